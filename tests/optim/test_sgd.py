@@ -1,0 +1,47 @@
+import numpy as np
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import nn
+from tune_speed.optim import Sgd
+
+LR, DECAY, MOMENTUM = 0.1, 0.05, 0.9
+GRADIENTS = np.array([[1.0, -2.0], [0.5, 0.25], [-3.0, 1.0]])
+
+
+def steps_by_hand(weight, *, nesterov, decoupled):
+    buffer = np.zeros_like(weight)
+    for gradient in GRADIENTS:
+        if decoupled:
+            weight = weight - LR * DECAY * weight
+        else:
+            gradient = gradient + DECAY * weight
+        buffer = MOMENTUM * buffer + gradient
+        weight = weight - LR * (gradient + MOMENTUM * buffer if nesterov else buffer)
+    return weight
+
+
+@pytest.mark.parametrize("nesterov", [True, False])
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_sgd_equals_the_formula_in_float64(nesterov, decoupled):
+    model = nn.Linear(2, 1, bias=False, dtype=torch.float64)
+    start = model.weight.detach().numpy()[0].copy()
+    config = Sgd(
+        lr=LR,
+        momentum=MOMENTUM,
+        weight_decay=DECAY,
+        nesterov=nesterov,
+        decoupled_weight_decay=decoupled,
+    )
+    optimizer = config.build(model, effective_batch_size=1, fused=False)
+    for gradient in GRADIENTS:
+        model.weight.grad = torch.tensor(gradient)[None]
+        optimizer.step()
+    expected = steps_by_hand(start, nesterov=nesterov, decoupled=decoupled)
+    np.testing.assert_allclose(model.weight.detach().numpy()[0], expected, rtol=1e-13)
+
+
+def test_nesterov_without_momentum_is_refused():
+    with pytest.raises(ValidationError, match="`momentum` must be above 0"):
+        Sgd(lr=0.1, momentum=0.0)
+    assert Sgd(lr=0.1, momentum=0.0, nesterov=False).momentum == 0

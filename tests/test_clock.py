@@ -1,0 +1,88 @@
+"""The clock on a made-up time, so that every second is accounted for by hand."""
+
+import pytest
+
+from tune_speed.clock import Clock
+
+
+class FakeTime:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+        self.synchronized_at: list[float] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def synchronize(self) -> None:
+        self.synchronized_at.append(self.seconds)
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def clock(time: FakeTime) -> Clock:
+    return Clock(synchronize=time.synchronize, now=time.now)
+
+
+def test_clock_excludes_evaluation(time: FakeTime, clock: Clock) -> None:
+    for _ in range(2):
+        with clock.span("train_s"):
+            time.seconds += 3.0
+        with clock.span("eval_s"):
+            time.seconds += 10.0
+    assert clock.clocks().train_s == 6.0
+    assert clock.clocks().eval_s == 20.0
+
+
+def test_wall_counts_the_time_between_spans(time: FakeTime, clock: Clock) -> None:
+    with clock.span("setup_s"):
+        time.seconds += 1.0
+    time.seconds += 5.0
+    assert clock.clocks().wall_s == 6.0
+    assert clock.clocks().setup_s == 1.0
+
+
+def test_device_is_synchronized_at_span_boundaries_only(time: FakeTime, clock: Clock) -> None:
+    clock.start("train_s")
+    for _ in range(100):
+        time.seconds += 0.01
+        clock.elapsed("train_s")
+    clock.stop()
+    assert time.synchronized_at == pytest.approx([100.0, 101.0])
+
+
+def test_work_still_queued_on_the_device_is_counted(time: FakeTime) -> None:
+    def wait_for_queue() -> None:
+        time.seconds += 2.0
+
+    clock = Clock(synchronize=wait_for_queue, now=time.now)
+    with clock.span("train_s"):
+        pass
+    assert clock.clocks().train_s == 2.0
+
+
+def test_span_that_raises_is_counted_and_ended(time: FakeTime, clock: Clock) -> None:
+    with pytest.raises(ValueError), clock.span("train_s"):
+        time.seconds += 4.0
+        raise ValueError
+    with clock.span("eval_s"):
+        time.seconds += 1.0
+    assert clock.clocks().train_s == 4.0
+
+
+def test_elapsed_includes_the_running_span(time: FakeTime, clock: Clock) -> None:
+    clock.start("train_s")
+    time.seconds += 1.5
+    assert clock.elapsed("train_s") == 1.5
+    assert clock.elapsed("eval_s") == 0.0
+
+
+def test_spans_do_not_nest(clock: Clock) -> None:
+    clock.start("train_s")
+    with pytest.raises(AssertionError, match="eval_s started while train_s runs"):
+        clock.start("eval_s")

@@ -1,0 +1,403 @@
+"""The command line: parse, call, print. Results go to stdout, progress and warnings to stderr."""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tune_speed.errors import ConfigError, TuneSpeedError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from tune_speed.leaderboard import Board
+    from tune_speed.records import TrialRecord
+    from tune_speed.search.conductor import Conductor
+    from tune_speed.study import SearchResult, View
+
+NOT_REACHED = 1
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="tune-speed",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Find the training configuration that reaches a target accuracy soonest.",
+    epilog="Exit codes: 0 done; 1 nothing met the target, or a bug; 2 wrong input; 3 data missing;"
+    " 4 Ray or MLflow not reachable; 5 disk full; 130 stopped by Ctrl-C.",
+)
+
+
+class Format(StrEnum):
+    """Forms of a leaderboard."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
+class Listing(StrEnum):
+    """What `list` can list."""
+
+    WORKLOADS = "workloads"
+    MODELS = "models"
+    OPTIMIZERS = "optimizers"
+    SCHEDULES = "schedules"
+    DATASETS = "datasets"
+    LOADERS = "loaders"
+    SPEEDUPS = "speedups"
+    STUDIES = "studies"
+
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the file; repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead.")]
+DownloadOption = Annotated[
+    bool, typer.Option("--download", help="Fetch the data set if it is missing.")
+]
+StudyOption = Annotated[str | None, typer.Option("--study", help="Only this study.")]
+WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Only devices whose name contains this.")
+]
+
+
+def main() -> None:
+    """Runs the command line; an error of the user's ends with its message and exit code."""
+    try:
+        app()
+    except TuneSpeedError as error:
+        _note(f"error: {error}")
+        sys.exit(error.exit_code)
+
+
+@app.command()
+def search(
+    space: Annotated[str, typer.Argument(help="A study file, or the name of a shipped one.")],
+    trials: Annotated[int | None, typer.Option(help="Trials in all.")] = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Time for the whole search, such as 90s, 30m or 2h.")
+    ] = None,
+    concurrent: Annotated[int | None, typer.Option(help="Trials at the same time.")] = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one."),
+    ] = None,
+    set_: SetOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with this study; no finished trial runs again.")
+    ] = False,
+    download: DownloadOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for the recipe that reaches the target soonest; ends with a leaderboard.
+
+    Example: tune-speed search digits_quickstart --trials 40 --set search.sampler=gp
+    """
+    options = {"trials": trials, "time_budget": time_budget, "concurrent": concurrent}
+    given = [f"search.{name}={value}" for name, value in options.items() if value is not None]
+    from tune_speed.search.study_file import load_study
+
+    study = load_study(space, overrides=[*(set_ or []), *given])
+    from tune_speed import study as studies
+
+    if study.certify is not None:
+        _note("note: `certify` is read but not carried out yet; all results are estimates.")
+    result = studies.search(
+        study,
+        address=address,
+        resume=resume,
+        download=download,
+        on_progress=_print_decoding,
+        make_view=_live_view,
+    )
+    _print_search(result, study.name, as_json=as_json)
+    if result.was_stopped:
+        _note(f"stopped; go on with: tune-speed search {space} --resume")
+        raise typer.Exit(INTERRUPTED)
+    if not any(row.rank for board in result.boards for row in board.rows):
+        raise typer.Exit(NOT_REACHED)
+
+
+@app.command()
+def train(
+    recipe: Annotated[
+        str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
+    ],
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, with seeds one after the other.")] = 1,
+    set_: SetOption = None,
+    download: DownloadOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train one recipe, once or with several seeds; needs neither Ray nor MLflow for a file.
+
+    Example: tune-speed train recipe.yaml --seeds 5 --set run.device=cpu
+    """
+    from tune_speed.rerun import load_rerun, summarise, train_seeds
+
+    file = load_rerun(recipe, overrides=set_ or [])
+    record = train_seeds(
+        file,
+        seeds=seeds,
+        download=download,
+        on_progress=_print_decoding,
+        on_line=_note,
+    )
+    if as_json:
+        print(record.model_dump_json(indent=2))
+    else:
+        print(summarise(record))
+    if record.runs[-1].traceback and all(run.status.value == "failed" for run in record.runs):
+        _note(record.runs[-1].traceback)
+    if not any(run.time_to_target_s is not None for run in record.runs):
+        raise typer.Exit(NOT_REACHED)
+
+
+@app.command()
+def best(
+    study: StudyOption = None,
+    workload: WorkloadOption = None,
+    device: DeviceOption = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the fastest recipe to this file, for `train`.")
+    ] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the fastest recipes on record, and write one to a file.
+
+    Example: tune-speed best --study digits_quickstart --export recipe.yaml
+    """
+    boards = _boards(study, workload, device, top)
+    _print_boards(boards, Format.JSON if as_json else Format.TABLE)
+    if export is not None:
+        _export(boards, export)
+    if not any(board.rows for board in boards):
+        raise typer.Exit(NOT_REACHED)
+
+
+@app.command()
+def leaderboard(
+    study: StudyOption = None,
+    workload: WorkloadOption = None,
+    device: DeviceOption = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 20,
+    format_: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TABLE,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the trials that met the target, fastest first; one board per workload and device.
+
+    Example: tune-speed leaderboard --workload digits --format markdown
+    """
+    boards = _boards(study, workload, device, top)
+    _print_boards(boards, Format.JSON if as_json else format_)
+
+
+@app.command("list")
+def list_(
+    what: Annotated[Listing, typer.Argument(help="What to list.")], as_json: JsonOption = False
+) -> None:
+    """List what a study file can name, or the studies on record, with one line each.
+
+    Example: tune-speed list models
+    """
+    rows = _study_rows() if what is Listing.STUDIES else _listing(what)
+    if as_json:
+        print(json.dumps(rows, indent=2))
+        return
+    _print_rows(rows, title=what.value)
+
+
+@app.command()
+def show(
+    run_id: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY/TRIAL.")],
+    as_json: JsonOption = False,
+) -> None:
+    """Show one trial: its recipe, curve, clocks, environment and how it ended.
+
+    Example: tune-speed show digits_quickstart/t0007
+    """
+    from tune_speed.export import describe
+    from tune_speed.tracking.queries import find_trial
+    from tune_speed.tracking.store import tracking_uri
+
+    tracked = find_trial(tracking_uri(), run_id)
+    if as_json:
+        fields = {"run_id": tracked.run_id, **tracked.record.model_dump(mode="json")}
+        print(json.dumps(fields, indent=2))
+        return
+    print(describe(tracked.record, run_id=tracked.run_id))
+
+
+@app.command()
+def schema(as_json: JsonOption = False) -> None:
+    """Print the JSON Schema of study files, for editors that complete and check YAML.
+
+    Example: tune-speed schema > study.schema.json
+    """
+    from tune_speed.search.schema import json_schema
+
+    print(json.dumps(json_schema(), indent=2))
+
+
+@app.command()
+def doctor(as_json: JsonOption = False) -> None:
+    """Check this machine: versions, devices, memory, disk, caches, Ray and MLflow.
+
+    Example: tune-speed doctor
+    """
+    from tune_speed.doctor import examine
+
+    findings = examine()
+    if as_json:
+        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+    else:
+        rows = [
+            {"check": f.check, "state": "ok" if f.is_ok else "PROBLEM", "found": f.found}
+            for f in findings
+        ]
+        _print_rows(rows, title="doctor")
+    if not all(finding.is_ok for finding in findings):
+        raise typer.Exit(NOT_REACHED)
+
+
+def _stderr() -> "Console":
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+
+
+def _note(line: str) -> None:
+    """Prints a line on stderr, as it is."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def _print_decoding(done: int, total: int) -> None:
+    end = "\n" if done >= total else ""
+    if sys.stderr.isatty() or end:
+        print(f"\rpreparing data: {done}/{total} images", end=end, file=sys.stderr, flush=True)
+
+
+def _live_view(conductor: "Conductor") -> "View":
+    from tune_speed.live import LiveView
+
+    study = conductor.study
+    started = f"{study.name}: {study.search.trials} trials, {study.search.concurrent} at a time"
+    target = study.workload.target
+    _note(f"{started}; target {target.metric} ≥ {target.value:g}, {study.workload.mode}")
+    return LiveView(
+        _stderr(),
+        trials=study.search.trials,
+        finished=list(conductor.ledger.records.values()),
+        time_left_s=conductor.time_left_s,
+    )
+
+
+def _print_search(result: "SearchResult", study: str, *, as_json: bool) -> None:
+    from tune_speed.export import next_steps, search_json
+    from tune_speed.tracking.uri import strip_secrets
+
+    places = {"study": study, "folder": str(result.folder), "uri": strip_secrets(result.uri)}
+    if as_json:
+        print(search_json(result.records, result.boards, **places))
+    else:
+        _print_boards(list(result.boards), Format.TABLE)
+        print(next_steps(result.records, result.boards, **places))
+    if result.undelivered:
+        _note(
+            f"warning: MLflow at {result.uri} has not taken {result.undelivered} trials; the ledger"
+            f" in {result.folder} has them, and --resume delivers them."
+        )
+
+
+def _boards(
+    study: str | None, workload: str | None, device: str | None, top: int
+) -> list["Board"]:
+    from tune_speed.leaderboard import make_boards
+    from tune_speed.tracking.queries import find_trials
+    from tune_speed.tracking.store import tracking_uri
+
+    found = find_trials(tracking_uri(), study=study, workload=workload, device=device)
+    return make_boards(((trial.run_id, trial.record) for trial in found), top=top)
+
+
+def _print_boards(boards: list["Board"], form: Format) -> None:
+    from tune_speed import report
+
+    if form is Format.TABLE:
+        from rich.console import Console
+
+        # Piped output is not cut to a terminal's width.
+        console = Console(width=None if sys.stdout.isatty() else 200)
+        console.print(report.as_renderable(boards))
+        return
+    forms = {
+        Format.JSON: report.as_json,
+        Format.CSV: report.as_csv,
+        Format.MARKDOWN: report.as_markdown,
+    }
+    print(forms[form](boards))
+
+
+def _export(boards: list["Board"], path: Path) -> None:
+    from tune_speed.export import recipe_yaml
+    from tune_speed.tracking.queries import find_trial
+    from tune_speed.tracking.store import tracking_uri
+
+    with_rows = [board for board in boards if board.rows]
+    if len(with_rows) != 1:
+        among = "; ".join(f"{board.workload} on {board.device}" for board in with_rows) or "none"
+        raise ConfigError(
+            f"--export needs one leaderboard to take the best from, but got {len(with_rows)}:"
+            f" {among}. Choose with --study, --workload or --device."
+        )
+    run_id = with_rows[0].rows[0].run_id
+    assert run_id is not None
+    tracked = find_trial(tracking_uri(), run_id)
+    _write(path, recipe_yaml(tracked.record, run_id=tracked.run_id))
+    _note(f"wrote {path}; train it with: tune-speed train {path}")
+
+
+def _write(path: Path, text: str) -> None:
+    from tune_speed.errors import StorageError
+
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+
+
+def _listing(what: Listing) -> list[dict[str, Any]]:
+    from tune_speed.export import listing
+
+    return listing(what.value)
+
+
+def _study_rows() -> list[dict[str, Any]]:
+    from tune_speed.tracking.queries import list_studies
+    from tune_speed.tracking.store import tracking_uri
+
+    return [summary.model_dump(mode="json") for summary in list_studies(tracking_uri())]
+
+
+def _print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        _note(f"no {title} on record")
+        return
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)

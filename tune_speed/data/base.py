@@ -1,0 +1,66 @@
+"""What every data set gives: its size without decoding, its files, and its decoded images."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tune_speed.config import Config
+
+OnProgress = Callable[[int, int], None]
+"""Called now and then as `on_progress(images_done, images_total)`."""
+
+
+class Images(NamedTuple):
+    """Images and their labels, in the same order."""
+
+    pixels: NDArray[np.uint8]
+    """Shape (N, H, W, C), 0 to 255."""
+    labels: NDArray[np.int64]
+    """Shape (N,), from 0 up to the number of classes, exclusive."""
+
+
+class DecodedData(NamedTuple):
+    """A whole data set in memory."""
+
+    train: Images
+    test: Images | None
+    """None where the data set brings no test part."""
+    class_names: tuple[str, ...]
+
+
+class DatasetConfig(Config):
+    """Base of the data sets: where one lies and how it is read."""
+
+    location_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that say where the data lie, not what they are: no part of a workload's identity."""
+
+    def num_train(self) -> int:
+        """Returns the number of images of the training part, without decoding any.
+
+        Raises:
+            DataError: The data are missing; the message names the folder and what to try.
+        """
+        raise NotImplementedError
+
+    def num_test(self) -> int | None:
+        """Returns the number of images of the test part; None if the data set brings none."""
+        raise NotImplementedError
+
+    def sources(self) -> list[Path]:
+        """Returns the files whose size and time of change key the cache; some may be missing."""
+        raise NotImplementedError
+
+    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+        """Returns every image, decoded; takes long.
+
+        Args:
+            download: Fetch missing data, where the data set knows from where.
+            on_progress: Told how many images are done.
+
+        Raises:
+            DataError: The data are missing or unreadable; the message names the file and row.
+        """
+        raise NotImplementedError

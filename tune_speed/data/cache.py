@@ -1,0 +1,171 @@
+"""Decoded data sets, kept on disk: each is decoded once per node, however many processes start.
+
+The name of an entry holds the data set's configuration and a fingerprint of its source files, so
+that changed files give a new entry; the old one is removed. Leftovers of a process that was killed
+while it prepared a set are removed by the next one that prepares it.
+"""
+
+import logging
+import os
+import shutil
+from pathlib import Path
+
+from tune_speed.config import canonical_hash
+from tune_speed.data.base import DatasetConfig, DecodedData, OnProgress
+from tune_speed.data.cache_entry import (
+    FORMAT_VERSION,
+    DamagedEntry,
+    PreparedData,
+    read_entry,
+    write_entry,
+)
+from tune_speed.data.file_lock import exclusive
+from tune_speed.errors import DataError, StorageError
+
+__all__ = ["PreparedData", "default_cache_dir", "prepare"]
+
+LOCK_WAIT_S = 1800.0
+"""Longest wait for another process that prepares the same set; a million images take less."""
+
+logger = logging.getLogger(__name__)
+
+
+def prepare(
+    dataset: DatasetConfig,
+    *,
+    cache_dir: Path | None = None,
+    download: bool = False,
+    on_progress: OnProgress | None = None,
+    lock_wait_s: float = LOCK_WAIT_S,
+) -> PreparedData:
+    """Returns the decoded data set from the cache, after decoding it if it is not there yet.
+
+    Args:
+        dataset: What to prepare.
+        cache_dir: Where entries lie; None: `default_cache_dir()`.
+        download: Fetch missing data, where the data set knows from where.
+        on_progress: Told how many images are decoded; not called where the cache has them.
+        lock_wait_s: Longest wait for another process that prepares the same set [s].
+
+    Raises:
+        DataError: The data are missing or unreadable.
+        StorageError: The cache cannot be written, or its lock stays taken.
+    """
+    folder = _cache_folder(cache_dir or default_cache_dir())
+    found = _read(folder / _entry_name(dataset))
+    if found is not None:
+        return found
+    _make_folder(folder)
+    with exclusive(folder / f"{_set_name(dataset)}.lock", wait_s=lock_wait_s):
+        # Another process may have prepared it while this one waited.
+        found = _read(folder / _entry_name(dataset))
+        return found or _build(dataset, folder, download, on_progress or _ignore)
+
+
+def default_cache_dir() -> Path:
+    """Returns $TUNE_SPEED_CACHE, or tune_speed in $XDG_CACHE_HOME or in ~/.cache."""
+    if chosen := os.environ.get("TUNE_SPEED_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tune_speed"
+
+
+def _build(
+    dataset: DatasetConfig, folder: Path, download: bool, on_progress: OnProgress
+) -> PreparedData:
+    """Decodes the set and returns it as read back from the cache; the caller holds the lock."""
+    _remove(folder, f"{_set_name(dataset)}-*.tmp-*")
+    were_present = all(path.exists() for path in dataset.sources())
+    before = _entry_name(dataset)
+    decoded = dataset.decode(download=download, on_progress=on_progress)
+    name = _entry_name(dataset)
+    if were_present and name != before:
+        raise DataError(
+            f"The files of {dataset!r} must not change while they are read, but they did. Try again"
+            " when they are complete."
+        )
+    _check(dataset, decoded)
+    write_entry(folder / name, decoded)
+    _remove(folder, f"{_set_name(dataset)}-*", keep=name)
+    return _read_back(folder / name)
+
+
+def _read(entry: Path) -> PreparedData | None:
+    try:
+        return read_entry(entry)
+    except DamagedEntry as error:
+        logger.warning("The cached data set %s is damaged and is decoded again: %s.", entry, error)
+        return None
+
+
+def _read_back(entry: Path) -> PreparedData:
+    try:
+        data = read_entry(entry)
+    except DamagedEntry as error:
+        raise StorageError(
+            f"{entry} must read back as it was written, but: {error}. Is the disk sound?"
+        ) from error
+    assert data is not None
+    return data
+
+
+def _check(dataset: DatasetConfig, decoded: DecodedData) -> None:
+    """Refuses what no training could use, whatever the kind of data set."""
+    for images in filter(None, (decoded.train, decoded.test)):
+        if len(images.labels) == 0:
+            raise DataError(f"Every part of {dataset!r} must hold images, but one has none.")
+        assert images.pixels.ndim == 4 and len(images.pixels) == len(images.labels)
+        assert images.labels.min() >= 0 and images.labels.max() < len(decoded.class_names)
+    if decoded.test and decoded.test.pixels.shape[1:] != decoded.train.pixels.shape[1:]:
+        raise DataError(
+            "Training and test images must be alike, but their height, width and channels are"
+            f" {decoded.train.pixels.shape[1:]} and {decoded.test.pixels.shape[1:]} in {dataset!r}."
+            " Try to set `image_size`."
+        )
+
+
+def _set_name(dataset: DatasetConfig) -> str:
+    """Returns a name that differs for every configuration and place of data."""
+    fields = dataset.model_dump(mode="json")
+    places = {f: os.path.realpath(fields[f]) for f in dataset.location_fields if fields[f]}
+    kind = type(dataset).__name__
+    return f"{kind.lower()}-{canonical_hash({'kind': kind, **fields, **places})}"
+
+
+def _entry_name(dataset: DatasetConfig) -> str:
+    """Returns the set's name with a fingerprint of its files."""
+    states = [_file_state(path) for path in dataset.sources()]
+    return f"{_set_name(dataset)}-{canonical_hash([FORMAT_VERSION, states])}"
+
+
+def _file_state(path: Path) -> list[str | int]:
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return [str(path)]
+    return [str(path), status.st_size, status.st_mtime_ns]
+
+
+def _cache_folder(path: Path) -> Path:
+    return Path(os.path.abspath(path.expanduser()))
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"The cache folder {folder} must be writable, but: {error}. Set TUNE_SPEED_CACHE to a"
+            " folder that is."
+        ) from error
+
+
+def _remove(folder: Path, pattern: str, *, keep: str = "") -> None:
+    """Removes entries that no process will read again; one that still maps them is not hurt."""
+    for entry in folder.glob(pattern):
+        if entry.name != keep:
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def _ignore(done: int, total: int) -> None:
+    """Takes progress that nobody asked for."""

@@ -1,0 +1,244 @@
+"""Training, validation and test part of a data set, fixed by a seed.
+
+Parts are disjoint and stratified: each class keeps its share to within one image. The same seed
+gives the same parts on every machine; `split_hash` says which.
+"""
+
+import hashlib
+import math
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from tune_speed.config import Config
+from tune_speed.data import randomness
+from tune_speed.data.base import Images
+from tune_speed.data.cache import PreparedData
+from tune_speed.errors import ConfigError, DataError, Problem
+
+Indices = NDArray[np.int64]
+CHUNK = 100
+"""Images per step of the statistics; sums of 100 squares fit into 32 bits with room to spare."""
+
+
+class SplitConfig(Config):
+    """How a data set is cut; part of a workload's identity."""
+
+    validation_frac: float = Field(default=0.1, gt=0, lt=1)
+    """Share of the training images that a search is judged on, never trained on; of those left
+    where a test part was set aside before."""
+    test_frac: float = Field(default=0.2, gt=0, lt=1)
+    """Share of all images set aside for certified results; used only where the data set brings no
+    test part."""
+    seed: int = Field(default=0, ge=0, lt=2**63)
+    """Seed of the cut and of the subsets."""
+    train_samples: int | None = Field(default=None, ge=1)
+    """Size of the training part: a subset with the classes in proportion; None: all."""
+    validation_samples: int | None = Field(default=None, ge=1)
+    """Size of the validation part: a subset with the classes in proportion; None: all."""
+
+
+class SplitSizes(NamedTuple):
+    """Number of images of each part."""
+
+    train: int
+    validation: int
+    test: int
+
+
+class Splits(NamedTuple):
+    """The three parts, and what is known of the training part."""
+
+    train: Images
+    validation: Images
+    test: Images
+    mean: tuple[float, ...]
+    """Mean of each channel over the training part, pixels in [0, 1]."""
+    std: tuple[float, ...]
+    """Standard deviation of each channel over the training part, pixels in [0, 1]."""
+    num_classes: int
+    split_hash: str
+    """16 hex digits over the data and the choice of images in each part."""
+
+
+def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> SplitSizes:
+    """Returns the sizes that `make_splits` gives, known before any image is decoded.
+
+    Args:
+        num_train: Images of the training part that the data set brings.
+        num_test: Images of its test part; None if it brings none.
+        split: How it is cut.
+
+    Raises:
+        ConfigError: A part would be empty, or a subset is larger than what it is taken from.
+    """
+    test = _share(split.test_frac, num_train) if num_test is None else num_test
+    left = num_train - (test if num_test is None else 0)
+    validation = _share(split.validation_frac, left)
+    whole = SplitSizes(train=left - validation, validation=validation, test=test)
+    problems = [*_empty_parts(whole, split), *_too_large_subsets(whole, split)]
+    if problems:
+        raise ConfigError(problems=tuple(problems))
+    return whole._replace(
+        train=split.train_samples or whole.train,
+        validation=split.validation_samples or whole.validation,
+    )
+
+
+def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
+    """Returns the parts of `data`, each a copy in the data's order; the test part may be a view.
+
+    Raises:
+        ConfigError: As `split_sizes`.
+        DataError: A class has no training image, or a channel is the same in all of them.
+    """
+    num_test = None if data.test is None else len(data.test.labels)
+    sizes = split_sizes(len(data.train.labels), num_test, split)
+    train, validation, test = _choose(data, split, sizes)
+    _check_classes(data, train, split)
+    parts = [_rows(data.train, indices) for indices in (train, validation, test)]
+    mean, std = channel_statistics(parts[0].pixels)
+    return Splits(
+        train=parts[0],
+        validation=parts[1],
+        test=parts[2] if data.test is None else data.test,
+        mean=mean,
+        std=std,
+        num_classes=len(data.class_names),
+        split_hash=_hash(data.data_hash, train, validation, test),
+    )
+
+
+def channel_statistics(
+    pixels: NDArray[np.uint8],
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Returns mean and (population) standard deviation of each channel, pixels in [0, 1].
+
+    Args:
+        pixels: Shape (N, H, W, C). Sums are integers, so that the result is exact to rounding.
+
+    Raises:
+        DataError: A channel has the same value everywhere: it cannot be normalised.
+    """
+    count = pixels.size // pixels.shape[-1]
+    sums, squares = _channel_sums(pixels)
+    deviations = [math.sqrt(q * count - s * s) / count for s, q in zip(sums, squares, strict=True)]
+    if 0 in deviations:
+        flat = deviations.index(0)
+        raise DataError(
+            f"Every channel must vary over the training part, but channel {flat} is"
+            f" {sums[flat] // count} in each pixel. Are the images blank?"
+        )
+    return tuple(s / count / 255 for s in sums), tuple(d / 255 for d in deviations)
+
+
+def quotas(counts: Indices, total: int) -> Indices:
+    """Returns how many of each class to take, `total` in all: their shares by largest remainder.
+
+    Class c with n_c of n images gets floor(total * n_c / n), and the images still missing go to the
+    classes with the largest remainders; to those that would be left with none, last.
+    """
+    taken, remainder = np.divmod(counts * total, counts.sum())
+    would_be_empty = counts - taken <= 1
+    order = np.lexsort((-remainder, would_be_empty))
+    taken[order[: total - taken.sum()]] += 1
+    return np.asarray(taken)
+
+
+def _channel_sums(pixels: NDArray[np.uint8]) -> tuple[list[int], list[int]]:
+    """Returns the sums of the values and of their squares, by channel."""
+    # Summing images at equal positions keeps the inner loop long: 30 times quicker than summing
+    # (pixels, channels) over its first axis.
+    width = int(np.prod(pixels.shape[1:]))
+    sums, squares = np.zeros(width, np.uint64), np.zeros(width, np.uint64)
+    for start in range(0, len(pixels), CHUNK):
+        values = pixels[start : start + CHUNK].reshape(-1, width).astype(np.uint32)
+        sums += values.sum(axis=0, dtype=np.uint32)
+        values *= values
+        squares += values.sum(axis=0, dtype=np.uint32)
+    channels = pixels.shape[-1]
+    by_channel = [total.reshape(-1, channels).sum(axis=0).tolist() for total in (sums, squares)]
+    return by_channel[0], by_channel[1]
+
+
+def _share(fraction: float, count: int) -> int:
+    return int(fraction * count + 0.5)
+
+
+def _empty_parts(sizes: SplitSizes, split: SplitConfig) -> list[Problem]:
+    fractions = f"validation_frac={split.validation_frac}, test_frac={split.test_frac}"
+    return [
+        Problem(
+            path="split",
+            must=f"must leave at least one image for the {part} part of {sum(sizes)} images",
+            given=fractions,
+        )
+        for part, size in sizes._asdict().items()
+        if size < 1
+    ]
+
+
+def _too_large_subsets(whole: SplitSizes, split: SplitConfig) -> list[Problem]:
+    wanted = {
+        "train_samples": (split.train_samples, whole.train),
+        "validation_samples": (split.validation_samples, whole.validation),
+    }
+    return [
+        Problem(path=f"split.{field}", must=f"must be at most {most}", given=str(samples))
+        for field, (samples, most) in wanted.items()
+        if samples is not None and samples > most
+    ]
+
+
+def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[Indices]:
+    """Returns the indices of training, validation and (if it is cut off here) test part, sorted."""
+    classes = _shuffled_classes(data.train.labels, len(data.class_names), split.seed)
+    left = len(data.train.labels)
+    num_test = sizes.test if data.test is None else 0
+    test, classes = _take(classes, num_test)
+    validation, classes = _take(classes, _share(split.validation_frac, left - num_test))
+    if split.validation_samples is not None:
+        validation, _ = _take(validation, sizes.validation)
+    train = classes if split.train_samples is None else _take(classes, sizes.train)[0]
+    return [np.sort(np.concatenate(part)) for part in (train, validation, test)]
+
+
+def _shuffled_classes(labels: Indices, num_classes: int, seed: int) -> list[Indices]:
+    """Returns for each class the indices of its images, in the seed's order."""
+    order = randomness.permutation(seed, count=len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels, minlength=num_classes)
+    return np.split(by_class, np.cumsum(counts)[:-1])
+
+
+def _take(classes: list[Indices], total: int) -> tuple[list[Indices], list[Indices]]:
+    """Returns the first images of each class, `total` in all and in proportion, and the others."""
+    numbers = quotas(np.array([len(members) for members in classes]), total)
+    taken = [members[:n] for members, n in zip(classes, numbers, strict=True)]
+    return taken, [members[n:] for members, n in zip(classes, numbers, strict=True)]
+
+
+def _rows(images: Images, indices: Indices) -> Images:
+    return Images(np.asarray(images.pixels).take(indices, axis=0), images.labels[indices])
+
+
+def _check_classes(data: PreparedData, train: Indices, split: SplitConfig) -> None:
+    counts = np.bincount(data.train.labels[train], minlength=len(data.class_names))
+    if counts.all():
+        return
+    missing = int(counts.argmin())
+    brought = int((data.train.labels == missing).sum())
+    raise DataError(
+        "Every class must have an image in the training part, but class"
+        f" `{data.class_names[missing]}` has none of its {brought} there"
+        f" (train_samples={split.train_samples}). Add images of it, or raise train_samples."
+    )
+
+
+def _hash(data_hash: str, *parts: Indices) -> str:
+    digest = hashlib.sha256(data_hash.encode())
+    for part in parts:
+        digest.update(f"/{len(part)}/".encode() + part.astype("<i8").tobytes())
+    return digest.hexdigest()[:16]

@@ -1,0 +1,196 @@
+"""Texts on results: a recipe file, one trial in words, a search's last lines, the listings."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import BaseModel
+
+from tune_speed.config import Table
+from tune_speed.data import DATASETS, LOADERS
+from tune_speed.leaderboard import Board
+from tune_speed.models import MODELS
+from tune_speed.optim import OPTIMIZERS
+from tune_speed.recipe import Recipe
+from tune_speed.records import Evaluation, Status, TrialRecord
+from tune_speed.report import describe_params
+from tune_speed.schedules import SCHEDULES
+from tune_speed.source import dump_yaml
+from tune_speed.workload import WORKLOADS
+
+TABLES: dict[str, Table] = {
+    "models": MODELS,
+    "optimizers": OPTIMIZERS,
+    "schedules": SCHEDULES,
+    "datasets": DATASETS,
+    "loaders": LOADERS,
+}
+
+SPEEDUPS = (
+    "precision",
+    "channels_last",
+    "compile",
+    "accumulation_steps",
+    "effective_batch_size",
+    "augmentation",
+    "label_smoothing",
+    "clip_norm",
+    "deterministic",
+)
+"""Recipe fields that are speed-ups, or trade speed for something."""
+
+
+def recipe_yaml(record: TrialRecord, *, run_id: str | None) -> str:
+    """Returns a file for `tune-speed train` that repeats the record's last run.
+
+    It holds what the run's figures depend on beside the recipe: seed, threads and kind of device.
+    """
+    run = record.runs[-1]
+    recipe = Recipe.model_validate(record.recipe)
+    if run.batch_size is not None:
+        recipe = recipe.with_micro_batch(run.batch_size)
+    time = "no time" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
+    header = [
+        f"# {record.study}/{record.trial_id}, MLflow run {run_id or 'none'}",
+        f"# {record.kind}: {run.status.value}, {time} to target on {record.device}",
+        f"# finished {record.finished_at}, tune_speed {record.environment.get('tune_speed')}",
+        f"# torch {record.environment.get('torch')}, commit {record.environment.get('commit')}",
+    ]
+    device = "cpu" if record.device.startswith("cpu") else "cuda"
+    tree = {
+        "study": record.study,
+        "workload": record.workload,
+        "recipe": recipe.model_dump(mode="json", exclude_none=True),
+        "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": device},
+    }
+    return "\n".join(header).replace("\r", " ") + "\n" + dump_yaml(tree)
+
+
+def describe(record: TrialRecord, *, run_id: str | None) -> str:
+    """Returns a trial in words: how it ended, its curve, its clocks, its recipe."""
+    run = record.runs[-1]
+    time = "–" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
+    clocks = ", ".join(f"{name} {value:.3f}" for name, value in run.clocks.model_dump().items())
+    lines = [
+        f"{record.study}/{record.trial_id}  (MLflow run {run_id})",
+        f"  status           {run.status.value}: {run.stop_reason}",
+        f"  time to target   {time}   ({record.kind}, seed {run.seed})",
+        f"  workload         {record.workload_name} ({record.workload_hash})",
+        f"  device           {record.device}, up to {record.cotenants} co-tenants",
+        f"  clocks [s]       {clocks}",
+        f"  speed            {_figure(run.images_per_s)} images/s,"
+        f" {_figure(run.step_time_ms)} ms a step, {run.steps} steps",
+        f"  peak memory      {_figure(run.peak_memory_gib)} of {_figure(run.memory_limit_gib)} GiB",
+        f"  searched         {describe_params(record.params)}",
+        f"  started          {record.started_at}",
+        f"  finished         {record.finished_at}",
+        f"  environment      {' '.join(f'{k}={v}' for k, v in record.environment.items())}",
+        "",
+        *_curve(run.evaluations),
+        "",
+        dump_yaml({"recipe": record.recipe}).rstrip(),
+    ]
+    return "\n".join([*lines, *(["", run.traceback.rstrip()] if run.traceback else [])])
+
+
+def _figure(value: float | None) -> str:
+    return "–" if value is None else f"{value:.4g}"
+
+
+def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
+    names = ("step", "epoch", "train_s", "accuracy", "macro_f1", "loss", "train_loss")
+    header = "  ".join(f"{name:>10}" for name in names)
+    rows = (
+        "  ".join(f"{_figure(getattr(evaluation, name)):>10}" for name in names)
+        for evaluation in evaluations
+    )
+    return [header, *rows]
+
+
+def listing(what: str) -> list[dict[str, Any]]:
+    """Returns name and one line on each entry of a table, with its fields."""
+    if what == "workloads":
+        return [
+            {
+                "name": name,
+                "about": f"{workload.dataset_name}: {workload.target.metric} ≥"
+                f" {workload.target.value:g}, {workload.mode}, at most {workload.max_train_s:g} s",
+            }
+            for name, workload in WORKLOADS.items()
+        ]
+    if what == "speedups":
+        fields = Recipe.model_fields
+        return [{"name": name, "about": _one_line(fields[name].description)} for name in SPEEDUPS]
+    return [
+        {"name": name, "about": _one_line(kind.__doc__), "fields": ", ".join(_fields(kind))}
+        for name, kind in TABLES[what].items()
+    ]
+
+
+def _fields(kind: type[BaseModel]) -> list[str]:
+    return [
+        name if field.is_required() else f"{name}={field.default!r}"
+        for name, field in kind.model_fields.items()
+    ]
+
+
+def _one_line(text: str | None) -> str:
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def counts(records: tuple[TrialRecord, ...]) -> Mapping[str, int]:
+    """Returns how many records ended in each way; ways that did not occur are left out."""
+    all_counts = {s.value: sum(record.status == s for record in records) for s in Status}
+    return {status: count for status, count in all_counts.items() if count}
+
+
+def to_json(value: Any) -> str:
+    """Returns `value` as indented JSON that refuses NaN."""
+    return json.dumps(value, indent=2, allow_nan=False)
+
+
+def next_steps(
+    records: tuple[TrialRecord, ...],
+    boards: tuple[Board, ...],
+    *,
+    study: str,
+    folder: str,
+    uri: str,
+) -> str:
+    """Returns a search's last lines: how trials ended, and where to go from here."""
+    ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
+    lines = [f"{len(records)} trials: {ended or 'none'}"]
+    if records and not any(board.rows for board in boards):
+        nearest = max(records, key=lambda record: record.runs[-1].best_metric or 0.0)
+        lines.append(
+            f"no trial met the target; nearest was {nearest.trial_id}: {nearest.stop_reason}"
+        )
+    lines.append(f"results:  {folder} (ledger and study file); every trial is in MLflow")
+    if any(board.rows for board in boards):
+        lines.append(
+            f"re-run the winner:  tune-speed best --study {study} --export best.yaml"
+            " && tune-speed train best.yaml"
+        )
+    mlflow = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
+    lines.append(f"in MLflow:  {mlflow}")
+    return "\n".join(lines)
+
+
+def search_json(
+    records: tuple[TrialRecord, ...],
+    boards: tuple[Board, ...],
+    *,
+    study: str,
+    folder: str,
+    uri: str,
+) -> str:
+    """Returns what a search found as JSON."""
+    return to_json(
+        {
+            "study": study,
+            "trials": dict(counts(records)),
+            "boards": [board.model_dump(mode="json") for board in boards],
+            "folder": folder,
+            "tracking_uri": uri,
+        }
+    )

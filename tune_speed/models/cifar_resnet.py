@@ -1,0 +1,83 @@
+"""Residual networks for small images: three stages of 16, 32 and 64 channels.
+
+Source: He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2, with their
+shortcut A: it has no parameters, subsamples by taking every second pixel and fills the new
+channels with zeros. They do not say where the zeros go; here they surround the old channels.
+"""
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+WIDTHS = (16, 32, 64)
+"""Channels of the three stages."""
+
+
+class CifarResNet(nn.Module):
+    """Images (N, C, H, W) to logits (N, num_classes), with 6 * blocks_per_stage + 2 layers."""
+
+    def __init__(
+        self, *, in_channels: int, num_classes: int, blocks_per_stage: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.conv = conv3x3(in_channels, WIDTHS[0])
+        self.norm = nn.BatchNorm2d(WIDTHS[0])
+        self.blocks = nn.Sequential(*residual_blocks(blocks_per_stage))
+        self.dropout = nn.Dropout(dropout)
+        self.classifier = nn.Linear(WIDTHS[-1], num_classes)
+        self.apply(init_conv)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns the logits (N, num_classes)."""
+        features = F.relu(self.norm(self.conv(images)), inplace=True)
+        features = self.blocks(features).mean(dim=(2, 3))
+        logits: Tensor = self.classifier(self.dropout(features))
+        return logits
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut: (N, in, H, W) to (N, out, H/stride, W/stride)."""
+
+    def __init__(self, in_channels: int, out_channels: int, *, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.new_channels = out_channels - in_channels
+        self.conv1 = conv3x3(in_channels, out_channels, stride=stride)
+        self.norm1 = nn.BatchNorm2d(out_channels)
+        self.conv2 = conv3x3(out_channels, out_channels)
+        self.norm2 = nn.BatchNorm2d(out_channels)
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Returns relu(branch + shortcut)."""
+        branch = F.relu(self.norm1(self.conv1(features)), inplace=True)
+        branch = self.norm2(self.conv2(branch))
+        return F.relu(branch + self.shortcut(features), inplace=True)
+
+    def shortcut(self, features: Tensor) -> Tensor:
+        """Returns `features` (N, in, H, W) with every stride-th pixel and zeros as new channels."""
+        if self.stride == 1 and self.new_channels == 0:
+            return features
+        before = self.new_channels // 2
+        padding = (0, 0, 0, 0, before, self.new_channels - before)
+        return F.pad(features[:, :, :: self.stride, :: self.stride], padding)
+
+
+def residual_blocks(blocks_per_stage: int) -> list[BasicBlock]:
+    """Returns the blocks of all stages; each stage but the first begins with stride 2."""
+    blocks = []
+    in_channels = WIDTHS[0]
+    for width in WIDTHS:
+        for _ in range(blocks_per_stage):
+            blocks.append(BasicBlock(in_channels, width, stride=1 if width == in_channels else 2))
+            in_channels = width
+    return blocks
+
+
+def conv3x3(in_channels: int, out_channels: int, *, stride: int = 1) -> nn.Conv2d:
+    """Returns a 3x3 convolution without bias: the norm after it has one."""
+    return nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
+
+
+def init_conv(module: nn.Module) -> None:
+    """Draws the weights of a convolution with std sqrt(2 / fan_out), fit for ReLU."""
+    if isinstance(module, nn.Conv2d):
+        nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")

@@ -1,0 +1,137 @@
+"""Any image classifier of timm, by name."""
+
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from tune_speed.config import did_you_mean
+from tune_speed.errors import ConfigError, Problem
+from tune_speed.models.base import ModelConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class Timm(ModelConfig):
+    """Any image classifier of timm, by name."""
+
+    name: str
+    """Name in timm, such as `resnet18`; with a tag, `resnet18.a1_in1k`, it picks the weights that
+    `pretrained` loads."""
+    stem: Literal["cifar", "native"] = "native"
+    """native: first layers as published. cifar: for small images, the first convolution 3x3 with
+    stride 1 (fresh weights) and no max-pool after it; ResNets and their kin have it."""
+    pretrained: bool = False
+    """Start from the published weights, which are downloaded once."""
+    weights_file: str | None = None
+    """Start from this file: a state dict of the same model, written by torch.save. The classifier
+    may be of another class count; then it starts fresh."""
+    drop_rate: float | None = Field(default=None, ge=0, lt=1)
+    """Share of the features before the classifier that is dropped, in [0, 1); None: timm's own."""
+    drop_path_rate: float | None = Field(default=None, ge=0, lt=1)
+    """Probability of skipping the last residual branch (stochastic depth; earlier ones less), in
+    [0, 1); None: timm's own."""
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        import timm
+
+        names = timm.list_models() + timm.list_models(pretrained=True)
+        if name in names:
+            return name
+        text = f"must be the name of a model of timm{did_you_mean(name, names)}"
+        raise PydanticCustomError("model_name", "{text}", {"text": text})
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        import timm
+
+        if self.pretrained and self.weights_file is not None:
+            raise ValueError("`pretrained` and `weights_file` must not be given both")
+        if self.pretrained and not timm.is_model_pretrained(self.name):
+            raise ValueError(f"`pretrained` must be false: timm has no weights for {self.name}")
+        return self
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
+        """Returns a fresh network.
+
+        Raises:
+            ConfigError: if the model does not take a field that is set, or has no such stem.
+        """
+        return self._with_stem(self._create(in_channels, num_classes, image_size, pretrained=False))
+
+    def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
+        """Returns the network with fresh weights, the published ones or those of the file.
+
+        Raises:
+            ConfigError: if the model does not take a field that is set, or has no such stem.
+            DataError: if the published weights cannot be fetched, or the file cannot be used.
+        """
+        from tune_speed.models.weights import load_weights_file
+
+        network = self._with_stem(
+            self._create_pretrained(in_channels, num_classes, image_size)
+            if self.pretrained
+            else self._create(in_channels, num_classes, image_size, pretrained=False)
+        )
+        if self.weights_file is not None:
+            load_weights_file(network, self.weights_file, num_classes=num_classes)
+        return network
+
+    def _create_pretrained(
+        self, in_channels: int, num_classes: int, image_size: int
+    ) -> "nn.Module":
+        from tune_speed.models.weights import fetching
+
+        with fetching(self.name, library="timm"):
+            return self._create(in_channels, num_classes, image_size, pretrained=True)
+
+    def _create(
+        self, in_channels: int, num_classes: int, image_size: int, *, pretrained: bool
+    ) -> "nn.Module":
+        import timm
+
+        try:
+            network: nn.Module = timm.create_model(
+                self.name,
+                pretrained=pretrained,
+                num_classes=num_classes,
+                in_chans=in_channels,
+                drop_rate=self.drop_rate,
+                drop_path_rate=self.drop_path_rate,
+                img_size=self._img_size(image_size),
+            )
+        except TypeError as error:
+            self._refuse_field(error, image_size)
+            raise
+        return network
+
+    def _img_size(self, image_size: int) -> int | None:
+        """Returns the size that timm must be told, as for models with position embeddings."""
+        import timm
+
+        published = timm.get_pretrained_cfg(self.name)
+        return image_size if published is not None and published.fixed_input_size else None
+
+    def _refuse_field(self, error: TypeError, image_size: int) -> None:
+        given = {"drop_rate": self.drop_rate, "drop_path_rate": self.drop_path_rate}
+        for field, value in given.items():
+            if f"'{field}'" in str(error):
+                raise self._must(field, "must be left out, as it takes none", value) from error
+        if "'img_size'" in str(error):
+            must = "must be a model for any size of image, which it is not"
+            raise self._must("name", must, f"images of {image_size} pixels") from error
+
+    def _must(self, field: str, must: str, given: object) -> ConfigError:
+        path = f"model.timm.{field}"
+        problem = Problem(path=path, must=f"{must} ({self.name})", given=str(given))
+        return ConfigError(problems=(problem,))
+
+    def _with_stem(self, network: "nn.Module") -> "nn.Module":
+        from tune_speed.models.stem import use_cifar_stem
+
+        if self.stem == "native":
+            return network
+        return use_cifar_stem(network, library="timm", name=self.name)

@@ -1,0 +1,62 @@
+"""Stochastic gradient descent with momentum."""
+
+from typing import TYPE_CHECKING, Self
+
+from pydantic import Field, model_validator
+
+from tune_speed.optim.base import OptimizerConfig, fused_or_default
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class Sgd(OptimizerConfig):
+    r"""SGD with momentum m, in torch's form: the rate multiplies the momentum buffer b.
+
+    With gradient g, weights w and weight decay d, one step of rate lr is
+
+        g <- g + d w                   (decoupled: w <- w - lr d w instead)
+        b <- m b + g                   (first step: b <- g)
+        w <- w - lr (g + m b)          (without nesterov: w <- w - lr b)
+
+    Source: Sutskever et al., "On the importance of initialization and momentum in deep learning",
+    2013; decoupled: Loshchilov and Hutter, arXiv 1711.05101, as timm's SGDW, where d is scaled by
+    the rate of the step (the paper scales it by the schedule alone). SGDW has no fused kernels.
+    """
+
+    momentum: float = Field(default=0.9, ge=0, lt=1)
+    """Momentum, in [0, 1); a schedule that cycles the momentum replaces it."""
+    nesterov: bool = True
+    """Nesterov's form of momentum; needs a momentum above 0."""
+    decoupled_weight_decay: bool = False
+    """Shrink the weights beside the step instead of adding the decay to the gradient."""
+
+    @model_validator(mode="after")
+    def _check_nesterov(self) -> Self:
+        if self.nesterov and self.momentum == 0:
+            raise ValueError("`momentum` must be above 0 where `nesterov` is true")
+        return self
+
+    def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
+        """Returns torch's SGD, or timm's SGDW for decoupled decay."""
+        if self.decoupled_weight_decay:
+            return self._sgdw(model, effective_batch_size)
+        from torch.optim import SGD
+
+        return SGD(
+            self.groups(model, effective_batch_size),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+            fused=fused_or_default(fused),
+        )
+
+    def _sgdw(self, model: "nn.Module", effective_batch_size: int) -> "Optimizer":
+        from timm.optim import SGDW
+
+        optimizer: Optimizer = SGDW(
+            self.groups(model, effective_batch_size),
+            momentum=self.momentum,
+            nesterov=self.nesterov,
+        )
+        return optimizer

@@ -1,0 +1,157 @@
+"""What a training leaves behind: frozen, JSON-able, and free of torch.
+
+`RunResult` is one training with one seed; `TrialRecord` is one configuration of a study. They are
+the only things that search, tracking and leaderboard share. A miss has no time to target (None):
+it is never a number.
+"""
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from tune_speed.config import Config
+
+PROTOCOL_VERSION = 1
+"""Version of the measuring rules (clock, crossing modes, split). Rows of different versions are
+never ranked together."""
+
+
+class Status(StrEnum):
+    """How a run or a trial ended."""
+
+    REACHED = "reached"
+    """The target holds."""
+    MISSED = "missed"
+    """The run went to its end below the target."""
+    CAPPED = "capped"
+    """Stopped before its end: by the workload's time limit or by the search."""
+    OOM = "oom"
+    """Out of memory with a micro-batch of one."""
+    DIVERGED = "diverged"
+    """The loss became NaN or infinite."""
+    FAILED = "failed"
+    """An error; `traceback` holds it."""
+
+
+class Record(Config):
+    """Base of the records: lenient about JSON's types, as they are read back from files."""
+
+    model_config = {"strict": False, "extra": "ignore"}
+
+
+class Evaluation(Record):
+    """One evaluation on the split that the search sees, with the training clock at that moment."""
+
+    step: int
+    """Optimizer steps done."""
+    samples: int
+    """Training samples seen."""
+    epoch: float
+    """Passes over the training set done."""
+    train_s: float
+    """Training clock [s]."""
+    accuracy: float
+    """Share of correct predictions, in [0, 1]."""
+    macro_f1: float
+    """Mean over classes of the F1 score, in [0, 1]."""
+    loss: float | None
+    """Mean cross-entropy per sample [nat]; None if it is not finite."""
+    train_loss: float | None = None
+    """Mean training loss per sample since the evaluation before; None at step 0 or if not finite."""
+
+
+class Clocks(Record):
+    """The five clocks, in seconds. `train_s` is the one that counts."""
+
+    setup_s: float = 0.0
+    """Data to the device, model and optimizer built."""
+    compile_s: float = 0.0
+    """Warm-up on dummy data, compilation included."""
+    train_s: float = 0.0
+    """Training: loading, augmentation, forward, backward, optimizer."""
+    eval_s: float = 0.0
+    """Scheduled evaluations."""
+    wall_s: float = 0.0
+    """From the first line of the run to its last."""
+
+
+class RunResult(Record):
+    """One training with one seed."""
+
+    status: Status
+    seed: int
+    stop_reason: str
+    """Why the run ended, in words."""
+    time_to_target_s: float | None = None
+    """Training clock at which the target held [s]; None for anything but `reached`."""
+    evaluations: tuple[Evaluation, ...] = ()
+    clocks: Clocks = Field(default_factory=Clocks)
+    steps: int = 0
+    samples: int = 0
+    images_per_s: float | None = None
+    """Training samples per second of the training clock."""
+    step_time_ms: float | None = None
+    """Training clock per optimizer step."""
+    peak_memory_gib: float | None = None
+    """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU)."""
+    memory_limit_gib: float | None = None
+    """What the run was allowed to use."""
+    batch_size: int | None = None
+    """Micro-batch that ran in the end; smaller than the recipe's after an out-of-memory retry."""
+    accumulation_steps: int | None = None
+    device: str = "cpu"
+    """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
+    traceback: str | None = None
+
+    @property
+    def final(self) -> Evaluation | None:
+        """The last evaluation, if there was one."""
+        return self.evaluations[-1] if self.evaluations else None
+
+    @property
+    def best_metric(self) -> float | None:
+        """Highest accuracy seen, or None without an evaluation."""
+        return max((e.accuracy for e in self.evaluations), default=None)
+
+
+class TrialRecord(Record):
+    """One configuration of a study, finished."""
+
+    study: str
+    trial_id: str
+    """Number of the trial in its study, such as `t0007`."""
+    params: dict[str, Any]
+    """What the search chose: `{"optimizer": "sgd", "optimizer.sgd.lr": 0.1}`."""
+    recipe: dict[str, Any]
+    """The whole resolved recipe, as YAML has it."""
+    workload: dict[str, Any]
+    """The whole workload, as YAML has it."""
+    workload_name: str
+    workload_hash: str
+    """Hash over the workload and its data; rows are compared only within one."""
+    space_hash: str
+    status: Status
+    runs: tuple[RunResult, ...]
+    kind: str = "estimate"
+    """`estimate` (from a search) or `certified`."""
+    device: str = "cpu"
+    cpu_threads: int = 1
+    cotenants: int = 0
+    """Other trials that could run on the same device at the same time."""
+    protocol_version: int = PROTOCOL_VERSION
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Versions of Python, torch, timm …, host, commit."""
+    started_at: str = ""
+    """UTC, ISO 8601."""
+    finished_at: str = ""
+
+    @property
+    def time_to_target_s(self) -> float | None:
+        """Time to target of the only run; None if it was missed."""
+        return self.runs[-1].time_to_target_s if self.runs else None
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the last run ended."""
+        return self.runs[-1].stop_reason if self.runs else ""

@@ -1,0 +1,120 @@
+"""Leaderboards as a terminal table, JSON, CSV or Markdown."""
+
+import csv
+import io
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from tune_speed.leaderboard import Board, Row
+
+Cell = Callable[[Row], str]
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def describe_params(params: Mapping[str, Any]) -> str:
+    """Returns `optimizer=sgd optimizer.sgd.lr=0.123 …`, floats to four digits."""
+    parts = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
+    return " ".join(parts) or "(nothing searched)"
+
+
+COLUMNS: dict[str, Cell] = {
+    "rank": lambda row: "–" if row.rank is None else str(row.rank),
+    "time_to_target_s": lambda row: _number(row.time_to_target_s, 2),
+    "hits/n": lambda row: f"{row.hits}/{row.n}",
+    "final": lambda row: _number(row.final_metric, 4),
+    "steps": lambda row: str(row.steps),
+    "images_per_s": lambda row: _number(row.images_per_s, 0),
+    "peak_memory_gib": lambda row: _number(row.peak_memory_gib, 2),
+    "study/trial": lambda row: f"{row.study}/{row.trial_id}",
+    "searched": lambda row: describe_params(row.params),
+}
+"""Leaderboard columns in order, by the names of the records' fields."""
+
+
+def title(board: Board) -> str:
+    """Returns what the rows of a board have in common."""
+    target = f"{board.metric} ≥ {board.target:g}"
+    return f"{board.workload}: {target}, {board.mode}, on {board.device}"
+
+
+def caption(board: Board) -> str:
+    """Returns how far the figures can be trusted, and what they cost."""
+    trust = {
+        "estimate": "Estimates from a search: one seed a row, perhaps on a shared device",
+        "certified": "Certified: fresh seeds, alone on the device",
+    }[board.kind]
+    ranked = sum(row.rank is not None for row in board.rows)
+    cost = f"{board.trials} trials, {board.tuning_cost_s:.0f} s of training in all"
+    return f"{trust}. {ranked} shown of {cost}; protocol {board.protocol_version}."
+
+
+def as_renderable(boards: Sequence[Board]) -> RenderableType:
+    """Returns the boards as tables for a terminal; names are shown as they are, never as markup."""
+    if not boards:
+        return Text("No trial met its target yet.")
+    return Group(*(_table(board) for board in boards))
+
+
+def _table(board: Board) -> RenderableType:
+    if not board.rows:
+        text = f"{title(board)}: none of {board.trials} trials met the target."
+        return Text(text)
+    table = Table(
+        title=escape(title(board)), caption=escape(caption(board)), title_justify="left",
+        caption_justify="left",
+    )
+    for name in COLUMNS:
+        table.add_column(name, justify="left" if "/trial" in name or name == "searched" else "right")
+    for row in board.rows:
+        table.add_row(*(escape(cell(row)) for cell in COLUMNS.values()))
+    return table
+
+
+def as_json(boards: Sequence[Board]) -> str:
+    """Returns the boards as JSON, figures unrounded."""
+    return json.dumps([board.model_dump(mode="json") for board in boards], indent=2)
+
+
+def as_csv(boards: Sequence[Board]) -> str:
+    """Returns one line a row, the board's fields first and the searched parameters as JSON last."""
+    board_fields = [name for name in Board.model_fields if name != "rows"]
+    row_fields = list(Row.model_fields)
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow([*board_fields, *row_fields])
+    for board in boards:
+        common = board.model_dump(mode="json", include=set(board_fields))
+        for row in board.rows:
+            fields = row.model_dump(mode="json")
+            fields["params"] = json.dumps(fields["params"], sort_keys=True)
+            writer.writerow([*(common[f] for f in board_fields), *(fields[f] for f in row_fields)])
+    return out.getvalue()
+
+
+def as_markdown(boards: Sequence[Board]) -> str:
+    """Returns a GitHub table for each board."""
+    return "\n".join(_markdown(board) for board in boards)
+
+
+def _markdown(board: Board) -> str:
+    header = f"| {' | '.join(COLUMNS)} |"
+    rule = f"|{'---|' * len(COLUMNS)}"
+    rows = (" | ".join(_plain(cell(row)) for cell in COLUMNS.values()) for row in board.rows)
+    lines = [f"**{_plain(title(board))}**", "", header, rule, *(f"| {row} |" for row in rows)]
+    return "\n".join([*lines, "", _plain(caption(board)), ""])
+
+
+def _plain(text: str) -> str:
+    """Returns `text` so that Markdown and the HTML in it show it and do nothing with it."""
+    for character in "\\`*_{}[]<>|":
+        text = text.replace(character, f"\\{character}")
+    return text.replace("\n", " ")

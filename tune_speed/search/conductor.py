@@ -1,0 +1,230 @@
+"""One search, seen from the driver: policy, ledger and observers, in the order that loses nothing.
+
+The conductor knows neither Ray nor time-sharing: whatever runs the trials asks it for the next one
+(`propose`), and tells it what became of them (`evaluated`, `finished`, `interrupted`, `died`).
+Everything is written to the ledger before anyone else hears of it. After an error of the disk the
+search ends: `failure` holds the error, and no further trial is proposed.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+from tune_speed.errors import StorageError
+from tune_speed.objective import Allotment, TrialSpec, failure, make_record
+from tune_speed.recipe import Recipe
+from tune_speed.records import Evaluation, TrialRecord
+from tune_speed.search.ledger import Ledger, read_trial_file
+from tune_speed.search.policy import Outcome, Policy, Proposal
+from tune_speed.search.study_file import StudyFile
+
+MAX_ATTEMPTS = 2
+"""A trial whose process died is run once more; dying twice, it is recorded as failed."""
+
+
+class Observer(Protocol):
+    """Sees a search pass by. Calls come from the driver's event loop: return at once, never raise."""
+
+    def trial_started(
+        self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]
+    ) -> None:
+        """A trial was proposed and is about to start."""
+
+    def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
+        """A running trial was evaluated."""
+
+    def trial_finished(self, *, record: TrialRecord) -> None:
+        """A trial ended with an outcome; it is in the ledger."""
+
+    def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
+        """A trial was stopped without an outcome; resuming the study runs it again."""
+
+
+class Conductor:
+    """Drives one search from first to last trial."""
+
+    def __init__(
+        self,
+        *,
+        study: StudyFile,
+        workload_hash: str,
+        ledger: Ledger,
+        allotment: Allotment,
+        observers: Sequence[Observer],
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
+        self.allotment, self.observers, self._now = allotment, observers, now
+        self.policy = Policy(
+            space=study.space,
+            target=study.workload.target.value,
+            mode=study.workload.mode,
+            max_train_s=study.workload.max_train_s,
+            sampler=study.search.sampler,
+            seed=study.search.seed,
+        )
+        self.failure: StorageError | None = None
+        self._started = now()
+        self._specs: dict[str, TrialSpec] = {}
+        self._started_at: dict[str, str] = {}
+        self._attempts: dict[str, int] = {}
+        self._num_reported: dict[str, int] = {}
+        self._take_over()
+
+    def _take_over(self) -> None:
+        """Brings the policy to where the ledger stands."""
+        for record in self.ledger.left_behind():
+            self.ledger.finished(record)
+        proposals, records = self.ledger.proposals, self.ledger.records
+        self.policy.restore(
+            finished=[(proposals[trial_id], self._outcome(r)) for trial_id, r in records.items()],
+            unfinished=self.ledger.unfinished,
+        )
+
+    @property
+    def num_finished(self) -> int:
+        """Trials with a record, those of earlier sessions included."""
+        return len(self.ledger.records)
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """Trials that were proposed in this session and have not ended."""
+        return tuple(self._specs)
+
+    def time_left_s(self) -> float | None:
+        """Returns the seconds of the time budget that are left, or None without a budget."""
+        budget_s = self.study.search.time_budget_s
+        return None if budget_s is None else budget_s - (self._now() - self._started)
+
+    def is_over(self) -> bool:
+        """Whether no further trial may start."""
+        time_left_s = self.time_left_s()
+        out_of_time = time_left_s is not None and time_left_s <= 0
+        all_started = self.num_finished + len(self._specs) >= self.study.search.trials
+        cannot_go_on = self.policy.is_exhausted or self.failure is not None
+        return out_of_time or all_started or cannot_go_on
+
+    def propose(self) -> TrialSpec | None:
+        """Returns the next trial, recorded as proposed; None where there is none to come."""
+        if self.is_over():
+            return None
+        proposal = self.policy.ask()
+        if proposal is None:
+            return None
+        spec = self._spec(proposal)
+        if not self._write(lambda: self.ledger.proposed(proposal, seed=spec.seed)):
+            self.policy.withdraw(proposal.trial_id)
+            return None
+        self._specs[proposal.trial_id] = spec
+        self._num_reported[proposal.trial_id] = 0
+        recipe = spec.recipe.model_dump(mode="json")
+        for observer in self.observers:
+            observer.trial_started(
+                trial_id=proposal.trial_id, params=proposal.params, recipe=recipe
+            )
+        return spec
+
+    def evaluated(self, record: TrialRecord) -> str | None:
+        """Takes a running trial's record so far; returns why to stop it, or None.
+
+        A trial that is told to stop has ended for the conductor: its record so far is its record.
+        """
+        self._pass_on_evaluations(record)
+        reason = self._reason_to_stop(record)
+        if reason is not None:
+            run = record.runs[-1].model_copy(update={"stop_reason": reason})
+            self.finished(record.model_copy(update={"runs": (*record.runs[:-1], run)}))
+        return reason
+
+    def finished(self, record: TrialRecord) -> None:
+        """Takes the record of a trial that ended."""
+        self._specs.pop(record.trial_id)
+        self.policy.finish(record.trial_id, self._outcome(record))
+        self._write(lambda: self.ledger.finished(record))
+        self._pass_on_evaluations(record)
+        for observer in self.observers:
+            observer.trial_finished(record=record)
+
+    def interrupted(self, trial_id: str, *, reason: str) -> None:
+        """Takes note of a trial that was stopped without an outcome."""
+        self._specs.pop(trial_id)
+        self.policy.withdraw(trial_id)
+        self._write(lambda: self.ledger.interrupted(trial_id, reason=reason))
+        for observer in self.observers:
+            observer.trial_interrupted(trial_id=trial_id, reason=reason)
+
+    def died(self, trial_id: str, *, error: BaseException, at: str) -> None:
+        """Takes note of a trial whose process is gone: its record is looked up, or it runs again."""
+        record = read_trial_file(self.ledger.folder, trial_id)
+        if record is not None:
+            self.finished(record)
+            return
+        self._attempts[trial_id] = self._attempts.get(trial_id, 0) + 1
+        spec = self._specs[trial_id]
+        if self._attempts[trial_id] >= MAX_ATTEMPTS:
+            run = failure(spec, error)
+            self.finished(make_record(spec, spec.recipe, run, started_at=at))
+            return
+        self._specs.pop(trial_id)
+        self.policy.retry(self.ledger.proposals[trial_id])
+        reason = f"its process died ({type(error).__name__}); it is run again"
+        self._write(lambda: self.ledger.interrupted(trial_id, reason=reason))
+        for observer in self.observers:
+            observer.trial_interrupted(trial_id=trial_id, reason=reason)
+
+    def _spec(self, proposal: Proposal) -> TrialSpec:
+        recipe = Recipe.model_validate(self.study.space.build(proposal.params))
+        return TrialSpec(
+            study=self.study.name,
+            trial_id=proposal.trial_id,
+            params=proposal.params,
+            recipe=recipe,
+            workload=self.study.workload,
+            workload_hash=self.workload_hash,
+            space_hash=self.study.space.hash,
+            seed=trial_seed(self.study.search.seed, proposal.trial_id),
+            allotment=self.allotment,
+        )
+
+    def _outcome(self, record: TrialRecord) -> Outcome:
+        run, workload = record.runs[-1], self.study.workload
+        best = max((workload.metric_of(e) for e in run.evaluations), default=None)
+        known = run.peak_memory_gib is not None and run.memory_limit_gib
+        return Outcome(
+            status=record.status,
+            train_s=run.time_to_target_s or run.clocks.train_s,
+            best_metric=best,
+            memory_ratio=run.peak_memory_gib / run.memory_limit_gib if known else None,  # type: ignore[operator]
+        )
+
+    def _reason_to_stop(self, record: TrialRecord) -> str | None:
+        run = record.runs[-1]
+        assert run.final is not None
+        return self.policy.report(
+            record.trial_id,
+            train_s=run.final.train_s,
+            step=run.final.step,
+            metric=self.study.workload.metric_of(run.final),
+        )
+
+    def _pass_on_evaluations(self, record: TrialRecord) -> None:
+        evaluations = record.runs[-1].evaluations
+        new = evaluations[self._num_reported.get(record.trial_id, 0) :]
+        self._num_reported[record.trial_id] = len(evaluations)
+        for observer in self.observers:
+            for evaluation in new:
+                observer.trial_evaluated(trial_id=record.trial_id, evaluation=evaluation)
+
+    def _write(self, write: Callable[[], None]) -> bool:
+        """Returns whether the ledger took it; if not, the search ends after what runs."""
+        try:
+            write()
+        except StorageError as error:
+            self.failure = self.failure or error
+            return False
+        return True
+
+
+def trial_seed(study_seed: int, trial_id: str) -> int:
+    """Returns the seed of a trial: each has its own, so that no lucky seed wins a whole search."""
+    return study_seed * 100_000 + int(trial_id[1:])

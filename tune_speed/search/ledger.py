@@ -1,0 +1,204 @@
+"""A study's own write-ahead log: one JSON line per event, on disk before anything else happens.
+
+What Optuna is told, what MLflow shows and what `--resume` does are all derived from it.
+
+| event         | fields                      | written                                            |
+|---------------|-----------------------------|----------------------------------------------------|
+| `study`       | study, hashes, versions     | once, when the study begins                        |
+| `proposed`    | trial_id, params, seed      | before the trial starts                            |
+| `finished`    | record                      | when the trial ended, whatever its status          |
+| `interrupted` | trial_id, reason            | when it was stopped without an outcome             |
+"""
+
+import errno
+import fcntl
+import json
+import os
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import ValidationError
+
+from tune_speed.errors import ConfigError, StorageError
+from tune_speed.records import TrialRecord
+from tune_speed.search.policy import Proposal
+
+BALLAST_BYTES = 1 << 20
+"""Kept aside on the disk and let go when it is full, so that what runs can still be recorded."""
+
+
+class Ledger:
+    """An open ledger, held by one driver at a time."""
+
+    def __init__(self, folder: Path) -> None:
+        """Opens the study's folder, creating it if needed.
+
+        Raises: ConfigError if another driver holds the study; StorageError if the folder cannot be
+            written or a line of the ledger is damaged.
+        """
+        self.folder = folder
+        self.path = folder / "ledger.jsonl"
+        self._ballast = folder / ".ballast"
+        self.header: dict[str, Any] | None = None
+        self.proposals: dict[str, Proposal] = {}
+        self.records: dict[str, TrialRecord] = {}
+        try:
+            (folder / "trials").mkdir(parents=True, exist_ok=True)
+            self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+            self._lock()
+            self._read()
+            self._make_ballast()
+        except OSError as error:
+            raise _storage_error(folder, error) from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets the study go."""
+        self._ballast.unlink(missing_ok=True)
+        os.close(self._file)
+
+    @property
+    def unfinished(self) -> tuple[Proposal, ...]:
+        """Trials that were proposed and have no record."""
+        return tuple(p for trial_id, p in self.proposals.items() if trial_id not in self.records)
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """Writes what the study is."""
+        assert self.header is None
+        self._append({"event": "study", **header})
+        self.header = dict(header)
+
+    def proposed(self, proposal: Proposal, *, seed: int) -> None:
+        """Writes that a trial is about to start."""
+        self.proposals[proposal.trial_id] = proposal
+        fields = {"trial_id": proposal.trial_id, "params": proposal.params, "seed": seed}
+        self._append({"event": "proposed", **fields})
+
+    def finished(self, record: TrialRecord) -> None:
+        """Writes a trial's record. A trial is recorded once; a second record is an error of ours."""
+        assert record.trial_id not in self.records, f"{record.trial_id} finished twice"
+        self.records[record.trial_id] = record
+        self._append({"event": "finished", "record": record.model_dump(mode="json")})
+
+    def interrupted(self, trial_id: str, *, reason: str) -> None:
+        """Writes that a trial was stopped without an outcome; resuming runs it again."""
+        self._append({"event": "interrupted", "trial_id": trial_id, "reason": reason})
+
+    def left_behind(self) -> Iterator[TrialRecord]:
+        """Yields records that trial processes wrote before the driver could (it was killed)."""
+        for proposal in self.unfinished:
+            record = read_trial_file(self.folder, proposal.trial_id)
+            if record is not None:
+                yield record
+
+    def _lock(self) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"a study must be run by one process at a time, but another one holds {self.path}."
+                " Wait for it, stop it, or give this study another name with --set study=NAME."
+            ) from None
+
+    def _read(self) -> None:
+        data = self.path.read_bytes()
+        whole = data.rfind(b"\n") + 1
+        if whole < len(data):
+            os.ftruncate(self._file, whole)  # The driver was killed within a write.
+        for number, line in enumerate(data[:whole].splitlines(), start=1):
+            self._take(line, number)
+
+    def _take(self, line: bytes, number: int) -> None:
+        try:
+            event = json.loads(line)
+            kind = event.pop("event")
+            if kind == "study":
+                self.header = event
+            elif kind == "proposed":
+                self.proposals[event["trial_id"]] = Proposal(event["trial_id"], event["params"])
+            elif kind == "finished":
+                record = TrialRecord.model_validate(event["record"])
+                self.records[record.trial_id] = record
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise StorageError(
+                f"{self.path}:{number}: every line must be an event as JSON, but this one is"
+                f" damaged ({type(error).__name__}). Mend or remove the line, or start the study"
+                " under another name."
+            ) from error
+
+    def _append(self, event: Mapping[str, Any]) -> None:
+        line = json.dumps(event, allow_nan=False).encode() + b"\n"
+        try:
+            self._write(line)
+        except OSError as error:
+            if error.errno != errno.ENOSPC:
+                raise _storage_error(self.path, error) from error
+            self._let_ballast_go(line, error)
+
+    def _write(self, line: bytes) -> None:
+        """Appends `line` and waits for the disk. A write that fails leaves no part of it."""
+        size = os.fstat(self._file).st_size
+        try:
+            written = os.write(self._file, line)
+            while written < len(line):
+                written += os.write(self._file, line[written:])
+            os.fsync(self._file)
+        except OSError:
+            if stat.S_ISREG(os.fstat(self._file).st_mode):
+                os.ftruncate(self._file, size)
+            raise
+
+    def _let_ballast_go(self, line: bytes, error: OSError) -> None:
+        """Records `line` in the room that was kept aside. Raises: StorageError in any case."""
+        if self._ballast.exists():
+            self._ballast.unlink()
+            self._write(line)
+        raise _storage_error(self.path, error) from error
+
+    def _make_ballast(self) -> None:
+        with self._ballast.open("wb") as file:
+            file.write(os.urandom(BALLAST_BYTES))  # Zeros might be stored as nothing.
+            os.fsync(file.fileno())
+
+
+def trial_file(folder: Path, trial_id: str) -> Path:
+    """Returns where the process of a trial writes its record."""
+    return folder / "trials" / f"{trial_id}.json"
+
+
+def write_trial_file(folder: Path, record: TrialRecord) -> None:
+    """Writes a record from the trial's own process, whole or not at all.
+
+    Does nothing where the study's folder is not visible: on another node without shared storage the
+    driver's ledger alone keeps the record.
+    """
+    path = trial_file(folder, record.trial_id)
+    if not path.parent.is_dir():
+        return
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(record.model_dump_json())
+    temporary.replace(path)
+
+
+def read_trial_file(folder: Path, trial_id: str) -> TrialRecord | None:
+    """Returns the record that a trial's process wrote, or None if there is no whole one."""
+    path = trial_file(folder, trial_id)
+    try:
+        return TrialRecord.model_validate_json(path.read_bytes())
+    except (FileNotFoundError, ValidationError):
+        return None
+
+
+def _storage_error(path: Path, error: OSError) -> StorageError:
+    advice = "Free some space" if error.errno == errno.ENOSPC else "Choose another folder"
+    return StorageError(
+        f"{path} must be writable, but got: {error.strerror}. {advice} and go on with --resume;"
+        " no finished trial is lost."
+    )

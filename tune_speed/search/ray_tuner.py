@@ -1,0 +1,339 @@
+"""Ray Tune runs the trials; every decision is the conductor's.
+
+Ray's own experiment state is not used to resume: it keeps neither the trial scheduler's state nor
+what a searcher was told last. The ledger has both. Tune's clock (`time_total_s`) counts imports and
+waiting, so it is not looked at either.
+"""
+
+import gc
+import logging
+import os
+import socket
+import time
+import urllib.parse
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import tune
+from ray.tune.experiment import Trial as RayTrial
+from ray.tune.schedulers import FIFOScheduler, TrialScheduler
+from ray.tune.search import Searcher
+
+import tune_speed
+from tune_speed.device import limit_memory, resolve_device
+from tune_speed.errors import ConfigError, ServiceError
+from tune_speed.objective import Trial, TrialSpec, run_trial
+from tune_speed.records import TrialRecord
+from tune_speed.search.conductor import Conductor
+from tune_speed.search.ledger import write_trial_file
+from tune_speed.search.study_file import ResourceConfig
+from tune_speed.train import Interrupted
+
+CONNECT_TIMEOUT_S = 8.0
+
+
+class TrialProcess(tune.Trainable):  # type: ignore[misc]
+    """Runs trials one after the other in one process, so that torch is imported once.
+
+    One `step` goes from one evaluation to the next; the training stands still in between, off the
+    clock, until the driver has decided. Nothing runs when a trial ends, so that the next one cannot
+    meet a thread of its predecessor.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Takes the first trial."""
+        self._trial: Trial | None = None
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Takes the next trial."""
+        self.cleanup()
+        self._begin(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Trains up to the next evaluation; returns the trial's record so far, or at its end."""
+        assert self._trial is not None
+        try:
+            record = next(self._trial)
+        except StopIteration as end:
+            write_trial_file(self._folder, end.value)
+            return {"record": end.value.model_dump_json(), "done": True}
+        except Interrupted:
+            return {"interrupted": True, "done": True}
+        return {"record": record.model_dump_json()}
+
+    def cleanup(self) -> None:
+        """Ends the trial where it stands and frees what it holds."""
+        if self._trial is not None:
+            self._trial.close()
+            self._trial = None
+        gc.collect()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Saves nothing: an interrupted trial starts anew from its ledger entry."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Loads nothing, see `save_checkpoint`."""
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        spec = TrialSpec.model_validate_json(config["spec"])
+        self._folder = Path(config["folder"])
+        deadline = _deadline(config["stop_after_s"])
+        limit_memory(
+            resolve_device(spec.allotment.device), gpu_fraction=spec.allotment.gpu_fraction
+        )
+        self._trial = run_trial(spec, interrupt=lambda: time.monotonic() > deadline)
+
+
+def _deadline(stop_after_s: float | None) -> float:
+    return float("inf") if stop_after_s is None else time.monotonic() + stop_after_s
+
+
+class _Adapter:
+    """What searcher, trial scheduler and callback share: Ray's trial ids beside ours."""
+
+    def __init__(self, conductor: Conductor) -> None:
+        self.conductor = conductor
+        self.trial_ids: dict[str, str] = {}
+        """Our id of each Ray trial that is running."""
+
+    def propose(self, ray_id: str) -> dict[str, Any] | None:
+        spec = self.conductor.propose()
+        if spec is None:
+            return None
+        self.trial_ids[ray_id] = spec.trial_id
+        return {
+            "spec": spec.model_dump_json(),
+            "folder": str(self.conductor.ledger.folder),
+            "stop_after_s": self.conductor.time_left_s(),
+        }
+
+    def reported(self, ray_id: str, result: dict[str, Any]) -> bool:
+        """Returns whether to stop the trial."""
+        record = TrialRecord.model_validate_json(result["record"])
+        reason = self.conductor.evaluated(record)
+        if reason is not None:
+            del self.trial_ids[ray_id]
+        return reason is not None
+
+    def ended(self, ray_id: str, result: dict[str, Any]) -> None:
+        trial_id = self.trial_ids.pop(ray_id, None)
+        if trial_id is None:
+            return  # Stopped by us; its record is written.
+        if result.get("interrupted"):
+            self.conductor.interrupted(trial_id, reason="the search's time budget ended")
+            return
+        self.conductor.finished(TrialRecord.model_validate_json(result["record"]))
+
+    def died(self, ray_trial: RayTrial) -> None:
+        trial_id = self.trial_ids.pop(ray_trial.trial_id, None)
+        if trial_id is None:
+            return
+        error = ray_trial.get_pickled_error() or RuntimeError("Ray gives no error")
+        self.conductor.died(trial_id, error=error, at=_utc(ray_trial.start_time))
+
+    def experiment_ended(self) -> None:
+        for trial_id in self.conductor.running:
+            self.conductor.interrupted(trial_id, reason="the search was stopped")
+
+
+class _Unpickled:
+    """Ray saves searcher and callbacks from time to time; ours are rebuilt from the ledger."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+
+class _ConductorSearcher(_Unpickled, Searcher):  # type: ignore[misc]
+    """Hands out the conductor's proposals."""
+
+    def __init__(self, adapter: _Adapter) -> None:
+        super().__init__()
+        self._adapter = adapter
+
+    def suggest(self, trial_id: str) -> Any:
+        config = self._adapter.propose(trial_id)
+        if config is not None:
+            return config
+        # A trial whose process dies is proposed again, so the search is over when nothing runs.
+        is_over = not self._adapter.conductor.running
+        return Searcher.FINISHED if is_over else None
+
+    def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
+        return True
+
+    def on_trial_complete(
+        self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
+    ) -> None:
+        """Nothing to do: the callback has seen the result before."""
+
+    def save(self, checkpoint_path: str) -> None:
+        """Saves nothing: the ledger is what a search resumes from."""
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Restores nothing, see `save`."""
+
+
+class _ConductorScheduler(FIFOScheduler):  # type: ignore[misc]
+    """Stops a trial when the conductor says so."""
+
+    def __init__(self, adapter: _Adapter) -> None:
+        super().__init__()
+        self._adapter = adapter
+
+    def on_trial_result(self, tune_controller: Any, trial: RayTrial, result: dict[str, Any]) -> str:
+        stop = self._adapter.reported(trial.trial_id, result)
+        return TrialScheduler.STOP if stop else TrialScheduler.CONTINUE
+
+
+class _ConductorCallback(_Unpickled, tune.Callback):  # type: ignore[misc]
+    """Passes results, deaths and the end on to the conductor."""
+
+    def __init__(self, adapter: _Adapter, on_tick: Callable[[], None]) -> None:
+        self._adapter = adapter
+        self._on_tick = on_tick
+
+    def on_step_end(self, iteration: int, trials: list[RayTrial], **info: Any) -> None:
+        self._on_tick()
+
+    def on_trial_result(
+        self,
+        iteration: int,
+        trials: list[RayTrial],
+        trial: RayTrial,
+        result: dict[str, Any],
+        **info: Any,
+    ) -> None:
+        if result.get("done"):
+            self._adapter.ended(trial.trial_id, result)
+        # Ray keeps each trial's last result in its own state: curves have no business there.
+        result.pop("record", None)
+
+    def on_trial_error(
+        self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any
+    ) -> None:
+        self._adapter.died(trial)
+
+    def on_experiment_end(self, trials: list[RayTrial], **info: Any) -> None:
+        self._adapter.experiment_ended()
+
+
+def connect(address: str | None, *, resources: ResourceConfig) -> None:
+    """Connects to the Ray cluster at `address`, or starts a local one.
+
+    Raises: ServiceError if nothing answers there, or if it lacks the resources of one trial.
+    """
+    _quiet_ray()
+    if address is not None:
+        _refuse_dead_address(address)
+    runtime_env = {"py_modules": [str(Path(tune_speed.__file__).parent)]} if address else None
+    try:
+        ray.init(
+            address=address or "local",
+            include_dashboard=None if address else False,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+            runtime_env=runtime_env,
+            configure_logging=False,
+        )
+    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
+        raise ServiceError(
+            f"a Ray cluster must answer at {address or 'this machine'}, but got: {error}."
+            " Start one with `ray start --head`, or leave --address out for a local one."
+        ) from error
+    _refuse_missing_resources(resources)
+
+
+def _quiet_ray() -> None:
+    """Keeps Ray's own console output and result files out of the way of ours."""
+    defaults = {
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+        "TUNE_MAX_PENDING_TRIALS_PG": "16",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    for name in ("ray", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.ERROR)
+
+
+def _refuse_dead_address(address: str) -> None:
+    """Raises a ServiceError within seconds where `ray.init` itself would wait for minutes."""
+    if address in ("auto", "local"):
+        return
+    parts = urllib.parse.urlsplit(address if "://" in address else f"gcs://{address}")
+    try:
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise ConfigError(
+            f"--address must be auto, HOST:PORT or ray://HOST:PORT, but got {address}."
+        )
+    try:
+        socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S).close()
+    except OSError as error:
+        raise ServiceError(
+            f"a Ray cluster must answer at {address}, but got: {error}."
+            " Check the address, or leave --address out for a local cluster."
+        ) from error
+
+
+def _refuse_missing_resources(resources: ResourceConfig) -> None:
+    total = ray.cluster_resources()
+    for name, wanted in (("CPU", resources.cpu), ("GPU", resources.gpu)):
+        there = total.get(name, 0.0)
+        if wanted > there:
+            raise ServiceError(
+                f"search.resources.{name.lower()}: the cluster must have the {name} of one trial,"
+                f" but got {wanted:g} asked for and {there:g} there."
+                f" Try --set search.resources.{name.lower()}={there:g}."
+            )
+
+
+def disconnect() -> None:
+    """Leaves the cluster; a local one ends."""
+    ray.shutdown()
+
+
+def node_cpus() -> float:
+    """Returns the CPUs of the cluster's largest node."""
+    nodes = (node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
+    return max(nodes, default=1.0)
+
+
+def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
+    """Runs trials until the conductor proposes no more; Ctrl-C stops it and keeps what finished."""
+    resources = conductor.study.search.resources
+    request: dict[str, float] = {"cpu": resources.cpu}
+    if resources.gpu:
+        request["gpu"] = resources.gpu
+    adapter = _Adapter(conductor)
+    tune.run(
+        TrialProcess,
+        name="ray",
+        storage_path=str(conductor.ledger.folder),
+        resources_per_trial=request,
+        num_samples=10**9,  # The searcher says when it is over.
+        search_alg=tune.search.ConcurrencyLimiter(
+            _ConductorSearcher(adapter), max_concurrent=conductor.study.search.concurrent
+        ),
+        scheduler=_ConductorScheduler(adapter),
+        callbacks=[_ConductorCallback(adapter, on_tick)],
+        reuse_actors=True,
+        verbose=0,
+        raise_on_failed_trial=False,
+        _remote=False,
+    )
+
+
+def _utc(timestamp: float | None) -> str:
+    moment = time.gmtime(timestamp or time.time())
+    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", moment)

@@ -1,0 +1,159 @@
+"""Finds every mistake of a study file's tree."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pydantic
+
+from tune_speed.errors import ConfigError, DataError
+from tune_speed.search.check import config_mistakes, field_mistakes, must_text, name_mistakes
+from tune_speed.search.combinations import combination_mistakes, written_path
+from tune_speed.search.leaf import is_leaf
+from tune_speed.search.mistake import Mistake, near_miss, shown
+from tune_speed.search.space import SearchSpace
+from tune_speed.search.study_schema import STUDY_NAME, StudySchema
+from tune_speed.source import TreePath
+from tune_speed.workload import WORKLOADS, Workload
+
+_ONLY_RECIPE = "only the recipe is searched"
+_FIXED = {
+    "study": _ONLY_RECIPE,
+    "workload": "recipes are compared on it, so no search may touch it",
+    "search": _ONLY_RECIPE,
+    "certify": _ONLY_RECIPE,
+    "run": _ONLY_RECIPE,
+}
+
+Found = Mapping[str, list[Mistake]]
+"""Mistakes by the section that they are in."""
+
+
+def study_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistake]:
+    """Yields every mistake of a study that is to be searched.
+
+    Args:
+        tree: The file's tree, a built-in workload written out.
+        stem: The file's name without its ending, the study's name if it has no other.
+        check_data: Ask the data set for its size.
+    """
+    found = _found(tree)
+    yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
+    if _is_right("recipe", tree, found) and not found.get("search"):
+        search = tree.get("search") or {}
+        space = SearchSpace.from_tree(tree["recipe"])
+        has_gpu = (search.get("resources") or {}).get("gpu", 0) > 0
+        yield from combination_mistakes(space, ("recipe",), has_gpu=has_gpu)
+        if search.get("sampler") == "grid":
+            yield from _grid_mistakes(space)
+
+
+def recipe_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistake]:
+    """Yields every mistake of a study that is to be trained once, searched leaves included."""
+    found = _found(tree)
+    yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
+    recipe = tree.get("recipe") if isinstance(tree, Mapping) else None
+    yield from _searched(recipe, ("recipe",))
+    if _is_right("recipe", tree, found):
+        is_cpu = not found.get("run") and (tree.get("run") or {}).get("device") == "cpu"
+        space = SearchSpace.from_tree(tree["recipe"])
+        yield from combination_mistakes(space, ("recipe",), has_gpu=not is_cpu)
+
+
+def _found(tree: Any) -> Found:
+    if not isinstance(tree, Mapping):
+        return {}
+    sections = [name for name in StudySchema.model_fields if name in tree]
+    return {section: list(_section_mistakes(section, tree[section])) for section in sections}
+
+
+def _is_right(section: str, tree: Any, found: Found) -> bool:
+    return isinstance(tree, Mapping) and section in tree and not found.get(section)
+
+
+def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
+    if section == "workload" and isinstance(value, str):
+        must = f"must be a mapping of fields, or one of {', '.join(WORKLOADS)}"
+        yield Mistake((section,), must, shown(value), near_miss(value, WORKLOADS))
+        return
+    fixed = _FIXED.get(section)
+    mistakes = list(field_mistakes(StudySchema, section, value, (section,), fixed=fixed))
+    yield from mistakes
+    if section != "recipe" and not mistakes:
+        yield from _rule_mistakes(section, value)
+
+
+def _rule_mistakes(section: str, value: Any) -> Iterator[Mistake]:
+    """Yields the rules between the fields of a section; those of a recipe are checked later."""
+    try:
+        StudySchema.model_validate({section: value})
+    except pydantic.ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if detail["loc"][:1] == (section,):
+                yield Mistake(detail["loc"], must_text(detail))
+
+
+def _form_mistakes(tree: Any, found: Found, *, stem: str, check_data: bool) -> Iterator[Mistake]:
+    if not isinstance(tree, Mapping):
+        yield from config_mistakes(StudySchema, tree, ())
+        return
+    yield from name_mistakes(StudySchema, tree, ())
+    for mistakes in found.values():
+        yield from mistakes
+    if tree.get("study") is None and not re.fullmatch(STUDY_NAME, stem):
+        hint = "Give the study a name: `study: NAME`."
+        yield Mistake((), f"a file's name must match {STUDY_NAME}", shown(stem), hint)
+    if check_data and _is_right("workload", tree, found):
+        yield from _data_mistakes(tree)
+
+
+def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    try:
+        num_train = Workload.model_validate(tree["workload"]).sizes().train
+    except DataError as error:
+        yield Mistake(("workload", "dataset"), str(error).rstrip("."))
+    except ConfigError as error:
+        for problem in error.problems:
+            path = ("workload", *problem.path.split("."))
+            yield Mistake(path, problem.must, problem.given, problem.hint)
+    else:
+        yield from _batch_size_mistakes(tree.get("recipe"), num_train)
+
+
+def _batch_size_mistakes(recipe: Any, num_train: int) -> Iterator[Mistake]:
+    for name in ("batch_size", "effective_batch_size"):
+        node = recipe.get(name) if isinstance(recipe, Mapping) else None
+        for path, value in _values(node, ("recipe", name)):
+            if isinstance(value, int) and value > num_train:
+                must = f"must be at most {num_train}, the size of the training part"
+                yield Mistake(path, must, shown(value))
+
+
+def _values(node: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
+    """Yields the fixed value, or the ends or choices of a leaf, with their paths."""
+    if not is_leaf(node):
+        yield path, node
+        return
+    yield from (((*path, key), node[key]) for key in ("low", "high") if key in node)
+    choices = node.get("choices")
+    if isinstance(choices, list):
+        yield from (((*path, "choices", i), value) for i, value in enumerate(choices))
+
+
+def _grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:
+    try:
+        space.grid()
+    except ConfigError as error:
+        for problem in error.problems:
+            path = ("recipe", *written_path(space.tree, tuple(problem.path.split("."))))
+            yield Mistake(path, problem.must, problem.given, problem.hint)
+
+
+def _searched(node: Any, path: TreePath) -> Iterator[Mistake]:
+    if is_leaf(node):
+        name = ".".join(str(part) for part in path[1:])
+        hint = f"Fix it with `--set {name}=VALUE`, or run `tune-speed search`."
+        yield Mistake(path, "must be one value to train with", shown(node), hint)
+    elif isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _searched(child, (*path, str(key)))

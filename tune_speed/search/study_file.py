@@ -1,0 +1,151 @@
+"""Study files: read, overridden, checked whole, and turned into what a search or a training needs.
+
+`tune-speed search` reads a file as a `StudyFile`, `tune-speed train` as a `RecipeFile`: the same
+form, but with nothing left to search.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tune_speed.config import Config
+from tune_speed.errors import ConfigError, Problem
+from tune_speed.recipe import Recipe
+from tune_speed.search.mistake import Mistake
+from tune_speed.search.overrides import apply_overrides
+from tune_speed.search.settings import CertifyConfig, ResourceConfig, RunConfig, SearchConfig
+from tune_speed.search.shipped import find_file
+from tune_speed.search.space import SearchSpace
+from tune_speed.search.study_check import recipe_mistakes, study_mistakes
+from tune_speed.search.study_schema import StudySchema
+from tune_speed.source import Source, scan_file
+from tune_speed.workload import WORKLOADS, Workload
+
+__all__ = [
+    "CertifyConfig",
+    "RecipeFile",
+    "ResourceConfig",
+    "RunConfig",
+    "SearchConfig",
+    "StudyFile",
+    "StudySchema",
+    "load_recipe",
+    "load_study",
+]
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile:
+    """What `tune-speed search` needs."""
+
+    name: str
+    workload: Workload
+    space: SearchSpace
+    search: SearchConfig
+    certify: CertifyConfig | None
+    run: RunConfig | None
+    tree: Mapping[str, Any]
+    """The file's tree, overrides put in."""
+    text: str
+    """The file as it was written."""
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeFile:
+    """What `tune-speed train` needs."""
+
+    name: str
+    workload: Workload
+    recipe: Recipe
+    run: RunConfig
+    tree: Mapping[str, Any]
+    """The file's tree, overrides put in."""
+    text: str
+    """The file as it was written."""
+    file: str
+
+
+def load_study(
+    path_or_name: Path | str, *, overrides: Sequence[str] = (), check_data: bool = True
+) -> StudyFile:
+    """Returns the study of a file, or of a shipped one by name, with `path=value` overrides.
+
+    With `check_data` False nothing is asked of the data set, which may still have to be downloaded.
+
+    Raises: ConfigError with every mistake of the file and of the overrides.
+    """
+    source, problems = _read(path_or_name, overrides)
+    more = study_mistakes(source.tree, stem=_stem(source), check_data=check_data)
+    tree = _checked(source, problems, more).tree
+    return StudyFile(
+        name=tree.get("study") or _stem(source),
+        workload=Workload.model_validate(tree["workload"]),
+        space=SearchSpace.from_tree(tree["recipe"]),
+        search=SearchConfig.model_validate(tree.get("search") or {}),
+        certify=_optional(CertifyConfig, tree.get("certify")),
+        run=_optional(RunConfig, tree.get("run")),
+        tree=tree,
+        text=source.text,
+        file=str(source.file),
+    )
+
+
+def load_recipe(
+    path_or_name: Path | str, *, overrides: Sequence[str] = (), check_data: bool = True
+) -> RecipeFile:
+    """Returns the recipe of a file in which nothing is searched; as `load_study` otherwise.
+
+    Raises: ConfigError with every mistake, and every value that is still searched.
+    """
+    source, problems = _read(path_or_name, overrides)
+    more = recipe_mistakes(source.tree, stem=_stem(source), check_data=check_data)
+    tree = _checked(source, problems, more).tree
+    return RecipeFile(
+        name=tree.get("study") or _stem(source),
+        workload=Workload.model_validate(tree["workload"]),
+        recipe=Recipe.model_validate(tree["recipe"]),
+        run=RunConfig.model_validate(tree.get("run") or {}),
+        tree=tree,
+        text=source.text,
+        file=str(source.file),
+    )
+
+
+def _read(path_or_name: Path | str, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
+    """Returns the file's tree with overrides put in, and what is wrong with the others."""
+    source = _with_workload(scan_file(find_file(path_or_name)))
+    source, problems = apply_overrides(source, overrides, schema=StudySchema)
+    return _with_workload(source), problems  # An override may have named a built-in workload.
+
+
+def _with_workload(source: Source) -> Source:
+    """Returns `source` with a built-in workload's fields in the place of its name."""
+    name = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
+    if not isinstance(name, str) or name not in WORKLOADS:
+        return source
+    return source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
+
+
+def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
+    """Returns `source` if nothing is wrong. Raises: ConfigError with all that is."""
+    found = [mistake.problem(source) for mistake in mistakes]
+    # A value that could not be read is a null by now, of which the schema complains again.
+    unread = {problem.line for problem in source.problems}
+    found = [p for p in found if not (p.given == "null" and p.line in unread)]
+    every = dict.fromkeys([*source.problems, *problems, *found])
+    if every:
+        in_order = sorted(every, key=lambda p: (p.line is None, p.line or 0))
+        raise ConfigError(problems=tuple(in_order))
+    return source
+
+
+def _stem(source: Source) -> str:
+    return Path(str(source.file)).stem
+
+
+def _optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
+    return None if fields is None else kind.model_validate(fields)

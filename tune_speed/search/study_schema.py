@@ -1,0 +1,29 @@
+"""The fields of a study file."""
+
+from typing import Annotated
+
+from pydantic import Field
+
+from tune_speed.config import Config
+from tune_speed.recipe import Recipe
+from tune_speed.search.settings import CertifyConfig, RunConfig, SearchConfig
+from tune_speed.workload import Workload
+
+STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+class StudySchema(Config):
+    """What must be reached, what may vary, and how to search."""
+
+    study: Annotated[str, Field(pattern=STUDY_NAME)] | None = None
+    """Name of the study; null: the file's name without its ending."""
+    workload: Workload
+    """What must be reached: a mapping, or the name of a built-in workload."""
+    recipe: Recipe
+    """How to train; any value in it may be searched."""
+    search: SearchConfig | None = None
+    """How the space is searched."""
+    certify: CertifyConfig | None = None
+    """How the best trials are run again on fresh seeds; null: they are not."""
+    run: RunConfig | None = None
+    """How a single training is run."""

@@ -1,0 +1,242 @@
+"""One search from start to end: checks, ledger, MLflow, Ray, and what is left when it is over."""
+
+import os
+import shutil
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+from tune_speed import __version__
+from tune_speed.data.cache import prepare
+from tune_speed.data.split import make_splits
+from tune_speed.errors import ConfigError, Problem, StorageError
+from tune_speed.leaderboard import Board, make_boards
+from tune_speed.objective import Allotment
+from tune_speed.records import PROTOCOL_VERSION, TrialRecord
+from tune_speed.search.conductor import Conductor, Observer
+from tune_speed.search.ledger import Ledger
+from tune_speed.search.study_file import StudyFile
+from tune_speed.tracking.store import open_store, tracking_uri
+from tune_speed.tracking.tracker import Tracker
+from tune_speed.workload import Workload
+
+MIN_FREE_MIB = 200
+DELIVERY_TIMEOUT_S = 60.0
+
+
+class View(Observer, Protocol):
+    """An observer that also draws."""
+
+    def start(self) -> None:
+        """Begins to draw."""
+
+    def stop(self) -> None:
+        """Ends drawing."""
+
+    def tick(self) -> None:
+        """Redraws."""
+
+
+class SearchResult(NamedTuple):
+    """What a search leaves for the user to read."""
+
+    records: tuple[TrialRecord, ...]
+    """All finished trials of the study, earlier sessions included."""
+    boards: tuple[Board, ...]
+    """The leaderboard."""
+    folder: Path
+    """Where ledger and study file are."""
+    uri: str
+    """MLflow tracking URI."""
+    undelivered: int
+    """Finished trials that MLflow could not take; the ledger has them."""
+    was_stopped: bool
+    """Whether Ctrl-C ended the search."""
+
+
+def studies_folder() -> Path:
+    """Returns where studies keep their ledgers: $TUNE_SPEED_STUDIES or ./tune_speed_studies."""
+    return Path(os.environ.get("TUNE_SPEED_STUDIES", "tune_speed_studies")).absolute()
+
+
+def search(
+    study: StudyFile,
+    *,
+    address: str | None,
+    resume: bool,
+    download: bool,
+    on_progress: Callable[[int, int], None],
+    make_view: Callable[[Conductor], View],
+) -> SearchResult:
+    """Runs a search, or goes on with one, and returns what it left.
+
+    Everything that can be refused is refused before the first trial: names, data, disk, MLflow, Ray
+    and its resources. Ctrl-C and SIGTERM stop the search; finished trials are kept, and `resume`
+    runs the interrupted ones again.
+
+    Raises: ConfigError, DataError, ServiceError, StorageError.
+    """
+    folder = studies_folder() / study.name
+    _refuse_full_disk(folder)
+    uri = tracking_uri()
+    workload_hash = prepare_workload(study.workload, download=download, on_progress=on_progress)
+    with Ledger(folder) as ledger:
+        _admit(ledger, study, workload_hash=workload_hash, resume=resume)
+        from tune_speed.search import ray_tuner
+
+        with ThreadPoolExecutor(max_workers=1) as pool:
+            store: Future[object] = pool.submit(open_store, uri)
+            try:
+                ray_tuner.connect(address, resources=study.search.resources)
+            finally:
+                store.result()
+        tracker = Tracker(uri, study=study.name, study_tags=_tags(study, workload_hash))
+        try:
+            tracker.reconcile(ledger.records.values())
+            _begin(ledger, study, workload_hash=workload_hash)
+            observers: list[Observer] = [tracker]
+            conductor = Conductor(
+                study=study,
+                workload_hash=workload_hash,
+                ledger=ledger,
+                allotment=_allotment(study, node_cpus=ray_tuner.node_cpus()),
+                observers=observers,
+            )
+            view = make_view(conductor)
+            observers.append(view)
+            with _drawn(view), _sigterm_as_ctrl_c():
+                ray_tuner.run_search(conductor, on_tick=view.tick)
+        finally:
+            undelivered = tracker.close(timeout_s=DELIVERY_TIMEOUT_S)
+            ray_tuner.disconnect()
+        if conductor.failure is not None:
+            raise conductor.failure
+        records = tuple(ledger.records.values())
+        return SearchResult(
+            records=records,
+            boards=tuple(make_boards((None, record) for record in records)),
+            folder=folder,
+            uri=uri,
+            undelivered=undelivered,
+            was_stopped=not conductor.is_over(),
+        )
+
+
+def prepare_workload(
+    workload: Workload, *, download: bool, on_progress: Callable[[int, int], None]
+) -> str:
+    """Decodes the workload's data into this node's cache and returns the workload's hash.
+
+    Raises: DataError; ConfigError if a guess that never looks at the image meets the target.
+    """
+    data = prepare(workload.dataset, download=download, on_progress=on_progress)
+    splits = make_splits(data, workload.split)
+    share = float(np.bincount(splits.validation.labels).max() / len(splits.validation.labels))
+    macro_f1 = 2 * share / (1 + share) / splits.num_classes
+    guess = {"accuracy": share, "macro_f1": macro_f1}[workload.target.metric]
+    if workload.target.value <= guess:
+        problem = Problem(
+            path="workload.target.value",
+            must=f"must exceed {guess:.4f}, the {workload.target.metric} of always guessing the most"
+            " frequent class",
+            given=f"{workload.target.value:g}",
+            hint="Such a target is met before training; choose a higher one.",
+        )
+        raise ConfigError(problems=(problem,))
+    return workload.identity(data_hash=data.data_hash)
+
+
+def _admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
+    """Raises a ConfigError if the study's name is taken by another search, or by a finished one."""
+    if ledger.header is None:
+        if resume and not ledger.proposals:
+            raise ConfigError(
+                f"--resume needs a study that was begun, but got {study.name} and there is none in"
+                f" {ledger.folder.parent}. Leave --resume out to begin it."
+            )
+        return
+    other = "Give this one another name with --set study=NAME, or put the file back as it was"
+    for what, ours in (("space_hash", study.space.hash), ("workload_hash", workload_hash)):
+        theirs = ledger.header.get(what)
+        if theirs != ours:
+            name = {"space_hash": "search space", "workload_hash": "workload"}[what]
+            raise ConfigError(
+                f"study {study.name} must keep its {name}, but got one with hash {ours} and its"
+                f" ledger has {theirs} ({ledger.folder}). {other}."
+            )
+    if not resume:
+        raise ConfigError(
+            f"study {study.name} exists, with {len(ledger.records)} finished trials"
+            f" ({ledger.folder}). Go on with --resume (and --trials for more), or begin another"
+            " with --set study=NAME."
+        )
+
+
+def _begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> None:
+    if ledger.header is not None:
+        return
+    ledger.begin(
+        {
+            "study": study.name,
+            "space_hash": study.space.hash,
+            "workload_hash": workload_hash,
+            "protocol_version": PROTOCOL_VERSION,
+            "tune_speed": __version__,
+        }
+    )
+    (ledger.folder / "study.yaml").write_text(study.source)
+
+
+def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:
+    return {
+        "workload": study.workload.name,
+        "workload_hash": workload_hash,
+        "space_hash": study.space.hash,
+        "sampler": study.search.sampler,
+        "policy": study.search.policy,
+        "protocol_version": str(PROTOCOL_VERSION),
+    }
+
+
+def _allotment(study: StudyFile, *, node_cpus: float) -> Allotment:
+    resources = study.search.resources
+    return Allotment(
+        device="cuda" if resources.gpu else "cpu",
+        cpu_threads=max(1, int(resources.cpu)),
+        cpu_fraction=min(1.0, resources.cpu / node_cpus),
+        gpu_fraction=resources.gpu,
+        cotenants=study.search.concurrent - 1,
+    )
+
+
+def _refuse_full_disk(folder: Path) -> None:
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    free_mib = shutil.disk_usage(existing).free / 2**20
+    if free_mib < MIN_FREE_MIB:
+        raise StorageError(
+            f"{existing} must have {MIN_FREE_MIB} MiB free for a study, but got {free_mib:.0f} MiB."
+            " Free some space, or set TUNE_SPEED_STUDIES to another folder."
+        )
+
+
+@contextmanager
+def _drawn(view: View) -> Iterator[None]:
+    view.start()
+    try:
+        yield
+    finally:
+        view.stop()
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

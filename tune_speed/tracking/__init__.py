@@ -1,0 +1,33 @@
+"""MLflow: what a study leaves there, and how it is read back.
+
+`schema` says what a trial looks like in MLflow, `Tracker` writes a search from a thread of its own,
+`queries` read. MLflow is imported by nothing but this package, and only once it is used.
+"""
+
+from tune_speed.tracking.queries import (
+    StudySummary,
+    TrackedTrial,
+    find_trial,
+    find_trials,
+    list_studies,
+    run_url,
+    ui_command,
+)
+from tune_speed.tracking.store import open_store
+from tune_speed.tracking.tracker import Tracker, Undelivered
+from tune_speed.tracking.uri import strip_secrets, tracking_uri
+
+__all__ = [
+    "StudySummary",
+    "TrackedTrial",
+    "Tracker",
+    "Undelivered",
+    "find_trial",
+    "find_trials",
+    "list_studies",
+    "open_store",
+    "run_url",
+    "strip_secrets",
+    "tracking_uri",
+    "ui_command",
+]

@@ -1,0 +1,32 @@
+"""Bounded waiting for calls that know no time limit of their own."""
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+Result = TypeVar("Result")
+
+
+def within(timeout_s: float, function: Callable[[], Result]) -> Result:
+    """Returns `function()`, or raises what it raises.
+
+    Raises: TimeoutError if it takes longer than `timeout_s`. It then goes on in a daemon thread,
+        because nothing can stop a name look-up or a connection attempt from outside.
+    """
+    results: list[Result] = []
+    errors: list[BaseException] = []
+
+    def call() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=call, name="tune_speed-bounded-call", daemon=True)
+    thread.start()
+    thread.join(timeout_s)
+    if errors:
+        raise errors[0]
+    if not results:
+        raise TimeoutError(f"no answer within {timeout_s:g} s")
+    return results[0]

@@ -1,0 +1,76 @@
+"""MLflow's filter language, which knows AND alone and no escapes, and its paging."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+PAGE = 500
+"""Runs of one request: about 0.4 s and 3 MB."""
+
+_UNSAFE = re.compile(r"['\"`\\\x00-\x1f\x7f]")
+
+
+def tag_equals(key: str, value: str) -> str:
+    """Returns a condition that holds wherever the tag `key` equals `value`.
+
+    A value with quotes, backslashes or control characters cannot be written in the language. They
+    become the one-character wildcard of LIKE, so the condition may then hold for other values too:
+    check what comes back with `has_tags`.
+    """
+    assert "`" not in key, key
+    if not _UNSAFE.search(value):
+        return f"tags.`{key}` = '{value}'"
+    return f"tags.`{key}` LIKE '{_UNSAFE.sub('_', value)}'"
+
+
+def all_tags(tags: Mapping[str, str]) -> str:
+    """Returns the condition that all of `tags` hold, with the caveat of `tag_equals`."""
+    return " AND ".join(tag_equals(key, value) for key, value in tags.items())
+
+
+def has_tags(run: Any, tags: Mapping[str, str]) -> bool:
+    """Whether an MLflow run (or experiment) has exactly these tags, among others."""
+    own = run.data.tags if hasattr(run, "data") else run.tags
+    return all(own.get(key) == value for key, value in tags.items())
+
+
+def runs_with(
+    client: "MlflowClient",
+    experiment_ids: Sequence[str],
+    tags: Mapping[str, str],
+    *,
+    order_by: Sequence[str] = (),
+    also: str = "",
+    page_size: int = PAGE,
+) -> Iterator[Any]:
+    """Yields the runs that have `tags`, and for which `also` (a filter) holds, page by page."""
+    conditions = " AND ".join(part for part in (all_tags(tags), also) if part)
+    token = None
+    while experiment_ids:
+        page = client.search_runs(
+            list(experiment_ids),
+            filter_string=conditions,
+            max_results=page_size,
+            order_by=list(order_by),
+            page_token=token,
+        )
+        yield from (run for run in page if has_tags(run, tags))
+        token = page.token
+        if not token:
+            return
+
+
+def experiments_with(client: "MlflowClient", tags: Mapping[str, str]) -> Iterator[Any]:
+    """Yields the experiments that have `tags`, page by page."""
+    token = None
+    while True:
+        page = client.search_experiments(
+            max_results=PAGE, filter_string=all_tags(tags), page_token=token
+        )
+        yield from (experiment for experiment in page if has_tags(experiment, tags))
+        token = page.token
+        if not token:
+            return

@@ -1,0 +1,281 @@
+"""Reads trials and studies back, from any process, while a study is written or after it.
+
+Every query names its tags to MLflow and reads page by page; nothing loads a store as a whole. The
+record of a trial comes from its tags in one request; its curves lie in an artifact (`find_trial`).
+"""
+
+import logging
+import re
+import shlex
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from tune_speed.config import did_you_mean
+from tune_speed.errors import ServiceError
+from tune_speed.records import Status, TrialRecord
+from tune_speed.tracking import schema, summary
+from tune_speed.tracking.filters import experiments_with, has_tags, runs_with
+from tune_speed.tracking.store import errors_of, open_store
+from tune_speed.tracking.uri import store_kind, strip_secrets
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+FASTEST_FIRST = ("metrics.time_to_target_s ASC", "attributes.start_time ASC")
+MIN_RUN_ID_PREFIX = 6
+NUM_SUGGESTIONS = 5
+
+_RUN_ID = re.compile(rf"[0-9a-f]{{{MIN_RUN_ID_PREFIX},32}}")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedTrial:
+    """A finished trial, and where MLflow keeps it."""
+
+    run_id: str
+    experiment_id: str
+    record: TrialRecord
+    has_curve: bool
+    """False: each run has its last evaluation only, and a long traceback only its end."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySummary:
+    """A study at a glance."""
+
+    name: str
+    experiment_id: str
+    workload: str
+    """Name of the workload; empty if the study never said."""
+    device: str
+    num_trials: dict[Status, int]
+    """Finished trials by status; statuses that none has are left out."""
+    best_time_s: float | None
+    """Least time to target [s]; None if no trial met the target."""
+    best_trial: str | None
+    last_activity: str
+    """UTC, ISO 8601; empty if no trial has finished."""
+    is_running: bool
+    """Whether a search has begun and not ended; a killed driver leaves it so until resumed."""
+
+
+def find_trials(
+    uri: str,
+    *,
+    study: str | None = None,
+    workload: str | None = None,
+    device: str | None = None,
+    kind: str | None = None,
+    only_reached: bool = False,
+    limit: int | None = None,
+) -> list[TrackedTrial]:
+    """Returns finished trials, fastest first and misses last, `limit` of them at most.
+
+    Raises: ServiceError if the store does not answer or does not hold the study.
+    """
+    client = open_store(uri, create=False)
+    wanted = {
+        schema.WORKLOAD: workload,
+        schema.DEVICE: device,
+        schema.KIND: kind,
+        schema.STATUS: Status.REACHED.value if only_reached else None,
+    }
+    tags = {key: value for key, value in wanted.items() if value is not None}
+    with errors_of(uri):
+        experiments = _experiments(client, uri, study)
+        runs = runs_with(
+            client, experiments, tags, order_by=FASTEST_FIRST, also=f"tags.`{schema.RECORD}` != ''"
+        )
+        return list(islice(_tracked(runs), limit))
+
+
+def find_trial(uri: str, trial: str) -> TrackedTrial:
+    """Returns one trial with its curves, by run id (or its first digits) or by `study/trial_id`.
+
+    Raises: ServiceError if there is no such trial, or more than one, or it has not finished.
+    """
+    client = open_store(uri, create=False)
+    with errors_of(uri):
+        run = _run_of(client, uri, trial)
+        record = schema.unpack_record(run.data.tags)
+        if record is None:
+            raise ServiceError(_no_record(run, trial))
+        whole = _whole_record(client, run.info.run_id)
+        return _as_tracked(run, whole or record, has_curve=whole is not None)
+
+
+def list_studies(uri: str) -> list[StudySummary]:
+    """Returns all studies of the store, the latest active first; reads one run per search.
+
+    Raises: ServiceError if the store does not answer or does not exist.
+    """
+    client = open_store(uri, create=False)
+    with errors_of(uri):
+        experiments = list(experiments_with(client, {schema.KIND: schema.STUDY_KIND}))
+        ids = [experiment.experiment_id for experiment in experiments]
+        searches: dict[str, list[Any]] = {}
+        for run in runs_with(client, ids, {schema.KIND: schema.SEARCH}):
+            searches.setdefault(run.info.experiment_id, []).append(run)
+    studies = [_summarised(e, searches.get(e.experiment_id, [])) for e in experiments]
+    return sorted(studies, key=lambda study: study.last_activity, reverse=True)
+
+
+def run_url(uri: str, trial: TrackedTrial) -> str | None:
+    """Returns the address of the trial's page; None where no server shows it (see `ui_command`)."""
+    if store_kind(uri) != "http":
+        return None
+    return strip_secrets(f"{uri}/#/experiments/{trial.experiment_id}/runs/{trial.run_id}")
+
+
+def ui_command(uri: str) -> str | None:
+    """Returns the command that opens the store in MLflow's own pages; None where a server does."""
+    if store_kind(uri) == "http":
+        return None
+    return f"mlflow ui --backend-store-uri {shlex.quote(strip_secrets(uri))}"
+
+
+def _experiments(client: "MlflowClient", uri: str, study: str | None) -> list[str]:
+    """Returns the ids of the study's experiment, or of all studies."""
+    if study is not None:
+        found = client.get_experiment_by_name(study)
+        if found is not None and found.lifecycle_stage == "active":
+            return [found.experiment_id]
+    names = {e.name: e.experiment_id for e in experiments_with(client, _ANY_STUDY)}
+    if not names:
+        raise ServiceError(
+            f"{strip_secrets(uri)} must hold a study, but it holds none yet. Run `tune-speed search"
+            " digits_quickstart` first, or name another store with MLFLOW_TRACKING_URI."
+        )
+    if study is None:
+        return list(names.values())
+    near = did_you_mean(study, names)
+    raise ServiceError(
+        f"the study {study!r} must be in {strip_secrets(uri)}, but it is not{near}. It holds"
+        f" {_some(names)}; `tune-speed list studies` lists all."
+    )
+
+
+def _tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
+    for run in runs:
+        record = schema.unpack_record(run.data.tags)
+        if record is None:
+            _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
+        else:
+            yield _as_tracked(run, record, has_curve=False)
+
+
+def _as_tracked(run: Any, record: TrialRecord, *, has_curve: bool) -> TrackedTrial:
+    return TrackedTrial(
+        run_id=run.info.run_id,
+        experiment_id=run.info.experiment_id,
+        record=record,
+        has_curve=has_curve,
+    )
+
+
+def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:
+    """Returns the one run that `trial` names."""
+    study, slash, trial_id = trial.rpartition("/")
+    experiments = _experiments(client, uri, study if slash else None)
+    if slash:
+        found = list(runs_with(client, experiments, {schema.TRIAL_ID: trial_id}))
+    elif _RUN_ID.fullmatch(trial):
+        also = f"attributes.run_id LIKE '{trial}%'"
+        found = list(islice(runs_with(client, experiments, {}, also=also), 2))
+    else:
+        found = []
+    if len(found) == 1:
+        return found[0]
+    raise ServiceError(_not_one(client, experiments, trial, found))
+
+
+def _not_one(
+    client: "MlflowClient", experiments: Sequence[str], trial: str, found: Sequence[Any]
+) -> str:
+    """Returns the message for a name that fits no trial, or several."""
+    if found:
+        return (
+            f"{trial!r} must name one trial, but it fits {', '.join(map(_label, found))}. Give more"
+            " of the run id."
+        )
+    also = f"tags.`{schema.RECORD}` != ''"
+    finished = list(islice(runs_with(client, experiments, {}, also=also), NUM_SUGGESTIONS))
+    there = f"The latest there are {', '.join(map(_label, finished))}" if finished else ""
+    names = [*(run.info.run_id for run in finished), *(_name_of(run) for run in finished)]
+    return (
+        f"{trial!r} must be the id of a trial's run (or its first {MIN_RUN_ID_PREFIX} digits or"
+        f" more), or study/trial, but there is no such trial{did_you_mean(trial, names)}."
+        f" {there or 'No trial has finished there yet'}."
+    )
+
+
+def _no_record(run: Any, trial: str) -> str:
+    tags = run.data.tags
+    if has_tags(run, {schema.KIND: schema.SEARCH}):
+        return (
+            f"{trial!r} must name a trial, but it is the search itself. Name a trial: study/t0000."
+        )
+    state = tags.get(schema.STATUS, run.info.status.lower())
+    return (
+        f"the trial {trial!r} must have finished to be shown, but it is {state}. Wait for it, or go"
+        " on with a study that was interrupted by `tune-speed search … --resume`."
+    )
+
+
+def _whole_record(client: "MlflowClient", run_id: str) -> TrialRecord | None:
+    """Returns the record with its curves from the run's files, or None if they are gone."""
+    from mlflow.exceptions import MlflowException
+
+    with tempfile.TemporaryDirectory(prefix="tune_speed-") as folder:
+        try:
+            path = client.download_artifacts(run_id, schema.RECORD_FILE, folder)
+            return TrialRecord.model_validate_json(Path(path).read_bytes())
+        except (MlflowException, OSError, ValidationError) as error:
+            _log.debug("run %s has no readable %s", run_id, schema.RECORD_FILE, exc_info=error)
+            return None
+
+
+def _summarised(experiment: Any, searches: Sequence[Any]) -> StudySummary:
+    counts = {
+        status: int(sum(run.data.metrics.get(summary.count_key(status), 0.0) for run in searches))
+        for status in Status
+    }
+    timed = [run for run in searches if summary.BEST_TIME in run.data.metrics]
+    best = min(timed, key=lambda run: run.data.metrics[summary.BEST_TIME], default=None)
+    tags = {key: value for run in reversed(searches) for key, value in run.data.tags.items()}
+    return StudySummary(
+        name=experiment.name,
+        experiment_id=experiment.experiment_id,
+        workload=tags.get(schema.WORKLOAD, ""),
+        device=tags.get(schema.DEVICE, ""),
+        num_trials={status: count for status, count in counts.items() if count},
+        best_time_s=best.data.metrics[summary.BEST_TIME] if best else None,
+        best_trial=best.data.tags.get(schema.BEST_TRIAL) if best else None,
+        last_activity=max((r.data.tags.get(schema.UPDATED_AT, "") for r in searches), default=""),
+        is_running=any(run.info.status == "RUNNING" for run in searches),
+    )
+
+
+def _label(run: Any) -> str:
+    return f"{_name_of(run)} (run {run.info.run_id})"
+
+
+def _name_of(run: Any) -> str:
+    tags = run.data.tags
+    return f"{tags.get(schema.STUDY, '?')}/{tags.get(schema.TRIAL_ID, run.info.run_name)}"
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = list(names)
+    rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
+    return ", ".join(repr(name) for name in shown[:NUM_SUGGESTIONS]) + rest
+
+
+_ANY_STUDY = {schema.KIND: schema.STUDY_KIND}

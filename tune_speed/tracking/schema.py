@@ -1,0 +1,279 @@
+"""What a trial looks like in MLflow: pure functions from records to parameters, metrics and tags.
+
+| in MLflow  | what                                                                              |
+|------------|-----------------------------------------------------------------------------------|
+| experiment | a study                                                                           |
+| parent run | its search; metrics `trials`, `trials_<status>`, `best_time_to_target_s` over time |
+| child run  | a trial, named by its id, `mlflow.parentRunId` set                                 |
+| parameters | the recipe as it was proposed, flattened, and what the search chose; what ran      |
+|            | otherwise (a halved micro-batch) stands beside it as `ran.<field>`                 |
+| metrics    | over steps: accuracy, macro_f1, val_loss, train_loss, train_s; once, at the end:   |
+|            | reached, time_to_target_s, gap, final_accuracy, final_macro_f1, images_per_s,      |
+|            | step_time_ms, peak_memory_gib, the clocks, and `recipe/<field>` for each number of |
+|            | the recipe that ran                                                               |
+| tags       | `tune_speed.<name>`; `tune_speed.record` is the record without its curve           |
+| artifacts  | recipe.yaml, environment.json, record.json (the whole record)                      |
+
+A metric's timestamp is the run's start plus the training clock, not the time of day: MLflow's
+relative time axis then shows training seconds, and sending a point twice changes nothing. Of
+several runs of one record (seeds), each has its metrics under `<name>/seed_<seed>`.
+"""
+
+import json
+import re
+from collections.abc import Collection, Mapping
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+import yaml
+from pydantic import ValidationError
+
+from tune_speed.config import flatten
+from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
+from tune_speed.tracking.uri import strip_secrets
+
+MAX_KEY = 250
+MAX_PARAM = 6000
+MAX_TAG = 5000
+"""Characters; MLflow 3 takes 8000, servers before 2.10 no more than 5000."""
+MAX_TRACEBACK = 1500
+"""Characters of a traceback's end in the record's tag; the artifact holds all of it."""
+
+PREFIX = "tune_speed."
+KIND, STUDY, TRIAL_ID = f"{PREFIX}kind", f"{PREFIX}study", f"{PREFIX}trial_id"
+SEARCH_ID = f"{PREFIX}search_id"
+STATUS, STOP_REASON = f"{PREFIX}status", f"{PREFIX}stop_reason"
+WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"
+RECORD, UPDATED_AT, BEST_TRIAL = f"{PREFIX}record", f"{PREFIX}updated_at", f"{PREFIX}best_trial"
+SEARCH, STUDY_KIND = "search", "study"
+RECORD_FILE = "record.json"
+
+_RUN_STATUS = {Status.FAILED: "FAILED"}
+_SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key", re.I)
+
+
+class Point(NamedTuple):
+    """One value of a metric."""
+
+    key: str
+    value: float
+    timestamp_ms: int
+    step: int
+
+
+def safe_key(name: str) -> str:
+    """Returns `name` as MLflow accepts keys: of letters, digits and `_-.: `, up to 250 of them."""
+    key = re.sub(r"[^\w.\-: ]", "_", name) or "_"
+    key = f"_{key}" if key.startswith(".") else key
+    if len(key) <= MAX_KEY:
+        return key
+    return f"{key[: MAX_KEY - 13]}-{sha256(name.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+def clean(text: str, *, limit: int) -> str:
+    """Returns `text` without secrets and without what databases refuse, cut to `limit`."""
+    text = strip_secrets(text).encode("utf-8", "replace").decode()
+    text = re.sub(r"[\x00-\x08\x0b-\x1f\x7f]", "\N{REPLACEMENT CHARACTER}", text)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"
+
+
+def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the parameters of a proposed trial: its recipe, flattened, and what was chosen."""
+    return {
+        safe_key(path): _param_value(value) for path, value in {**flatten(recipe), **params}.items()
+    }
+
+
+def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[str, str]:
+    """Returns `ran.<field>` for each field of the recipe that ran which was not proposed so."""
+    ran = param_entries(recipe, {})
+    return {safe_key(f"ran.{key}"): v for key, v in ran.items() if proposed.get(key) != v}
+
+
+def curve_points(evaluation: Evaluation, *, start_ms: int, suffix: str = "") -> list[Point]:
+    """Returns an evaluation as metrics at its step and its time on the training clock."""
+    values = {
+        "accuracy": evaluation.accuracy,
+        "macro_f1": evaluation.macro_f1,
+        "val_loss": evaluation.loss,
+        "train_loss": evaluation.train_loss,
+        "train_s": evaluation.train_s,
+    }
+    at_ms = start_ms + round(evaluation.train_s * 1000)
+    return _points(values, at_ms=at_ms, step=evaluation.step, suffix=suffix)
+
+
+def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Point]:
+    """Returns all metrics of one run of a record but the curve."""
+    final = run.final
+    values = {
+        "reached": float(run.status is Status.REACHED),
+        "time_to_target_s": run.time_to_target_s,
+        "gap": gap(record, run),
+        "final_accuracy": final.accuracy if final else None,
+        "final_macro_f1": final.macro_f1 if final else None,
+        "images_per_s": run.images_per_s,
+        "step_time_ms": run.step_time_ms,
+        "peak_memory_gib": run.peak_memory_gib,
+        **run.clocks.model_dump(),
+    }
+    at_ms = start_ms + round(run.clocks.train_s * 1000)
+    return _points(values, at_ms=at_ms, step=run.steps, suffix=seed_suffix(record, run))
+
+
+def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
+    """Returns the numbers of the recipe that ran; MLflow can compare parameters as text only."""
+    numbers = {
+        f"recipe/{safe_key(path)}"[:MAX_KEY]: float(value)
+        for path, value in flatten(record.recipe).items()
+        if isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    return _points(numbers, at_ms=start_ms, step=0, suffix="")
+
+
+def record_points(
+    record: TrialRecord, *, start_ms: int, without: Collection[tuple[int, float]] = ()
+) -> list[Point]:
+    """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`."""
+    points = recipe_points(record, start_ms=start_ms)
+    for run in record.runs:
+        suffix = seed_suffix(record, run)
+        new = [e for e in run.evaluations if suffix or (e.step, e.train_s) not in without]
+        for evaluation in new:
+            points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
+        points += run_points(record, run, start_ms=start_ms)
+    return points
+
+
+def gap(record: TrialRecord, run: RunResult) -> float | None:
+    """Returns how far the run stayed below the target, in units of the metric; 0 if it did not.
+
+    `fixed_length` counts the last evaluation, `anytime` the best one. None without an evaluation.
+    """
+    target = record.workload.get("target") or {}
+    if not run.evaluations or "value" not in target:
+        return None
+    scores = [getattr(e, str(target.get("metric", "accuracy"))) for e in run.evaluations]
+    score = max(scores) if record.workload.get("mode") == "anytime" else scores[-1]
+    return max(0.0, float(target["value"]) - float(score))
+
+
+def seed_suffix(record: TrialRecord, run: RunResult) -> str:
+    """Returns what keeps apart the metrics of several runs."""
+    return f"/seed_{run.seed}" if len(record.runs) > 1 else ""
+
+
+def study_tag_entries(study: str, tags: Mapping[str, str]) -> dict[str, str]:
+    """Returns the tags that all runs of a study share; names get the prefix `tune_speed.`."""
+    named = {f"{PREFIX}{safe_key(name)}": value for name, value in tags.items()}
+    return _tags({**named, STUDY: study})
+
+
+def start_tags(trial_id: str, *, kind: str) -> dict[str, str]:
+    """Returns the tags of a trial that begins."""
+    return _tags({KIND: kind, TRIAL_ID: trial_id, STATUS: "running"})
+
+
+def interrupted_tags(reason: str) -> dict[str, str]:
+    """Returns the tags of a trial that was stopped without an outcome."""
+    return _tags({STATUS: "interrupted", STOP_REASON: reason})
+
+
+def record_tags(record: TrialRecord) -> dict[str, str]:
+    """Returns the tags of a finished trial, its record among them."""
+    facts = {
+        KIND: record.kind,
+        STUDY: record.study,
+        TRIAL_ID: record.trial_id,
+        WORKLOAD: record.workload_name,
+        f"{PREFIX}workload_hash": record.workload_hash,
+        f"{PREFIX}space_hash": record.space_hash,
+        f"{PREFIX}protocol_version": str(record.protocol_version),
+        DEVICE: record.device,
+        f"{PREFIX}cpu_threads": str(record.cpu_threads),
+        f"{PREFIX}cotenants": str(record.cotenants),
+        STATUS: record.status.value,
+        STOP_REASON: record.stop_reason,
+        f"{PREFIX}started_at": record.started_at,
+        f"{PREFIX}finished_at": record.finished_at,
+    }
+    versions = {f"{PREFIX}env.{safe_key(k)}": v for k, v in _public(record.environment).items()}
+    return {**_tags({**versions, **facts}), **pack_record(record)}
+
+
+def pack_record(record: TrialRecord) -> dict[str, str]:
+    """Returns the record without its curve as tags: `tune_speed.record`, and `.1`, `.2` if long."""
+    text = _as_json(record.model_copy(update={"runs": tuple(map(_without_curve, record.runs))}))
+    parts = [text[i : i + MAX_TAG] for i in range(0, len(text), MAX_TAG)]
+    return {f"{RECORD}.{i}" if i else RECORD: part for i, part in enumerate(parts)}
+
+
+def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
+    """Returns the record that `tags` hold, or None if they hold none that can be read."""
+    parts = [tags.get(RECORD, "")]
+    while (key := f"{RECORD}.{len(parts)}") in tags:
+        parts.append(tags[key])
+    try:
+        return TrialRecord.model_validate_json("".join(parts))
+    except ValidationError:
+        return None
+
+
+def artifact_files(record: TrialRecord) -> dict[str, str]:
+    """Returns names and texts of a finished trial's files."""
+    recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
+    environment = json.dumps(_public(record.environment), indent=2, sort_keys=True)
+    return {
+        "recipe.yaml": strip_secrets(recipe),
+        "environment.json": f"{strip_secrets(environment)}\n",
+        RECORD_FILE: _as_json(record),
+    }
+
+
+def run_status(status: Status) -> str:
+    """Returns MLflow's status for ours: a miss is a finished measurement, only an error failed."""
+    return _RUN_STATUS.get(status, "FINISHED")
+
+
+def start_time_ms(record: TrialRecord) -> int | None:
+    """Returns when the record's trial started, in ms since 1970, if it says so."""
+    try:
+        return round(datetime.fromisoformat(record.started_at).timestamp() * 1000)
+    except ValueError:
+        return None
+
+
+def _points(
+    values: Mapping[str, float | None], *, at_ms: int, step: int, suffix: str
+) -> list[Point]:
+    return [
+        Point(f"{key}{suffix}", float(value), at_ms, step)
+        for key, value in values.items()
+        if value is not None
+    ]
+
+
+def _param_value(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, default=str)
+    return clean(text, limit=MAX_PARAM)
+
+
+def _tags(values: Mapping[str, str]) -> dict[str, str]:
+    return {key[:MAX_KEY]: clean(value, limit=MAX_TAG) for key, value in values.items()}
+
+
+def _public(environment: Mapping[str, str]) -> dict[str, str]:
+    return {k: "***" if _SECRET_NAME.search(k) else v for k, v in environment.items()}
+
+
+def _without_curve(run: RunResult) -> RunResult:
+    traceback = run.traceback
+    if traceback and len(traceback) > MAX_TRACEBACK:
+        traceback = f"…{traceback[-MAX_TRACEBACK:]}"
+    return run.model_copy(update={"evaluations": run.evaluations[-1:], "traceback": traceback})
+
+
+def _as_json(record: TrialRecord) -> str:
+    public = record.model_copy(update={"environment": _public(record.environment)})
+    return strip_secrets(public.model_dump_json()).encode("utf-8", "replace").decode()

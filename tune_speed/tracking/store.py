@@ -1,0 +1,276 @@
+"""Opens the store: the only way to an MLflow client, and MLflow's errors in our words."""
+
+import os
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tune_speed.errors import ServiceError, TuneSpeedError
+from tune_speed.tracking import sqlite
+from tune_speed.tracking.deadline import within
+from tune_speed.tracking.uri import sqlite_path, store_kind, strip_secrets
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+MIGRATION_S = 120.0
+"""Longest wait for the tables of a new database server."""
+
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # Each error reaches us as an exception as well.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    # MLflow's own 7 retries of 120 s would block for a quarter of an hour; ours do not block.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+"""Our defaults of MLflow's settings. What the user set in the environment holds."""
+
+
+def load_mlflow() -> Any:
+    """Returns the module `mlflow`, silenced; the first call imports it (about 1.5 s)."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    return mlflow
+
+
+def open_store(uri: str, *, timeout_s: float = 15.0, create: bool = True) -> "MlflowClient":
+    """Returns a client of the store at `uri` (see `tracking_uri`), which has been seen to answer.
+
+    A SQLite store is created if it is missing and `create` holds, in one piece and under a lock, so
+    that drivers and readers may start at the same time. Nothing waits longer than `timeout_s`,
+    except for the tables of a new database server.
+
+    Raises: ServiceError if it cannot be reached, is no MLflow, or is missing; StorageError if its
+        file is damaged or cannot be written; ConfigError if it is no address of a store.
+    """
+    kind = store_kind(uri)
+    if kind == "sqlite":
+        return _open_sqlite(sqlite_path(uri), uri, timeout_s=timeout_s, create=create)
+    _answers(uri, _probe_http if kind == "http" else _probe_database, timeout_s=timeout_s)
+    return _connect(uri, timeout_s=timeout_s if kind == "http" else MIGRATION_S)
+
+
+def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> str:
+    """Returns the id of the study's experiment, found or created, with `tags` set.
+
+    Raises: ServiceError if the experiment was deleted, or as `errors_of` does.
+    """
+    uri = client.tracking_uri
+    with errors_of(uri):
+        found = client.get_experiment_by_name(study)
+        if found is None:
+            _create_experiment(client, study)
+            found = client.get_experiment_by_name(study)
+        if found.lifecycle_stage != "active":
+            raise ServiceError(
+                f"the MLflow experiment {study!r} must not be deleted, but it lies in the trash of"
+                f" {strip_secrets(uri)}. Bring it back with `mlflow experiments restore"
+                f" --experiment-id {found.experiment_id}`, or give the study another name."
+            )
+        for key, value in tags.items():
+            if found.tags.get(key) != value:
+                client.set_experiment_tag(found.experiment_id, key, value)
+    return str(found.experiment_id)
+
+
+@contextmanager
+def errors_of(uri: str) -> Iterator[None]:
+    """Turns MLflow's errors within the block into ours, naming `uri` without its secrets."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except (MlflowException, OSError) as error:
+        raise explain(error, uri) from error
+
+
+def explain(error: BaseException, uri: str) -> TuneSpeedError:
+    """Returns `error`, met in talking to the store at `uri`, as an error with what to try."""
+    if store_kind(uri) == "sqlite":
+        return sqlite.storage_error(sqlite_path(uri), Exception(_short(error)))
+    return ServiceError(
+        f"the MLflow store at {strip_secrets(uri)} must answer, but got: {_short(error)}. Check"
+        " that it runs and that MLFLOW_TRACKING_URI is right, or unset that variable to keep results in"
+        " ./mlflow.db."
+    )
+
+
+def artifact_root(uri: str, study: str) -> str | None:
+    """Returns the folder of a study's artifacts as a file URI; None where the server chooses it.
+
+    The folder's name holds nothing of the study's but letters, digits, `-` and `_`.
+    """
+    kind = store_kind(uri)
+    if kind == "http":
+        return None
+    parent = sqlite_path(uri).parent if kind == "sqlite" else Path.cwd()
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", study).strip("-")[:60]
+    digest = sha256(study.encode("utf-8", "replace")).hexdigest()[:8]
+    return (parent / "mlartifacts" / f"{slug}-{digest}".lstrip("-")).as_uri()
+
+
+def _open_sqlite(path: Path, uri: str, *, timeout_s: float, create: bool) -> "MlflowClient":
+    if create:
+        _make_folder(path.parent)
+    elif not path.is_file():
+        raise ServiceError(
+            f"results must be in {path}, but there is no such file yet. Run `tune-speed search"
+            " digits_quickstart` first, or name another store with MLFLOW_TRACKING_URI."
+        )
+    load_mlflow()
+    try:
+        with sqlite.folder_lock(path.parent, timeout_s=timeout_s):
+            if create:
+                _prepare_sqlite(path)
+            else:
+                sqlite.check(path, writing=False)
+            return _connect(uri, timeout_s=MIGRATION_S)
+    except OSError as error:
+        raise sqlite.storage_error(path, error) from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise sqlite.storage_error(folder, error) from error
+    sqlite.check_space(folder)
+
+
+def _prepare_sqlite(path: Path) -> None:
+    if path.exists() and path.stat().st_size > 0:
+        sqlite.check(path, writing=True)
+        return
+    with errors_of(f"sqlite:///{path}"):
+        try:
+            sqlite.create(path)
+        except Exception as error:
+            if _is_from_sqlalchemy(error):
+                raise sqlite.storage_error(path, error) from error
+            raise
+
+
+def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
+    mlflow = load_mlflow()
+
+    def connect() -> "MlflowClient":
+        client = mlflow.MlflowClient(uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+        return client
+
+    return _bounded(uri, connect, timeout_s=timeout_s)
+
+
+def _answers(uri: str, probe: Callable[[str, float], None], *, timeout_s: float) -> None:
+    load_mlflow()
+    _bounded(uri, lambda: probe(uri, timeout_s), timeout_s=timeout_s)
+
+
+def _bounded(uri: str, call: Callable[[], Any], *, timeout_s: float) -> Any:
+    try:
+        with errors_of(uri):
+            return within(timeout_s, call)
+    except TuneSpeedError:
+        raise
+    except Exception as error:
+        if _is_from_sqlalchemy(error):
+            raise explain(error, uri) from error
+        raise
+
+
+def _probe_http(uri: str, timeout_s: float) -> None:
+    """Asks for one experiment, once, with MLflow's own login and TLS settings."""
+    from mlflow.utils.credentials import get_default_host_creds
+    from mlflow.utils.rest_utils import http_request
+
+    response = http_request(
+        get_default_host_creds(uri),
+        "/api/2.0/mlflow/experiments/search",
+        "POST",
+        json={"max_results": 1},
+        max_retries=0,
+        timeout=timeout_s,
+        raise_on_status=False,
+    )
+    if response.status_code in (401, 403):
+        raise ServiceError(
+            f"the MLflow server at {strip_secrets(uri)} must let us in, but it answered"
+            f" {response.status_code}. Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD,"
+            " or MLFLOW_TRACKING_TOKEN."
+        )
+    if response.status_code >= 500:
+        raise OSError(f"HTTP status {response.status_code}")
+    if response.status_code != 200 or not _is_json_object(response):
+        raise ServiceError(
+            f"an MLflow server must answer at {strip_secrets(uri)}, but something else does (HTTP"
+            f" status {response.status_code}, {response.headers.get('Content-Type', 'no type')})."
+            " Check host, port and path of MLFLOW_TRACKING_URI; `mlflow server` listens on 5000."
+        )
+
+
+def _probe_database(uri: str, timeout_s: float) -> None:
+    """Connects once: MLflow would try ten times, with growing pauses."""
+    import sqlalchemy
+
+    try:
+        engine = sqlalchemy.create_engine(uri)
+    except ImportError as error:
+        raise ServiceError(
+            f"the database at {strip_secrets(uri)} needs the Python package {error.name!r}, which"
+            " is not installed. Install it, for PostgreSQL `pip install psycopg2-binary`."
+        ) from error
+    try:
+        engine.connect().close()
+    finally:
+        engine.dispose()
+
+
+def _create_experiment(client: "MlflowClient", study: str) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_experiment(study, artifact_root(client.tracking_uri, study))
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # Another driver was faster.
+            raise
+
+
+def _is_json_object(response: Any) -> bool:
+    try:
+        return isinstance(response.json(), dict)
+    except ValueError:
+        return False
+
+
+def _is_from_sqlalchemy(error: Exception) -> bool:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    return isinstance(error, SQLAlchemyError)
+
+
+def _short(error: BaseException) -> str:
+    """Returns the error's innermost reason, in one line without secrets."""
+    if isinstance(error, TimeoutError) and not error.errno:
+        return str(error)
+    text = strip_secrets(str(error)).strip() or type(error).__name__
+    for pattern, words in _KNOWN_REASONS:
+        if pattern.search(text):
+            return words
+    return text.splitlines()[0][:300]
+
+
+_KNOWN_REASONS = (
+    (re.compile("Connection refused|actively refused"), "connection refused"),
+    (re.compile("Name or service not known|NameResolutionError|nodename nor"), "unknown host"),
+    (re.compile("ConnectTimeout|timed out|timeout exception"), "no answer in time"),
+    (re.compile("Network is unreachable|No route to host"), "network is unreachable"),
+    (re.compile("CERTIFICATE_VERIFY_FAILED"), "its TLS certificate is not trusted"),
+)

@@ -1,0 +1,47 @@
+"""The state of a search, kept on its parent run so that listing studies reads one run each."""
+
+from datetime import UTC, datetime
+
+from tune_speed.records import Status, TrialRecord
+from tune_speed.tracking import schema
+
+NUM_TRIALS, BEST_TIME = "trials", "best_time_to_target_s"
+
+
+class Summary:
+    """Counts the trials of a search by status, and knows the fastest one."""
+
+    def __init__(self) -> None:
+        self.is_new = False
+        """Whether something was added since `is_new` was last set to False."""
+        self._statuses: dict[str, Status] = {}
+        self._best: TrialRecord | None = None
+
+    def add(self, record: TrialRecord) -> None:
+        """Takes a finished trial; taking it again changes nothing."""
+        self._statuses[record.trial_id] = record.status
+        self.is_new = True
+        time_s = record.time_to_target_s
+        best_s = self._best.time_to_target_s if self._best else None
+        if time_s is not None and (best_s is None or time_s < best_s):
+            self._best = record
+
+    def points(self, *, now: datetime) -> list[schema.Point]:
+        """Returns the counts, and the best time to target [s] if there is one, at this moment."""
+        values = {NUM_TRIALS: float(len(self._statuses))}
+        for status in Status:
+            values[count_key(status)] = float(list(self._statuses.values()).count(status))
+        if self._best and self._best.time_to_target_s is not None:
+            values[BEST_TIME] = self._best.time_to_target_s
+        at_ms = round(now.timestamp() * 1000)
+        return [schema.Point(key, v, at_ms, len(self._statuses)) for key, v in values.items()]
+
+    def tags(self, *, now: datetime) -> dict[str, str]:
+        """Returns the time of the last change, and the fastest trial."""
+        best = {schema.BEST_TRIAL: self._best.trial_id} if self._best else {}
+        return {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds"), **best}
+
+
+def count_key(status: Status) -> str:
+    """Returns the name of the metric that counts trials with `status`."""
+    return f"trials_{status.value}"
