@@ -226,7 +226,7 @@ def show(
     """
     from tune_speed.export import describe
     from tune_speed.tracking.queries import find_trial
-    from tune_speed.tracking.store import tracking_uri
+    from tune_speed.tracking.uri import tracking_uri
 
     tracked = find_trial(tracking_uri(), run_id)
     if as_json:
@@ -312,8 +312,9 @@ def _print_search(result: "SearchResult", study: str, *, as_json: bool) -> None:
         print(next_steps(result.records, result.boards, **places))
     if result.undelivered:
         _note(
-            f"warning: MLflow at {result.uri} has not taken {result.undelivered} trials; the ledger"
-            f" in {result.folder} has them, and --resume delivers them."
+            f"warning: MLflow at {strip_secrets(result.uri)} has not taken {len(result.undelivered)} trials"
+            f" ({result.undelivered[0].reason}); the ledger in {result.folder} has them, and"
+            " --resume delivers them."
         )
 
 
@@ -322,7 +323,7 @@ def _boards(
 ) -> list["Board"]:
     from tune_speed.leaderboard import make_boards
     from tune_speed.tracking.queries import find_trials
-    from tune_speed.tracking.store import tracking_uri
+    from tune_speed.tracking.uri import tracking_uri
 
     found = find_trials(tracking_uri(), study=study, workload=workload, device=device)
     return make_boards(((trial.run_id, trial.record) for trial in found), top=top)
@@ -349,7 +350,7 @@ def _print_boards(boards: list["Board"], form: Format) -> None:
 def _export(boards: list["Board"], path: Path) -> None:
     from tune_speed.export import recipe_yaml
     from tune_speed.tracking.queries import find_trial
-    from tune_speed.tracking.store import tracking_uri
+    from tune_speed.tracking.uri import tracking_uri
 
     with_rows = [board for board in boards if board.rows]
     if len(with_rows) != 1:
@@ -382,7 +383,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
 
 def _study_rows() -> list[dict[str, Any]]:
     from tune_speed.tracking.queries import list_studies
-    from tune_speed.tracking.store import tracking_uri
+    from tune_speed.tracking.uri import tracking_uri
 
     return [summary.model_dump(mode="json") for summary in list_studies(tracking_uri())]
 

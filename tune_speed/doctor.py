@@ -111,8 +111,8 @@ def _ray() -> tuple[bool, str]:
 
 
 def _mlflow() -> tuple[bool, str]:
-    from tune_speed.tracking.store import open_store, tracking_uri
-    from tune_speed.tracking.uri import strip_secrets
+    from tune_speed.tracking.store import open_store
+    from tune_speed.tracking.uri import strip_secrets, tracking_uri
 
     uri = tracking_uri()
     open_store(uri)

@@ -28,7 +28,7 @@ def load_rerun(source: str, *, overrides: Sequence[str]) -> RecipeFile:
     if Path(source).exists() or not _RUN_ID.fullmatch(source):
         return load_recipe(source, overrides=overrides)
     from tune_speed.tracking.queries import find_trial
-    from tune_speed.tracking.store import tracking_uri
+    from tune_speed.tracking.uri import tracking_uri
 
     tracked = find_trial(tracking_uri(), source)
     text = recipe_yaml(tracked.record, run_id=tracked.run_id)

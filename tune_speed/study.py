@@ -4,7 +4,7 @@ import os
 import shutil
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -21,8 +21,9 @@ from tune_speed.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.study_file import StudyFile
-from tune_speed.tracking.store import open_store, tracking_uri
-from tune_speed.tracking.tracker import Tracker
+from tune_speed.tracking.store import open_store
+from tune_speed.tracking.tracker import Tracker, Undelivered
+from tune_speed.tracking.uri import tracking_uri
 from tune_speed.workload import Workload
 
 MIN_FREE_MIB = 200
@@ -53,7 +54,7 @@ class SearchResult(NamedTuple):
     """Where ledger and study file are."""
     uri: str
     """MLflow tracking URI."""
-    undelivered: int
+    undelivered: tuple[Undelivered, ...]
     """Finished trials that MLflow could not take; the ledger has them."""
     was_stopped: bool
     """Whether Ctrl-C ended the search."""
@@ -90,12 +91,16 @@ def search(
         from tune_speed.search import ray_tuner
 
         with ThreadPoolExecutor(max_workers=1) as pool:
-            store: Future[object] = pool.submit(open_store, uri)
-            try:
-                ray_tuner.connect(address, resources=study.search.resources)
-            finally:
-                store.result()
-        tracker = Tracker(uri, study=study.name, study_tags=_tags(study, workload_hash))
+            # MLflow takes seconds to import and to make its tables; Ray starts meanwhile.
+            store = pool.submit(open_store, uri)
+            ray_tuner.connect(address, resources=study.search.resources)
+            client = store.result()
+        tracker = Tracker(
+            client,
+            study=study.name,
+            study_tags=_tags(study, workload_hash),
+            search_id=study.space.hash,
+        )
         try:
             tracker.reconcile(ledger.records.values())
             _begin(ledger, study, workload_hash=workload_hash)
@@ -189,7 +194,7 @@ def _begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> None:
             "tune_speed": __version__,
         }
     )
-    (ledger.folder / "study.yaml").write_text(study.source)
+    (ledger.folder / "study.yaml").write_text(study.text)
 
 
 def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:

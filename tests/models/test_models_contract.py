@@ -4,6 +4,7 @@ import sys
 import pytest
 import torch
 import torch.nn.functional as F
+
 from tune_speed.config import Component
 from tune_speed.models import MODELS
 

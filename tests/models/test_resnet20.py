@@ -3,6 +3,7 @@ import math
 import pytest
 import torch
 from torch import nn
+
 from tune_speed.models import ResNet20
 from tune_speed.models.cifar_resnet import BasicBlock
 

@@ -1,6 +1,7 @@
 import numpy as np
 import torch
 from torch import nn
+
 from tune_speed.optim import Adam
 
 LR, DECAY, BETA1, BETA2, EPS = 0.1, 0.05, 0.8, 0.95, 1e-3
@@ -26,6 +27,4 @@ def test_adam_equals_the_formula_with_coupled_decay_in_float64():
     for gradient in GRADIENTS:
         model.weight.grad = torch.tensor(gradient)[None]
         optimizer.step()
-    np.testing.assert_allclose(
-        model.weight.detach().numpy()[0], steps_by_hand(start), rtol=1e-12
-    )
+    np.testing.assert_allclose(model.weight.detach().numpy()[0], steps_by_hand(start), rtol=1e-12)

@@ -1,5 +1,6 @@
 import torch
 from torch import nn
+
 from tune_speed.optim import AdamW
 
 

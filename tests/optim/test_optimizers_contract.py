@@ -3,6 +3,7 @@ import copy
 import pytest
 import torch
 from torch import nn
+
 from tune_speed.config import Component
 from tune_speed.optim import OPTIMIZERS, set_rates
 from tune_speed.schedules import Factors
@@ -73,10 +74,15 @@ def test_fused_kernels_take_the_same_steps(name):
     plain, fused = network(), network()
     default = CASES[name].build(plain, effective_batch_size=1, fused=False)
     faster = CASES[name].build(fused, effective_batch_size=1, fused=True)
-    for expected, actual in zip(
-        descend(plain, default, 3), descend(fused, faster, 3), strict=True
-    ):
+    for expected, actual in zip(descend(plain, default, 3), descend(fused, faster, 3), strict=True):
         torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_fused_kernels_are_used_on_request_and_else_the_choice_is_torchs(name):
+    build = CASES[name].build
+    assert build(network(), effective_batch_size=1, fused=True).defaults["fused"] is True
+    assert build(network(), effective_batch_size=1, fused=False).defaults["fused"] is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -3,6 +3,7 @@ import pytest
 import torch
 from pydantic import ValidationError
 from torch import nn
+
 from tune_speed.optim import Sgd
 
 LR, DECAY, MOMENTUM = 0.1, 0.05, 0.9

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -6,6 +7,7 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import OneCycleLR
+
 from tune_speed.schedules import OneCycle
 
 fracs = st.floats(0.001, 0.999)
@@ -69,7 +71,7 @@ def test_a_rise_of_one_step_begins_at_its_peak_where_torch_divides_by_zero(num_s
     ours = our_rates(config, num_steps)
     assert ours[0] == (1.0, config.base_momentum)
     assert ours[-1].lr == pytest.approx(1 / 25 / 1e4)
-    assert all(a.lr > b.lr for a, b in zip(ours, ours[1:], strict=False))
+    assert all(a.lr > b.lr for a, b in pairwise(ours))
 
 
 def test_a_single_step_gets_the_last_rate_as_in_torch():

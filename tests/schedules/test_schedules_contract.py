@@ -1,4 +1,5 @@
 import pytest
+
 from tune_speed.config import Component
 from tune_speed.schedules import SCHEDULES
 

@@ -30,8 +30,8 @@ class Augmentation(Config):
     in every epoch after it, so that two epochs show each image both ways.
     Source: K. Jordan 2024, 94% on CIFAR-10 in 3.29 Seconds on a Single GPU (arXiv:2404.00498)."""
     cutout: int = Field(default=0, ge=0)
-    """Side [pixels] of a square that is set to the mean; 0: none. It lies anywhere within the image,
-    whole, unlike that of DeVries and Taylor 2017 (arXiv:1708.04552), which the edge may cut."""
+    """Side [pixels] of a square that is set to the mean; 0: none. It lies wholly within the image,
+    unlike that of DeVries and Taylor 2017 (arXiv:1708.04552), which the edge may cut."""
 
     def check(self, height: int, width: int) -> None:
         """Raises: ConfigError if images of `height` x `width` pixels are too small for it."""

@@ -1,4 +1,4 @@
-"""What both loaders share: the order of an epoch, and pixels to training batches."""
+"""What both loaders share: the order of an epoch, and how pixels become training batches."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -10,16 +10,16 @@ from torch import Tensor
 
 from tune_speed.data import image_ops, randomness
 from tune_speed.data.augment import Augmentation, draw
-from tune_speed.data.base import Images
 
 ORDER = 0
 """Name of the random stream of the sample order, under (seed, epoch)."""
 
 
 class BatchPlan(NamedTuple):
-    """What one batch is made of, on the device; int64, (B,) each."""
+    """What one batch is made of, on the device: int64, (B,) each."""
 
     indices: Tensor
+    """Which images of the set."""
     labels: Tensor
     shift_y: Tensor
     shift_x: Tensor
@@ -28,5 +28,89 @@ class BatchPlan(NamedTuple):
     corner_x: Tensor
 
 
-class Recipe:
-    pass
+class Batches:
+    """The batches of every epoch, but for where the pixels come from."""
+
+    def __init__(
+        self,
+        labels: NDArray[np.int64],
+        *,
+        height: int,
+        width: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        batch_size: int,
+        augmentation: Augmentation,
+        seed: int,
+        device: torch.device,
+        channels_last: bool,
+    ) -> None:
+        self.device = device
+        self.num_samples = len(labels)
+        self._labels = labels
+        self._height, self._width = height, width
+        self._batch_size = batch_size
+        self._augmentation = augmentation
+        self._seed = seed
+        self._channels_last = channels_last
+        self._normalize = image_ops.Normalizer(
+            mean=mean, std=std, height=height, width=width, device=device
+        )
+
+    def indices(self, epoch: int) -> Iterator[NDArray[np.int64]]:
+        """Yields the indices of the images of each batch, on the host."""
+        order = self._order(epoch)
+        for start in range(0, self.num_samples, self._batch_size):
+            yield order[start : start + self._batch_size]
+
+    def plans(self, epoch: int) -> Iterator[BatchPlan]:
+        """Yields what each batch is made of; its indices are those that `indices` yields."""
+        order = self._order(epoch)
+        draws = draw(
+            self._augmentation,
+            num_samples=self.num_samples,
+            height=self._height,
+            width=self._width,
+            seed=self._seed,
+            epoch=epoch,
+        )
+        by_image = np.stack([self._labels, *draws]).take(order, axis=1)
+        table = torch.from_numpy(np.concatenate([order[None], by_image]))
+        if self.device.type == "cuda":
+            table = table.pin_memory()  # a copy from pageable memory would wait for the GPU
+        table = table.to(self.device, non_blocking=True)
+        for start in range(0, self.num_samples, self._batch_size):
+            yield BatchPlan(*table[:, start : start + self._batch_size].unbind())
+
+    def images(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
+        """Returns the plan's images: float32 (B, C, H, W), normalised and augmented.
+
+        Args:
+            pixels: uint8 (N, H, W, C) on the device: the whole set, or the batch alone.
+            indices: Where in `pixels` the plan's images are, (B,).
+            plan: One of `plans`.
+        """
+        images = self._normalize(self._gather(pixels, indices, plan))
+        if self._augmentation.cutout:
+            image_ops.cut_out(
+                images,
+                side=self._augmentation.cutout,
+                corner_y=plan.corner_y,
+                corner_x=plan.corner_x,
+            )
+        return image_ops.to_channels_first(images, channels_last=self._channels_last)
+
+    def _gather(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
+        if not self._augmentation.pad and self._augmentation.flip == "none":
+            return image_ops.gather(pixels, indices)
+        return image_ops.gather_moved(
+            pixels,
+            indices,
+            pad=self._augmentation.pad,
+            shift_y=plan.shift_y,
+            shift_x=plan.shift_x,
+            is_flipped=plan.is_flipped,
+        )
+
+    def _order(self, epoch: int) -> NDArray[np.int64]:
+        return randomness.permutation(self._seed, epoch, ORDER, count=self.num_samples)

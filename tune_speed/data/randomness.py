@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 def bits(*key: int, count: int) -> NDArray[np.uint64]:
     """Returns `count` random 64-bit words of the stream `key`; its integers lie in [0, 2**64)."""
-    # Fixed width: SeedSequence pads with zeros, so (1,) and (1, 0) would give the same stream.
-    entropy = np.array(key, dtype=np.uint64).view(np.uint32)
+    # With its length: SeedSequence pads with zeros, so (1,) and (1, 0) would give the same stream.
+    # As 64 bits each: it would split a large integer and take 2**32 for (0, 1).
+    entropy = np.array((len(key), *key), dtype="<u8").view("<u4")
     return np.asarray(np.random.PCG64(np.random.SeedSequence(entropy.tolist())).random_raw(count))
 
 

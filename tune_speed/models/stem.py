@@ -19,7 +19,8 @@ class Stem(NamedTuple):
     conv: str
     """Module that is, or begins with, the first convolution."""
     dropped: tuple[str, ...] = ()
-    """Modules that shrink the image between that convolution and the first stage."""
+    """Modules between that convolution and the first stage that shrink the image, or pad it for
+    such a one; where a variant lacks them, nothing is to do."""
 
 
 STEMS: Mapping[str, Stem] = {
@@ -28,7 +29,7 @@ STEMS: Mapping[str, Stem] = {
     "timm.models.mobilenetv3.MobileNetV3": Stem("conv_stem"),
     "timm.models.regnet.RegNet": Stem("stem"),
     "timm.models.resnet.ResNet": Stem("conv1", ("maxpool",)),
-    "timm.models.resnetv2.ResNetV2": Stem("stem", ("stem.pool",)),
+    "timm.models.resnetv2.ResNetV2": Stem("stem", ("stem.pad", "stem.pool")),
     "torchvision.models.densenet.DenseNet": Stem("features.conv0", ("features.pool0",)),
     "torchvision.models.efficientnet.EfficientNet": Stem("features.0"),
     "torchvision.models.mnasnet.MNASNet": Stem("layers.0"),
@@ -55,7 +56,7 @@ def use_cifar_stem(network: nn.Module, *, library: str, name: str) -> nn.Module:
     if conv.stride != (2, 2) or conv.groups != 1:
         raise _no_cifar_stem(library, name)
     network.set_submodule(path, _small_conv(conv))
-    for dropped in stem.dropped:
+    for dropped in dict(network.named_modules()).keys() & stem.dropped:
         network.set_submodule(dropped, nn.Identity())
     return network
 
@@ -101,7 +102,10 @@ def _spread(weight: Tensor, in_channels: int) -> Tensor:
 
 
 def _small_conv(old: nn.Conv2d) -> nn.Conv2d:
-    new = nn.Conv2d(old.in_channels, old.out_channels, 3, padding=1, bias=old.bias is not None)
+    # The same class, as timm has convolutions that standardise their weights.
+    new = type(old)(
+        old.in_channels, old.out_channels, kernel_size=3, padding=1, bias=old.bias is not None
+    )
     nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
     if new.bias is not None:
         nn.init.zeros_(new.bias)

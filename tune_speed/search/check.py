@@ -189,9 +189,15 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
                 inside = tuple(part for part in detail["loc"][1:] if isinstance(part, int))
                 found.setdefault((*path, *inside), []).append(must_text(detail))
         for at, musts in found.items():
-            must = _either(musts)
-            hint = unquote(value) or near_miss(value, re.findall("'(.+?)'", must))
-            yield Mistake(at, must, shown(value), hint)
+            must, hint = split_hint(_either(musts))
+            near = near_miss(value, re.findall("'(.+?)'", must))
+            yield Mistake(at, must, shown(value), hint or unquote(value) or near)
+
+
+def split_hint(must: str) -> tuple[str, str | None]:
+    """Returns `must` without a `; did you mean …?` at its end, and that as a sentence."""
+    text, _, near = must.partition("; did you mean ")
+    return text, f"Did you mean {near}" if near else None
 
 
 def must_text(error: ErrorDetails) -> str:

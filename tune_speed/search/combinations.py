@@ -1,13 +1,14 @@
 """Checks the rules between fields of a recipe, on the corners of its search space."""
 
+import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pydantic
 
-from tune_speed.config import Config
+from tune_speed.config import Component, Config
 from tune_speed.recipe import Recipe
-from tune_speed.search.check import must_text
+from tune_speed.search.check import must_text, split_hint
 from tune_speed.search.fields import component_of, nested_of
 from tune_speed.search.leaf import branches, is_leaf
 from tune_speed.search.mistake import Mistake
@@ -21,19 +22,23 @@ def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -
     Each field by itself must be right already.
     """
     broken: dict[tuple[TreePath, str], list[Params]] = {}
+    components: dict[str, Any] = {}
     num_corners = 0
     for params in space.corners():
         num_corners += 1
-        for rule in _broken_rules(space.build(params), has_gpu=has_gpu):
+        for rule in _broken_rules(space.build(params), components, has_gpu=has_gpu):
             broken.setdefault(rule, []).append(params)
     for (names, must), cases in broken.items():
         given = _in_common(cases) if len(cases) < num_corners else None
-        yield Mistake((*path, *written_path(space.tree, names)), must, given)
+        text, hint = split_hint(must)
+        yield Mistake((*path, *written_path(space.tree, names)), text, given, hint)
 
 
-def _broken_rules(tree: dict[str, Any], *, has_gpu: bool) -> Iterator[tuple[TreePath, str]]:
+def _broken_rules(
+    tree: dict[str, Any], components: dict[str, Any], *, has_gpu: bool
+) -> Iterator[tuple[TreePath, str]]:
     try:
-        recipe = Recipe.model_validate(tree)
+        recipe = Recipe.model_validate(_with_components(tree, components))
     except pydantic.ValidationError as error:
         for detail in error.errors(include_url=False):
             yield _named_path(tree, detail["loc"]), must_text(detail)
@@ -41,6 +46,28 @@ def _broken_rules(tree: dict[str, Any], *, has_gpu: bool) -> Iterator[tuple[Tree
     reason = None if has_gpu else recipe.needs_cuda()
     if reason is not None:
         yield tuple(name for name in reason.split()[:1] if name in Recipe.model_fields), reason
+
+
+def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Returns `tree` with components validated, each but once: looking up a model takes time."""
+    validated = dict(tree)
+    for name, field in Recipe.model_fields.items():
+        component = component_of(field)
+        if component is not None and name in tree:
+            key = json.dumps([name, tree[name]])
+            if key not in known:
+                known[key] = _validated(component, tree[name])
+            validated[name] = known[key]
+    return validated
+
+
+def _validated(component: Component, value: Any) -> Any:
+    """Returns the component's config, or `value` itself if it has mistakes."""
+    name, fields = component.split(value)
+    try:
+        return component.table[name].model_validate(dict(fields))
+    except pydantic.ValidationError:
+        return value
 
 
 def _named_path(tree: Any, loc: tuple[int | str, ...]) -> TreePath:

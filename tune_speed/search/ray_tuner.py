@@ -22,13 +22,13 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 import tune_speed
-from tune_speed.device import limit_memory, resolve_device
+from tune_speed.device import GIB, limit_memory, resolve_device
 from tune_speed.errors import ConfigError, ServiceError
 from tune_speed.objective import Trial, TrialSpec, run_trial
 from tune_speed.records import TrialRecord
 from tune_speed.search.conductor import Conductor
 from tune_speed.search.ledger import write_trial_file
-from tune_speed.search.study_file import ResourceConfig
+from tune_speed.search.settings import ResourceConfig
 from tune_speed.train import Interrupted
 
 CONNECT_TIMEOUT_S = 8.0
@@ -312,9 +312,9 @@ def node_cpus() -> float:
 def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
     """Runs trials until the conductor proposes no more; Ctrl-C stops it and keeps what finished."""
     resources = conductor.study.search.resources
-    request: dict[str, float] = {"cpu": resources.cpu}
-    if resources.gpu:
-        request["gpu"] = resources.gpu
+    request: dict[str, float] = {"cpu": resources.cpu, "gpu": resources.gpu}
+    if resources.memory_gib is not None:
+        request["memory"] = resources.memory_gib * GIB
     adapter = _Adapter(conductor)
     tune.run(
         TrialProcess,

@@ -20,13 +20,14 @@ from tune_speed.config import did_you_mean
 from tune_speed.errors import ServiceError
 from tune_speed.records import Status, TrialRecord
 from tune_speed.tracking import schema, summary
-from tune_speed.tracking.filters import experiments_with, has_tags, runs_with
+from tune_speed.tracking.filters import PAGE, experiments_with, has_tags, runs_with
 from tune_speed.tracking.store import errors_of, open_store
 from tune_speed.tracking.uri import store_kind, strip_secrets
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+HAS_RECORD = f"tags.`{schema.RECORD}` != ''"
 FASTEST_FIRST = ("metrics.time_to_target_s ASC", "attributes.start_time ASC")
 MIN_RUN_ID_PREFIX = 6
 NUM_SUGGESTIONS = 5
@@ -91,7 +92,12 @@ def find_trials(
     with errors_of(uri):
         experiments = _experiments(client, uri, study)
         runs = runs_with(
-            client, experiments, tags, order_by=FASTEST_FIRST, also=f"tags.`{schema.RECORD}` != ''"
+            client,
+            experiments,
+            tags,
+            order_by=FASTEST_FIRST,
+            also=HAS_RECORD,
+            page_size=PAGE if limit is None else max(1, min(limit, PAGE)),
         )
         return list(islice(_tracked(runs), limit))
 
@@ -205,8 +211,7 @@ def _not_one(
             f"{trial!r} must name one trial, but it fits {', '.join(map(_label, found))}. Give more"
             " of the run id."
         )
-    also = f"tags.`{schema.RECORD}` != ''"
-    finished = list(islice(runs_with(client, experiments, {}, also=also), NUM_SUGGESTIONS))
+    finished = list(islice(runs_with(client, experiments, {}, also=HAS_RECORD), NUM_SUGGESTIONS))
     there = f"The latest there are {', '.join(map(_label, finished))}" if finished else ""
     names = [*(run.info.run_id for run in finished), *(_name_of(run) for run in finished)]
     return (

@@ -98,8 +98,8 @@ def explain(error: BaseException, uri: str) -> TuneSpeedError:
         return sqlite.storage_error(sqlite_path(uri), Exception(_short(error)))
     return ServiceError(
         f"the MLflow store at {strip_secrets(uri)} must answer, but got: {_short(error)}. Check"
-        " that it runs and that MLFLOW_TRACKING_URI is right, or unset that variable to keep results in"
-        " ./mlflow.db."
+        " that it runs and that MLFLOW_TRACKING_URI is right, or unset that variable to keep"
+        " results in ./mlflow.db."
     )
 
 
