@@ -24,11 +24,10 @@ class LiveView:
         console: Console,
         *,
         trials: int,
-        target: float,
         finished: list[TrialRecord],
         time_left_s: Callable[[], float | None],
     ) -> None:
-        self.console, self.trials, self.target = console, trials, target
+        self.console, self.trials = console, trials
         self._time_left_s = time_left_s
         self._counts = Counter(record.status for record in finished)
         self._running: dict[str, float | None] = {}

@@ -12,10 +12,11 @@ from tune_speed.config import canonical_hash
 from tune_speed.data.cache import prepare
 from tune_speed.errors import TuneSpeedError
 from tune_speed.export import recipe_yaml
-from tune_speed.objective import Allotment, TrialSpec, finish, run_trial
+from tune_speed.objective import finish, run_trial
 from tune_speed.records import Status, TrialRecord
 from tune_speed.search.study_file import RecipeFile, load_recipe, parse_recipe
 from tune_speed.stats import median_time_s, wilson_interval
+from tune_speed.trial import Allotment, TrialSpec
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}|[\w.-]+/t\d{4,}")
 

@@ -239,7 +239,7 @@ class _Reader:
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         node = _Node(self._value(event, path), _line(event))
-        if event.tag not in (None, "!"):
+        if event.tag is not None:
             given = event.tag.replace("tag:yaml.org,2002:", "!!")
             self._problem(path, "must have no tag; text is quoted instead", node.line, given=given)
             node = _Node(None, node.line)

@@ -16,7 +16,6 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.errors import ConfigError, Problem, StorageError
 from tune_speed.leaderboard import Board, make_boards
-from tune_speed.objective import Allotment
 from tune_speed.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.ledger import Ledger
@@ -24,6 +23,7 @@ from tune_speed.search.study_file import StudyFile
 from tune_speed.tracking.store import open_store
 from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import tracking_uri
+from tune_speed.trial import Allotment
 from tune_speed.workload import Workload
 
 MIN_FREE_MIB = 200

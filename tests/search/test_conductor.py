@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from making import make_evaluation, make_run
 
-from tune_speed.objective import Allotment, TrialSpec, make_record
 from tune_speed.records import Evaluation, Status, TrialRecord
 from tune_speed.search.conductor import Conductor
-from tune_speed.search.ledger import Ledger, write_trial_file
+from tune_speed.search.ledger import Ledger
 from tune_speed.search.study_file import load_study
+from tune_speed.search.trial_file import write_trial_file
+from tune_speed.trial import Allotment, TrialSpec, make_record
 
 STUDY = """
 study: conducted

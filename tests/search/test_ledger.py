@@ -15,8 +15,9 @@ import pytest
 from making import make_record
 
 from tune_speed.errors import ConfigError, StorageError
-from tune_speed.search.ledger import Ledger, read_trial_file, write_trial_file
+from tune_speed.search.ledger import Ledger
 from tune_speed.search.policy import Proposal
+from tune_speed.search.trial_file import read_trial_file, write_trial_file
 
 
 def proposal(number: int) -> Proposal:

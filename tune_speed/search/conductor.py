@@ -11,12 +11,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from tune_speed.errors import StorageError
-from tune_speed.objective import Allotment, TrialSpec, failure, make_record
 from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, TrialRecord
-from tune_speed.search.ledger import Ledger, read_trial_file
+from tune_speed.search.ledger import Ledger
 from tune_speed.search.policy import Outcome, Policy, Proposal
 from tune_speed.search.study_file import StudyFile
+from tune_speed.search.trial_file import read_trial_file
+from tune_speed.trial import Allotment, TrialSpec, failure, make_record
 
 MAX_ATTEMPTS = 2
 """A trial whose process died is run once more; dying twice, it is recorded as failed."""

@@ -5,7 +5,6 @@ what a searcher was told last. The ledger has both. Tune's clock (`time_total_s`
 waiting, so it is not looked at either.
 """
 
-import gc
 import logging
 import os
 import socket
@@ -22,74 +21,13 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 import tune_speed
-from tune_speed.device import GIB, limit_memory, resolve_device
 from tune_speed.errors import ConfigError, ServiceError
-from tune_speed.objective import Trial, TrialSpec, run_trial
 from tune_speed.records import TrialRecord
 from tune_speed.search.conductor import Conductor
-from tune_speed.search.ledger import write_trial_file
 from tune_speed.search.settings import ResourceConfig
-from tune_speed.train import Interrupted
+from tune_speed.search.trial_process import TrialProcess
 
 CONNECT_TIMEOUT_S = 8.0
-
-
-class TrialProcess(tune.Trainable):  # type: ignore[misc]
-    """Runs trials one after the other in one process, so that torch is imported once.
-
-    One `step` goes from one evaluation to the next; the training stands still in between, off the
-    clock, until the driver has decided. Nothing runs when a trial ends, so that the next one cannot
-    meet a thread of its predecessor.
-    """
-
-    def setup(self, config: dict[str, Any]) -> None:
-        """Takes the first trial."""
-        self._trial: Trial | None = None
-        self._begin(config)
-
-    def reset_config(self, new_config: dict[str, Any]) -> bool:
-        """Takes the next trial."""
-        self.cleanup()
-        self._begin(new_config)
-        return True
-
-    def step(self) -> dict[str, Any]:
-        """Trains up to the next evaluation; returns the trial's record so far, or at its end."""
-        assert self._trial is not None
-        try:
-            record = next(self._trial)
-        except StopIteration as end:
-            write_trial_file(self._folder, end.value)
-            return {"record": end.value.model_dump_json(), "done": True}
-        except Interrupted:
-            return {"interrupted": True, "done": True}
-        return {"record": record.model_dump_json()}
-
-    def cleanup(self) -> None:
-        """Ends the trial where it stands and frees what it holds."""
-        if self._trial is not None:
-            self._trial.close()
-            self._trial = None
-        gc.collect()
-
-    def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Saves nothing: an interrupted trial starts anew from its ledger entry."""
-
-    def load_checkpoint(self, checkpoint: Any) -> None:
-        """Loads nothing, see `save_checkpoint`."""
-
-    def _begin(self, config: dict[str, Any]) -> None:
-        spec = TrialSpec.model_validate_json(config["spec"])
-        self._folder = Path(config["folder"])
-        deadline = _deadline(config["stop_after_s"])
-        limit_memory(
-            resolve_device(spec.allotment.device), gpu_fraction=spec.allotment.gpu_fraction
-        )
-        self._trial = run_trial(spec, interrupt=lambda: time.monotonic() > deadline)
-
-
-def _deadline(stop_after_s: float | None) -> float:
-    return float("inf") if stop_after_s is None else time.monotonic() + stop_after_s
 
 
 class _Adapter:
@@ -314,7 +252,7 @@ def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
     resources = conductor.study.search.resources
     request: dict[str, float] = {"cpu": resources.cpu, "gpu": resources.gpu}
     if resources.memory_gib is not None:
-        request["memory"] = resources.memory_gib * GIB
+        request["memory"] = resources.memory_gib * 2**30
     adapter = _Adapter(conductor)
     tune.run(
         TrialProcess,

@@ -19,7 +19,7 @@ from tune_speed.search.shipped import find_file
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.study_check import recipe_mistakes, study_mistakes
 from tune_speed.search.study_schema import StudySchema
-from tune_speed.source import Source, scan_file
+from tune_speed.source import Source, scan_file, scan_yaml
 from tune_speed.workload import WORKLOADS, Workload
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "StudySchema",
     "load_recipe",
     "load_study",
+    "parse_recipe",
 ]
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -78,7 +79,7 @@ def load_study(
 
     Raises: ConfigError with every mistake of the file and of the overrides.
     """
-    source, problems = _read(path_or_name, overrides)
+    source, problems = _resolved(scan_file(find_file(path_or_name)), overrides)
     more = study_mistakes(source.tree, stem=_stem(source), check_data=check_data)
     tree = _checked(source, problems, more).tree
     return StudyFile(
@@ -101,7 +102,19 @@ def load_recipe(
 
     Raises: ConfigError with every mistake, and every value that is still searched.
     """
-    source, problems = _read(path_or_name, overrides)
+    source = scan_file(find_file(path_or_name))
+    return _recipe_file(source, overrides, check_data=check_data)
+
+
+def parse_recipe(
+    text: str, *, file: str, overrides: Sequence[str] = (), check_data: bool = True
+) -> RecipeFile:
+    """Returns the recipe of a text; `file` is only named. As `load_recipe` otherwise."""
+    return _recipe_file(scan_yaml(text, file=file), overrides, check_data=check_data)
+
+
+def _recipe_file(source: Source, overrides: Sequence[str], *, check_data: bool) -> RecipeFile:
+    source, problems = _resolved(source, overrides)
     more = recipe_mistakes(source.tree, stem=_stem(source), check_data=check_data)
     tree = _checked(source, problems, more).tree
     return RecipeFile(
@@ -115,10 +128,9 @@ def load_recipe(
     )
 
 
-def _read(path_or_name: Path | str, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
-    """Returns the file's tree with overrides put in, and what is wrong with the others."""
-    source = _with_workload(scan_file(find_file(path_or_name)))
-    source, problems = apply_overrides(source, overrides, schema=StudySchema)
+def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
+    """Returns the tree with overrides put in, and what is wrong with the others."""
+    source, problems = apply_overrides(_with_workload(source), overrides, schema=StudySchema)
     return _with_workload(source), problems  # An override may have named a built-in workload.
 
 

@@ -1,5 +1,6 @@
 """Opens the store: the only way to an MLflow client, and MLflow's errors in our words."""
 
+import logging
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 
 MIGRATION_S = 120.0
 """Longest wait for the tables of a new database server."""
+LOCK_S = 60.0
+"""Longest wait for another process that is creating the same SQLite file, which takes a second."""
 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -38,22 +41,24 @@ def load_mlflow() -> Any:
         os.environ.setdefault(name, value)
     import mlflow
 
+    # Where something else imported it first, MLflow has read its variables already.
+    logging.getLogger("mlflow").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"].upper())
     return mlflow
 
 
-def open_store(uri: str, *, timeout_s: float = 15.0, create: bool = True) -> "MlflowClient":
+def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "MlflowClient":
     """Returns a client of the store at `uri` (see `tracking_uri`), which has been seen to answer.
 
     A SQLite store is created if it is missing and `create` holds, in one piece and under a lock, so
-    that drivers and readers may start at the same time. Nothing waits longer than `timeout_s`,
-    except for the tables of a new database server.
+    that drivers and readers may start at the same time. A server has `timeout_s` to answer; the
+    tables of a new database may take longer.
 
     Raises: ServiceError if it cannot be reached, is no MLflow, or is missing; StorageError if its
         file is damaged or cannot be written; ConfigError if it is no address of a store.
     """
     kind = store_kind(uri)
     if kind == "sqlite":
-        return _open_sqlite(sqlite_path(uri), uri, timeout_s=timeout_s, create=create)
+        return _open_sqlite(sqlite_path(uri), uri, create=create)
     _answers(uri, _probe_http if kind == "http" else _probe_database, timeout_s=timeout_s)
     return _connect(uri, timeout_s=timeout_s if kind == "http" else MIGRATION_S)
 
@@ -117,7 +122,7 @@ def artifact_root(uri: str, study: str) -> str | None:
     return (parent / "mlartifacts" / f"{slug}-{digest}".lstrip("-")).as_uri()
 
 
-def _open_sqlite(path: Path, uri: str, *, timeout_s: float, create: bool) -> "MlflowClient":
+def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
     if create:
         _make_folder(path.parent)
     elif not path.is_file():
@@ -127,7 +132,7 @@ def _open_sqlite(path: Path, uri: str, *, timeout_s: float, create: bool) -> "Ml
         )
     load_mlflow()
     try:
-        with sqlite.folder_lock(path.parent, timeout_s=timeout_s):
+        with sqlite.folder_lock(path.parent, timeout_s=LOCK_S):
             if create:
                 _prepare_sqlite(path)
             else:

@@ -12,7 +12,7 @@ DATABASES = ("postgresql", "mysql", "mssql")
 """Database servers that MLflow can use without a tracking server in front of them."""
 
 _SQLITE = re.compile(r"sqlite(?:\+pysqlite)?://(?P<path>/[^?]*)?(?P<query>\?.*)?")
-_PASSWORD = re.compile(r"(\w+://[^\s:/@\"']*):[^\s\"']*@")
+_PASSWORD = re.compile(r"(://[^\s:/@\"']*):[^\s\"']*@")
 _QUERY_SECRET = re.compile(r"([?&][\w.-]*(?:passw|pwd|secret|token|key)[\w.-]*=)[^&\s\"']+", re.I)
 _SECRET_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 

@@ -1,0 +1,154 @@
+import json
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+from making import make_evaluation, make_record, make_run
+from mlflow.utils.validation import _validate_metric_name, _validate_param_name
+
+from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.tracking import schema
+
+PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="@"), max_size=60)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+VALUES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | FINITE | PLAIN
+TREES = st.recursive(VALUES, lambda inner: st.dictionaries(PLAIN, inner, max_size=3), max_leaves=8)
+RECIPES = st.dictionaries(PLAIN, TREES, max_size=5)
+
+
+@st.composite
+def records(draw: st.DrawFn) -> TrialRecord:
+    seeds = draw(st.lists(st.integers(0, 9), min_size=1, max_size=12, unique=True))
+    runs = tuple(
+        make_run(draw(st.sampled_from(Status)), seed=seed, time_s=draw(st.floats(0.1, 1e6)))
+        for seed in seeds
+    )
+    record = make_record(runs=runs, params=draw(RECIPES))
+    fields = {"recipe": draw(RECIPES), "environment": draw(st.dictionaries(PLAIN, PLAIN, max_size=4))}
+    return TrialRecord.model_validate({**record.model_dump(), **fields})
+
+
+@given(records())
+def test_a_packed_record_comes_back(record: TrialRecord) -> None:
+    tags = schema.pack_record(record)
+    assert all(0 < len(value) <= 8000 for value in tags.values())
+    assert schema.unpack_record({**tags, "other": "x"}) == record.model_copy(
+        update={"environment": schema._public(record.environment)}
+    )
+
+
+def test_a_packed_record_keeps_last_evaluation_and_end_of_traceback() -> None:
+    evaluations = tuple(make_evaluation(step=i) for i in range(500))
+    run = make_run().model_copy(update={"evaluations": evaluations, "traceback": "x" * 9000 + "END"})
+    tags = schema.pack_record(make_record(runs=(run,)))
+    back = schema.unpack_record(tags)
+    assert len(tags) == 1 and back is not None
+    assert back.runs[0].evaluations == evaluations[-1:]
+    assert back.runs[0].traceback is not None and back.runs[0].traceback.endswith("xxEND")
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"study": 1}', "null"])
+def test_what_is_no_record_gives_none(text: str) -> None:
+    assert schema.unpack_record({schema.RECORD: text}) is None
+
+
+@given(st.text(max_size=400))
+def test_any_name_becomes_a_key_that_mlflow_takes(name: str) -> None:
+    key = schema.safe_key(name)
+    _validate_param_name(key)
+    _validate_metric_name(f"recipe/{key}")
+    assert 0 < len(key) <= 250
+
+
+@given(RECIPES)
+def test_parameters_are_within_limits_for_any_recipe(recipe: dict[str, Any]) -> None:
+    entries = schema.param_entries({**recipe, "long": "y" * 9000}, {"chosen": 0.1})
+    assert entries["chosen"] == "0.1"
+    assert max(map(len, entries.values())) == 6000
+    assert not any(ord(c) < 32 and c not in "\t\n" for v in entries.values() for c in v)
+
+
+def test_parameters_are_the_flat_recipe_and_what_was_chosen() -> None:
+    recipe = {"optimizer": {"sgd": {"lr": 0.1, "nesterov": True}}, "epochs": 4, "seed": None}
+    assert schema.param_entries(recipe, {"optimizer": "sgd"}) == {
+        "optimizer.sgd.lr": "0.1",
+        "optimizer.sgd.nesterov": "true",
+        "epochs": "4",
+        "seed": "null",
+        "optimizer": "sgd",
+    }
+
+
+def test_what_ran_otherwise_stands_beside_what_was_proposed() -> None:
+    proposed = schema.param_entries({"batch_size": 64, "epochs": 4}, {})
+    assert schema.ran_entries({"batch_size": 32, "epochs": 4}, proposed) == {"ran.batch_size": "32"}
+
+
+def test_curves_stand_at_steps_and_at_training_seconds() -> None:
+    evaluation = make_evaluation(step=7, train_s=2.5, accuracy=0.5)
+    points = schema.curve_points(evaluation, start_ms=1000)
+    assert {(p.key, p.value) for p in points} == {
+        ("accuracy", 0.5),
+        ("macro_f1", 0.25),
+        ("val_loss", 0.1),
+        ("train_s", 2.5),
+    }
+    assert {(p.step, p.timestamp_ms) for p in points} == {(7, 3500)}
+
+
+def test_a_miss_has_no_time_and_a_gap() -> None:
+    record = make_record(status=Status.MISSED, runs=(make_run(Status.MISSED, accuracy=0.85),))
+    values = {p.key: p.value for p in schema.record_points(record, start_ms=0)}
+    assert "time_to_target_s" not in values
+    assert values["reached"] == 0.0
+    assert values["gap"] == pytest.approx(0.05)
+
+
+@pytest.mark.parametrize(("mode", "gap"), [("fixed_length", 0.1), ("anytime", 0.0)])
+def test_the_gap_counts_the_last_or_the_best_evaluation(mode: str, gap: float) -> None:
+    evaluations = (make_evaluation(step=1, accuracy=0.92), make_evaluation(step=2, accuracy=0.8))
+    run = make_run().model_copy(update={"evaluations": evaluations})
+    record = make_record(runs=(run,))
+    record = record.model_copy(update={"workload": {**record.workload, "mode": mode}})
+    assert schema.gap(record, run) == pytest.approx(gap)
+
+
+def test_a_trial_without_an_evaluation_has_no_accuracy_and_no_gap() -> None:
+    run = RunResult(status=Status.OOM, seed=0, stop_reason="out of memory")
+    keys = {p.key for p in schema.record_points(make_record(runs=(run,)), start_ms=0)}
+    assert {"accuracy", "gap", "final_accuracy", "time_to_target_s"}.isdisjoint(keys)
+    assert {"reached", "train_s", "recipe/batch_size"} <= keys
+
+
+def test_several_seeds_keep_their_metrics_apart() -> None:
+    record = make_record(runs=(make_run(seed=1), make_run(seed=2)))
+    keys = {p.key for p in schema.record_points(record, start_ms=0)}
+    assert {"accuracy/seed_1", "accuracy/seed_2", "time_to_target_s/seed_2"} <= keys
+    assert "accuracy" not in keys
+
+
+def test_files_hold_the_whole_record() -> None:
+    record = make_record()
+    files = schema.artifact_files(record)
+    assert yaml.safe_load(files["recipe.yaml"]) == record.recipe
+    assert json.loads(files["environment.json"]) == record.environment
+    assert TrialRecord.model_validate_json(files["record.json"]) == record
+
+
+def test_secrets_reach_neither_tags_nor_files() -> None:
+    run = make_run(Status.FAILED).model_copy(
+        update={"traceback": "at http://me:hunter2@host/", "stop_reason": "http://me:hunter2@host/"}
+    )
+    record = make_record(status=Status.FAILED, runs=(run,), params={"url": "s3://k:hunter2@b"})
+    record = record.model_copy(update={"environment": {"API_TOKEN": "hunter2", "torch": "2"}})
+    written = {**schema.record_tags(record), **schema.artifact_files(record)}
+    written |= schema.param_entries(record.recipe, record.params)
+    assert "hunter2" not in json.dumps(written)
+    assert written["tune_speed.env.torch"] == "2"
+
+
+def test_control_characters_are_replaced_and_long_texts_cut() -> None:
+    assert schema.clean("a\x00b\ud800", limit=9) == "a�b?"
+    assert schema.clean("abcdef", limit=4) == "abc…"

@@ -1,0 +1,78 @@
+"""The process in which Ray runs trials. What it needs of torch is imported when a trial begins, so
+that the driver, which only names the class, does not."""
+
+import gc
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ray import tune
+
+from tune_speed.search.trial_file import write_trial_file
+from tune_speed.trial import TrialSpec
+
+if TYPE_CHECKING:
+    from tune_speed.objective import Trial
+
+
+class TrialProcess(tune.Trainable):  # type: ignore[misc]
+    """Runs trials one after the other in one process, so that torch is imported once.
+
+    One `step` goes from one evaluation to the next; the training stands still in between, off the
+    clock, until the driver has decided. Nothing runs when a trial ends, so that the next one cannot
+    meet a thread of its predecessor.
+    """
+
+    def setup(self, config: dict[str, Any]) -> None:
+        """Takes the first trial."""
+        self._trial: Trial | None = None
+        self._begin(config)
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        """Takes the next trial."""
+        self.cleanup()
+        self._begin(new_config)
+        return True
+
+    def step(self) -> dict[str, Any]:
+        """Trains up to the next evaluation; returns the trial's record so far, or at its end."""
+        from tune_speed.train import Interrupted
+
+        assert self._trial is not None
+        try:
+            record = next(self._trial)
+        except StopIteration as end:
+            write_trial_file(self._folder, end.value)
+            return {"record": end.value.model_dump_json(), "done": True}
+        except Interrupted:
+            return {"interrupted": True, "done": True}
+        return {"record": record.model_dump_json()}
+
+    def cleanup(self) -> None:
+        """Ends the trial where it stands and frees what it holds."""
+        if self._trial is not None:
+            self._trial.close()
+            self._trial = None
+        gc.collect()
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        """Saves nothing: an interrupted trial starts anew from its ledger entry."""
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        """Loads nothing, see `save_checkpoint`."""
+
+    def _begin(self, config: dict[str, Any]) -> None:
+        from tune_speed.device import limit_memory, resolve_device
+        from tune_speed.objective import run_trial
+
+        spec = TrialSpec.model_validate_json(config["spec"])
+        self._folder = Path(config["folder"])
+        deadline = _deadline(config["stop_after_s"])
+        limit_memory(
+            resolve_device(spec.allotment.device), gpu_fraction=spec.allotment.gpu_fraction
+        )
+        self._trial = run_trial(spec, interrupt=lambda: time.monotonic() > deadline)
+
+
+def _deadline(stop_after_s: float | None) -> float:
+    return float("inf") if stop_after_s is None else time.monotonic() + stop_after_s

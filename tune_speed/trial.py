@@ -1,0 +1,120 @@
+"""What a trial is before it runs and after it ended; free of torch, so that the driver is quick."""
+
+import platform
+import subprocess
+import traceback
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from tune_speed import __version__
+from tune_speed.config import Config
+from tune_speed.recipe import Recipe
+from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.workload import Workload
+
+
+class Allotment(Config):
+    """The share of a machine that a trial may use."""
+
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`."""
+    cpu_threads: Annotated[int, Field(gt=0)] = 1
+    """Threads of one operation on the CPU."""
+    cpu_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the node's CPU cores."""
+    gpu_fraction: Annotated[float, Field(ge=0)] = 0.0
+    """Share of one GPU; 0 for none, 1 or more for whole ones."""
+    cotenants: Annotated[int, Field(ge=0)] = 0
+    """Other trials that may run on the same device at the same time."""
+
+
+class TrialSpec(Config):
+    """All that is needed to run one trial, in any process."""
+
+    study: str
+    trial_id: str
+    params: dict[str, Any]
+    """What the search chose."""
+    recipe: Recipe
+    workload: Workload
+    workload_hash: str
+    space_hash: str
+    seed: int
+    allotment: Allotment = Allotment()
+
+
+def failure(spec: TrialSpec, error: BaseException) -> RunResult:
+    """Returns the result of a run that ended with `error`, traceback included."""
+    reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
+    return RunResult(
+        status=Status.FAILED,
+        seed=spec.seed,
+        stop_reason=reason.splitlines()[0],
+        traceback="".join(traceback.format_exception(error)),
+    )
+
+
+def make_record(spec: TrialSpec, recipe: Recipe, run: RunResult, *, started_at: str) -> TrialRecord:
+    """Returns the record of a trial whose one run ended, or stands, as `run` says."""
+    return TrialRecord(
+        study=spec.study,
+        trial_id=spec.trial_id,
+        params=spec.params,
+        recipe=recipe.model_dump(mode="json"),
+        workload=spec.workload.model_dump(mode="json"),
+        workload_name=spec.workload.name,
+        workload_hash=spec.workload_hash,
+        space_hash=spec.space_hash,
+        status=run.status,
+        runs=(run,),
+        device=run.device,
+        cpu_threads=spec.allotment.cpu_threads,
+        cotenants=spec.allotment.cotenants,
+        environment=dict(environment()),
+        started_at=started_at,
+        finished_at=utc_now(),
+    )
+
+
+@cache
+def environment() -> Mapping[str, str]:
+    """Returns what a later reader needs to judge a figure: versions, host, commit."""
+    packages = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "mlflow")
+    versions = {name: _version(name) for name in packages}
+    return {
+        "tune_speed": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "commit": _commit(),
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _commit() -> str:
+    """Returns the commit of this package's checkout, with `-dirty` if it has changes, or `none`."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "none"
+    return done.stdout.strip() or "none"
+
+
+def utc_now() -> str:
+    """Returns the time as records carry it: UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")
