@@ -382,10 +382,24 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
 
 
 def _study_rows() -> list[dict[str, Any]]:
+    from tune_speed.records import Status
     from tune_speed.tracking.queries import list_studies
     from tune_speed.tracking.uri import tracking_uri
 
-    return [summary.model_dump(mode="json") for summary in list_studies(tracking_uri())]
+    return [
+        {
+            "study": study.name,
+            "workload": study.workload,
+            "trials": sum(study.num_trials.values()),
+            "reached": study.num_trials.get(Status.REACHED, 0),
+            "best_time_s": study.best_time_s,
+            "best_trial": study.best_trial,
+            "device": study.device,
+            "last_activity": study.last_activity,
+            "is_running": study.is_running,
+        }
+        for study in list_studies(tracking_uri())
+    ]
 
 
 def _print_rows(rows: list[dict[str, Any]], *, title: str) -> None:

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,8 +22,17 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def describe_params(params: Mapping[str, Any]) -> str:
-    """Returns `optimizer=sgd optimizer.sgd.lr=0.123 …`, floats to four digits."""
-    parts = (f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in params.items())
+    """Returns `optimizer=sgd lr=0.123 …`: last parts of names where they are unique, four digits."""
+    last_parts = Counter(name.rpartition(".")[2] for name in params)
+
+    def short(name: str) -> str:
+        last = name.rpartition(".")[2]
+        return last if last_parts[last] == 1 else name
+
+    parts = (
+        f"{short(name)}={value:.4g}" if isinstance(value, float) else f"{short(name)}={value}"
+        for name, value in params.items()
+    )
     return " ".join(parts) or "(nothing searched)"
 
 

@@ -142,8 +142,10 @@ def test_record_of_a_trial_process_is_found_after_the_driver_died(tmp_path: Path
         ledger.proposed(proposal(0), seed=0)
         ledger.proposed(proposal(1), seed=1)
         write_trial_file(tmp_path, make_record("t0000"))
-    with Ledger(tmp_path) as ledger:
-        assert [record.trial_id for record in ledger.left_behind()] == ["t0000"]
+    for _ in range(2):
+        with Ledger(tmp_path) as ledger:
+            assert list(ledger.records) == ["t0000"]
+            assert [p.trial_id for p in ledger.unfinished] == ["t0001"]
 
 
 @pytest.mark.parametrize("content", ["", "{", "{}"])

@@ -74,8 +74,6 @@ class Conductor:
 
     def _take_over(self) -> None:
         """Brings the policy to where the ledger stands."""
-        for record in self.ledger.left_behind():
-            self.ledger.finished(record)
         proposals, records = self.ledger.proposals, self.ledger.records
         self.policy.restore(
             finished=[(proposals[trial_id], self._outcome(r)) for trial_id, r in records.items()],

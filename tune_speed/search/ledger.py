@@ -15,7 +15,7 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -49,6 +49,7 @@ class Ledger:
             self._lock()
             self._read()
             self._make_ballast()
+            self._take_left_behind()
         except OSError as error:
             raise _storage_error(folder, error) from error
 
@@ -90,13 +91,6 @@ class Ledger:
         """Writes that a trial was stopped without an outcome; resuming runs it again."""
         self._append({"event": "interrupted", "trial_id": trial_id, "reason": reason})
 
-    def left_behind(self) -> Iterator[TrialRecord]:
-        """Yields records that trial processes wrote before the driver could (it was killed)."""
-        for proposal in self.unfinished:
-            record = read_trial_file(self.folder, proposal.trial_id)
-            if record is not None:
-                yield record
-
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -113,6 +107,13 @@ class Ledger:
             os.ftruncate(self._file, whole)  # The driver was killed within a write.
         for number, line in enumerate(data[:whole].splitlines(), start=1):
             self._take(line, number)
+
+    def _take_left_behind(self) -> None:
+        """Records what trial processes wrote before the driver could, as it was killed."""
+        for proposal in self.unfinished:
+            record = read_trial_file(self.folder, proposal.trial_id)
+            if record is not None:
+                self.finished(record)
 
     def _take(self, line: bytes, number: int) -> None:
         try:
