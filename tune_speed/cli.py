@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Results go to stdout, progress and warnings to stderr."""
 
 import json
+import shlex
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -105,7 +106,8 @@ def search(
     given = [f"search.{name}={value}" for name, value in options.items() if value is not None]
     from tune_speed.search.study_file import load_study
 
-    study = load_study(space, overrides=[*(set_ or []), *given])
+    overrides = [*(set_ or []), *given]
+    study = load_study(space, overrides=overrides, check_data=not download)
     from tune_speed import study as studies
 
     if study.certify is not None:
@@ -120,7 +122,8 @@ def search(
     )
     _print_search(result, study.name, as_json=as_json)
     if result.was_stopped:
-        _note(f"stopped; go on with: tune-speed search {space} --resume")
+        again = [argument for argument in sys.argv[1:] if argument != "--resume"]
+        _note(f"stopped; go on with: tune-speed {shlex.join(again)} --resume")
         raise typer.Exit(INTERRUPTED)
     if not any(row.rank for board in result.boards for row in board.rows):
         raise typer.Exit(NOT_REACHED)

@@ -101,6 +101,7 @@ def search(
             study_tags=_tags(study, workload_hash),
             search_id=study.space.hash,
         )
+        was_stopped = True
         try:
             tracker.reconcile(ledger.records.values())
             _begin(ledger, study, workload_hash=workload_hash)
@@ -116,8 +117,9 @@ def search(
             observers.append(view)
             with _drawn(view), _sigterm_as_ctrl_c():
                 ray_tuner.run_search(conductor, on_tick=view.tick)
+            was_stopped = not conductor.is_over()
         finally:
-            undelivered = tracker.close(timeout_s=DELIVERY_TIMEOUT_S)
+            undelivered = tracker.close(timeout_s=DELIVERY_TIMEOUT_S, interrupted=was_stopped)
             ray_tuner.disconnect()
         if conductor.failure is not None:
             raise conductor.failure
@@ -128,7 +130,7 @@ def search(
             folder=folder,
             uri=uri,
             undelivered=undelivered,
-            was_stopped=not conductor.is_over(),
+            was_stopped=was_stopped,
         )
 
 

@@ -55,7 +55,8 @@ def fits(tree: Any, built: Any) -> bool:
 
 
 NAMES = st.text("abcxyz_-é 01", min_size=1, max_size=3)
-SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | st.text(max_size=3)
+TEXTS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=3)
+SCALARS = st.none() | st.booleans() | st.integers(-9, 9) | TEXTS
 POSITIVE = st.floats(1e-6, 1e6)
 
 

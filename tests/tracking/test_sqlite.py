@@ -58,7 +58,9 @@ def test_a_stale_log_beside_a_missing_store_is_not_replayed(
     sqlite.check(tmp_path / "mlflow.db", writing=True)
 
 
-@pytest.mark.parametrize("content", [b"not a database at all " * 100, b"SQLite format 3\0" + b"x" * 500])
+@pytest.mark.parametrize(
+    "content", [b"not a database at all " * 100, b"SQLite format 3\0" + b"x" * 500]
+)
 def test_a_file_that_is_no_database_is_refused_at_once(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "mlflow.db").write_bytes(content)
     start_s = time.monotonic()

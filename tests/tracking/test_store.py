@@ -62,7 +62,9 @@ def refusal_of(uri: str, *, timeout_s: float = 10.0) -> tuple[str, float]:
 
 def test_importing_the_package_imports_no_mlflow() -> None:
     code = "import sys, tune_speed.tracking; print({'mlflow', 'torch'} & set(sys.modules))"
-    output = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
     assert output.stdout.strip() == "set()"
 
 
@@ -140,7 +142,9 @@ def test_a_store_without_tables_is_filled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", ["with space", "ünïcode", "plus+and&"])
-def test_odd_folders_hold_store_and_artifacts(tmp_path: Path, folder: str, empty_store: Path) -> None:
+def test_odd_folders_hold_store_and_artifacts(
+    tmp_path: Path, folder: str, empty_store: Path
+) -> None:
     (tmp_path / folder).mkdir()
     shutil.copy(empty_store, tmp_path / folder / "mlflow.db")
     client = open_store(f"sqlite:///{tmp_path / folder / 'mlflow.db'}")
@@ -164,8 +168,8 @@ def test_studies_with_like_names_have_folders_of_their_own(tmp_path: Path) -> No
 
 
 def test_an_experiment_is_found_again(client: Any) -> None:
-    first = store.open_experiment(client, "it's a \"study\"", tags={"k": "1"})
-    assert store.open_experiment(client, "it's a \"study\"", tags={"k": "2"}) == first
+    first = store.open_experiment(client, 'it\'s a "study"', tags={"k": "1"})
+    assert store.open_experiment(client, 'it\'s a "study"', tags={"k": "2"}) == first
     assert client.get_experiment(first).tags["k"] == "2"
 
 

@@ -26,7 +26,10 @@ def records(draw: st.DrawFn) -> TrialRecord:
         for seed in seeds
     )
     record = make_record(runs=runs, params=draw(RECIPES))
-    fields = {"recipe": draw(RECIPES), "environment": draw(st.dictionaries(PLAIN, PLAIN, max_size=4))}
+    fields = {
+        "recipe": draw(RECIPES),
+        "environment": draw(st.dictionaries(PLAIN, PLAIN, max_size=4)),
+    }
     return TrialRecord.model_validate({**record.model_dump(), **fields})
 
 
@@ -41,7 +44,9 @@ def test_a_packed_record_comes_back(record: TrialRecord) -> None:
 
 def test_a_packed_record_keeps_last_evaluation_and_end_of_traceback() -> None:
     evaluations = tuple(make_evaluation(step=i) for i in range(500))
-    run = make_run().model_copy(update={"evaluations": evaluations, "traceback": "x" * 9000 + "END"})
+    run = make_run().model_copy(
+        update={"evaluations": evaluations, "traceback": "x" * 9000 + "END"}
+    )
     tags = schema.pack_record(make_record(runs=(run,)))
     back = schema.unpack_record(tags)
     assert len(tags) == 1 and back is not None

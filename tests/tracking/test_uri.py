@@ -24,7 +24,9 @@ def test_relative_sqlite_paths_become_absolute(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert tracking_uri("sqlite:///runs/m.db?timeout=3") == f"sqlite:///{tmp_path}/runs/m.db?timeout=3"
+    assert (
+        tracking_uri("sqlite:///runs/m.db?timeout=3") == f"sqlite:///{tmp_path}/runs/m.db?timeout=3"
+    )
 
 
 @pytest.mark.parametrize(

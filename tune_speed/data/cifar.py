@@ -98,11 +98,11 @@ def _read(
         _check_folder(folder)
     try:
         with _stall_limit():
-            parts = [kind(folder.parent, train=is_train, download=download) for is_train in (1, 0)]
+            parts = [kind(folder.parent, train=t, download=download) for t in (True, False)]
     except (OSError, RuntimeError, EOFError) as error:
         raise DataError(
-            f"{folder.absolute()} must hold {kind.__name__} as torchvision stores it, but: {error}"
-            f" {'Is the server reachable?' if download else 'Try `--download`.'}"
+            f"{folder.absolute()} must hold {kind.__name__} as torchvision stores it, but:"
+            f" {str(error).rstrip('.')}. {'Is the server reachable?' if download else 'Try `--download`.'}"
         ) from error
     on_progress(NUM_TRAIN + NUM_TEST, NUM_TRAIN + NUM_TEST)
     train, test = (Images(part.data, np.array(part.targets, dtype=np.int64)) for part in parts)

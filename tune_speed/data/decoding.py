@@ -29,6 +29,8 @@ class Encoded(NamedTuple):
 class Part(NamedTuple):
     """The images of one part of a data set."""
 
+    name: str
+    """How to call it in messages."""
     images: Iterable[Encoded]
     size: int
 
@@ -76,7 +78,7 @@ def _decode_part(part: Part, image_size: int | None, report: Callable[[int], Non
         if done % PROGRESS_EVERY == 0:
             report(done)
     if pixels is None:
-        raise DataError("Every part of a data set must hold an image, but one holds none.")
+        raise DataError(f"{part.name} must hold images, but holds none.")
     report(part.size)
     return _Decoded(pixels, is_grey)
 

@@ -125,7 +125,7 @@ def _count(classes: ClassFiles) -> int:
 
 def _encoded(classes: ClassFiles) -> Part:
     files = [path for files in classes.values() for path in files]
-    return Part([Encoded(path, str(path)) for path in files], len(files))
+    return Part(next(iter(classes)), [Encoded(path, str(path)) for path in files], len(files))
 
 
 def _labels(classes: ClassFiles, names: tuple[str, ...]) -> NDArray[np.int64]:

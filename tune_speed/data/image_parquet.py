@@ -13,6 +13,9 @@ from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
 from tune_speed.data.decoding import Encoded, Part, decode_parts
 from tune_speed.errors import DataError
 
+FileLabels = dict[Path, NDArray[np.int64]]
+"""The labels of each file of a part, in its order."""
+
 
 class ImageParquet(DatasetConfig):
     """Encoded images in a column of Parquet files, and their labels in another.
@@ -49,18 +52,19 @@ class ImageParquet(DatasetConfig):
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
         """Returns the image of every row, in the files' order."""
-        parts = self._parts()
-        by_file = [{path: self._labels(path) for path in files} for files in parts]
-        names = self._class_names(by_file[0])
-        for path, file_labels in (item for files in by_file for item in files.items()):
-            parquet_files.check_labels(path, file_labels, len(names))
-        labels = [np.concatenate(list(files.values())) for files in by_file]
+        parts = [{path: self._labels(path) for path in files} for files in self._parts()]
+        names = self._class_names(parts[0])
+        for path, labels in (item for part in parts for item in part.items()):
+            parquet_files.check_labels(path, labels, len(names))
         pixels = decode_parts(
-            [Part(self._images(p), len(n)) for p, n in zip(parts, labels, strict=True)],
+            [self._part(part) for part in parts],
             image_size=self.image_size,
             on_progress=on_progress,
         )
-        train, *test = map(Images, pixels, labels)
+        train, *test = (
+            Images(images, np.concatenate(list(part.values())))
+            for images, part in zip(pixels, parts, strict=True)
+        )
         return DecodedData(train, test[0] if test else None, names)
 
     def _parts(self) -> list[list[Path]]:
@@ -71,18 +75,23 @@ class ImageParquet(DatasetConfig):
     def _labels(self, path: Path) -> NDArray[np.int64]:
         return parquet_files.read_labels(path, self.label_column)
 
-    def _class_names(self, train: dict[Path, NDArray[np.int64]]) -> tuple[str, ...]:
+    def _class_names(self, train: FileLabels) -> tuple[str, ...]:
         names = parquet_files.class_names(next(iter(train)), self.label_column)
         if names is not None:
             return names
         largest = max(int(labels.max(initial=0)) for labels in train.values())
         num_images = sum(map(len, train.values()))
-        if largest >= num_images:
+        if largest >= num_images > 0:
             raise DataError(
                 f"Labels in `{self.train}` must number the classes from 0, but the largest is"
                 f" {largest} with {num_images} images. Is `{self.label_column}` the right column?"
             )
         return tuple(str(label) for label in range(largest + 1))
+
+    def _part(self, labels: FileLabels) -> Part:
+        files = list(labels)
+        name = str(files[0] if len(files) == 1 else files[0].parent)
+        return Part(name, self._images(files), sum(map(len, labels.values())))
 
     def _images(self, files: list[Path]) -> Iterator[Encoded]:
         for path in files:

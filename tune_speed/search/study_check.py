@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 
-from tune_speed.errors import ConfigError, DataError
+from tune_speed.errors import ConfigError, DataError, Problem
 from tune_speed.search.check import config_mistakes, field_mistakes, must_text, name_mistakes
 from tune_speed.search.combinations import combination_mistakes, written_path
 from tune_speed.search.leaf import is_leaf
@@ -103,17 +103,27 @@ def _form_mistakes(tree: Any, found: Found, *, stem: str, check_data: bool) -> I
     if tree.get("study") is None and not re.fullmatch(STUDY_NAME, stem):
         hint = "Give the study a name: `study: NAME`."
         yield Mistake((), f"a file's name must match {STUDY_NAME}", shown(stem), hint)
-    if check_data and _is_right("workload", tree, found):
+    in_data = [m for m in found.get("workload", []) if m.path[1:2] not in _NOT_DATA]
+    if check_data and not in_data and isinstance(tree.get("workload"), Mapping):
         yield from _data_mistakes(tree)
 
 
+_NOT_DATA = {(name,) for name in Workload.model_fields if name not in ("dataset", "split")}
+
+
 def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    data = {
+        name: tree["workload"][name] for name in ("dataset", "split") if name in tree["workload"]
+    }
+    if "dataset" not in data:
+        return
     try:
-        num_train = Workload.model_validate(tree["workload"]).sizes().train
+        # The target does not matter here; the one that was given may be wrong.
+        num_train = Workload.model_validate({**data, "target": {"value": 1.0}}).sizes().train
     except DataError as error:
         yield Mistake(("workload", "dataset"), str(error).rstrip("."))
     except ConfigError as error:
-        for problem in error.problems:
+        for problem in error.problems or [Problem(path="dataset", must=str(error).rstrip("."))]:
             path = ("workload", *problem.path.split("."))
             yield Mistake(path, problem.must, problem.given, problem.hint)
     else:

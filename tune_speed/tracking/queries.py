@@ -163,7 +163,7 @@ def _experiments(client: "MlflowClient", uri: str, study: str | None) -> list[st
         return list(names.values())
     near = did_you_mean(study, names)
     raise ServiceError(
-        f"the study {study!r} must be in {strip_secrets(uri)}, but it is not{near}. It holds"
+        f"the study {study!r} must be in {strip_secrets(uri)}, but it is not{near or '.'} It holds"
         f" {_some(names)}; `tune-speed list studies` lists all."
     )
 
@@ -213,10 +213,9 @@ def _not_one(
         )
     finished = list(islice(runs_with(client, experiments, {}, also=HAS_RECORD), NUM_SUGGESTIONS))
     there = f"The latest there are {', '.join(map(_label, finished))}" if finished else ""
-    names = [*(run.info.run_id for run in finished), *(_name_of(run) for run in finished)]
     return (
         f"{trial!r} must be the id of a trial's run (or its first {MIN_RUN_ID_PREFIX} digits or"
-        f" more), or study/trial, but there is no such trial{did_you_mean(trial, names)}."
+        f" more), or study/trial, but there is no such trial."
         f" {there or 'No trial has finished there yet'}."
     )
 

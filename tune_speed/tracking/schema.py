@@ -19,6 +19,7 @@ relative time axis then shows training seconds, and sending a point twice change
 several runs of one record (seeds), each has its metrics under `<name>/seed_<seed>`.
 """
 
+import getpass
 import json
 import re
 from collections.abc import Collection, Mapping
@@ -168,6 +169,15 @@ def study_tag_entries(study: str, tags: Mapping[str, str]) -> dict[str, str]:
     """Returns the tags that all runs of a study share; names get the prefix `tune_speed.`."""
     named = {f"{PREFIX}{safe_key(name)}": value for name, value in tags.items()}
     return _tags({**named, STUDY: study})
+
+
+def user_tags() -> dict[str, str]:
+    """Returns who runs the search, as MLflow's pages show it."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError, ImportError):  # A container may know no user names.
+        user = "unknown"
+    return {"mlflow.user": user, "mlflow.source.name": "tune-speed"}
 
 
 def start_tags(trial_id: str, *, kind: str) -> dict[str, str]:

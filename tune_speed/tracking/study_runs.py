@@ -73,12 +73,13 @@ class StudyRuns:
         Raises: ServiceError or StorageError, as `store.open_experiment` does.
         """
         shared = schema.study_tag_entries(study, tags)
-        named = {**shared, schema.KIND: schema.STUDY_KIND}
-        experiment_id = open_experiment(client, study, tags=named)
+        run_tags = {**shared, **schema.user_tags()}
+        experiment_tags = {**shared, schema.KIND: schema.STUDY_KIND}
+        experiment_id = open_experiment(client, study, tags=experiment_tags)
         with errors_of(client.tracking_uri):
-            own = {**shared, schema.KIND: schema.SEARCH, schema.SEARCH_ID: search_id}
+            own = {**run_tags, schema.KIND: schema.SEARCH, schema.SEARCH_ID: search_id}
             parent_id = _open_parent(client, experiment_id, name=study, tags=own)
-        return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=shared)
+        return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
 
     def known(self) -> Mapping[Key, RunRef]:
         """Returns the runs of all trials; asks the server the first time and after `forget`."""

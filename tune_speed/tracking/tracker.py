@@ -137,13 +137,14 @@ class Tracker:
 
     def _work(self) -> None:
         while not self._is_over():
+            is_last = self._closing.is_set()  # Asked first: events from before `close` are then here.
             self._gather()
-            if self._closing.is_set():
+            if is_last:
                 self._interrupt_rest()
                 latest = time.monotonic() + LONGEST_PAUSE_WHEN_CLOSING_S
                 self._retry_at = min(self._retry_at, latest)
             if time.monotonic() >= self._retry_at:
-                self._deliver()
+                self._deliver(is_last=is_last)
 
     def _is_over(self) -> bool:
         is_late = time.monotonic() >= self._deadline
@@ -212,13 +213,13 @@ class Tracker:
         params = schema.param_entries(record.recipe, record.params)
         return Outbox(key, start_ms, params, record=record)
 
-    def _deliver(self) -> None:
+    def _deliver(self, *, is_last: bool) -> None:
         """Delivers all that is due; after an error, the rest waits for the next time."""
         try:
             self._reconcile()
             for trial_id in [t for t, outbox in self._outboxes.items() if outbox.is_due]:
                 self._deliver_trial(trial_id)
-            self._deliver_summary()
+            self._deliver_summary(is_last=is_last)
         except Exception as error:
             self._pause(error)
         else:
@@ -270,21 +271,21 @@ class Tracker:
                 self._runs.end(ref, "KILLED")
         self._ledger = None
 
-    def _deliver_summary(self) -> None:
+    def _deliver_summary(self, *, is_last: bool) -> None:
         try:
             if self._summary.is_new:
                 now = datetime.now(UTC)
                 points, tags = self._summary.points(now=now), self._summary.tags(now=now)
                 self._runs.write_parent(points=points, tags=tags)
                 self._summary.is_new = False
-            if self._closing.is_set():
+            if is_last:
                 self._runs.end_parent(self._last_status)
         except Exception as error:
             if not is_permanent(error):
                 raise
             _log.warning("the search's run %s cannot be written: %s", self.run_id, error)
             self._summary.is_new = False
-        if self._closing.is_set():
+        if is_last:
             self._analyze()
             self._has_ended = True
 

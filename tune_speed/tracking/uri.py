@@ -45,7 +45,7 @@ def store_kind(uri: str, *, source: str = "the tracking URI") -> str:
     near = did_you_mean(scheme, known) if scheme else ""
     raise ConfigError(
         f"{source} must begin with one of {', '.join(f'{name}://' for name in known)}, but got"
-        f" {strip_secrets(uri)!r}{near}. For a file: sqlite:////absolute/path/mlflow.db."
+        f" {strip_secrets(uri)!r}{near or '.'} For a file: sqlite:////absolute/path/mlflow.db."
     )
 
 

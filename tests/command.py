@@ -1,0 +1,97 @@
+"""The installed command, run as a user runs it."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+TUNE_SPEED = str(Path(sys.executable).parent / "tune-speed")
+
+TINY_STUDY = """
+study: tiny
+workload:
+  dataset: {name: digits}
+  target: {metric: accuracy, value: 0.8}
+  max_train_s: 30
+  split: {validation_frac: 0.2, train_samples: 300, validation_samples: 100}
+recipe:
+  model: resnet20
+  optimizer: {sgd: {lr: {low: 0.02, high: 0.4, log: true}}}
+  lr_schedule: one_cycle
+  epochs: {low: 1, high: 10}
+  batch_size: {choices: [25, 50]}
+search: {trials: 6, concurrent: 2, sampler: random, seed: 1}
+"""
+
+
+class Done(NamedTuple):
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.out)
+
+
+def environment(folder: Path) -> dict[str, str]:
+    """Returns the environment in which a command keeps everything in `folder`."""
+    own = {k: v for k, v in os.environ.items() if not k.startswith(("TUNE_SPEED", "MLFLOW", "RAY"))}
+    cache = os.environ["TUNE_SPEED_CACHE"]
+    return {**own, "TUNE_SPEED_CACHE": cache, "OMP_NUM_THREADS": "1", "PWD": str(folder)}
+
+
+def run(*arguments: str, folder: Path, timeout_s: float = 300, **variables: str) -> Done:
+    """Runs `tune-speed` with these arguments in `folder` and waits for its end."""
+    done = subprocess.run(
+        [TUNE_SPEED, *arguments],
+        cwd=folder,
+        env={**environment(folder), **variables},
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout, done.stderr)
+
+
+def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
+    """Starts `tune-speed` in a process group of its own, as a shell does."""
+    return subprocess.Popen(
+        [TUNE_SPEED, *arguments],
+        cwd=folder,
+        env=environment(folder),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ledger(folder: Path, study: str = "tiny") -> list[dict[str, Any]]:
+    """Returns the events of a study's ledger, without a line that is being written."""
+    path = folder / "tune_speed_studies" / study / "ledger.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def finished(folder: Path, study: str = "tiny") -> list[dict[str, Any]]:
+    """Returns the records of a study's ledger."""
+    return [event["record"] for event in ledger(folder, study) if event["event"] == "finished"]
+
+
+def mlflow_runs(folder: Path) -> list[tuple[str, str]]:
+    """Returns name and status of every MLflow run but the searches' own, read from the database."""
+    import sqlite3
+    from contextlib import closing
+
+    query = (
+        "select r.name, r.status from runs r join tags t on r.run_uuid = t.run_uuid"
+        " where t.key = 'mlflow.parentRunId' and r.lifecycle_stage = 'active' order by r.name"
+    )
+    with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
+        return list(connection.execute(query))

@@ -1,0 +1,66 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from tune_speed.data.augment import Augmentation, Draws, draw
+from tune_speed.errors import ConfigError
+
+SET = {"num_samples": 4000, "height": 6, "width": 10}
+
+
+def epochs(config: Augmentation, count: int, seed: int = 0) -> list[Draws]:
+    return [draw(config, **SET, seed=seed, epoch=epoch) for epoch in range(count)]
+
+
+def test_nothing_is_drawn_for_what_is_off() -> None:
+    assert not any(values.any() for values in epochs(Augmentation(), 1)[0])
+
+
+def test_alternating_flip_shows_each_image_both_ways_in_two_epochs() -> None:
+    flips = [draws.is_flipped for draws in epochs(Augmentation(flip="alternating"), 4)]
+    for before, after in itertools.pairwise(flips):
+        assert (before + after == 1).all()
+    assert 1900 < flips[0].sum() < 2100  # 3 standard deviations
+
+
+def test_random_flips_are_independent_between_epochs() -> None:
+    flips = np.stack([draws.is_flipped for draws in epochs(Augmentation(flip="random"), 3)])
+    for first, second in itertools.combinations(flips, 2):
+        assert 1900 < (first == second).sum() < 2100
+
+
+def test_every_window_and_every_square_comes_up() -> None:
+    draws = epochs(Augmentation(pad=2, cutout=3), 1)[0]
+    assert set(zip(draws.shift_y, draws.shift_x, strict=True)) == set(
+        itertools.product(range(5), range(5))
+    )
+    assert set(zip(draws.corner_y, draws.corner_x, strict=True)) == set(
+        itertools.product(range(4), range(8))
+    )
+
+
+def test_draws_change_with_epoch_and_seed_and_with_nothing_else() -> None:
+    config = Augmentation(pad=2, flip="random", cutout=3)
+    first, second = epochs(config, 2)
+    for values, later, again, other in zip(
+        first, second, epochs(config, 1)[0], epochs(config, 1, seed=1)[0], strict=True
+    ):
+        assert (values == again).all()
+        assert (values != later).any() and (values != other).any()
+
+
+def test_kinds_of_draws_are_independent() -> None:
+    draws = epochs(Augmentation(pad=2, flip="random", cutout=3), 1)[0]
+    correlations = np.corrcoef(np.stack(draws)) - np.eye(5)
+    assert abs(correlations).max() < 4 / np.sqrt(4000)
+
+
+def test_settings_too_large_for_the_images_are_refused_together() -> None:
+    with pytest.raises(ConfigError) as caught:
+        Augmentation(pad=6, cutout=7).check(height=6, width=10)
+    assert [str(problem) for problem in caught.value.problems] == [
+        "augmentation.pad: must be at most 5 for images of 6x10 pixels, but got 6.",
+        "augmentation.cutout: must be at most 6 for images of 6x10 pixels, but got 7.",
+    ]
+    Augmentation(pad=5, cutout=6).check(height=6, width=10)

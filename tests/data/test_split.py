@@ -1,0 +1,152 @@
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tune_speed.data.base import Images
+from tune_speed.data.cache import PreparedData
+from tune_speed.data.split import (
+    SplitConfig,
+    channel_statistics,
+    make_splits,
+    quotas,
+    split_sizes,
+)
+from tune_speed.errors import ConfigError, DataError
+
+MakeData = Callable[..., PreparedData]
+
+
+def numbered(num_images: int, num_classes: int, num_test: int | None = None) -> PreparedData:
+    """Returns data of single pixels from which each image's number can be read."""
+    numbers = np.arange(num_images)
+    pixels = np.stack([numbers % 256, numbers // 256 * 16 + numbers % 16, numbers % 7], axis=1)
+    train = Images(pixels.astype(np.uint8).reshape(-1, 1, 1, 3), numbers % num_classes)
+    test = None if num_test is None else Images(train.pixels[:num_test], train.labels[:num_test])
+    return PreparedData(train, test, tuple(map(str, range(num_classes))), "cafe")
+
+
+def numbers_of(images: Images) -> list[int]:
+    pixels = images.pixels.reshape(-1, 3).astype(int)
+    return [int(number) for number in pixels[:, 0] + 256 * (pixels[:, 1] // 16)]
+
+
+def test_parts_are_disjoint_and_whole() -> None:
+    splits = make_splits(numbered(1000, 10), SplitConfig())
+    parts = [numbers_of(part) for part in splits[:3]]
+    assert sorted(sum(parts, [])) == list(range(1000))
+    assert [len(part) for part in parts] == [720, 80, 200]
+
+
+def test_labels_stay_with_their_images() -> None:
+    for part in make_splits(numbered(1000, 10), SplitConfig())[:3]:
+        assert part.labels.tolist() == [number % 10 for number in numbers_of(part)]
+
+
+def test_each_class_keeps_its_share_to_within_one(make_data: MakeData) -> None:
+    counts = np.array([500, 301, 77, 40, 13])
+    splits = make_splits(make_data(counts), SplitConfig(validation_frac=0.3, test_frac=0.15))
+    share_left = counts.astype(float)
+    for part, fraction in ((splits.test, 0.15), (splits.validation, 0.3)):
+        taken = np.bincount(part.labels, minlength=5)
+        assert (abs(taken - fraction * share_left) < 1).all()
+        share_left -= taken
+
+
+def test_a_test_part_that_is_brought_is_kept(make_data: MakeData) -> None:
+    data = make_data([50, 50], num_test=20)
+    splits = make_splits(data, SplitConfig())
+    assert splits.test is data.test
+    assert len(splits.train.labels) == 90 and len(splits.validation.labels) == 10
+
+
+def test_the_cut_is_the_same_for_ever() -> None:
+    splits = make_splits(numbered(300, 3), SplitConfig(seed=5))
+    assert splits.split_hash == "acc5171cc314aa7c"
+    assert numbers_of(splits.validation)[:8] == [12, 14, 19, 31, 41, 47, 60, 71]
+
+
+def test_hash_follows_seed_data_and_sizes() -> None:
+    data = numbered(300, 3)
+    configs = [SplitConfig(), SplitConfig(seed=1), SplitConfig(train_samples=30)]
+    hashes = {make_splits(data, config).split_hash for config in configs}
+    hashes.add(make_splits(data._replace(data_hash="beef"), SplitConfig()).split_hash)
+    assert len(hashes) == 4
+    assert make_splits(data, SplitConfig()).split_hash in hashes
+
+
+def test_subsets_are_drawn_from_their_parts_in_proportion() -> None:
+    data = numbered(1000, 10, num_test=10)
+    whole = make_splits(data, SplitConfig(seed=2))
+    some = make_splits(data, SplitConfig(seed=2, train_samples=50, validation_samples=20))
+    assert set(numbers_of(some.train)) < set(numbers_of(whole.train))
+    assert set(numbers_of(some.validation)) < set(numbers_of(whole.validation))
+    assert np.bincount(some.train.labels).tolist() == [5] * 10
+    assert np.bincount(some.validation.labels).tolist() == [2] * 10
+
+
+@given(
+    num_train=st.integers(40, 400),
+    brings_test=st.booleans(),
+    validation_frac=st.floats(0.05, 0.5),
+    test_frac=st.floats(0.05, 0.5),
+    num_classes=st.integers(1, 4),
+)
+def test_sizes_known_before_decoding_are_the_sizes_made(
+    num_train: int, brings_test: bool, validation_frac: float, test_frac: float, num_classes: int
+) -> None:
+    data = numbered(num_train, num_classes, num_test=7 if brings_test else None)
+    split = SplitConfig(validation_frac=validation_frac, test_frac=test_frac)
+    sizes = split_sizes(num_train, 7 if brings_test else None, split)
+    assert sizes == tuple(len(part.labels) for part in make_splits(data, split)[:3])
+    assert sizes.train + sizes.validation + sizes.test == num_train + 7 * brings_test
+
+
+def test_sizes_of_cifar10_are_45k_and_5k() -> None:
+    assert split_sizes(50_000, 10_000, SplitConfig()) == (45_000, 5_000, 10_000)
+    assert split_sizes(50_000, 10_000, SplitConfig(train_samples=64)).train == 64
+
+
+@pytest.mark.parametrize("field", ["train_samples", "validation_samples"])
+def test_subset_larger_than_its_part_is_refused(field: str) -> None:
+    with pytest.raises(ConfigError, match=rf"split\.{field}: must be at most (45000|5000).* 45001"):
+        split_sizes(50_000, 10_000, SplitConfig(**{field: 45_001}))
+
+
+def test_part_without_an_image_is_refused() -> None:
+    with pytest.raises(ConfigError, match="one image for the validation part .*=0.001"):
+        split_sizes(100, 10, SplitConfig(validation_frac=0.001))
+
+
+def test_class_without_training_image_is_named(make_data: MakeData) -> None:
+    with pytest.raises(DataError, match="class `2` has none of its 1 there .train_samples=4"):
+        make_splits(make_data([50, 50, 1], num_test=3), SplitConfig(train_samples=4))
+
+
+@given(st.lists(st.integers(0, 60), min_size=1, max_size=8).filter(any), st.floats(0, 1))
+def test_quotas_sum_up_and_keep_shares_to_within_one(counts: list[int], share: float) -> None:
+    total = int(share * sum(counts))
+    taken = quotas(np.array(counts), total)
+    assert taken.sum() == total
+    assert (taken <= counts).all() and (taken >= 0).all()
+    assert (abs(taken - np.array(counts) * total / sum(counts)) < 1).all()
+
+
+def test_quotas_leave_small_classes_their_last_image() -> None:
+    assert quotas(np.array([1, 12, 12]), 13).tolist() == [0, 7, 6]
+
+
+def test_statistics_are_those_of_the_training_part(make_data: MakeData) -> None:
+    splits = make_splits(make_data([150, 171], size=5), SplitConfig())
+    exact = splits.train.pixels.astype(np.longdouble) / 255
+    assert np.allclose(splits.mean, exact.mean(axis=(0, 1, 2)).astype(float), rtol=1e-15)
+    assert np.allclose(splits.std, exact.std(axis=(0, 1, 2)).astype(float), rtol=1e-14)
+
+
+def test_channel_that_never_varies_is_refused(random_pixels: Callable[..., np.ndarray]) -> None:
+    pixels = random_pixels(5, 4, 4, 3)
+    pixels[..., 1] = 9
+    with pytest.raises(DataError, match="channel 1 is 9 in each pixel"):
+        channel_statistics(pixels)

@@ -1,0 +1,227 @@
+"""`tune-speed search` as a user runs it: real Ray, real MLflow, real trainings of a second."""
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from command import TINY_STUDY, finished, ledger, mlflow_runs, run, start
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Path:
+    """A folder in which the tiny study was searched to its end."""
+    os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
+    folder = tmp_path_factory.mktemp("searched")
+    (folder / "tiny.yaml").write_text(TINY_STUDY)
+    done = run("search", "tiny.yaml", folder=folder)
+    (folder / "out").write_text(done.out)
+    (folder / "err").write_text(done.err)
+    assert done.code == 0, done.err
+    return folder
+
+
+def wait_for(condition: Callable[[], object], *, process: subprocess.Popen[str]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def write_study(folder: Path, **changes: str) -> str:
+    text = TINY_STUDY
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    (folder / "tiny.yaml").write_text(text)
+    return "tiny.yaml"
+
+
+def test_search_ends_with_a_leaderboard_and_where_to_go_from_there(searched: Path) -> None:
+    out = (searched / "out").read_text()
+    assert "accuracy ≥ 0.8" in out
+    assert "tiny/t000" in out
+    assert "6 trials: " in out
+    assert f"results:  {searched}/tune_speed_studies/tiny" in out
+    assert "tune-speed best --study tiny --export best.yaml && tune-speed train best.yaml" in out
+    assert f"mlflow ui --backend-store-uri sqlite:///{searched}/mlflow.db" in out
+
+
+def test_progress_goes_to_stderr_with_a_line_a_trial(searched: Path) -> None:
+    lines = (searched / "err").read_text().splitlines()
+    assert [line[:5] for line in sorted(lines) if line.startswith("t0")] == [
+        f"t000{i}" for i in range(6)
+    ]
+
+
+def test_each_trial_is_in_mlflow_once_and_ended(searched: Path) -> None:
+    assert mlflow_runs(searched) == [(f"t000{i}", "FINISHED") for i in range(6)]
+
+
+def test_some_trials_meet_the_target_and_some_miss(searched: Path) -> None:
+    assert {record["status"] for record in finished(searched)} == {"reached", "missed"}
+
+
+def test_trial_processes_are_reused(searched: Path) -> None:
+    """Six trials run in two processes: only a process's first trial grows from nothing."""
+    setups = sorted(r["runs"][0]["clocks"]["setup_s"] for r in finished(searched))
+    assert setups[3] < 1.0
+
+
+def test_exported_winner_trains_to_the_same_accuracy(searched: Path) -> None:
+    best = run("best", "--study", "tiny", "--export", "best.yaml", "--json", folder=searched)
+    row = best.json[0]["rows"][0]
+    trained = run("train", "best.yaml", "--json", folder=searched)
+    again = trained.json["runs"][0]["evaluations"][-1]
+    assert again["accuracy"] == row["final_metric"]
+    record = next(r for r in finished(searched) if r["trial_id"] == row["trial_id"])
+    assert again["loss"] == record["runs"][0]["evaluations"][-1]["loss"]
+
+
+def test_run_id_trains_like_the_file(searched: Path) -> None:
+    row = run("best", "--json", folder=searched).json[0]["rows"][0]
+    trained = run("train", row["run_id"], "--json", folder=searched)
+    assert trained.json["runs"][0]["evaluations"][-1]["accuracy"] == row["final_metric"]
+
+
+@pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
+def test_leaderboard_in_each_format_names_the_winner(searched: Path, form: str) -> None:
+    winner = run("best", "--json", folder=searched).json[0]["rows"][0]["trial_id"]
+    done = run("leaderboard", "--study", "tiny", "--format", form, folder=searched)
+    assert done.code == 0
+    assert winner in done.out
+
+
+def test_filters_that_match_nothing_say_so(searched: Path) -> None:
+    done = run("best", "--device", "H200", folder=searched)
+    assert (done.code, "No trial met its target yet" in done.out) == (1, True)
+
+
+def test_show_tells_recipe_curve_and_clocks(searched: Path) -> None:
+    done = run("show", "tiny/t0003", folder=searched)
+    assert done.code == 0
+    for part in ("train_s", "macro_f1", "resnet20", "peak memory", "torch="):
+        assert part in done.out
+
+
+def test_existing_study_needs_resume(searched: Path) -> None:
+    done = run("search", "tiny.yaml", folder=searched)
+    assert done.code == 2
+    assert "study tiny exists, with 6 finished trials" in done.err
+    assert "--resume" in done.err
+
+
+def test_study_with_another_space_is_refused(searched: Path) -> None:
+    done = run("search", "tiny.yaml", "--resume", "--set", "epochs=3", folder=searched)
+    assert done.code == 2
+    assert "study tiny must keep its search space" in done.err
+
+
+def test_resume_with_more_trials_runs_only_the_new_ones(searched: Path) -> None:
+    before = finished(searched)
+    done = run("search", "tiny.yaml", "--resume", "--trials", "8", "--json", folder=searched)
+    assert done.code == 0, done.err
+    after = finished(searched)
+    assert after[:6] == before
+    assert [record["trial_id"] for record in after[6:]] in (
+        ["t0006", "t0007"],
+        ["t0007", "t0006"],
+    )
+    assert sum(done.json["trials"].values()) == 8
+    assert mlflow_runs(searched) == [(f"t000{i}", "FINISHED") for i in range(8)]
+
+
+def test_killed_driver_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
+    study = write_study(tmp_path, **{"trials: 6": "trials: 8"})
+    process = start("search", study, folder=tmp_path)
+    wait_for(lambda: len(finished(tmp_path)) >= 3, process=process)
+    process.kill()
+    process.communicate()
+    before = {r["trial_id"]: r for r in finished(tmp_path)}
+    written = {path.stem for path in (tmp_path / "tune_speed_studies/tiny/trials").glob("*.json")}
+    done = run("search", study, "--resume", folder=tmp_path)
+    assert done.code in (0, 1), done.err
+    after = {r["trial_id"]: r for r in finished(tmp_path)}
+    assert len(finished(tmp_path)) == len(after) == 8
+    assert {trial_id: after[trial_id] for trial_id in before} == before
+    proposals = [e["trial_id"] for e in ledger(tmp_path) if e["event"] == "proposed"]
+    assert all(proposals.count(trial_id) == 1 for trial_id in set(before) | written)
+    assert mlflow_runs(tmp_path) == [(f"t000{i}", "FINISHED") for i in range(8)]
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_ctrl_c_stops_cleanly_and_keeps_finished_trials(tmp_path: Path, sent: int) -> None:
+    study = write_study(tmp_path, **{"trials: 6": "trials: 200", "high: 10}": "high: 40}"})
+    process = start("search", study, folder=tmp_path)
+    wait_for(lambda: len(finished(tmp_path)) >= 2, process=process)
+    children = psutil.Process(process.pid).children(recursive=True)
+    process.send_signal(sent)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"{len(finished(tmp_path))} trials: " in out
+    assert "tune-speed search tiny.yaml --resume" in err
+    assert "Traceback" not in err
+    statuses = {status for _, status in mlflow_runs(tmp_path)}
+    assert statuses <= {"FINISHED", "KILLED"}
+    _, alive = psutil.wait_procs(children, timeout=20)
+    assert alive == []
+
+
+def test_time_budget_ends_the_search_and_leaves_nothing_running(tmp_path: Path) -> None:
+    study = write_study(tmp_path, **{"trials: 6": "trials: 1000"})
+    done = run("search", study, "--time-budget", "8s", "--json", folder=tmp_path)
+    assert done.code in (0, 1), done.err
+    assert 0 < len(finished(tmp_path)) < 100
+    ended = [e["event"] for e in ledger(tmp_path) if e["event"] in ("finished", "interrupted")]
+    proposed = [e for e in ledger(tmp_path) if e["event"] == "proposed"]
+    assert len(ended) == len(proposed)
+    assert {status for _, status in mlflow_runs(tmp_path)} <= {"FINISHED", "KILLED"}
+
+
+def test_killed_trial_process_costs_no_trial(tmp_path: Path) -> None:
+    study = write_study(tmp_path, **{"high: 10}": "high: 40}"})
+    process = start("search", study, folder=tmp_path)
+    wait_for(lambda: len(finished(tmp_path)) >= 1, process=process)
+    trials = [
+        child
+        for child in psutil.Process(process.pid).children(recursive=True)
+        if "TrialProcess" in " ".join(child.cmdline())
+    ]
+    assert trials
+    trials[0].kill()
+    _, err = process.communicate(timeout=240)
+    assert process.returncode in (0, 1), err
+    records = finished(tmp_path)
+    assert sorted(r["trial_id"] for r in records) == [f"t000{i}" for i in range(6)]
+    assert {r["status"] for r in records} <= {"reached", "missed"}
+    assert mlflow_runs(tmp_path) == [(f"t000{i}", "FINISHED") for i in range(6)]
+
+
+def test_crashed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
+    text = TINY_STUDY.replace(
+        "model: resnet20",
+        "model: {choices: {resnet20: {}, torchvision: {name: alexnet}}}",
+    )
+    text = text.replace("lr: {low: 0.02, high: 0.4, log: true}", "lr: {choices: [0.1, 1.0e+30]}")
+    text = text.replace("epochs: {low: 1, high: 10}", "epochs: 4")
+    text = text.replace("batch_size: {choices: [25, 50]}", "batch_size: 50")
+    (tmp_path / "tiny.yaml").write_text(text.replace("sampler: random", "sampler: grid"))
+    done = run("search", "tiny.yaml", folder=tmp_path)
+    assert "Traceback" not in done.err
+    by_model = {(tuple(r["recipe"]["model"])[0], r["params"]["optimizer.sgd.lr"]): r for r in finished(tmp_path)}
+    assert len(by_model) == 4
+    for lr in (0.1, 1e30):
+        crashed = by_model["torchvision", lr]
+        assert crashed["status"] == "failed"
+        assert "Traceback" in crashed["runs"][0]["traceback"]
+    diverged = by_model["resnet20", 1e30]
+    assert diverged["status"] == "diverged"
+    assert "loss is not finite" in diverged["runs"][0]["stop_reason"]
+    assert by_model["resnet20", 0.1]["status"] in ("reached", "missed")
+    assert {status for _, status in mlflow_runs(tmp_path)} == {"FINISHED", "FAILED"}

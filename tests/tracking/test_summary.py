@@ -1,0 +1,34 @@
+from datetime import UTC, datetime, timedelta, timezone
+
+from making import make_record
+
+from tune_speed.records import Status
+from tune_speed.tracking.summary import Summary
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def test_counts_by_status_and_knows_the_fastest() -> None:
+    summary = Summary()
+    for i, (status, time_s) in enumerate(
+        [("missed", 1), ("reached", 5), ("reached", 3), ("oom", 1)]
+    ):
+        summary.add(make_record(f"t{i:04d}", Status(status), time_s=time_s))
+    values = {p.key: p.value for p in summary.points(now=NOON)}
+    assert values["trials"] == 4 and values["trials_reached"] == 2 and values["trials_failed"] == 0
+    assert values["best_time_to_target_s"] == 3
+    assert summary.tags(now=NOON)["tune_speed.best_trial"] == "t0002"
+
+
+def test_a_trial_counts_once() -> None:
+    summary = Summary()
+    for _ in range(2):
+        summary.add(make_record("t0000", Status.MISSED))
+    values = {p.key: p.value for p in summary.points(now=NOON)}
+    assert values["trials"] == 1 and "best_time_to_target_s" not in values
+    assert "tune_speed.best_trial" not in summary.tags(now=NOON)
+
+
+def test_times_are_in_utc() -> None:
+    there = NOON.astimezone(timezone(timedelta(hours=5)))
+    assert Summary().tags(now=there)["tune_speed.updated_at"] == "2026-01-01T12:00:00+00:00"
