@@ -145,7 +145,7 @@ def train(
     """
     from tune_speed.rerun import load_rerun, summarise, train_seeds
 
-    file = load_rerun(recipe, overrides=set_ or [])
+    file = load_rerun(recipe, overrides=set_ or [], check_data=not download)
     record = train_seeds(
         file,
         seeds=seeds,

@@ -39,7 +39,8 @@ class Problem:
     def __str__(self) -> str:
         place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
         text = f"{self.path}: {self.must}" if self.path else self.must
-        text += f", but got {self.given}." if self.given is not None else "."
+        text += f", but got {self.given}" if self.given is not None else ""
+        text += "" if text.endswith("?") else "."
         text += f" {self.hint}" if self.hint else ""
         return f"{place}: {text}" if place else text
 

@@ -21,19 +21,20 @@ from tune_speed.trial import Allotment, TrialSpec
 _RUN_ID = re.compile(r"[0-9a-f]{32}|[\w.-]+/t\d{4,}")
 
 
-def load_rerun(source: str, *, overrides: Sequence[str]) -> RecipeFile:
+def load_rerun(source: str, *, overrides: Sequence[str], check_data: bool) -> RecipeFile:
     """Returns the recipe of a file, or that of a trial named by MLflow run id or STUDY/TRIAL.
 
-    MLflow is looked at only where `source` is no file and reads like such a name.
+    MLflow is looked at only where `source` is no file and reads like such a name. With
+    `check_data` False the data set may still have to be downloaded.
     """
     if Path(source).exists() or not _RUN_ID.fullmatch(source):
-        return load_recipe(source, overrides=overrides)
+        return load_recipe(source, overrides=overrides, check_data=check_data)
     from tune_speed.tracking.queries import find_trial
     from tune_speed.tracking.uri import tracking_uri
 
     tracked = find_trial(tracking_uri(), source)
     text = recipe_yaml(tracked.record, run_id=tracked.run_id)
-    return parse_recipe(text, file=f"run {source}", overrides=overrides)
+    return parse_recipe(text, file=f"run {source}", overrides=overrides, check_data=check_data)
 
 
 def train_seeds(

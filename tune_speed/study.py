@@ -20,6 +20,7 @@ from tune_speed.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.study_file import StudyFile
+from tune_speed.source import dump_yaml
 from tune_speed.tracking.store import open_store
 from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import tracking_uri
@@ -196,7 +197,7 @@ def _begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> None:
             "tune_speed": __version__,
         }
     )
-    (ledger.folder / "study.yaml").write_text(study.text)
+    (ledger.folder / "study.yaml").write_text(dump_yaml(study.tree))
 
 
 def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:

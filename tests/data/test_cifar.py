@@ -101,5 +101,5 @@ def test_unreachable_server_is_an_error_of_ours(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(CIFAR100, "url", "http://127.0.0.1:9/nothing")
-    with pytest.raises(DataError, match="refused.* Is the server reachable?"):
+    with pytest.raises(DataError, match=r"refused.* Is the server reachable?"):
         prepare(Cifar100(root=str(tmp_path)), cache_dir=tmp_path / "cache", download=True)

@@ -102,20 +102,20 @@ def test_wrong_label_is_named(
 
 def test_label_beyond_the_named_classes_is_refused(tmp_path: Path, images: list[bytes]) -> None:
     path = write_parquet(tmp_path / "a.parquet", images[:4], [0, 1, 2, 0], names=["cat", "dog"])
-    with pytest.raises(DataError, match="0 to 1, but row 2 of .* has 2"):
+    with pytest.raises(DataError, match=r"0 to 1, but row 2 of .* has 2"):
         decode(ImageParquet(train=str(path)))
 
 
 def test_test_label_that_training_lacks_is_refused(tmp_path: Path, images: list[bytes]) -> None:
     train = write_parquet(tmp_path / "a.parquet", images[:4], [0, 1, 1, 0])
     test = write_parquet(tmp_path / "b.parquet", images[4:6], [0, 2])
-    with pytest.raises(DataError, match="0 to 1, but row 1 of .*b.parquet has 2"):
+    with pytest.raises(DataError, match=r"0 to 1, but row 1 of .*b.parquet has 2"):
         decode(ImageParquet(train=str(train), test=str(test)))
 
 
 def test_labels_that_are_no_integers_are_refused(tmp_path: Path, images: list[bytes]) -> None:
     path = write_parquet(tmp_path / "a.parquet", images[:2], ["cat", "dog"], label_type=pa.string())
-    with pytest.raises(DataError, match="`label` .* must hold integers, but holds string"):
+    with pytest.raises(DataError, match=r"`label` .* must hold integers, but holds string"):
         decode(ImageParquet(train=str(path)))
 
 

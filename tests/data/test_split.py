@@ -36,7 +36,7 @@ def numbers_of(images: Images) -> list[int]:
 def test_parts_are_disjoint_and_whole() -> None:
     splits = make_splits(numbered(1000, 10), SplitConfig())
     parts = [numbers_of(part) for part in splits[:3]]
-    assert sorted(sum(parts, [])) == list(range(1000))
+    assert sorted(number for part in parts for number in part) == list(range(1000))
     assert [len(part) for part in parts] == [720, 80, 200]
 
 
@@ -116,12 +116,12 @@ def test_subset_larger_than_its_part_is_refused(field: str) -> None:
 
 
 def test_part_without_an_image_is_refused() -> None:
-    with pytest.raises(ConfigError, match="one image for the validation part .*=0.001"):
+    with pytest.raises(ConfigError, match=r"one image for the validation part .*=0.001"):
         split_sizes(100, 10, SplitConfig(validation_frac=0.001))
 
 
 def test_class_without_training_image_is_named(make_data: MakeData) -> None:
-    with pytest.raises(DataError, match="class `2` has none of its 1 there .train_samples=4"):
+    with pytest.raises(DataError, match=r"class `2` has none of its 1 there .train_samples=4"):
         make_splits(make_data([50, 50, 1], num_test=3), SplitConfig(train_samples=4))
 
 

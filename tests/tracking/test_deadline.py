@@ -19,7 +19,7 @@ def test_none_is_a_result() -> None:
 def test_waits_no_longer_than_asked() -> None:
     never = threading.Event()
     start = time.monotonic()
-    with pytest.raises(TimeoutError, match="0.1 s"):
+    with pytest.raises(TimeoutError, match=r"0\.1 s"):
         within(0.1, never.wait)
     assert time.monotonic() - start < 2
     never.set()

@@ -1,4 +1,4 @@
-"""One store, several real processes: reading while a study is written, and drivers that are killed."""
+"""One store, several real processes: readers, writers, and drivers that are killed."""
 
 import os
 import signal

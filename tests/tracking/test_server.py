@@ -77,7 +77,7 @@ class Server:
 
 @contextmanager
 def losing_answers(uri: str) -> Iterator[tuple[str, list[str]]]:
-    """A proxy that passes everything on, and loses the first answer of each endpoint not in `lost`."""
+    """A proxy that passes all on, and loses the first answer of each endpoint not in `lost`."""
     lost: list[str] = []
 
     class Proxy(BaseHTTPRequestHandler):
@@ -188,7 +188,7 @@ def test_what_a_dead_server_missed_is_delivered_on_resuming(server: Server) -> N
     tracker = Tracker(client, study="resumed", study_tags={})
     run_trial(tracker, "t0000")
     tracker.trial_started(trial_id="t0001", params={}, recipe={"batch_size": 32})
-    while not len(client.search_runs([tracker.experiment_id])) == 3:
+    while len(client.search_runs([tracker.experiment_id])) != 3:
         time.sleep(0.1)
     server.kill()
     run_trial(tracker, "t0001")

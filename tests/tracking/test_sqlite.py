@@ -83,7 +83,7 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_where_nothing_can_be_created_is_named() -> None:
-    with pytest.raises(StorageError, match="/proc/mlflow.db must be readable and writable"):
+    with pytest.raises(StorageError, match=r"/proc/mlflow\.db must be readable and writable"):
         open_store("sqlite:////proc/mlflow.db")
 
 
@@ -132,10 +132,12 @@ def test_a_file_without_write_permission_is_refused(empty_store: Path) -> None:
 
 
 def test_a_held_lock_is_waited_for_no_longer_than_asked(tmp_path: Path) -> None:
-    with sqlite.folder_lock(tmp_path, timeout_s=1):
-        with pytest.raises(ServiceError, match="another process holds them"):
-            with sqlite.folder_lock(tmp_path, timeout_s=0.2):
-                pass
+    with (
+        sqlite.folder_lock(tmp_path, timeout_s=1),
+        pytest.raises(ServiceError, match="another process holds them"),
+        sqlite.folder_lock(tmp_path, timeout_s=0.2),
+    ):
+        pass
     with sqlite.folder_lock(tmp_path, timeout_s=0.2):
         pass
 

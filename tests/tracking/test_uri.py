@@ -34,7 +34,7 @@ def test_relative_sqlite_paths_become_absolute(
     ["mlruns", "file:///tmp/mlruns", "sqlite://", "sqlite:///:memory:", "databricks", "htp://host"],
 )
 def test_stores_that_do_not_hold_up_are_refused(uri: str) -> None:
-    with pytest.raises(ConfigError, match="sqlite:////absolute/path/mlflow.db"):
+    with pytest.raises(ConfigError, match=r"sqlite:////absolute/path/mlflow\.db"):
         tracking_uri(uri)
 
 

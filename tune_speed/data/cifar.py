@@ -100,9 +100,10 @@ def _read(
         with _stall_limit():
             parts = [kind(folder.parent, train=t, download=download) for t in (True, False)]
     except (OSError, RuntimeError, EOFError) as error:
+        hint = "Is the server reachable?" if download else "Try `--download`."
         raise DataError(
             f"{folder.absolute()} must hold {kind.__name__} as torchvision stores it, but:"
-            f" {str(error).rstrip('.')}. {'Is the server reachable?' if download else 'Try `--download`.'}"
+            f" {str(error).rstrip('.')}. {hint}"
         ) from error
     on_progress(NUM_TRAIN + NUM_TEST, NUM_TRAIN + NUM_TEST)
     train, test = (Images(part.data, np.array(part.targets, dtype=np.int64)) for part in parts)

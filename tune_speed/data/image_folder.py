@@ -57,7 +57,9 @@ class ImageFolder(DatasetConfig):
         names = tuple(train)
         parts = [train] + [part for part in [self._test_files(train)] if part is not None]
         pixels = decode_parts(
-            [_encoded(part) for part in parts], image_size=self.image_size, on_progress=on_progress
+            [_part(self.root, part) for part in parts],
+            image_size=self.image_size,
+            on_progress=on_progress,
         )
         labels = [_labels(part, names) for part in parts]
         first, *others = map(Images, pixels, labels)
@@ -123,9 +125,9 @@ def _count(classes: ClassFiles) -> int:
     return sum(map(len, classes.values()))
 
 
-def _encoded(classes: ClassFiles) -> Part:
+def _part(root: str, classes: ClassFiles) -> Part:
     files = [path for files in classes.values() for path in files]
-    return Part(next(iter(classes)), [Encoded(path, str(path)) for path in files], len(files))
+    return Part(root, [Encoded(path, str(path)) for path in files], len(files))
 
 
 def _labels(classes: ClassFiles, names: tuple[str, ...]) -> NDArray[np.int64]:

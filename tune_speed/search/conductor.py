@@ -17,7 +17,7 @@ from tune_speed.search.ledger import Ledger
 from tune_speed.search.policy import Outcome, Policy, Proposal
 from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trial_file import read_trial_file
-from tune_speed.trial import Allotment, TrialSpec, failure, make_record
+from tune_speed.trial import Allotment, TrialSpec, failure, make_record, utc_now
 
 MAX_ATTEMPTS = 2
 """A trial whose process died is run once more; dying twice, it is recorded as failed."""
@@ -116,6 +116,7 @@ class Conductor:
             return None
         self._specs[proposal.trial_id] = spec
         self._num_reported[proposal.trial_id] = 0
+        self._started_at[proposal.trial_id] = utc_now()
         recipe = spec.recipe.model_dump(mode="json")
         for observer in self.observers:
             observer.trial_started(
@@ -152,7 +153,7 @@ class Conductor:
         for observer in self.observers:
             observer.trial_interrupted(trial_id=trial_id, reason=reason)
 
-    def died(self, trial_id: str, *, error: BaseException, at: str) -> None:
+    def died(self, trial_id: str, *, error: BaseException) -> None:
         """Takes note of a trial whose process is gone: its record is looked up, or it runs again."""
         record = read_trial_file(self.ledger.folder, trial_id)
         if record is not None:
@@ -161,8 +162,9 @@ class Conductor:
         self._attempts[trial_id] = self._attempts.get(trial_id, 0) + 1
         spec = self._specs[trial_id]
         if self._attempts[trial_id] >= MAX_ATTEMPTS:
+            started_at = self._started_at[trial_id]
             run = failure(spec, error)
-            self.finished(make_record(spec, spec.recipe, run, started_at=at))
+            self.finished(make_record(spec, spec.recipe, run, started_at=started_at))
             return
         self._specs.pop(trial_id)
         self.policy.retry(self.ledger.proposals[trial_id])

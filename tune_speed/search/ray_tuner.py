@@ -8,7 +8,6 @@ waiting, so it is not looked at either.
 import logging
 import os
 import socket
-import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -71,7 +70,7 @@ class _Adapter:
         if trial_id is None:
             return
         error = ray_trial.get_pickled_error() or RuntimeError("Ray gives no error")
-        self.conductor.died(trial_id, error=error, at=_utc(ray_trial.start_time))
+        self.conductor.died(trial_id, error=error)
 
     def experiment_ended(self) -> None:
         for trial_id in self.conductor.running:
@@ -270,8 +269,3 @@ def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
         raise_on_failed_trial=False,
         _remote=False,
     )
-
-
-def _utc(timestamp: float | None) -> str:
-    moment = time.gmtime(timestamp or time.time())
-    return time.strftime("%Y-%m-%dT%H:%M:%S+00:00", moment)

@@ -69,7 +69,7 @@ def check(path: Path, *, writing: bool) -> None:
 def check_space(folder: Path) -> None:
     """Raises: StorageError if `folder` has no room for a store."""
     total, _, free = shutil.disk_usage(folder)
-    if 0 < total and free < MIN_FREE_BYTES:
+    if total > 0 and free < MIN_FREE_BYTES:
         raise StorageError(
             f"{folder} must have {MIN_FREE_BYTES >> 20} MiB of free space for results, but got"
             f" {free / (1 << 20):.1f} MiB. Free some space, or keep results elsewhere with"

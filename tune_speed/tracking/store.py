@@ -276,6 +276,7 @@ _KNOWN_REASONS = (
     (re.compile("Connection refused|actively refused"), "connection refused"),
     (re.compile("Name or service not known|NameResolutionError|nodename nor"), "unknown host"),
     (re.compile("ConnectTimeout|timed out|timeout exception"), "no answer in time"),
+    (re.compile("Connection aborted|RemoteDisconnected|reset by peer"), "the connection broke off"),
     (re.compile("Network is unreachable|No route to host"), "network is unreachable"),
     (re.compile("CERTIFICATE_VERIFY_FAILED"), "its TLS certificate is not trusted"),
 )

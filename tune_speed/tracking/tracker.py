@@ -137,12 +137,13 @@ class Tracker:
 
     def _work(self) -> None:
         while not self._is_over():
-            is_last = self._closing.is_set()  # Asked first: events from before `close` are then here.
+            is_last = self._closing.is_set()  # Asked before events are taken: none came later.
+            if is_last:
+                latest = time.monotonic() + LONGEST_PAUSE_WHEN_CLOSING_S
+                self._retry_at = min(self._retry_at, latest)
             self._gather()
             if is_last:
                 self._interrupt_rest()
-                latest = time.monotonic() + LONGEST_PAUSE_WHEN_CLOSING_S
-                self._retry_at = min(self._retry_at, latest)
             if time.monotonic() >= self._retry_at:
                 self._deliver(is_last=is_last)
 
@@ -234,6 +235,7 @@ class Tracker:
                 self._outboxes[trial_id] = outbox  # At the end: another trial is tried first.
                 raise
             refused = self._give_up(outbox, error)
+        self._pause_s = FIRST_PAUSE_S
         self._refused.pop(trial_id, None)
         if refused is not None:
             self._refused[trial_id] = refused

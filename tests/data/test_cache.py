@@ -1,0 +1,294 @@
+import json
+import multiprocessing
+import os
+import resource
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from multiprocessing.synchronize import Barrier
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import encode, write_parquet
+
+from tune_speed.data import cache_entry
+from tune_speed.data.base import Images
+from tune_speed.data.cache import default_cache_dir, prepare
+from tune_speed.data.digits import Digits
+from tune_speed.data.image_parquet import ImageParquet
+from tune_speed.errors import DataError, StorageError
+
+SPAWN = multiprocessing.get_context("spawn")
+
+
+@pytest.fixture
+def dataset(tmp_path: Path, random_pixels: Callable[..., np.ndarray]) -> ImageParquet:
+    images = [encode(pixels) for pixels in random_pixels(40, 4, 4, 3)]
+    train = write_parquet(tmp_path / "train.parquet", images[:30], [0, 1, 2] * 10)
+    test = write_parquet(tmp_path / "test.parquet", images[30:], [0, 1] * 5)
+    return ImageParquet(train=str(train), test=str(test))
+
+
+class Count:
+    """Progress that remembers whether anything was decoded."""
+
+    def __init__(self) -> None:
+        self.last: tuple[int, int] | None = None
+
+    def __call__(self, done: int, total: int) -> None:
+        self.last = (done, total)
+
+
+def equal(first: Images, second: Images) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def only_entry(cache: Path) -> Path:
+    (entry,) = (path for path in cache.iterdir() if path.is_dir())
+    return entry
+
+
+def test_the_second_time_nothing_is_decoded(tmp_path: Path, dataset: ImageParquet) -> None:
+    first, second = Count(), Count()
+    fresh = prepare(dataset, cache_dir=tmp_path / "c", on_progress=first)
+    cached = prepare(dataset, cache_dir=tmp_path / "c", on_progress=second)
+    assert first.last == (40, 40) and second.last is None
+    decoded = dataset.decode(download=False, on_progress=Count())
+    assert decoded.test and fresh.test and cached.test
+    for data in (fresh, cached):
+        assert equal(data.train, decoded.train) and equal(data.test, decoded.test)
+        assert data.class_names == decoded.class_names
+    assert fresh.data_hash == cached.data_hash and len(fresh.data_hash) == 16
+
+
+def test_pixels_are_mapped_and_read_only(tmp_path: Path) -> None:
+    pixels = prepare(Digits(), cache_dir=tmp_path).train.pixels
+    assert isinstance(pixels.base, np.memmap) and not pixels.flags.writeable
+
+
+def test_hash_follows_every_pixel_label_and_name(
+    tmp_path: Path, random_pixels: Callable[..., np.ndarray]
+) -> None:
+    pixels, labels = random_pixels(4, 2, 2, 3), [0, 1, 1, 0]
+    other = pixels.copy()
+    other[3, 1, 1, 2] ^= 1
+    hashes = set()
+    for i, (images, marks, names) in enumerate(
+        [
+            (pixels, labels, ["a", "b"]),
+            (other, labels, ["a", "b"]),
+            (pixels, [0, 1, 1, 1], ["a", "b"]),
+            (pixels, labels, ["a", "c"]),
+        ]
+    ):
+        path = write_parquet(tmp_path / f"{i}.parquet", [*map(encode, images)], marks, names=names)
+        hashes.add(prepare(ImageParquet(train=str(path)), cache_dir=tmp_path / "c").data_hash)
+    assert len(hashes) == 4
+
+
+def test_hash_does_not_depend_on_the_place(tmp_path: Path, dataset: ImageParquet) -> None:
+    shutil.copy(dataset.train, tmp_path / "moved.parquet")
+    moved = dataset.model_copy(update={"train": str(tmp_path / "moved.parquet")})
+    hashes = {prepare(d, cache_dir=tmp_path / "c").data_hash for d in (dataset, moved)}
+    assert len(hashes) == 1
+
+
+def test_changed_source_is_decoded_again_and_the_old_entry_goes(
+    tmp_path: Path, dataset: ImageParquet, random_pixels: Callable[..., np.ndarray]
+) -> None:
+    old = prepare(dataset, cache_dir=tmp_path / "c")
+    before = only_entry(tmp_path / "c")
+    pixels = random_pixels(6, 4, 4, 3)
+    write_parquet(Path(dataset.train), [*map(encode, pixels)], [0, 1] * 3)
+    new = prepare(dataset, cache_dir=tmp_path / "c")
+    assert np.array_equal(new.train.pixels, pixels) and new.data_hash != old.data_hash
+    assert only_entry(tmp_path / "c") != before
+    assert len(old.train.pixels) == 30 and old.train.pixels.sum() > 0  # still mapped
+
+
+def test_settings_have_entries_of_their_own(tmp_path: Path) -> None:
+    shapes = [prepare(Digits(scale=s), cache_dir=tmp_path).train.pixels.shape for s in (1, 2, 1)]
+    assert shapes == [(1797, 8, 8, 1), (1797, 16, 16, 1), (1797, 8, 8, 1)]
+
+
+def damage_truncate(entry: Path) -> None:
+    os.truncate(entry / "train_pixels.npy", 200)
+
+
+def damage_one_byte(entry: Path) -> None:
+    content = bytearray((entry / "train_pixels.npy").read_bytes())
+    content[-1] ^= 1
+    (entry / "train_pixels.npy").write_bytes(content)
+
+
+def damage_header(entry: Path) -> None:
+    content = (entry / "train_labels.npy").read_bytes()
+    (entry / "train_labels.npy").write_bytes(content.replace(b"NUMPY", b"numpy"))
+
+
+def damage_missing_array(entry: Path) -> None:
+    (entry / "test_labels.npy").unlink()
+
+
+def damage_missing_meta(entry: Path) -> None:
+    (entry / "meta.json").unlink()
+
+
+def damage_half_meta(entry: Path) -> None:
+    os.truncate(entry / "meta.json", 50)
+
+
+def damage_class_names(entry: Path) -> None:
+    meta = json.loads((entry / "meta.json").read_text())
+    (entry / "meta.json").write_text(json.dumps(meta | {"class_names": ["x", "y", "z"]}))
+
+
+@pytest.mark.parametrize(
+    "damage", [value for name, value in globals().items() if name.startswith("damage_")]
+)
+def test_damaged_entry_is_found_and_built_again(
+    tmp_path: Path,
+    dataset: ImageParquet,
+    caplog: pytest.LogCaptureFixture,
+    damage: Callable[[Path], None],
+) -> None:
+    fresh = prepare(dataset, cache_dir=tmp_path / "c")
+    damage(only_entry(tmp_path / "c"))
+    progress = Count()
+    again = prepare(dataset, cache_dir=tmp_path / "c", on_progress=progress)
+    assert progress.last == (40, 40) and "is damaged and is decoded again" in caplog.text
+    decoded = dataset.decode(download=False, on_progress=Count())
+    assert equal(again.train, decoded.train) and again.class_names == ("0", "1", "2")
+    assert again.data_hash == fresh.data_hash
+
+
+def test_damage_in_a_large_array_is_found_by_its_time_of_change(
+    tmp_path: Path, dataset: ImageParquet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache_entry, "ALWAYS_CHECKED_BYTES", 0)
+    fresh = prepare(dataset, cache_dir=tmp_path / "c").train.pixels.copy()
+    damage_one_byte(only_entry(tmp_path / "c"))
+    assert np.array_equal(prepare(dataset, cache_dir=tmp_path / "c").train.pixels, fresh)
+
+
+def test_entry_that_was_only_touched_stays(tmp_path: Path, dataset: ImageParquet) -> None:
+    prepare(dataset, cache_dir=tmp_path / "c")
+    os.utime(only_entry(tmp_path / "c") / "train_pixels.npy", (1, 1))
+    progress = Count()
+    prepare(dataset, cache_dir=tmp_path / "c", on_progress=progress)
+    assert progress.last is None
+
+
+def prepare_together(dataset: ImageParquet, cache: Path, barrier: Barrier, reply: Path) -> None:
+    progress = Count()
+    barrier.wait(60)
+    data = prepare(dataset, cache_dir=cache, on_progress=progress)
+    reply.write_text(f"{progress.last is not None} {data.data_hash} {data.train.pixels.sum()}")
+
+
+def test_processes_that_start_together_decode_once(tmp_path: Path, dataset: ImageParquet) -> None:
+    barrier = SPAWN.Barrier(3)
+    replies = [tmp_path / f"reply{i}" for i in range(3)]
+    processes = [
+        SPAWN.Process(target=prepare_together, args=(dataset, tmp_path / "c", barrier, reply))
+        for reply in replies
+    ]
+    for process in processes:
+        process.start()
+    for process in processes:
+        process.join(60)
+    answers = [reply.read_text().split() for reply in replies]
+    assert sorted(answer[0] for answer in answers) == ["False", "False", "True"]
+    expected = prepare(dataset, cache_dir=tmp_path / "c")
+    assert {tuple(answer[1:]) for answer in answers} == {
+        (expected.data_hash, str(expected.train.pixels.sum()))
+    }
+
+
+def prepare_and_hang(dataset: ImageParquet, cache: Path) -> None:
+    os.fsync = lambda file: time.sleep(600)  # in mid-write, with the lock held
+    prepare(dataset, cache_dir=cache)
+
+
+def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, dataset: ImageParquet) -> None:
+    victim = SPAWN.Process(target=prepare_and_hang, args=(dataset, tmp_path / "c"))
+    victim.start()
+    deadline = time.monotonic() + 30
+    while not list((tmp_path / "c").glob("*.tmp-*/*.npy")):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert victim.pid is not None
+    os.kill(victim.pid, signal.SIGKILL)
+    victim.join(10)
+    data = prepare(dataset, cache_dir=tmp_path / "c", lock_wait_s=5)
+    assert len(data.train.labels) == 30
+    assert not list((tmp_path / "c").glob("*.tmp-*")) and only_entry(tmp_path / "c")
+
+
+def prepare_with_little_space(cache: Path, reply: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+    try:
+        prepare(Digits(), cache_dir=cache)
+    except StorageError as error:
+        reply.write_text(str(error))
+
+
+def test_disk_that_takes_no_more_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> None:
+    args = (tmp_path / "c", tmp_path / "reply")
+    process = SPAWN.Process(target=prepare_with_little_space, args=args)
+    process.start()
+    process.join(60)
+    assert f"{tmp_path / 'c'} must take 0 MiB, but: " in (tmp_path / "reply").read_text()
+    assert [path.suffix for path in (tmp_path / "c").iterdir()] == [".lock"]
+    assert len(prepare(Digits(), cache_dir=tmp_path / "c").train.labels) == 1797
+
+
+def test_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StorageError, match=rf"{tmp_path / 'file' / 'c'} must be writable"):
+        prepare(Digits(), cache_dir=tmp_path / "file" / "c")
+
+
+def test_entry_in_a_read_only_folder_is_read(tmp_path: Path) -> None:
+    expected = prepare(Digits(), cache_dir=tmp_path / "c").data_hash
+    # For root modes mean nothing, but it cannot take a lock either where its name is a folder.
+    (lock,) = (tmp_path / "c").glob("*.lock")
+    lock.unlink()
+    lock.mkdir()
+    (tmp_path / "c").chmod(0o555)
+    assert prepare(Digits(), cache_dir=tmp_path / "c").data_hash == expected
+
+
+def test_data_that_change_while_they_are_read_are_refused(
+    tmp_path: Path, dataset: ImageParquet
+) -> None:
+    def touch(done: int, total: int) -> None:
+        os.utime(dataset.train, (done, done))
+
+    with pytest.raises(DataError, match="must not change while they are read"):
+        prepare(dataset, cache_dir=tmp_path / "c", on_progress=touch)
+
+
+def test_parts_of_different_size_are_refused(
+    tmp_path: Path, random_pixels: Callable[..., np.ndarray]
+) -> None:
+    files = [
+        write_parquet(tmp_path / f"{size}.parquet", [encode(random_pixels(size, size, 3))], [0])
+        for size in (4, 5)
+    ]
+    dataset = ImageParquet(train=str(files[0]), test=str(files[1]))
+    with pytest.raises(DataError, match=r"\(4, 4, 3\) and \(5, 5, 3\).*`image_size`"):
+        prepare(dataset, cache_dir=tmp_path / "c")
+
+
+def test_default_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNE_SPEED_CACHE", "/a")
+    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
+    assert default_cache_dir() == Path("/a")
+    monkeypatch.delenv("TUNE_SPEED_CACHE")
+    assert default_cache_dir() == Path("/b/tune_speed")
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", "/c")
+    assert default_cache_dir() == Path("/c/.cache/tune_speed")
