@@ -19,6 +19,7 @@ from tune_speed.leaderboard import Board, make_boards
 from tune_speed.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.ledger import Ledger
+from tune_speed.search.ray_token import agree_on_token
 from tune_speed.search.study_file import StudyFile
 from tune_speed.source import dump_yaml
 from tune_speed.tracking.store import open_store
@@ -89,6 +90,8 @@ def search(
     workload_hash = prepare_workload(study.workload, download=download, on_progress=on_progress)
     with Ledger(folder) as ledger:
         _admit(ledger, study, workload_hash=workload_hash, resume=resume)
+        if address is not None:
+            agree_on_token(address)
         from tune_speed.search import ray_tuner
 
         with ThreadPoolExecutor(max_workers=1) as pool:

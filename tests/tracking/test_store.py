@@ -111,8 +111,8 @@ def test_servers_that_are_no_help_are_told_apart(status: int, body: bytes, said:
 
 
 def test_a_database_without_its_driver_says_what_to_install() -> None:
-    message, _ = refusal_of("mysql+pymysql://me:hunter2@127.0.0.1:1/db")
-    assert "needs the Python package 'pymysql'" in message and "hunter2" not in message
+    message, _ = refusal_of("mysql://me:hunter2@127.0.0.1:1/db")
+    assert "pip install 'mysqlclient'" in message and "hunter2" not in message
 
 
 def test_a_folder_of_files_is_no_store() -> None:

@@ -7,6 +7,7 @@ waiting, so it is not looked at either.
 
 import logging
 import os
+import shutil
 import socket
 import urllib.parse
 from collections.abc import Callable
@@ -69,7 +70,8 @@ class _Adapter:
         trial_id = self.trial_ids.pop(ray_trial.trial_id, None)
         if trial_id is None:
             return
-        error = ray_trial.get_pickled_error() or RuntimeError("Ray gives no error")
+        text = ray_trial.get_error() or "the trial's process could not start; see Ray's logs"
+        error = ray_trial.get_pickled_error() or RuntimeError(text)
         self.conductor.died(trial_id, error=error)
 
     def experiment_ended(self) -> None:
@@ -246,6 +248,17 @@ def node_cpus() -> float:
     return max(nodes, default=1.0)
 
 
+def _keep_tune_here(folder: Path) -> None:
+    """Lets Tune's driver run in this process although the cluster is far (ray://).
+
+    Ray would run it on the head node, away from the ledger. All that keeps it from running here is
+    that it asks for the session folder of a local node, where it stages files that we do not use.
+    """
+    from ray.train._internal import storage
+
+    storage._get_ray_train_session_dir = lambda: str(folder / "ray" / "session")
+
+
 def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
     """Runs trials until the conductor proposes no more; Ctrl-C stops it and keeps what finished."""
     resources = conductor.study.search.resources
@@ -253,6 +266,8 @@ def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
     if resources.memory_gib is not None:
         request["memory"] = resources.memory_gib * 2**30
     adapter = _Adapter(conductor)
+    if ray.util.client.ray.is_connected():
+        _keep_tune_here(conductor.ledger.folder)
     tune.run(
         TrialProcess,
         name="ray",
@@ -267,5 +282,8 @@ def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
         reuse_actors=True,
         verbose=0,
         raise_on_failed_trial=False,
+        trial_dirname_creator=lambda trial: trial.trial_id,
         _remote=False,
     )
+    # Ray's state of the experiment: nothing in it that the ledger does not have.
+    shutil.rmtree(conductor.ledger.folder / "ray", ignore_errors=True)

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-PAGE = 500
-"""Runs of one request: about 0.4 s and 3 MB."""
+PAGE = 1000
+"""Runs of one request: about a second, and 20 MB of memory."""
 
 _UNSAFE = re.compile(r"['\"`\\\x00-\x1f\x7f]")
 

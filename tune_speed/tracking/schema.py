@@ -15,8 +15,9 @@
 | artifacts  | recipe.yaml, environment.json, record.json (the whole record)                      |
 
 A metric's timestamp is the run's start plus the training clock, not the time of day: MLflow's
-relative time axis then shows training seconds, and sending a point twice changes nothing. Of
-several runs of one record (seeds), each has its metrics under `<name>/seed_<seed>`.
+relative time axis then shows training seconds since the first evaluation, and sending a point twice
+changes nothing. (`train_s` as the x-axis shows the clock itself.) Of several runs of one record
+(seeds), each has its metrics under `<name>/seed_<seed>`.
 """
 
 import getpass

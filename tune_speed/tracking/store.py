@@ -3,6 +3,7 @@
 import logging
 import os
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from hashlib import sha256
@@ -59,8 +60,11 @@ def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "Ml
     kind = store_kind(uri)
     if kind == "sqlite":
         return _open_sqlite(sqlite_path(uri), uri, create=create)
-    _answers(uri, _probe_http if kind == "http" else _probe_database, timeout_s=timeout_s)
-    return _connect(uri, timeout_s=timeout_s if kind == "http" else MIGRATION_S)
+    if kind == "database":
+        _answers(uri, _probe_database, timeout_s=timeout_s)
+        return _connect_to_database(uri)
+    _answers(uri, _probe_http, timeout_s=timeout_s)
+    return _connect(uri, timeout_s=timeout_s)
 
 
 def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> str:
@@ -174,6 +178,18 @@ def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
     return _bounded(uri, connect, timeout_s=timeout_s)
 
 
+def _connect_to_database(uri: str) -> "MlflowClient":
+    """Tries again where another driver is making the tables: the one that comes second fails."""
+    deadline = time.monotonic() + MIGRATION_S
+    while True:
+        try:
+            return _connect(uri, timeout_s=MIGRATION_S)
+        except ServiceError as error:
+            if not _LOST_RACE.search(str(error)) or time.monotonic() > deadline:
+                raise
+        time.sleep(1.0)
+
+
 def _answers(uri: str, probe: Callable[[str, float], None], *, timeout_s: float) -> None:
     load_mlflow()
     _bounded(uri, lambda: probe(uri, timeout_s), timeout_s=timeout_s)
@@ -228,9 +244,10 @@ def _probe_database(uri: str, timeout_s: float) -> None:
     try:
         engine = sqlalchemy.create_engine(uri)
     except ImportError as error:
+        package = _DRIVER_PACKAGES.get(str(error.name), error.name)
         raise ServiceError(
-            f"the database at {strip_secrets(uri)} needs the Python package {error.name!r}, which"
-            " is not installed. Install it, for PostgreSQL `pip install psycopg2-binary`."
+            f"the database at {strip_secrets(uri)} needs the Python module {error.name!r}, which is"
+            f" not installed. Install it with `pip install '{package}'`."
         ) from error
     try:
         engine.connect().close()
@@ -269,9 +286,16 @@ def _short(error: BaseException) -> str:
     for pattern, words in _KNOWN_REASONS:
         if pattern.search(text):
             return words
-    return text.splitlines()[0][:300]
+    return re.sub(r"^\([\w.]+\) ", "", text.splitlines()[0])[:300]
 
 
+_LOST_RACE = re.compile("already exists|UniqueViolation|[Dd]uplicate|[Dd]eadlock")
+_DRIVER_PACKAGES = {
+    "psycopg": "psycopg[binary]",
+    "psycopg2": "psycopg2-binary",
+    "MySQLdb": "mysqlclient",
+}
+"""Packages whose name is not that of their module."""
 _KNOWN_REASONS = (
     (re.compile("Connection refused|actively refused"), "connection refused"),
     (re.compile("Name or service not known|NameResolutionError|nodename nor"), "unknown host"),
