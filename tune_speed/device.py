@@ -1,8 +1,11 @@
-"""What a run needs from the device that it trains on; CPU and CUDA behind the same few functions."""
+"""What a run needs from its device; CPU and CUDA behind the same few functions."""
 
+import ctypes
+import gc
 import platform
 import re
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import psutil
@@ -12,17 +15,31 @@ from tune_speed.errors import ConfigError
 
 GIB = 1024**3
 
+_M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
+"""Names of glibc's `mallopt`, from malloc.h."""
+
+_OUT_OF_MEMORY = (
+    "can't allocate memory",  # torch's allocator on the CPU
+    "std::bad_alloc",  # C++ below it
+    "CUDA error: out of memory",  # the driver itself, outside torch's allocator
+    "CUBLAS_STATUS_ALLOC_FAILED",
+)
+
 
 def resolve_device(name: str) -> torch.device:
     """Returns the device of that name; `auto` is CUDA where there is one, otherwise the CPU.
 
-    Raises: ConfigError if CUDA is asked for and not there.
+    Raises: ConfigError if there is no such device, or CUDA is asked for and not there.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
-    if name.startswith("cuda") and not torch.cuda.is_available():
-        raise ConfigError(f"device must exist, but got {name} and torch sees no CUDA. Try `cpu`.")
-    return torch.device(name)
+    if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
+        raise ConfigError(f"device must be `cpu`, `cuda` or `auto`, but got `{name}`.")
+    device = torch.device(name)
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        seen = torch.cuda.device_count()
+        raise ConfigError(f"device must exist, but got {name} and torch sees {seen}. Try `cpu`.")
+    return device
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
@@ -39,6 +56,7 @@ def describe_device(device: torch.device) -> str:
     return f"cpu ({torch.get_num_threads()} threads, {_cpu_model()})"
 
 
+@cache
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")
     text = info.read_text() if info.exists() else ""
@@ -46,14 +64,61 @@ def _cpu_model() -> str:
     return match[1].strip() if match else platform.processor() or platform.machine()
 
 
-def limit_memory(device: torch.device, *, gpu_fraction: float) -> None:
-    """Bounds this process's share of a shared GPU, so that a greedy trial stops itself.
+def set_up_process(device: torch.device, *, cpu_threads: int) -> None:
+    """Gives this process its threads, and keeps the memory that a step frees for the next one.
 
-    Nine tenths of the fraction go to the caching allocator; the rest is for what lies outside it
-    (CUDA context, cuDNN). Must be called before the first CUDA tensor.
+    By default glibc returns blocks of 32 MiB and more, and the free end of its heap, to the system,
+    and each step gets them back page by page. Without that ResNet-20 trains 1.08 times as fast with
+    batches of 128 and 1.5 times with 512, ResNet-18 1.15 times with 128 (fp32, one core of an AMD
+    EPYC, medians of 5 to 8 interleaved spans); the peak rises by 2 to 10 %.
+    """
+    torch.set_num_threads(cpu_threads)
+    libc = _libc()
+    if device.type == "cpu" and libc is not None:
+        libc.mallopt(_M_TRIM_THRESHOLD, -1)
+        libc.mallopt(_M_MMAP_MAX, 0)
+
+
+@cache
+def _libc() -> ctypes.CDLL | None:
+    """Returns the C library if it is glibc."""
+    libc = ctypes.CDLL(None)
+    return libc if hasattr(libc, "gnu_get_libc_version") else None
+
+
+def limit_memory(
+    device: torch.device, *, gpu_fraction: float, cpu_fraction: float | None = None
+) -> None:
+    """Bounds this process's share of a shared device, so that a greedy trial stops itself.
+
+    On a GPU, nine tenths of the fraction go to the caching allocator; the rest is for what lies
+    outside it (CUDA context, cuDNN). Must be called before the first CUDA tensor. On a CPU, the
+    fraction of the node's memory may be allocated beyond what the process had at the first call:
+    then torch raises, where otherwise the system would kill a process, maybe another one.
     """
     if device.type == "cuda" and 0 < gpu_fraction < 1:
         torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device)
+    if device.type == "cpu" and cpu_fraction is not None:
+        share = memory_limit_gib(device, gpu_fraction=gpu_fraction, cpu_fraction=cpu_fraction)
+        _limit_data(int(share * GIB))
+
+
+def _limit_data(num_bytes: int) -> None:
+    used = _data_bytes_at_first()
+    if used is None:
+        return
+    import resource  # Not on every system.
+
+    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    wanted = used + num_bytes
+    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+@cache
+def _data_bytes_at_first() -> int | None:
+    """Returns the writable memory [bytes] of this process at the first call; Linux only."""
+    return _status_bytes("VmData")
 
 
 def memory_limit_gib(device: torch.device, *, gpu_fraction: float, cpu_fraction: float) -> float:
@@ -61,14 +126,26 @@ def memory_limit_gib(device: torch.device, *, gpu_fraction: float, cpu_fraction:
     if device.type == "cuda":
         share = 0.9 * gpu_fraction if 0 < gpu_fraction < 1 else 1.0
         return share * torch.cuda.get_device_properties(device).total_memory / GIB
-    return min(1.0, cpu_fraction) * psutil.virtual_memory().total / GIB
+    return min(1.0, cpu_fraction) * _node_memory_bytes() / GIB
+
+
+def _node_memory_bytes() -> int:
+    """Returns the memory of the machine, or of the container where that has less."""
+    files = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
+    texts = [Path(file).read_text().strip() for file in files if Path(file).exists()]
+    limits = [int(text) for text in texts if text.isdigit()]
+    return min([int(psutil.virtual_memory().total), *limits])
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Starts a new peak. On Linux a process may reset its own high-water mark of resident memory."""
+    """Starts a new peak, and on a CPU gives freed memory back, which would count in it.
+
+    On Linux a process may reset its own high-water mark of resident memory.
+    """
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
+    release_memory(device)
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -79,13 +156,35 @@ def peak_memory_gib(device: torch.device) -> float:
     """Returns the peak [GiB] since the reset: allocated tensors (CUDA), resident memory (CPU)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / GIB
+    peak = _status_bytes("VmHWM")
+    return (psutil.Process().memory_info().rss if peak is None else peak) / GIB
+
+
+def _status_bytes(name: str) -> int | None:
     status = Path("/proc/self/status")
-    match = re.search(r"VmHWM:\s+(\d+) kB", status.read_text()) if status.exists() else None
-    return int(match[1]) / 1024**2 if match else psutil.Process().memory_info().rss / GIB
+    text = status.read_text() if status.exists() else ""
+    match = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
+    return int(match[1]) * 1024 if match else None
+
+
+def release_memory(device: torch.device) -> None:
+    """Gives back what dead tensors still hold, so that the next try starts from nothing."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        return
+    libc = _libc()
+    if libc is not None:
+        libc.malloc_trim(0)
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own."""
+    """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own.
+
+    Compilers wrap what goes wrong in them, so an error's causes are looked at too.
+    """
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
-    return isinstance(error, RuntimeError) and "can't allocate memory" in str(error)
+    if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY):
+        return True
+    return error.__cause__ is not None and is_out_of_memory(error.__cause__)

@@ -4,9 +4,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-import numpy as np
 import torch
-from sklearn.metrics import f1_score
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -17,7 +15,7 @@ class Scores(NamedTuple):
     accuracy: float
     """Share of correct predictions, in [0, 1]."""
     macro_f1: float
-    """Mean over the split's classes of the F1 score, in [0, 1]."""
+    """Mean F1 score of the classes that are among the labels or the predictions, in [0, 1]."""
     loss: float | None
     """Mean cross-entropy per sample [nat], without label smoothing; None if not finite."""
 
@@ -35,27 +33,40 @@ def evaluate(
     """
     was_training = model.training
     model.eval()
-    predictions, labels, losses = [], [], []
     autocast = torch.autocast(device.type, autocast_dtype, enabled=autocast_dtype is not None)
-    with torch.inference_mode(), autocast:
-        for images, batch_labels in batches:
-            logits = model(images)
-            losses.append(functional.cross_entropy(logits, batch_labels, reduction="sum"))
-            predictions.append(logits.argmax(dim=1))
-            labels.append(batch_labels)
-    model.train(was_training)
-    total_loss = torch.stack(losses).double().sum()
-    return _scores(
-        labels=torch.cat(labels).cpu().numpy(),
-        predictions=torch.cat(predictions).cpu().numpy(),
-        total_loss=float(total_loss),
-    )
+    try:
+        with torch.inference_mode(), autocast:
+            per_batch = [_sums(model(images), labels) for images, labels in batches]
+    finally:
+        model.train(was_training)
+    return _scores(torch.stack(per_batch).sum(dim=0).tolist())
 
 
-def _scores(*, labels: np.ndarray, predictions: np.ndarray, total_loss: float) -> Scores:
-    mean_loss = total_loss / len(labels)
+def _sums(logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns (4, num_classes): hits, labels and predictions of each class, and the loss in [3, 0].
+
+    Counts in float64 are exact, in whatever order a device adds them up.
+    """
+    predictions = logits.argmax(dim=1)
+    is_hit = (predictions == labels).double()
+    sums = torch.zeros((4, logits.shape[1]), dtype=torch.float64, device=logits.device)
+    sums[0].index_add_(0, labels, is_hit)
+    sums[1].index_add_(0, labels, torch.ones_like(is_hit))
+    sums[2].index_add_(0, predictions, torch.ones_like(is_hit))
+    sums[3, 0] = functional.cross_entropy(logits.float(), labels, reduction="sum")
+    return sums
+
+
+def _scores(sums: list[list[float]]) -> Scores:
+    """Returns accuracy Σ hits / N, mean F1 = 2 hits / (labels + predictions), and loss / N."""
+    hits, labels, predictions, (loss, *_) = sums
+    num_samples = sum(labels)
+    f1_scores = [
+        2 * h / (n + p) for h, n, p in zip(hits, labels, predictions, strict=True) if n + p
+    ]
+    mean_loss = loss / num_samples
     return Scores(
-        accuracy=float((labels == predictions).mean()),
-        macro_f1=float(f1_score(labels, predictions, average="macro", zero_division=0)),
+        accuracy=sum(hits) / num_samples,
+        macro_f1=sum(f1_scores) / len(f1_scores),
         loss=mean_loss if math.isfinite(mean_loss) else None,
     )

@@ -1,20 +1,24 @@
-"""The micro-batch that a recipe runs with: halved when memory runs out, or the fastest that fits."""
+"""The micro-batch that a recipe runs with: smaller where memory ran out, or the fastest."""
 
-import gc
+import math
 import statistics
 import time
 
 import torch
-from torch.nn import functional
 
 from tune_speed.data.split import Splits
-from tune_speed.device import is_out_of_memory, synchronizer
+from tune_speed.device import is_out_of_memory, release_memory, synchronizer
 from tune_speed.recipe import Recipe
-from tune_speed.train import AUTOCAST_DTYPES
+from tune_speed.step import is_lone_image, micro_batch_of, sum_of_losses
+from tune_speed.train import build_model, open_dummy
 
 PROBE_STEPS = 3
+PROBE_S = 0.5
+"""A probe ends after so many timed steps, or so many seconds of them."""
 SMALLEST_SHARE = 64
 """Micro-batches below effective_batch_size / 64 are not probed: accumulation only costs there."""
+WORSE = 1.1
+"""A size this much slower than the best so far ends the search: larger ones are slower still."""
 
 
 def halved(recipe: Recipe) -> Recipe | None:
@@ -23,8 +27,7 @@ def halved(recipe: Recipe) -> Recipe | None:
     The micro-batch is halved and the accumulation doubled; where the micro-batch is odd, the
     largest divisor of the effective batch size below its half is taken. None below 1.
     """
-    assert recipe.batch_size is not None
-    for batch_size in range(recipe.batch_size // 2, 0, -1):
+    for batch_size in range(micro_batch_of(recipe) // 2, 0, -1):
         if recipe.samples_per_step % batch_size == 0:
             return recipe.with_micro_batch(batch_size)
     return None
@@ -33,59 +36,56 @@ def halved(recipe: Recipe) -> Recipe | None:
 def fastest(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     """Returns `recipe` with the fastest micro-batch that fits, for `accumulation_steps: auto`.
 
-    Probes effective_batch_size / 1, 2, 4 … (whole numbers only) with forward and backward on dummy
-    data, and compares the median time per sample. A recipe with a given micro-batch is returned
-    as it is.
-
-    Raises: torch.OutOfMemoryError (or the CPU's like) if not even the smallest fits.
+    Probes effective_batch_size / 64 … 4, 2, 1 (whole numbers only), small ones first, so that the
+    first that does not fit is the last that is tried, with forward and backward on dummy data, and
+    compares the median time per sample. `torch.compile` is left out. Where none fits, the smallest
+    is returned, from which `halved` goes on. A recipe that gives its micro-batch is returned as is.
     """
     if recipe.accumulation_steps != "auto":
         return recipe
+    sizes = candidates(recipe.samples_per_step)
     times: dict[int, float] = {}
-    for batch_size in _candidates(recipe.samples_per_step):
-        candidate = recipe.with_micro_batch(batch_size)
-        try:
-            times[batch_size] = _seconds_per_sample(candidate, splits, device=device)
-        except Exception as error:
-            if not is_out_of_memory(error) or batch_size == _candidates(recipe.samples_per_step)[-1]:
-                raise
+    for batch_size in sizes:
+        seconds = _probe(recipe.with_micro_batch(batch_size), splits, device=device)
         release_memory(device)
-    return recipe.with_micro_batch(min(times, key=lambda size: times[size]))
+        if seconds is None:
+            break
+        times[batch_size] = seconds
+        if seconds > WORSE * min(times.values()):
+            break
+    return recipe.with_micro_batch(min(times, key=lambda size: times[size], default=sizes[0]))
 
 
-def release_memory(device: torch.device) -> None:
-    """Gives back what dead tensors still hold, so that the next try starts from nothing."""
-    gc.collect()
-    if device.type == "cuda":
-        torch.cuda.empty_cache()
+def candidates(effective_batch_size: int) -> list[int]:
+    """Returns the micro-batches to probe, ascending: divisors by a power of two."""
+    shares = [1 << power for power in range(SMALLEST_SHARE.bit_length())]
+    return [effective_batch_size // n for n in reversed(shares) if effective_batch_size % n == 0]
 
 
-def _candidates(effective_batch_size: int) -> list[int]:
-    sizes = [effective_batch_size >> power for power in range(SMALLEST_SHARE.bit_length())]
-    return [size for size in sizes if size > 0 and effective_batch_size % size == 0]
+def _probe(recipe: Recipe, splits: Splits, *, device: torch.device) -> float | None:
+    """Returns the seconds per sample; infinite where batch norm refuses, None where memory ends."""
+    try:
+        return _seconds_per_sample(recipe, splits, device=device)
+    except Exception as error:
+        if is_out_of_memory(error):
+            return None
+        if is_lone_image(error):
+            return math.inf
+        raise
 
 
 def _seconds_per_sample(recipe: Recipe, splits: Splits, *, device: torch.device) -> float:
     """Returns the median seconds per sample of forward and backward, after one warm-up."""
-    _, height, width, channels = splits.train.pixels.shape
-    assert recipe.batch_size is not None
-    size = min(recipe.batch_size, len(splits.train.labels))
-    memory_format = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    size = min(micro_batch_of(recipe), len(splits.train.labels))
+    synchronize, times = synchronizer(device), list[float]()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        model = recipe.model.build(
-            in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)
-        ).to(device=device, memory_format=memory_format)
-        images = torch.zeros((size, channels, height, width), device=device)
-        images = images.contiguous(memory_format=memory_format)
-        labels = torch.zeros(size, dtype=torch.long, device=device)
-        dtype = AUTOCAST_DTYPES[recipe.precision]
-        synchronize, times = synchronizer(device), []
-        for _ in range(1 + PROBE_STEPS):
+        model = build_model(recipe, splits, device=device)
+        ((images, labels),) = open_dummy(recipe, splits, num_samples=size, device=device).epoch(0)
+        while len(times) < 1 + PROBE_STEPS and sum(times[1:]) < PROBE_S:
             synchronize()
             started = time.perf_counter()
-            with torch.autocast(device.type, dtype, enabled=dtype is not None):
-                loss = functional.cross_entropy(model(images), labels)
-            loss.backward()
+            loss = sum_of_losses(images, labels, recipe, forward=model, device=device)
+            torch.autograd.backward(loss)
             synchronize()
             times.append(time.perf_counter() - started)
     return statistics.median(times[1:]) / size

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 
+from tune_speed.clock import Clock
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, make_splits
 from tune_speed.device import (
@@ -13,12 +14,17 @@ from tune_speed.device import (
     is_out_of_memory,
     memory_limit_gib,
     peak_memory_gib,
+    release_memory,
     resolve_device,
+    set_up_process,
+    synchronizer,
 )
-from tune_speed.micro_batch import fastest, halved, release_memory
+from tune_speed.errors import ConfigError
+from tune_speed.micro_batch import fastest, halved
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, TrialRecord
-from tune_speed.train import Interrupted, Run, train
+from tune_speed.step import micro_batch_of
+from tune_speed.train import Interrupted, LoneImage, Run, train
 from tune_speed.trial import TrialSpec, failure, make_record, utc_now
 from tune_speed.workload import Workload
 
@@ -26,12 +32,14 @@ Trial = Generator[TrialRecord, str | None, TrialRecord]
 """Yields the record so far (`capped`) after each evaluation but the last; takes a reason to stop
 there, or None to go on; returns the record."""
 
+Attempt = Generator[TrialRecord, str | None, tuple[Recipe, RunResult]]
+"""As `Trial`, but returns the recipe that ran in the end, and its result."""
+
 
 @cache
-def load_splits(workload: Workload) -> tuple[Splits, str]:
-    """Returns the workload's splits and the hash of its data, once per process. Raises: DataError."""
-    data = prepare(workload.dataset)
-    return make_splits(data, workload.split), data.data_hash
+def load_splits(workload: Workload) -> Splits:
+    """Returns the workload's splits, read once per process. Raises: DataError."""
+    return make_splits(prepare(workload.dataset), workload.split)
 
 
 def run_trial(
@@ -48,58 +56,72 @@ def run_trial(
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
     """
     started_at = utc_now()
-    torch.set_num_threads(spec.allotment.cpu_threads)
+    passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
     try:
-        recipe, run = yield from _run_within_memory(spec, interrupt, started_at)
-    except (Interrupted, *refuse):
+        recipe, run = yield from _run(spec, interrupt, passed_on, started_at)
+    except passed_on:
         raise
     except Exception as error:
-        recipe, run = spec.recipe, failure(spec, error)
+        recipe, run = spec.recipe, _failed(spec, error)
     return make_record(spec, recipe, run, started_at=started_at)
 
 
-def _run_within_memory(
-    spec: TrialSpec, interrupt: Callable[[], bool], started_at: str
-) -> Generator[TrialRecord, str | None, tuple[Recipe, RunResult]]:
+def _run(
+    spec: TrialSpec,
+    interrupt: Callable[[], bool],
+    passed_on: tuple[type[Exception], ...],
+    started_at: str,
+) -> Attempt:
+    """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
     device = resolve_device(spec.allotment.device)
-    limit_gib = memory_limit_gib(
-        device,
-        gpu_fraction=spec.allotment.gpu_fraction,
-        cpu_fraction=spec.allotment.cpu_fraction,
-    )
-    splits, _ = load_splits(spec.workload)
-    recipe: Recipe | None = fastest(spec.recipe, splits, device=device)
-    while recipe is not None:
+    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    limit_gib = _memory_limit_gib(spec, device)
+    clock = Clock(synchronize=synchronizer(device))
+    with clock.span("setup_s"):
+        splits = load_splits(spec.workload)
+    with clock.span("compile_s"):
+        recipe = first = fastest(spec.recipe, splits, device=device)
+    while True:
         try:
             run = train(
-                spec.workload, recipe, splits, seed=spec.seed, device=device, interrupt=interrupt
+                spec.workload,
+                recipe,
+                splits,
+                seed=spec.seed,
+                device=device,
+                clock=clock,
+                interrupt=interrupt,
             )
-            result = yield from _as_records(run, spec, recipe, limit_gib, started_at)
-            return recipe, result
+            result = yield from _as_records(run, spec, recipe, limit_gib, passed_on, started_at)
+            return recipe, _with_note(result, first, recipe)
         except Exception as error:
-            if not is_out_of_memory(error):
+            # Once memory ran out, a micro-batch that is too small is no way out either.
+            is_too_small = isinstance(error, LoneImage) and recipe is not first
+            if not (is_out_of_memory(error) or is_too_small):
                 raise
-            smallest, message = recipe, traceback.format_exc()
+            message = traceback.format_exc()
         # Outside the handler: its traceback would keep the failed run's tensors alive.
         release_memory(device)
-        recipe = halved(smallest)
-    return smallest, RunResult(
-        status=Status.OOM,
-        seed=spec.seed,
-        stop_reason="out of memory with a micro-batch of 1",
-        peak_memory_gib=peak_memory_gib(device),
-        memory_limit_gib=limit_gib,
-        batch_size=smallest.batch_size,
-        device=describe_device(device),
-        traceback=message,
-    )
+        smaller = halved(recipe)
+        if smaller is None:
+            return recipe, _out_of_memory(spec, recipe, device, message)
+        recipe, clock = smaller, Clock(synchronize=synchronizer(device))
 
 
 def _as_records(
-    run: Run, spec: TrialSpec, recipe: Recipe, limit_gib: float, started_at: str
+    run: Run,
+    spec: TrialSpec,
+    recipe: Recipe,
+    limit_gib: float,
+    passed_on: tuple[type[Exception], ...],
+    started_at: str,
 ) -> Generator[TrialRecord, str | None, RunResult]:
-    """Passes on what `run` yields as records, and reasons to stop back to it."""
+    """Passes on what `run` yields as records, and reasons to stop back to it.
+
+    An error after the first evaluation leaves a failed result that keeps the evaluations.
+    """
     limit = {"memory_limit_gib": limit_gib}
+    so_far: RunResult | None = None
     reason: str | None = None
     try:
         while True:
@@ -108,8 +130,53 @@ def _as_records(
     except StopIteration as end:
         result: RunResult = end.value
         return result.model_copy(update=limit)
+    except Exception as error:
+        if so_far is None or is_out_of_memory(error) or isinstance(error, passed_on):
+            raise
+        return so_far.model_copy(update=failure(spec, error).model_dump(exclude_unset=True))
     finally:
         run.close()
+
+
+def _with_note(result: RunResult, first: Recipe, ran: Recipe) -> RunResult:
+    if ran is first:
+        return result
+    note = f"micro-batch {first.batch_size} ran out of memory, {ran.batch_size} did not"
+    return result.model_copy(update={"stop_reason": f"{result.stop_reason} ({note})"})
+
+
+def _out_of_memory(
+    spec: TrialSpec, recipe: Recipe, device: torch.device, message: str
+) -> RunResult:
+    return RunResult(
+        status=Status.OOM,
+        seed=spec.seed,
+        stop_reason=f"out of memory, down to a micro-batch of {recipe.batch_size}",
+        peak_memory_gib=peak_memory_gib(device),
+        memory_limit_gib=_memory_limit_gib(spec, device),
+        batch_size=recipe.batch_size,
+        accumulation_steps=recipe.samples_per_step // micro_batch_of(recipe),
+        device=describe_device(device),
+        traceback=message,
+    )
+
+
+def _failed(spec: TrialSpec, error: Exception) -> RunResult:
+    """Returns the result of a run that never began."""
+    result = failure(spec, error)
+    try:
+        device = describe_device(resolve_device(spec.allotment.device))
+    except ConfigError:  # The device itself may be what is wrong.
+        return result
+    return result.model_copy(update={"device": device})
+
+
+def _memory_limit_gib(spec: TrialSpec, device: torch.device) -> float:
+    return memory_limit_gib(
+        device,
+        gpu_fraction=spec.allotment.gpu_fraction,
+        cpu_fraction=spec.allotment.cpu_fraction,
+    )
 
 
 def finish(trial: Trial, *, on_report: Callable[[TrialRecord], None]) -> TrialRecord:

@@ -2,30 +2,31 @@
 
 import math
 from collections.abc import Callable, Generator, Iterator
-from itertools import chain, count, islice
-from typing import NamedTuple
+from itertools import count, islice
 
+import numpy as np
 import torch
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from tune_speed.clock import Clock
-from tune_speed.data.loaders import Loader, eval_batches
+from tune_speed.data.base import Images
+from tune_speed.data.loaders import Loader, LoaderConfig, Resident
 from tune_speed.data.split import Splits
-from tune_speed.device import (
-    describe_device,
-    peak_memory_gib,
-    reset_peak_memory,
-    synchronizer,
-)
-from tune_speed.errors import ConfigError
-from tune_speed.evaluate import Scores, evaluate
+from tune_speed.device import reset_peak_memory, synchronizer
+from tune_speed.errors import ConfigError, Problem
 from tune_speed.optim import set_rates
+from tune_speed.progress import Progress
 from tune_speed.recipe import Recipe
-from tune_speed.records import Evaluation, RunResult, Status
+from tune_speed.records import RunResult
+from tune_speed.step import (
+    Forward,
+    Group,
+    build_optimizer,
+    is_lone_image,
+    micro_batch_of,
+    take_step,
+)
 from tune_speed.workload import Workload
-
-AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 Run = Generator[RunResult, str | None, RunResult]
 """Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
@@ -36,11 +37,8 @@ class Interrupted(Exception):
     """The run was told to stop between two evaluations; it has no result."""
 
 
-class Group(NamedTuple):
-    """The micro-batches of one optimizer step."""
-
-    num_samples: int
-    micro_batches: Iterator[tuple[Tensor, Tensor]]
+class LoneImage(ConfigError):
+    """A micro-batch of one image meets a batch norm that has one value per channel there."""
 
 
 def train(
@@ -66,10 +64,11 @@ def train(
         splits: training and validation images and the training part's channel statistics.
         seed: of weights, sample order, augmentation and dropout.
         device: where to train.
-        clock: for tests; by default a new one.
+        clock: one that has begun with what came before; by default a new one.
         interrupt: asked before each step; a true answer raises `Interrupted`.
 
-    Raises: ConfigError if the untrained model already meets the target; Interrupted.
+    Raises: ConfigError if the untrained model already meets the target, or if the model's batch
+        norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted.
     """
     clock = clock or Clock(synchronize=synchronizer(device))
     reset_peak_memory(device)
@@ -77,47 +76,36 @@ def train(
         model, loader = _set_up(recipe, splits, seed=seed, device=device)
     try:
         with clock.span("compile_s"):
-            forward = _compiled(model, recipe)
+            forward = _compiled(model) if recipe.compile else model
             _warm_up(model, forward, recipe, splits, device=device)
-        optimizer = recipe.optimizer.build(
-            model,
-            effective_batch_size=recipe.samples_per_step,
-            fused=device.type == "cuda",
+        with clock.span("setup_s"):
+            optimizer, scaler = build_optimizer(model, recipe, device=device)
+        progress = Progress(
+            workload, recipe, splits, seed=seed, device=device, model=model, clock=clock
         )
-        # 2^16 is torch's start on CUDA; on a CPU it overflows fp16 in the first step.
-        scaler = torch.amp.GradScaler(
-            device.type,
-            enabled=recipe.precision == "fp16",
-            init_scale=2.0**16 if device.type == "cuda" else 2.0**10,
-        )
-        progress = _Progress(workload, recipe, splits, clock=clock, model=model, device=device)
-        progress.evaluate(train_loss=None)
+        progress.evaluate()
         progress.refuse_met_target()
 
-        loss_sum, loss_samples, stop_reason = torch.zeros((), device=device), 0, None
-        total_steps = recipe.steps(num_train=len(splits.train.labels))
+        num_steps = progress.total_steps
         clock.start("train_s")
-        for step, group in enumerate(islice(_groups(loader, recipe), total_steps), start=1):
+        for step, group in enumerate(islice(_groups(loader, recipe), num_steps), start=1):
             if interrupt():
                 raise Interrupted
-            factors = recipe.lr_schedule.factors(step / total_steps, step_frac=1 / total_steps)
+            factors = recipe.lr_schedule.factors(step / num_steps, step_frac=1 / num_steps)
             set_rates(optimizer, factors)
-            loss_sum += _step(forward, optimizer, scaler, group, recipe, device=device)
-            loss_samples += group.num_samples
-            progress.advance(group.num_samples)
-            if not progress.is_due(is_last=step == total_steps):
+            loss_sum = take_step(
+                group, recipe, forward=forward, optimizer=optimizer, scaler=scaler, device=device
+            )
+            progress.advance(group.num_samples, loss_sum)
+            if not progress.is_due():
                 continue
             clock.stop()
-            progress.evaluate(train_loss=float(loss_sum) / loss_samples)
-            stop_reason = progress.verdict(is_last=step == total_steps)
-            stop_reason = stop_reason or (yield progress.result(stop_reason="", seed=seed))
+            progress.evaluate()
+            stop_reason = progress.verdict() or (yield progress.result())
             if stop_reason:
-                break
-            loss_sum.zero_()
-            loss_samples = 0
+                return progress.result(stop_reason=stop_reason)
             clock.start("train_s")
-        assert stop_reason is not None, "a run ends with a reason"
-        return progress.result(stop_reason=stop_reason, seed=seed)
+        raise AssertionError("a run's last step is evaluated, and ends it")
     finally:
         loader.close()
 
@@ -128,56 +116,90 @@ def _set_up(
     torch.manual_seed(seed)
     torch.backends.cudnn.deterministic = recipe.deterministic
     torch.backends.cudnn.benchmark = not recipe.deterministic
+    model = build_model(recipe, splits, device=device)
+    return model, _open(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
+
+
+def build_model(recipe: Recipe, splits: Splits, *, device: torch.device) -> nn.Module:
+    """Returns the recipe's model for the data, on the device, in the recipe's memory format."""
     _, height, width, channels = splits.train.pixels.shape
     model = recipe.model.build(
         in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)
     )
     memory_format = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    model = model.to(device=device, memory_format=memory_format)
-    assert recipe.batch_size is not None, "accumulation_steps: auto is resolved before training"
-    loader = recipe.loader.open(
-        splits.train,
+    return model.to(device).to(memory_format=memory_format)
+
+
+def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torch.device) -> Loader:
+    """Returns a loader of black images of the data's shape, which go the way of real ones."""
+    _, *shape = splits.train.pixels.shape
+    images = Images(np.zeros((num_samples, *shape), np.uint8), np.zeros(num_samples, np.int64))
+    return _open(Resident(), images, recipe, splits, seed=0, device=device)
+
+
+def _open(
+    loader: LoaderConfig,
+    images: Images,
+    recipe: Recipe,
+    splits: Splits,
+    *,
+    seed: int,
+    device: torch.device,
+) -> Loader:
+    return loader.open(
+        images,
         mean=splits.mean,
         std=splits.std,
-        batch_size=recipe.batch_size,
+        batch_size=micro_batch_of(recipe),
         augmentation=recipe.augmentation,
         seed=seed,
         device=device,
         channels_last=recipe.channels_last,
     )
-    return model, loader
 
 
-def _compiled(model: nn.Module, recipe: Recipe) -> Callable[[Tensor], Tensor]:
-    return torch.compile(model, dynamic=False) if recipe.compile else model
+def _compiled(model: nn.Module) -> Forward:
+    # A process that runs many trials would otherwise reach torch's limit of recompilations of one
+    # function (8), after which it runs the function uncompiled.
+    torch.compiler.reset()
+    compiled: Forward = torch.compile(model, dynamic=False)
+    return compiled
 
 
 def _warm_up(
-    model: nn.Module,
-    forward: Callable[[Tensor], Tensor],
-    recipe: Recipe,
-    splits: Splits,
-    *,
-    device: torch.device,
+    model: nn.Module, forward: Forward, recipe: Recipe, splits: Splits, *, device: torch.device
 ) -> None:
-    """Runs forward and backward once for each micro-batch shape, and leaves no trace of it."""
-    _, height, width, channels = splits.train.pixels.shape
-    num_train, batch_size = len(splits.train.labels), recipe.batch_size
-    assert batch_size is not None
-    full_and_ragged = {min(batch_size, num_train), num_train % batch_size} - {0}
-    sizes = sorted(full_and_ragged) if recipe.compile else [max(full_and_ragged)]
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    memory_format = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    devices = [device] if device.type == "cuda" else []
+    """Does one optimizer step on dummy micro-batches of each size, and leaves no trace of it."""
+    num_train, batch_size = len(splits.train.labels), micro_batch_of(recipe)
+    num_samples = min(batch_size, num_train) + num_train % batch_size * (num_train > batch_size)
+    dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
+    # On the host, so that the copy is no part of the peak on a GPU.
+    state = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
     model.train()
-    with torch.random.fork_rng(devices=devices):
-        for size in sizes:
-            images = torch.zeros((size, channels, height, width), device=device)
-            images = images.contiguous(memory_format=memory_format)
-            labels = torch.zeros(size, dtype=torch.long, device=device)
-            _loss_sum(forward, images, labels, recipe, device=device).backward()
-    model.zero_grad(set_to_none=True)
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        optimizer, scaler = build_optimizer(model, recipe, device=device)
+        group = Group(num_samples, dummy.epoch(0))
+        try:
+            take_step(
+                group, recipe, forward=forward, optimizer=optimizer, scaler=scaler, device=device
+            )
+        except Exception as error:
+            if not is_lone_image(error):
+                raise
+            raise _lone_image(batch_size, num_train) from error
     model.load_state_dict(state)
+    dummy.close()
+
+
+def _lone_image(batch_size: int, num_train: int) -> LoneImage:
+    problem = Problem(
+        path="recipe.batch_size",
+        must="must leave no micro-batch with a single image, because the model's batch norm has one"
+        " value per channel of it, hence no variance",
+        given=f"{batch_size} with {num_train} training images",
+        hint="Try another batch size, or larger images or the model's `stem: cifar`.",
+    )
+    return LoneImage(problems=(problem,))
 
 
 def _groups(loader: Loader, recipe: Recipe) -> Iterator[Group]:
@@ -189,166 +211,8 @@ def _groups(loader: Loader, recipe: Recipe) -> Iterator[Group]:
         micro_batches = loader.epoch(epoch)
         for first in range(0, loader.num_samples, recipe.samples_per_step):
             num_samples = min(recipe.samples_per_step, loader.num_samples - first)
-            assert recipe.batch_size is not None
-            num_batches = math.ceil(num_samples / recipe.batch_size)
+            num_batches = math.ceil(num_samples / micro_batch_of(recipe))
             yield Group(num_samples, islice(micro_batches, num_batches))
-
-
-def _step(
-    forward: Callable[[Tensor], Tensor],
-    optimizer: torch.optim.Optimizer,
-    scaler: torch.amp.GradScaler,
-    group: Group,
-    recipe: Recipe,
-    *,
-    device: torch.device,
-) -> Tensor:
-    """Does one optimizer step and returns the sum of its samples' losses, on the device.
-
-    The gradient is that of (1/M) Σ loss over all M samples of the group, whatever the sizes of
-    its micro-batches: each contributes its sum divided by M, never its own mean divided by their
-    number, which would weigh the samples of a ragged micro-batch more.
-    """
-    loss_sum = torch.zeros((), device=device)
-    for images, labels in group.micro_batches:
-        loss = _loss_sum(forward, images, labels, recipe, device=device)
-        scaler.scale(loss / group.num_samples).backward()
-        loss_sum += loss.detach()
-    if recipe.clip_norm is not None:
-        scaler.unscale_(optimizer)
-        parameters = chain.from_iterable(g["params"] for g in optimizer.param_groups)
-        nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
-    scaler.step(optimizer)
-    scaler.update()
-    optimizer.zero_grad(set_to_none=True)
-    return loss_sum
-
-
-def _loss_sum(
-    forward: Callable[[Tensor], Tensor],
-    images: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    *,
-    device: torch.device,
-) -> Tensor:
-    """Returns the sum over samples of the cross-entropy, in fp32 whatever the precision."""
-    dtype = AUTOCAST_DTYPES[recipe.precision]
-    with torch.autocast(device.type, dtype, enabled=dtype is not None):
-        logits = forward(images)
-    return functional.cross_entropy(
-        logits.float(), labels, reduction="sum", label_smoothing=recipe.label_smoothing
-    )
-
-
-class _Progress:
-    """Where a run stands: samples seen, evaluations made, and whether it has ended."""
-
-    def __init__(
-        self,
-        workload: Workload,
-        recipe: Recipe,
-        splits: Splits,
-        *,
-        clock: Clock,
-        model: nn.Module,
-        device: torch.device,
-    ) -> None:
-        self.workload, self.recipe, self.splits = workload, recipe, splits
-        self.clock, self.model, self.device = clock, model, device
-        self.num_train = len(splits.train.labels)
-        self.grid = workload.eval_every_samples or self.num_train
-        self.steps = self.samples = 0
-        self.evaluations: list[Evaluation] = []
-        self.status = Status.CAPPED  # What a run is until it has ended by itself.
-
-    def advance(self, num_samples: int) -> None:
-        self.steps += 1
-        self.samples += num_samples
-
-    def is_due(self, *, is_last: bool) -> bool:
-        """Whether to evaluate: a grid point was passed, the run ends, or its time is over."""
-        last_seen = self.evaluations[-1].samples
-        passed_grid = self.samples // self.grid > last_seen // self.grid
-        return passed_grid or is_last or self._is_over_time()
-
-    def _is_over_time(self) -> bool:
-        return self.clock.elapsed("train_s") > self.workload.max_train_s
-
-    def evaluate(self, *, train_loss: float | None) -> Evaluation:
-        with self.clock.span("eval_s"):
-            scores = self._scores()
-        self.evaluations.append(
-            Evaluation(
-                step=self.steps,
-                samples=self.samples,
-                epoch=self.samples / self.num_train,
-                train_s=self.clock.elapsed("train_s"),
-                accuracy=scores.accuracy,
-                macro_f1=scores.macro_f1,
-                loss=scores.loss,
-                train_loss=train_loss if train_loss is None or math.isfinite(train_loss) else None,
-            )
-        )
-        return self.evaluations[-1]
-
-    def _scores(self) -> Scores:
-        batches = eval_batches(
-            self.splits.validation,
-            mean=self.splits.mean,
-            std=self.splits.std,
-            batch_size=self.workload.eval_batch_size,
-            device=self.device,
-            channels_last=self.recipe.channels_last,
-        )
-        dtype = AUTOCAST_DTYPES[self.recipe.precision]
-        return evaluate(self.model, batches, device=self.device, autocast_dtype=dtype)
-
-    def refuse_met_target(self) -> None:
-        target, first = self.workload.target, self.evaluations[0]
-        if self.workload.metric_of(first) >= target.value:
-            raise ConfigError(
-                f"workload.target.value must exceed what the untrained model reaches, but got"
-                f" {target.value:g} and {target.metric} is {self.workload.metric_of(first):.4f}"
-                " before training. Choose a higher target."
-            )
-
-    def verdict(self, *, is_last: bool) -> str | None:
-        """Sets the status and returns why the run has ended, or None if it goes on."""
-        evaluation, target = self.evaluations[-1], self.workload.target
-        score = f"{target.metric} {self.workload.metric_of(evaluation):.4f}"
-        if evaluation.train_loss is None or evaluation.loss is None:
-            self.status = Status.DIVERGED
-            return f"the loss is not finite after {self.steps} steps"
-        if self.workload.time_to_target(self.evaluations, at_end=is_last) is not None:
-            self.status = Status.REACHED
-            return f"target met: {score} ≥ {target.value:g}"
-        if is_last:
-            self.status = Status.MISSED
-            return f"the run ended with {score}, target {target.value:g}"
-        if self._is_over_time():
-            return f"max_train_s = {self.workload.max_train_s:g} s passed with {score}"
-        return None
-
-    def result(self, *, stop_reason: str, seed: int) -> RunResult:
-        train_s = self.clock.elapsed("train_s")
-        reached = self.status == Status.REACHED
-        return RunResult(
-            status=self.status,
-            seed=seed,
-            stop_reason=stop_reason,
-            time_to_target_s=self._time_to_target() if reached else None,
-            evaluations=tuple(self.evaluations),
-            clocks=self.clock.clocks(),
-            steps=self.steps,
-            samples=self.samples,
-            images_per_s=self.samples / train_s,
-            step_time_ms=1000 * train_s / self.steps,
-            peak_memory_gib=peak_memory_gib(self.device),
-            batch_size=self.recipe.batch_size,
-            accumulation_steps=self.recipe.samples_per_step // (self.recipe.batch_size or 1),
-            device=describe_device(self.device),
-        )
-
-    def _time_to_target(self) -> float | None:
-        return self.workload.time_to_target(self.evaluations, at_end=True)
+        # Also lets the loader see its epoch end, without which it would start its workers anew.
+        rest = next(micro_batches, None)
+        assert rest is None, "an epoch has no more batches than its number of samples"

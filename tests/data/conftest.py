@@ -1,5 +1,7 @@
 """Small data sets that the tests make themselves."""
 
+import hashlib
+import pickle
 from collections.abc import Callable, Sequence
 from io import BytesIO
 from pathlib import Path
@@ -10,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from PIL import Image
+from torchvision.datasets import CIFAR10, CIFAR100
 
 from tune_speed.data.base import Images
 from tune_speed.data.cache import PreparedData
@@ -47,6 +50,25 @@ def write_parquet(
         )
     pq.write_table(table, path, row_group_size=3)
     return path
+
+
+def write_cifar(kind: type[CIFAR10], root: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
+    """Writes a small set in torchvision's format, 4 images a file; returns the training pixels."""
+    rng, label_key = np.random.default_rng(5), "fine_labels" if kind is CIFAR100 else "labels"
+    files: dict[str, dict[str, Any]] = {
+        name: {"data": rng.integers(0, 256, (4, 3072), dtype=np.uint8), label_key: [0, 1, 2, 1]}
+        for name, _ in kind.train_list + kind.test_list
+    }
+    files[kind.meta["filename"]] = {kind.meta["key"]: ["cat", "dog", "owl"]}
+    md5 = {}
+    (root / kind.base_folder).mkdir(parents=True)
+    for name, content in files.items():
+        (root / kind.base_folder / name).write_bytes(pickle.dumps(content))
+        md5[name] = hashlib.md5(pickle.dumps(content)).hexdigest()
+    for part in ("train_list", "test_list"):
+        monkeypatch.setattr(kind, part, [[name, md5[name]] for name, _ in getattr(kind, part)])
+    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5[kind.meta["filename"]]})
+    return np.concatenate([files[name]["data"] for name, _ in kind.train_list])
 
 
 @pytest.fixture

@@ -1,5 +1,4 @@
 import hashlib
-import pickle
 import tarfile
 from collections.abc import Iterator
 from functools import partial
@@ -9,6 +8,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
+from conftest import write_cifar
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from tune_speed.data.cache import prepare
@@ -19,28 +19,13 @@ KINDS = {CIFAR10: Cifar10, CIFAR100: Cifar100}
 
 
 def publish(kind: type[CIFAR10], site: Path, monkeypatch: pytest.MonkeyPatch) -> np.ndarray:
-    """Puts a small set in torchvision's format where it downloads from; returns its pixels."""
-    rng, files, label_key = np.random.default_rng(5), {}, "labels"
-    if kind is CIFAR100:
-        label_key = "fine_labels"
-    for name, _ in kind.train_list + kind.test_list:
-        values = rng.integers(0, 256, (4, 3072), dtype=np.uint8)
-        files[name] = {"data": values, label_key: [0, 1, 2, 1]}
-    files[kind.meta["filename"]] = {kind.meta["key"]: ["cat", "dog", "owl"]}
-    folder = site / kind.base_folder
-    folder.mkdir()
-    for name, content in files.items():
-        (folder / name).write_bytes(pickle.dumps(content))
+    """Puts a small set where torchvision downloads it from; returns its pixels."""
+    values = write_cifar(kind, site, monkeypatch)
     with tarfile.open(site / kind.filename, "w:gz") as archive:
-        archive.add(folder, kind.base_folder)
-    md5 = {path.name: hashlib.md5(path.read_bytes()).hexdigest() for path in folder.iterdir()}
-    for attribute in ("train_list", "test_list"):
-        entries = [[name, md5[name]] for name, _ in getattr(kind, attribute)]
-        monkeypatch.setattr(kind, attribute, entries)
-    monkeypatch.setattr(kind, "meta", {**kind.meta, "md5": md5[kind.meta["filename"]]})
-    archive_md5 = hashlib.md5((site / kind.filename).read_bytes()).hexdigest()
-    monkeypatch.setattr(kind, "tgz_md5", archive_md5)
-    return np.concatenate([files[name]["data"] for name, _ in kind.train_list])
+        archive.add(site / kind.base_folder, kind.base_folder)
+    md5 = hashlib.md5((site / kind.filename).read_bytes()).hexdigest()
+    monkeypatch.setattr(kind, "tgz_md5", md5)
+    return values
 
 
 @pytest.fixture

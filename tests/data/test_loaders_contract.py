@@ -11,15 +11,15 @@ from torch import Tensor
 from tune_speed.data import LOADERS
 from tune_speed.data.augment import Augmentation, draw
 from tune_speed.data.base import Images
-from tune_speed.data.loaders import Loader, LoaderConfig, TorchDataLoader, eval_batches
+from tune_speed.data.loaders import Loader, LoaderConfig, Streaming, eval_batches
 from tune_speed.errors import ConfigError
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
 ALL = Augmentation(pad=2, flip="alternating", cutout=3)
 CONFIGS = {name: kind() for name, kind in LOADERS.items()} | {
-    "dataloader, 2 workers": TorchDataLoader(workers=2),
-    "dataloader, 1 worker that does not stay": TorchDataLoader(workers=1, persistent_workers=False),
+    "dataloader, 2 workers": Streaming(workers=2),
+    "dataloader, 1 worker that does not stay": Streaming(workers=1, persistent_workers=False),
 }
 NUM_IMAGES, BATCH_SIZE = 50, 16
 

@@ -171,13 +171,13 @@ def test_trial_that_cannot_win_is_stopped_and_recorded_with_the_reason(begin: Be
 def test_trial_whose_process_died_runs_again_and_then_counts_as_failed(begin: Begin) -> None:
     conductor = begin()
     spec = propose(conductor)
-    conductor.died(spec.trial_id, error=RuntimeError("killed"))
+    conductor.died(spec.trial_id, reason="killed", details="once")
     again = propose(conductor)
     assert (again.trial_id, again.params) == (spec.trial_id, spec.params)
-    conductor.died(again.trial_id, error=RuntimeError("killed again"))
+    conductor.died(again.trial_id, reason="killed again", details="twice")
     record = conductor.ledger.records[spec.trial_id]
     assert record.status == Status.FAILED
-    assert record.stop_reason == "RuntimeError: killed again"
+    assert (record.stop_reason, record.runs[0].traceback) == ("killed again", "twice")
     assert propose(conductor).trial_id == "t0001"
 
 
@@ -185,7 +185,7 @@ def test_trial_that_died_after_writing_its_record_is_not_lost(begin: Begin, tmp_
     conductor = begin()
     spec = propose(conductor)
     write_trial_file(tmp_path / "study", ended(spec))
-    conductor.died(spec.trial_id, error=RuntimeError("killed"))
+    conductor.died(spec.trial_id, reason="killed", details="once")
     assert conductor.ledger.records[spec.trial_id].status == Status.REACHED
 
 

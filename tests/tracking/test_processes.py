@@ -76,6 +76,9 @@ def test_a_killed_driver_is_made_good_by_the_next(uri: str, client: Any) -> None
     driver = start_driver(uri, num_trials=3)
     assert driver.stdout is not None and driver.stdout.readline() == "waiting\n"
     wait_for_trials(uri, 3)
+    experiment = client.get_experiment_by_name("study").experiment_id
+    while len(client.search_runs([experiment])) < 5:  # t9999 comes last.
+        time.sleep(0.02)
     records = [trial.record for trial in find_trials(uri)]
     os.kill(driver.pid, signal.SIGKILL)
     driver.communicate(timeout=60)

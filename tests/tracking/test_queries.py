@@ -121,7 +121,7 @@ def test_without_its_files_a_trial_is_shown_without_its_curve(
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("deadbeef", "there is no such trial.*The latest there are .*first/t0001"),
+        ("deadbeef", "there is no such trial.*The latest there are .*first/t000"),
         ("t0001", "study/trial, but there is no such trial"),
         ("first/t0009", r"no such trial\. The latest there are first/t"),
         ("fist/t0000", "the study 'fist' must be in .*did you mean `first`\\? It holds"),

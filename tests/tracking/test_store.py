@@ -130,7 +130,9 @@ def test_a_store_of_another_mlflow_version_is_named(uri: str, tmp_path: Path) ->
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
         connection.execute("UPDATE alembic_version SET version_num = 'from the future'")
         connection.commit()
-    with pytest.raises(StorageError, match=r"mlflow\.db.*another version of MLflow"):
+    with pytest.raises(
+        StorageError, match=r"mlflow\.db.*another version of MLflow.*mlflow db upgrade"
+    ):
         open_store(uri)
 
 

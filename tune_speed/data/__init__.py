@@ -10,7 +10,7 @@ from tune_speed.data.cifar import Cifar10, Cifar100
 from tune_speed.data.digits import Digits
 from tune_speed.data.image_folder import ImageFolder
 from tune_speed.data.image_parquet import ImageParquet
-from tune_speed.data.loaders import LoaderConfig, Resident, TorchDataLoader
+from tune_speed.data.loaders import LoaderConfig, Resident, Streaming
 
 DATASETS: dict[str, type[DatasetConfig]] = {
     "digits": Digits,
@@ -21,6 +21,6 @@ DATASETS: dict[str, type[DatasetConfig]] = {
 }
 
 LOADERS: dict[str, type[LoaderConfig]] = {
-    "dataloader": TorchDataLoader,
+    "dataloader": Streaming,
     "resident": Resident,
 }

@@ -1,4 +1,4 @@
-"""What both loaders share: the order of an epoch, and how pixels become training batches."""
+"""What both loaders share: what an epoch is made of, and how pixels become training batches."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -8,11 +8,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from tune_speed.data import image_ops, randomness
+from tune_speed.data import image_ops
 from tune_speed.data.augment import Augmentation, draw
-
-ORDER = 0
-"""Name of the random stream of the sample order, under (seed, epoch)."""
+from tune_speed.data.sample_order import SampleOrder
 
 
 class BatchPlan(NamedTuple):
@@ -34,53 +32,44 @@ class Batches:
     def __init__(
         self,
         labels: NDArray[np.int64],
+        order: SampleOrder,
         *,
         height: int,
         width: int,
         mean: tuple[float, ...],
         std: tuple[float, ...],
-        batch_size: int,
         augmentation: Augmentation,
-        seed: int,
         device: torch.device,
         channels_last: bool,
     ) -> None:
         self.device = device
-        self.num_samples = len(labels)
+        self.order = order
         self._labels = labels
         self._height, self._width = height, width
-        self._batch_size = batch_size
         self._augmentation = augmentation
-        self._seed = seed
         self._channels_last = channels_last
         self._normalize = image_ops.Normalizer(
             mean=mean, std=std, height=height, width=width, device=device
         )
 
-    def indices(self, epoch: int) -> Iterator[NDArray[np.int64]]:
-        """Yields the indices of the images of each batch, on the host."""
-        order = self._order(epoch)
-        for start in range(0, self.num_samples, self._batch_size):
-            yield order[start : start + self._batch_size]
-
     def plans(self, epoch: int) -> Iterator[BatchPlan]:
-        """Yields what each batch is made of; its indices are those that `indices` yields."""
-        order = self._order(epoch)
+        """Yields what each batch of epoch number `epoch` is made of."""
         draws = draw(
             self._augmentation,
-            num_samples=self.num_samples,
+            num_samples=self.order.num_samples,
             height=self._height,
             width=self._width,
-            seed=self._seed,
+            seed=self.order.seed,
             epoch=epoch,
         )
+        order = self.order.epoch(epoch)
         by_image = np.stack([self._labels, *draws]).take(order, axis=1)
         table = torch.from_numpy(np.concatenate([order[None], by_image]))
         if self.device.type == "cuda":
             table = table.pin_memory()  # a copy from pageable memory would wait for the GPU
         table = table.to(self.device, non_blocking=True)
-        for start in range(0, self.num_samples, self._batch_size):
-            yield BatchPlan(*table[:, start : start + self._batch_size].unbind())
+        for start in range(0, self.order.num_samples, self.order.batch_size):
+            yield BatchPlan(*table[:, start : start + self.order.batch_size].unbind())
 
     def images(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
         """Returns the plan's images: float32 (B, C, H, W), normalised and augmented.
@@ -111,6 +100,3 @@ class Batches:
             shift_x=plan.shift_x,
             is_flipped=plan.is_flipped,
         )
-
-    def _order(self, epoch: int) -> NDArray[np.int64]:
-        return randomness.permutation(self._seed, epoch, ORDER, count=self.num_samples)

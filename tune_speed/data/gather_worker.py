@@ -1,56 +1,56 @@
-"""What a worker process of the streaming loader does. Needs no torch: 30 MiB instead of 300."""
+"""What a worker process of the streaming loader runs: a script that needs nothing but NumPy.
 
+It starts in 0.2 s and takes 30 MiB, where a process that imports torch takes seconds and 300 MiB;
+and it does not import the user's main script, as multiprocessing would.
+"""
+
+import json
+import mmap
 import signal
-import traceback
-from multiprocessing.connection import Connection
-from typing import NamedTuple
+import socket
+import struct
+import sys
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tune_speed.data.sample_order import SampleOrder
+REQUEST = struct.Struct("<qq")
+"""Slot to fill, and number of images; their indices stand in shared memory."""
+DONE = b"."
 
 
-class Job(NamedTuple):
-    """One batch to gather."""
+def main(arguments: list[str]) -> None:
+    """Serves the socket and the shared arrays whose file numbers and shapes `arguments` holds."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's business
+    sent = json.loads(arguments[0])
+    arrays = {name: map_array(*array) for name, array in sent["arrays"].items()}
+    with socket.socket(fileno=sent["socket"]) as connection:
+        serve(connection, **arrays)
 
-    epoch: int
-    number: int
-    """Number of the batch in its epoch."""
-    slot: int
-    """Where to put it."""
 
-
-def run(
-    connection: "Connection[str | None, Job]",
+def serve(
+    connection: socket.socket,
     pixels: NDArray[np.uint8],
+    indices: NDArray[np.int64],
     slots: NDArray[np.uint8],
-    order: SampleOrder,
 ) -> None:
-    """Gathers batches until the other end of `connection` closes or its process dies.
-
-    Says None when it is ready and after each job, or else the traceback of what went wrong.
+    """Fills slots on request until the other end of `connection` closes, or its process dies.
 
     Args:
-        connection: Brings jobs.
+        connection: Brings requests; gets `DONE` at the start and after each.
         pixels: The set, (N, H, W, C).
+        indices: Which images are asked for, (slots, batch size).
         slots: Room for batches, (slots, batch size, H, W, C).
-        order: Which images are in which batch.
     """
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's business
     try:
-        connection.send(None)
-        indices, epoch = order.epoch(0), 0
-        while True:
-            job = connection.recv()
-            if job.epoch != epoch:
-                indices, epoch = order.epoch(job.epoch), job.epoch
-            gather(pixels, indices[order.batch(job.number)], slots[job.slot])
-            connection.send(None)
-    except (EOFError, ConnectionError):
+        connection.sendall(DONE)
+        while request := connection.recv(REQUEST.size, socket.MSG_WAITALL):
+            slot, size = REQUEST.unpack(request)
+            gather(pixels, indices[slot, :size], slots[slot])
+            connection.sendall(DONE)
+    except ConnectionError:
         return
-    except Exception:
-        connection.send(traceback.format_exc())
 
 
 def gather(
@@ -59,3 +59,12 @@ def gather(
     """Puts the images `indices` (B,) into the first places of `out`, and returns these."""
     # Without `clip` NumPy would go through a buffer, in case that an index is wrong.
     return np.take(pixels, indices, axis=0, out=out[: len(indices)], mode="clip")
+
+
+def map_array(file: int, shape: list[int], dtype: str) -> NDArray[Any]:
+    """Returns the content of an open file as an array, shared with all who map it."""
+    return np.frombuffer(mmap.mmap(file, 0), dtype=dtype).reshape(shape)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

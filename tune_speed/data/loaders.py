@@ -67,19 +67,19 @@ class LoaderConfig(Config):
             ConfigError: The images are too small for the augmentation.
         """
         from tune_speed.data.batches import Batches
+        from tune_speed.data.sample_order import SampleOrder
 
         assert batch_size >= 1
         _, height, width, _ = images.pixels.shape
         augmentation.check(height, width)
         batches = Batches(
             images.labels,
+            SampleOrder(len(images.labels), batch_size, seed),
             height=height,
             width=width,
             mean=mean,
             std=std,
-            batch_size=batch_size,
             augmentation=augmentation,
-            seed=seed,
             device=device,
             channels_last=channels_last,
         )
@@ -90,39 +90,46 @@ class LoaderConfig(Config):
         raise NotImplementedError
 
 
-class TorchDataLoader(LoaderConfig):
-    """`torch.utils.data.DataLoader`: worker processes gather batches, the device augments them.
+class Streaming(LoaderConfig):
+    """Batches from host memory, gathered ahead by worker processes and augmented on the device.
 
-    For sets that do not fit on the device; for others `resident` is quicker. Batches travel as
-    uint8, a fourth of what floats would take. Augmenting in the workers instead was no quicker:
-    pad-crop, flip and cutout cost 7 µs of the 3,400 µs that a ResNet-20 step takes for an image of
-    32x32 pixels (one core of an AMD EPYC, batches of 128, n = 6).
+    For sets that do not fit on the device; for others `resident` is quicker. The settings are those
+    of torch's `DataLoader`. Batches travel as uint8, a fourth of what floats would take. Augmenting
+    in the workers instead was no quicker: pad-crop, flip and cutout cost 7 µs of the 3,400 µs that
+    ResNet-20 takes for an image of 32x32 pixels (one core of an AMD EPYC, batches of 128).
     """
 
-    workers: int = Field(default=0, ge=0)
+    workers: int = Field(default=0, ge=0, le=256)
     """Worker processes; 0: batches are gathered in the training process."""
     pin_memory: bool = True
     """Put batches in page-locked memory, from where a GPU copies them while it computes. Not
     applicable, and without effect, where the device is no GPU."""
-    prefetch_factor: int = Field(default=2, ge=1)
+    prefetch_factor: int = Field(default=2, ge=1, le=256)
     """Batches that each worker keeps ready; not applicable without workers."""
     persistent_workers: bool = True
-    """Keep the workers from epoch to epoch; they then read ahead into the next one."""
+    """Keep the workers from epoch to epoch; they then work ahead into the next one."""
     timeout_s: float = Field(default=120.0, gt=0)
-    """Longest wait for a batch [s]; then the workers are taken to hang, which is an error."""
+    """Longest wait for a worker [s]; then it is taken to hang, which is an error."""
 
     def open_batches(self, pixels: NDArray[np.uint8], batches: Batches) -> Loader:
         """Returns the loader, with its workers started."""
-        from tune_speed.data.worker_loader import WorkerLoader
+        from tune_speed.data.streaming import LocalSource, Source, StreamingLoader
+        from tune_speed.data.worker_pool import WorkerPool
 
-        return WorkerLoader(
-            pixels,
+        source: Source = LocalSource(pixels)
+        if self.workers:
+            source = WorkerPool(
+                pixels,
+                batches.order.batch_size,
+                workers=self.workers,
+                prefetch_factor=self.prefetch_factor,
+                timeout_s=self.timeout_s,
+            )
+        return StreamingLoader(
+            source,
             batches,
-            workers=self.workers,
             pin_memory=self.pin_memory,
-            prefetch_factor=self.prefetch_factor,
-            persistent_workers=self.persistent_workers,
-            timeout_s=self.timeout_s,
+            is_persistent=self.persistent_workers,
         )
 
 

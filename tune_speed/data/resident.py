@@ -14,7 +14,7 @@ class ResidentLoader:
     """Gathers batches from a uint8 copy of the set on the device; see `Resident`."""
 
     def __init__(self, pixels: NDArray[np.uint8], batches: Batches) -> None:
-        self.num_samples = batches.num_samples
+        self.num_samples = batches.order.num_samples
         self._batches = batches
         self._pixels: Tensor | None = _on_device(pixels, batches.device)
 

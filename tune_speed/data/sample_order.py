@@ -1,5 +1,6 @@
-"""The order in which an epoch goes through the set. Needs no torch: worker processes use it too."""
+"""The order in which an epoch goes through the set."""
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -18,15 +19,12 @@ class SampleOrder(NamedTuple):
     batch_size: int
     seed: int
 
-    @property
-    def num_batches(self) -> int:
-        """Batches of an epoch; the last may be smaller."""
-        return -(-self.num_samples // self.batch_size)
-
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Returns the indices of all images in the order of epoch number `epoch`, (N,)."""
         return randomness.permutation(self.seed, epoch, ORDER, count=self.num_samples)
 
-    def batch(self, number: int) -> slice:
-        """Returns the place of batch `number` in an epoch's order."""
-        return slice(number * self.batch_size, (number + 1) * self.batch_size)
+    def batches(self, epoch: int) -> Iterator[NDArray[np.int64]]:
+        """Yields the indices of each batch, (B,); the last may be smaller."""
+        order = self.epoch(epoch)
+        for start in range(0, self.num_samples, self.batch_size):
+            yield order[start : start + self.batch_size]

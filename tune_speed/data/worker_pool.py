@@ -1,18 +1,20 @@
 """Worker processes that gather batches ahead of the training."""
 
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
 from collections import deque
 from collections.abc import Iterator
-from multiprocessing import get_context
-from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess
+from contextlib import suppress
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tune_speed.data import gather_worker
-from tune_speed.data.gather_worker import Job
-from tune_speed.data.sample_order import SampleOrder
 from tune_speed.data.shared_array import SharedArray
 from tune_speed.errors import DataError
 
@@ -21,8 +23,13 @@ END_WAIT_S = 5.0
 
 
 class _Worker(NamedTuple):
-    process: ForkServerProcess
-    connection: "Connection[Job, str | None]"
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+
+
+class _Job(NamedTuple):
+    slot: int
+    size: int
 
 
 class WorkerPool:
@@ -30,50 +37,146 @@ class WorkerPool:
 
     Why not torch's `DataLoader`: it sends each batch as a file descriptor that the worker hands out
     on demand, so that a worker that is stopped in that moment hangs the training for ever, whatever
-    the `timeout`. Here only small messages pass, each worker has a connection of its own that breaks
-    at once when it dies, and every wait is bounded.
+    the `timeout`. Here only small messages pass, each worker has a socket of its own, which breaks
+    at once when it dies, and every wait is bounded. It is also quicker (7 against 12 µs an image of
+    32x32 pixels, augmented, with 2 workers on 2 cores of an AMD EPYC).
     """
 
     def __init__(
         self,
         pixels: NDArray[np.uint8],
-        order: SampleOrder,
+        batch_size: int,
         *,
         workers: int,
         prefetch_factor: int,
         timeout_s: float,
     ) -> None:
-        self._order = order
+        num_slots = workers * prefetch_factor
         self._num_workers = workers
         self._timeout_s = timeout_s
-        self._pixels = SharedArray(pixels.shape)
-        np.copyto(self._pixels.array, pixels)
-        self._slots = SharedArray((workers * prefetch_factor, order.batch_size, *pixels.shape[1:]))
+        self._arrays = {
+            "pixels": SharedArray(pixels.shape, np.uint8),
+            "indices": SharedArray((num_slots, batch_size), np.int64),
+            "slots": SharedArray((num_slots, batch_size, *pixels.shape[1:]), np.uint8),
+        }
+        np.copyto(self._arrays["pixels"].array, pixels)
         self._workers: list[_Worker] = []
-        self._batches: Iterator[tuple[int, int]] = iter(())
+        self._batches: Iterator[NDArray[np.int64]] = iter(())
+        self._num_free = 0
         self._num_asked = 0
-        self._asked: deque[Job] = deque()
+        self._asked: deque[_Job] = deque()
 
-    def begin(self, batches: Iterator[tuple[int, int]]) -> None:
-        """Starts to gather `batches`, pairs of epoch and number; forgets what was begun before."""
+    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
+        """Gathers `batches`, the indices of each, from now on; starts workers if there are none."""
         while self._asked:
             self._receive()
         if not self._workers:
             self._start()
         self._batches = batches
-        for _ in self._slots.array:
-            self._ask()
+        self._num_free = len(self._arrays["slots"].array)
+        self._fill()
 
     def next(self) -> NDArray[np.uint8]:
-        """Returns the pixels of the next batch, (B, H, W, C); they hold until `release`.
+        """Returns the pixels of the next batch, (B, H, W, C), which hold until the next call.
 
         Raises:
-            DataError: Its worker died, failed, or did not deliver in time.
+            DataError: Its worker died, or did not deliver in time.
         """
+        self._fill()
         job = self._receive()
-        size = len(range(self._order.num_samples)[self._order.batch(job.number)])
-        return self._slots.array[job.slot, :size]
+        self._num_free = 1
+        pixels: NDArray[np.uint8] = self._arrays["slots"].array[job.slot, : job.size]
+        return pixels
 
-    def release(self) -> None:
-        """Lets the slot of the last batch be filled again."""
-        self._ask()
+    def stop(self) -> None:
+        """Ends the workers and waits for them; `begin` starts new ones."""
+        for worker in self._workers:
+            worker.connection.close()
+        for worker in self._workers:
+            try:
+                worker.process.wait(END_WAIT_S)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        self._workers.clear()
+        self._asked.clear()
+
+    def close(self) -> None:
+        """Ends the workers and frees the memory."""
+        self.stop()
+        for array in self._arrays.values():
+            array.close()
+
+    def _start(self) -> None:
+        """Starts the workers and waits until they are ready."""
+        self._workers.extend(self._start_one() for _ in range(self._num_workers))
+        for worker in self._workers:
+            self._wait_for(worker)
+
+    def _start_one(self) -> _Worker:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(self._timeout_s)
+        arrays = {name: [a.file, a.shape, a.dtype.str] for name, a in self._arrays.items()}
+        with theirs:
+            sent = json.dumps({"socket": theirs.fileno(), "arrays": arrays})
+            process = subprocess.Popen(
+                [sys.executable, "-P", gather_worker.__file__, sent],
+                pass_fds=(theirs.fileno(), *(array.file for array in self._arrays.values())),
+                stdin=subprocess.DEVNULL,
+                # One thread: NumPy's BLAS would start one for each core. The same modules as here.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        return _Worker(process, ours)
+
+    def _fill(self) -> None:
+        """Asks for as many batches as there are free slots."""
+        for indices in itertools.islice(self._batches, self._num_free):
+            job = _Job(self._num_asked % len(self._arrays["slots"].array), len(indices))
+            self._arrays["indices"].array[job.slot, : job.size] = indices
+            self._num_asked += 1
+            self._asked.append(job)
+            with suppress(OSError):  # a dead worker is reported when its batch is waited for
+                self._worker(job).connection.sendall(gather_worker.REQUEST.pack(*job))
+        self._num_free = 0
+
+    def _receive(self) -> _Job:
+        """Returns the oldest job, when its batch is there."""
+        job = self._asked.popleft()
+        self._wait_for(self._worker(job))
+        return job
+
+    def _worker(self, job: _Job) -> _Worker:
+        """Returns the worker of a job: slots are filled in turn, each always by the same one."""
+        return self._workers[job.slot % self._num_workers]
+
+    def _wait_for(self, worker: _Worker) -> None:
+        """Waits until a worker says that it is done. Raises: DataError if it does not."""
+        try:
+            if worker.connection.recv(1) == gather_worker.DONE:
+                return
+            failure = _ending(worker.process)
+        except TimeoutError:
+            failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
+        except OSError:
+            failure = _ending(worker.process)
+        self._kill()
+        raise DataError(
+            f"A loader's worker process must deliver its batch, but it {failure}. Try fewer"
+            " `workers`, or the `resident` loader."
+        )
+
+    def _kill(self) -> None:
+        """Ends workers that may not listen any more."""
+        for worker in self._workers:
+            worker.process.kill()
+        self.stop()
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    """Returns how a process ended that has closed its socket."""
+    try:
+        code = process.wait(END_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return "closed its connection"
+    cause = "memory may have run out" if code == -9 else "what it printed stands above"
+    return f"ended with exit code {code}: {cause}"

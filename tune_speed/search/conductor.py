@@ -12,12 +12,12 @@ from typing import Any, Protocol
 
 from tune_speed.errors import StorageError
 from tune_speed.recipe import Recipe
-from tune_speed.records import Evaluation, TrialRecord
+from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.policy import Outcome, Policy, Proposal
 from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trial_file import read_trial_file
-from tune_speed.trial import Allotment, TrialSpec, failure, make_record, utc_now
+from tune_speed.trial import Allotment, TrialSpec, make_record, utc_now
 
 MAX_ATTEMPTS = 2
 """A trial whose process died is run once more; dying twice, it is recorded as failed."""
@@ -153,8 +153,11 @@ class Conductor:
         for observer in self.observers:
             observer.trial_interrupted(trial_id=trial_id, reason=reason)
 
-    def died(self, trial_id: str, *, error: BaseException) -> None:
-        """Takes note of a trial whose process is gone: its record is looked up, or it runs again."""
+    def died(self, trial_id: str, *, reason: str, details: str) -> None:
+        """Takes note of a trial whose process is gone: its record is looked up, or it runs again.
+
+        Dying again, it is recorded as failed, with `reason` and, as its traceback, `details`.
+        """
         record = read_trial_file(self.ledger.folder, trial_id)
         if record is not None:
             self.finished(record)
@@ -163,15 +166,17 @@ class Conductor:
         spec = self._specs[trial_id]
         if self._attempts[trial_id] >= MAX_ATTEMPTS:
             started_at = self._started_at[trial_id]
-            run = failure(spec, error)
+            run = RunResult(
+                status=Status.FAILED, seed=spec.seed, stop_reason=reason, traceback=details
+            )
             self.finished(make_record(spec, spec.recipe, run, started_at=started_at))
             return
         self._specs.pop(trial_id)
         self.policy.retry(self.ledger.proposals[trial_id])
-        reason = f"its process died ({type(error).__name__}); it is run again"
-        self._write(lambda: self.ledger.interrupted(trial_id, reason=reason))
+        again = f"{reason}; it is run again"
+        self._write(lambda: self.ledger.interrupted(trial_id, reason=again))
         for observer in self.observers:
-            observer.trial_interrupted(trial_id=trial_id, reason=reason)
+            observer.trial_interrupted(trial_id=trial_id, reason=again)
 
     def _spec(self, proposal: Proposal) -> TrialSpec:
         recipe = Recipe.model_validate(self.study.space.build(proposal.params))

@@ -7,8 +7,8 @@ waiting, so it is not looked at either.
 
 import logging
 import os
-import shutil
 import socket
+import tempfile
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -70,13 +70,23 @@ class _Adapter:
         trial_id = self.trial_ids.pop(ray_trial.trial_id, None)
         if trial_id is None:
             return
-        text = ray_trial.get_error() or "the trial's process could not start; see Ray's logs"
-        error = ray_trial.get_pickled_error() or RuntimeError(text)
-        self.conductor.died(trial_id, error=error)
+        details = _error_text(ray_trial)
+        last_line = details.strip().splitlines()[-1]
+        self.conductor.died(trial_id, reason=f"its process died: {last_line}", details=details)
 
     def experiment_ended(self) -> None:
         for trial_id in self.conductor.running:
             self.conductor.interrupted(trial_id, reason="the search was stopped")
+
+
+def _error_text(ray_trial: RayTrial) -> str:
+    """Returns what Ray noted of a trial's death, on this machine, headline last."""
+    file = ray_trial.error_file
+    if file is None or not Path(file).exists():
+        return "it could not start, and Ray gives no error; see Ray's logs"
+    text = Path(file).read_text()
+    actor_died = "The actor died unexpectedly before finishing this task."
+    return f"{text}\n{actor_died}" if actor_died in text else text
 
 
 class _Unpickled:
@@ -174,7 +184,7 @@ def connect(address: str | None, *, resources: ResourceConfig) -> None:
             address=address or "local",
             include_dashboard=None if address else False,
             log_to_driver=False,
-            logging_level=logging.ERROR,
+            logging_level=logging.CRITICAL,
             runtime_env=runtime_env,
             configure_logging=False,
         )
@@ -200,7 +210,7 @@ def _quiet_ray() -> None:
     for name, value in defaults.items():
         os.environ.setdefault(name, value)
     for name in ("ray", "ray.tune"):
-        logging.getLogger(name).setLevel(logging.ERROR)
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 def _refuse_dead_address(address: str) -> None:
@@ -256,7 +266,7 @@ def _keep_tune_here(folder: Path) -> None:
     """
     from ray.train._internal import storage
 
-    storage._get_ray_train_session_dir = lambda: str(folder / "ray" / "session")
+    storage._get_ray_train_session_dir = lambda: str(folder / "session")
 
 
 def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
@@ -266,16 +276,24 @@ def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
     if resources.memory_gib is not None:
         request["memory"] = resources.memory_gib * 2**30
     adapter = _Adapter(conductor)
-    if ray.util.client.ray.is_connected():
-        _keep_tune_here(conductor.ledger.folder)
+    # Ray's state of the experiment: nothing in it that the ledger does not have.
+    with tempfile.TemporaryDirectory(prefix="tune_speed-", ignore_cleanup_errors=True) as folder:
+        if ray.util.client.ray.is_connected():
+            _keep_tune_here(Path(folder))
+        _run_tune(adapter, request, folder, on_tick)
+
+
+def _run_tune(
+    adapter: _Adapter, request: dict[str, float], folder: str, on_tick: Callable[[], None]
+) -> None:
     tune.run(
         TrialProcess,
         name="ray",
-        storage_path=str(conductor.ledger.folder),
+        storage_path=folder,
         resources_per_trial=request,
         num_samples=10**9,  # The searcher says when it is over.
         search_alg=tune.search.ConcurrencyLimiter(
-            _ConductorSearcher(adapter), max_concurrent=conductor.study.search.concurrent
+            _ConductorSearcher(adapter), max_concurrent=adapter.conductor.study.search.concurrent
         ),
         scheduler=_ConductorScheduler(adapter),
         callbacks=[_ConductorCallback(adapter, on_tick)],
@@ -285,5 +303,3 @@ def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
         trial_dirname_creator=lambda trial: trial.trial_id,
         _remote=False,
     )
-    # Ray's state of the experiment: nothing in it that the ledger does not have.
-    shutil.rmtree(conductor.ledger.folder / "ray", ignore_errors=True)

@@ -1,5 +1,6 @@
 """A trial's record as its own process writes it, in case the driver is gone by then."""
 
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -22,8 +23,9 @@ def write_trial_file(folder: Path, record: TrialRecord) -> None:
     if not path.parent.is_dir():
         return
     temporary = path.with_suffix(".tmp")
-    temporary.write_text(record.model_dump_json())
-    temporary.replace(path)
+    with suppress(OSError):  # A full disk, say: the driver writes the record too, and says so.
+        temporary.write_text(record.model_dump_json())
+        temporary.replace(path)
 
 
 def read_trial_file(folder: Path, trial_id: str) -> TrialRecord | None:

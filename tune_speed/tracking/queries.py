@@ -20,8 +20,9 @@ from tune_speed.config import did_you_mean
 from tune_speed.errors import ServiceError
 from tune_speed.records import Status, TrialRecord
 from tune_speed.tracking import schema, summary
+from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.filters import PAGE, experiments_with, has_tags, runs_with
-from tune_speed.tracking.store import errors_of, open_store
+from tune_speed.tracking.store import open_store
 from tune_speed.tracking.uri import store_kind, strip_secrets
 
 if TYPE_CHECKING:
@@ -226,6 +227,8 @@ def _no_record(run: Any, trial: str) -> str:
         return (
             f"{trial!r} must name a trial, but it is the search itself. Name a trial: study/t0000."
         )
+    if schema.RECORD in tags:
+        return f"the record of {trial!r} must be readable, but it comes from another version."
     state = tags.get(schema.STATUS, run.info.status.lower())
     return (
         f"the trial {trial!r} must have finished to be shown, but it is {state}. Wait for it, or go"

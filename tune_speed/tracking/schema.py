@@ -38,7 +38,7 @@ from tune_speed.tracking.uri import strip_secrets
 MAX_KEY = 250
 MAX_PARAM = 6000
 MAX_TAG = 5000
-"""Characters; MLflow 3 takes 8000, servers before 2.10 no more than 5000."""
+"""Characters; MLflow 3 takes 8000, older servers 5000."""
 MAX_TRACEBACK = 1500
 """Characters of a traceback's end in the record's tag; the artifact holds all of it."""
 

@@ -101,8 +101,8 @@ def storage_error(path: Path, error: Exception) -> StorageError:
     advice = "Check the folder's permissions, or choose another one"
     if "disk is full" in text or "no space left" in text:
         advice = "Free some space, or choose another folder"
-    elif "schema" in text or "revision" in text:
-        advice = "Another version of MLflow wrote it: use that one, or choose another file"
+    elif "another version" in text:
+        advice = "Use that version, or `mlflow db upgrade` on a copy, or choose another file"
     elif "locked" in text:
         advice = "Another process keeps writing: wait for it or end it, or choose another file"
     return StorageError(

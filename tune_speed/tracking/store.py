@@ -1,18 +1,18 @@
-"""Opens the store: the only way to an MLflow client, and MLflow's errors in our words."""
+"""Opens the store: the only way to an MLflow client."""
 
 import logging
 import os
 import re
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tune_speed.errors import ServiceError, TuneSpeedError
+from tune_speed.errors import ServiceError
 from tune_speed.tracking import sqlite
 from tune_speed.tracking.deadline import within
+from tune_speed.tracking.explain import errors_of
+from tune_speed.tracking.probe import probe_database, probe_http
 from tune_speed.tracking.uri import sqlite_path, store_kind, strip_secrets
 
 if TYPE_CHECKING:
@@ -60,10 +60,13 @@ def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "Ml
     kind = store_kind(uri)
     if kind == "sqlite":
         return _open_sqlite(sqlite_path(uri), uri, create=create)
+    load_mlflow()
     if kind == "database":
-        _answers(uri, _probe_database, timeout_s=timeout_s)
+        with errors_of(uri):
+            within(timeout_s, lambda: probe_database(uri))
         return _connect_to_database(uri)
-    _answers(uri, _probe_http, timeout_s=timeout_s)
+    with errors_of(uri):
+        within(timeout_s, lambda: probe_http(uri, timeout_s=timeout_s))
     return _connect(uri, timeout_s=timeout_s)
 
 
@@ -88,28 +91,6 @@ def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str])
             if found.tags.get(key) != value:
                 client.set_experiment_tag(found.experiment_id, key, value)
     return str(found.experiment_id)
-
-
-@contextmanager
-def errors_of(uri: str) -> Iterator[None]:
-    """Turns MLflow's errors within the block into ours, naming `uri` without its secrets."""
-    from mlflow.exceptions import MlflowException
-
-    try:
-        yield
-    except (MlflowException, OSError) as error:
-        raise explain(error, uri) from error
-
-
-def explain(error: BaseException, uri: str) -> TuneSpeedError:
-    """Returns `error`, met in talking to the store at `uri`, as an error with what to try."""
-    if store_kind(uri) == "sqlite":
-        return sqlite.storage_error(sqlite_path(uri), Exception(_short(error)))
-    return ServiceError(
-        f"the MLflow store at {strip_secrets(uri)} must answer, but got: {_short(error)}. Check"
-        " that it runs and that MLFLOW_TRACKING_URI is right, or unset that variable to keep"
-        " results in ./mlflow.db."
-    )
 
 
 def artifact_root(uri: str, study: str) -> str | None:
@@ -159,12 +140,7 @@ def _prepare_sqlite(path: Path) -> None:
         sqlite.check(path, writing=True)
         return
     with errors_of(f"sqlite:///{path}"):
-        try:
-            sqlite.create(path)
-        except Exception as error:
-            if _is_from_sqlalchemy(error):
-                raise sqlite.storage_error(path, error) from error
-            raise
+        sqlite.create(path)
 
 
 def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
@@ -175,7 +151,8 @@ def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
         client.search_experiments(max_results=1)
         return client
 
-    return _bounded(uri, connect, timeout_s=timeout_s)
+    with errors_of(uri):
+        return within(timeout_s, connect)
 
 
 def _connect_to_database(uri: str) -> "MlflowClient":
@@ -190,71 +167,6 @@ def _connect_to_database(uri: str) -> "MlflowClient":
         time.sleep(1.0)
 
 
-def _answers(uri: str, probe: Callable[[str, float], None], *, timeout_s: float) -> None:
-    load_mlflow()
-    _bounded(uri, lambda: probe(uri, timeout_s), timeout_s=timeout_s)
-
-
-def _bounded(uri: str, call: Callable[[], Any], *, timeout_s: float) -> Any:
-    try:
-        with errors_of(uri):
-            return within(timeout_s, call)
-    except TuneSpeedError:
-        raise
-    except Exception as error:
-        if _is_from_sqlalchemy(error):
-            raise explain(error, uri) from error
-        raise
-
-
-def _probe_http(uri: str, timeout_s: float) -> None:
-    """Asks for one experiment, once, with MLflow's own login and TLS settings."""
-    from mlflow.utils.credentials import get_default_host_creds
-    from mlflow.utils.rest_utils import http_request
-
-    response = http_request(
-        get_default_host_creds(uri),
-        "/api/2.0/mlflow/experiments/search",
-        "POST",
-        json={"max_results": 1},
-        max_retries=0,
-        timeout=timeout_s,
-        raise_on_status=False,
-    )
-    if response.status_code in (401, 403):
-        raise ServiceError(
-            f"the MLflow server at {strip_secrets(uri)} must let us in, but it answered"
-            f" {response.status_code}. Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD,"
-            " or MLFLOW_TRACKING_TOKEN."
-        )
-    if response.status_code >= 500:
-        raise OSError(f"HTTP status {response.status_code}")
-    if response.status_code != 200 or not _is_json_object(response):
-        raise ServiceError(
-            f"an MLflow server must answer at {strip_secrets(uri)}, but something else does (HTTP"
-            f" status {response.status_code}, {response.headers.get('Content-Type', 'no type')})."
-            " Check host, port and path of MLFLOW_TRACKING_URI; `mlflow server` listens on 5000."
-        )
-
-
-def _probe_database(uri: str, timeout_s: float) -> None:
-    """Connects once: MLflow would try ten times, with growing pauses."""
-    import sqlalchemy
-
-    try:
-        engine = sqlalchemy.create_engine(uri)
-    except ImportError as error:
-        package = _DRIVER_PACKAGES.get(str(error.name), error.name)
-        raise ServiceError(
-            f"the database at {strip_secrets(uri)} needs the Python module {error.name!r}, which is"
-            f" not installed. Install it with `pip install '{package}'`."
-        ) from error
-    try:
-        engine.connect().close()
-    finally:
-        engine.dispose()
-
-
 def _create_experiment(client: "MlflowClient", study: str) -> None:
     from mlflow.exceptions import MlflowException
 
@@ -265,42 +177,4 @@ def _create_experiment(client: "MlflowClient", study: str) -> None:
             raise
 
 
-def _is_json_object(response: Any) -> bool:
-    try:
-        return isinstance(response.json(), dict)
-    except ValueError:
-        return False
-
-
-def _is_from_sqlalchemy(error: Exception) -> bool:
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return isinstance(error, SQLAlchemyError)
-
-
-def _short(error: BaseException) -> str:
-    """Returns the error's innermost reason, in one line without secrets."""
-    if isinstance(error, TimeoutError) and not error.errno:
-        return str(error)
-    text = strip_secrets(str(error)).strip() or type(error).__name__
-    for pattern, words in _KNOWN_REASONS:
-        if pattern.search(text):
-            return words
-    return re.sub(r"^\([\w.]+\) ", "", text.splitlines()[0])[:300]
-
-
 _LOST_RACE = re.compile("already exists|UniqueViolation|[Dd]uplicate|[Dd]eadlock")
-_DRIVER_PACKAGES = {
-    "psycopg": "psycopg[binary]",
-    "psycopg2": "psycopg2-binary",
-    "MySQLdb": "mysqlclient",
-}
-"""Packages whose name is not that of their module."""
-_KNOWN_REASONS = (
-    (re.compile("Connection refused|actively refused"), "connection refused"),
-    (re.compile("Name or service not known|NameResolutionError|nodename nor"), "unknown host"),
-    (re.compile("ConnectTimeout|timed out|timeout exception"), "no answer in time"),
-    (re.compile("Connection aborted|RemoteDisconnected|reset by peer"), "the connection broke off"),
-    (re.compile("Network is unreachable|No route to host"), "network is unreachable"),
-    (re.compile("CERTIFICATE_VERIFY_FAILED"), "its TLS certificate is not trusted"),
-)

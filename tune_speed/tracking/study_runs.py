@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 from tune_speed.tracking import schema
+from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.filters import runs_with
-from tune_speed.tracking.store import errors_of, open_experiment
+from tune_speed.tracking.store import open_experiment
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -184,7 +185,7 @@ class StudyRuns:
             also=f"tags.`{schema.TRIAL_ID}` IS NOT NULL",
             order_by=["attributes.start_time ASC"],
         )
-        for run in found:
+        for run in list(found):  # All pages first: deleting a run would shift them.
             tags = run.data.tags
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
             ref = RunRef(run.info.run_id, run.info.start_time, run.info.status, run.data.params)

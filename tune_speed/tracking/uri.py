@@ -3,7 +3,6 @@
 import os
 import re
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from tune_speed.config import did_you_mean
 from tune_speed.errors import ConfigError
@@ -63,12 +62,6 @@ def strip_secrets(text: str) -> str:
         secret = os.environ.get(name, "")
         text = text.replace(secret, "***") if len(secret) >= 4 else text
     return text
-
-
-def host_of(uri: str) -> str:
-    """Returns host and port, for messages."""
-    parts = urlsplit(uri)
-    return f"{parts.hostname}:{parts.port}" if parts.port else str(parts.hostname)
 
 
 def _absolute(uri: str, *, source: str) -> str:

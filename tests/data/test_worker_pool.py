@@ -1,0 +1,158 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+import torch
+
+from tune_speed.data.augment import Augmentation
+from tune_speed.data.base import Images
+from tune_speed.data.loaders import Loader, Streaming
+from tune_speed.data.worker_pool import WorkerPool
+from tune_speed.errors import DataError
+
+SCRIPT = """
+import sys, time
+import numpy as np, torch
+from tune_speed.data.augment import Augmentation
+from tune_speed.data.base import Images
+from tune_speed.data.loaders import Streaming
+
+if __name__ == "__main__":
+    images = Images(np.zeros((64, 4, 4, 1), np.uint8), np.zeros(64, np.int64))
+    loader = Streaming(workers=2).open(
+        images, mean=(0.0,), std=(1.0,), batch_size=4, augmentation=Augmentation(), seed=0,
+        device=torch.device("cpu"), channels_last=False,
+    )
+    batches = loader.epoch(0)
+    next(batches)
+    print("ready", flush=True)
+    time.sleep(600)
+"""
+
+
+def open_with_workers(config: Streaming) -> Loader:
+    images = Images(np.arange(64 * 48, dtype=np.uint8).reshape(64, 4, 4, 3), np.arange(64))
+    return config.open(
+        images,
+        mean=(0.5, 0.5, 0.5),
+        std=(0.5, 0.5, 0.5),
+        batch_size=4,
+        augmentation=Augmentation(),
+        seed=0,
+        device=torch.device("cpu"),
+        channels_last=True,
+    )
+
+
+def is_alive(process: psutil.Process) -> bool:
+    """Returns whether it runs; one that ended may wait, as a zombie, for a parent that reads it."""
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def until(condition: Callable[[], bool], seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    return condition()
+
+
+@pytest.mark.parametrize("is_left_early", [False, True])
+def test_close_leaves_no_worker(is_left_early: bool) -> None:
+    loader = open_with_workers(Streaming(workers=2))
+    batches = loader.epoch(0)
+    next(batches)
+    assert len(psutil.Process().children(recursive=True)) == 2
+    if not is_left_early:
+        list(batches)
+    loader.close()
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_workers_that_do_not_persist_end_with_their_epoch() -> None:
+    loader = open_with_workers(Streaming(workers=1, persistent_workers=False))
+    list(loader.epoch(0))
+    assert psutil.Process().children(recursive=True) == []
+    loader.close()
+
+
+def test_persistent_workers_are_the_same_in_every_epoch() -> None:
+    loader = open_with_workers(Streaming(workers=2))
+    before = {worker.pid for worker in psutil.Process().children(recursive=True)}
+    for epoch in range(3):
+        list(loader.epoch(epoch))
+    assert {worker.pid for worker in psutil.Process().children(recursive=True)} == before
+    loader.close()
+
+
+def test_killed_worker_is_an_error_at_once() -> None:
+    loader = open_with_workers(Streaming(workers=2, prefetch_factor=1))
+    batches = loader.epoch(0)
+    next(batches)
+    psutil.Process().children()[0].kill()
+    started = time.monotonic()
+    with pytest.raises(DataError, match=r"ended with exit code -9: memory may have run out\. Try"):
+        list(batches)
+    assert time.monotonic() - started < 5
+    assert psutil.Process().children(recursive=True) == []
+    loader.close()
+
+
+def test_hanging_worker_is_an_error_after_the_time_limit() -> None:
+    loader = open_with_workers(Streaming(workers=1, prefetch_factor=1, timeout_s=2.0))
+    batches = loader.epoch(0)
+    next(batches)
+    psutil.Process().children()[0].suspend()
+    with pytest.raises(DataError, match=r"did nothing for 2 s \(`timeout_s`\)\. Try fewer"):
+        list(batches)
+    assert psutil.Process().children(recursive=True) == []
+    loader.close()
+
+
+def test_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "executable", "/bin/false")
+    with pytest.raises(DataError, match="ended with exit code 1: what it printed stands above"):
+        open_with_workers(Streaming(workers=1))
+    assert psutil.Process().children(recursive=True) == []
+
+
+def test_ctrl_c_does_not_reach_workers() -> None:
+    loader = open_with_workers(Streaming(workers=1))
+    psutil.Process().children()[0].send_signal(signal.SIGINT)
+    assert sum(len(labels) for _, labels in loader.epoch(0)) == 64
+    loader.close()
+
+
+def test_set_is_shared_and_not_copied_to_each_worker() -> None:
+    pixels = np.zeros((64, 1024, 1024, 1), dtype=np.uint8)
+    pool = WorkerPool(pixels, 1, workers=2, prefetch_factor=1, timeout_s=60)
+    pool.begin(np.array([i]) for i in range(64))
+    for _ in range(64):
+        pool.next()
+    for worker in psutil.Process().children():
+        memory = worker.memory_info()
+        assert memory.shared > pixels.nbytes / 2 - 2**20  # each gathered half of the images
+        assert memory.rss - memory.shared < pixels.nbytes
+    pool.close()
+
+
+def test_workers_do_not_outlive_a_killed_parent(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(SCRIPT)
+    parent = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None and parent.stdout.readline() == "ready\n"
+    below = psutil.Process(parent.pid).children(recursive=True)
+    assert len(below) == 2
+    os.kill(parent.pid, signal.SIGKILL)
+    parent.wait(10)
+    parent.stdout.close()
+    assert until(lambda: not any(map(is_alive, below)), seconds=10)

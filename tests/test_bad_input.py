@@ -1,0 +1,173 @@
+"""Bad input gets a clear message and an exit code: no stack trace, nothing lost, no long wait."""
+
+import os
+import socket
+import time
+from pathlib import Path
+
+import pytest
+from command import TINY_STUDY, run
+
+pytestmark = pytest.mark.slow
+
+
+def write(folder: Path, text: str = TINY_STUDY) -> str:
+    (folder / "tiny.yaml").write_text(text)
+    return "tiny.yaml"
+
+
+def closed_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port
+
+
+def test_five_mistakes_are_reported_in_one_go_with_their_lines(tmp_path: Path) -> None:
+    text = TINY_STUDY.replace("lr: {low: 0.02, high: 0.4", "lr: {low: 0.4, high: 0.02")
+    text = text.replace("value: 0.8", "value: {low: 0.5, high: 0.9}")
+    text = text.replace("lr_schedule: one_cycle", "lr_scheduler: one_cycle")
+    text = text.replace("[25, 50]", "[25, 5000]").replace("trials: 6", "trials: many")
+    done = run("search", write(tmp_path, text), folder=tmp_path)
+    assert done.code == 2
+    assert done.out == ""
+    lines = done.err.strip().splitlines()
+    assert [line.split(":")[1] for line in lines[1:]] == ["10", "11", "13", "14"]
+    assert lines[0].startswith("error: tiny.yaml:5: workload.target.value")
+    for part in ("Did you mean `lr_schedule`?", "5000", "low 0.4, high 0.02", '"many"'):
+        assert part in done.err
+
+
+@pytest.mark.parametrize(
+    ("override", "said"),
+    [
+        ("optimizer.lrr=0.1", "no field `optimizer.lrr`; did you mean `optimizer.lr`?"),
+        ("workload.target.value=0.05", "Such a target is met before training"),
+        ("precision=fp16", "fp16"),
+        ("study=../../etc", "study"),
+        ("search.resources.gpu=1.5", "whole number"),
+    ],
+)
+def test_wrong_setting_is_refused_with_the_reason(
+    tmp_path: Path, override: str, said: str
+) -> None:
+    done = run("search", write(tmp_path), "--set", override, folder=tmp_path)
+    assert (done.code, "Traceback" in done.err) == (2, False), done.err
+    assert said in done.err
+
+
+def test_missing_data_folder_is_named(tmp_path: Path) -> None:
+    done = run("search", "cifar10_resnet20", folder=tmp_path)
+    assert done.code in (2, 3)
+    assert str(tmp_path / "data") in done.err
+    assert "--download" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_gpu_fraction_without_a_gpu_is_refused(tmp_path: Path) -> None:
+    gpu = "search.resources.gpu=0.25"
+    done = run("search", write(tmp_path), "--set", gpu, folder=tmp_path, CUDA_VISIBLE_DEVICES="")
+    assert (done.code, "Traceback" in done.err) == (4, False), done.err
+    assert "0.25 asked for and 0 there" in done.err
+
+
+@pytest.mark.parametrize("service", ["mlflow", "ray", "ray client"])
+def test_unreachable_service_is_named_within_15_s(tmp_path: Path, service: str) -> None:
+    address = f"127.0.0.1:{closed_port()}"
+    study, started = write(tmp_path), time.monotonic()
+    if service == "mlflow":
+        uri = f"http://user:secret@{address}"
+        done = run("search", study, folder=tmp_path, MLFLOW_TRACKING_URI=uri)
+    else:
+        prefix = "ray://" if service == "ray client" else ""
+        done = run("search", study, "--address", prefix + address, folder=tmp_path)
+    assert time.monotonic() - started < 15 + 10  # Starting Python and Ray on a busy machine.
+    assert (done.code, "Traceback" in done.err) == (4, False), done.err
+    assert address in done.err
+    assert "secret" not in done.err
+
+
+def test_address_that_is_none_is_refused(tmp_path: Path) -> None:
+    done = run("search", write(tmp_path), "--address", "nowhere", folder=tmp_path)
+    assert (done.code, "Traceback" in done.err) == (2, False), done.err
+    assert "--address must be" in done.err
+
+
+def test_resume_of_nothing_is_refused(tmp_path: Path) -> None:
+    done = run("search", write(tmp_path), "--resume", folder=tmp_path)
+    assert (done.code, "Traceback" in done.err) == (2, False), done.err
+    assert "--resume needs a study that was begun" in done.err
+
+
+def test_unknown_file_run_and_command_are_refused(tmp_path: Path) -> None:
+    for arguments in (("search", "nothere.yaml"), ("show", "no/t0001"), ("serch", "x")):
+        done = run(*arguments, folder=tmp_path)
+        assert done.code in (2, 4), done.err
+        assert "Traceback" not in done.err
+
+
+def test_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_text("a file where a folder should be")
+    done = run("search", write(tmp_path), folder=tmp_path, TUNE_SPEED_STUDIES=str(blocked))
+    assert (done.code, "Traceback" in done.err) == (5, False), done.err
+    assert str(blocked) in done.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may mount a small disk to fill")
+def test_full_disk_stops_the_search_and_loses_no_trial(tmp_path: Path) -> None:
+    import subprocess
+
+    from command import finished
+
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mounted = subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", "size=230m", "tmpfs", str(disk)], check=False
+    )
+    if mounted.returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        study = write(tmp_path, TINY_STUDY.replace("trials: 6", "trials: 300"))
+        (disk / "tune_speed_studies").mkdir()
+        filler = disk / "filler"
+        process_env = {"TUNE_SPEED_STUDIES": str(disk / "tune_speed_studies")}
+        filler.write_bytes(b"x" * (20 << 20))
+        done = fill_while_searching(tmp_path, study, disk, process_env)
+        assert (done.code, "Traceback" in done.err) == (5, False), done.err
+        assert "No space left" in done.err
+        records = finished(disk)
+        assert records
+        filler.unlink()
+        (disk / "more").unlink()
+        trials = str(len(records) + 1)
+        again = run(
+            "search", study, "--resume", "--trials", trials, folder=tmp_path, **process_env
+        )
+        assert again.code in (0, 1), again.err
+        assert finished(disk)[: len(records)] == records
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+def fill_while_searching(folder: Path, study: str, disk: Path, variables: dict[str, str]) -> "object":
+    import threading
+
+    from command import finished
+
+    def fill() -> None:
+        deadline = time.monotonic() + 120
+        while len(finished(disk)) < 2 and time.monotonic() < deadline:
+            time.sleep(0.1)
+        with (disk / "more").open("wb", buffering=0) as more:
+            try:
+                while True:
+                    more.write(b"x" * (1 << 16))
+            except OSError:
+                return
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    done = run("search", study, folder=folder, **variables)
+    thread.join()
+    return done

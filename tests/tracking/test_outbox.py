@@ -1,0 +1,45 @@
+import errno
+
+import pytest
+from mlflow.exceptions import MlflowException, RestException
+from requests import HTTPError, Response
+
+from tune_speed.tracking.outbox import is_permanent
+
+
+def http_error(status: int) -> HTTPError:
+    response = Response()
+    response.status_code = status
+    return HTTPError(response=response)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RestException({"error_code": "INVALID_PARAMETER_VALUE", "message": "no such tag"}),
+        RestException({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no such run"}),
+        http_error(404),
+        http_error(413),
+        PermissionError("artifacts"),
+        TypeError("a bug of ours"),
+    ],
+)
+def test_what_concerns_one_trial_is_not_tried_again(error: Exception) -> None:
+    assert is_permanent(error)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        MlflowException("API request failed: connection refused"),
+        RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "locked"}),
+        RestException({"error_code": "PERMISSION_DENIED", "message": "the login is old"}),
+        http_error(401),
+        http_error(429),
+        http_error(503),
+        ConnectionError("gone"),
+        OSError(errno.ENOSPC, "No space left on device"),
+    ],
+)
+def test_what_concerns_the_store_is_tried_again(error: Exception) -> None:
+    assert not is_permanent(error)

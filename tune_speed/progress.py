@@ -1,0 +1,168 @@
+"""Where a run stands: samples seen, losses, evaluations, and whether it has ended."""
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from tune_speed.clock import Clock
+from tune_speed.data.loaders import eval_batches
+from tune_speed.data.split import Splits
+from tune_speed.device import describe_device, is_out_of_memory, peak_memory_gib, release_memory
+from tune_speed.errors import ConfigError, Problem
+from tune_speed.evaluate import Scores, evaluate
+from tune_speed.recipe import Recipe
+from tune_speed.records import Evaluation, RunResult, Status
+from tune_speed.step import AUTOCAST_DTYPES, micro_batch_of
+from tune_speed.workload import Workload
+
+
+class Progress:
+    """Counts a run's steps, evaluates it when it is due, and says how it ended."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        recipe: Recipe,
+        splits: Splits,
+        *,
+        seed: int,
+        device: torch.device,
+        model: nn.Module,
+        clock: Clock,
+    ) -> None:
+        self.workload, self.recipe, self.splits = workload, recipe, splits
+        self.seed, self.device, self.model, self.clock = seed, device, model, clock
+        self.num_train = len(splits.train.labels)
+        self.grid = workload.grid(num_train=self.num_train)
+        self.total_steps = recipe.steps(num_train=self.num_train)
+        self.steps = self.samples = 0
+        self.evaluations: list[Evaluation] = []
+        self.status = Status.CAPPED  # What a run is until it has ended by itself.
+        self._eval_batch_size = workload.eval_batch_size
+        self._loss_sum = torch.zeros((), device=device)
+        self._loss_samples = 0
+
+    def advance(self, num_samples: int, loss_sum: Tensor) -> None:
+        """Counts one optimizer step; the loss stays on the device until the next evaluation."""
+        self.steps += 1
+        self.samples += num_samples
+        self._loss_samples += num_samples
+        self._loss_sum += loss_sum
+
+    def is_due(self) -> bool:
+        """Whether to evaluate: a grid point was passed, the run ends, or its time is over."""
+        last_seen = self.evaluations[-1].samples
+        passed_grid = self.samples // self.grid > last_seen // self.grid
+        return passed_grid or self._is_last() or self._is_over_time()
+
+    def evaluate(self) -> None:
+        """Adds an evaluation of the model as it is."""
+        with self.clock.span("eval_s"):
+            scores = self._scores()
+        self.evaluations.append(
+            Evaluation(
+                step=self.steps,
+                samples=self.samples,
+                epoch=self.samples / self.num_train,
+                train_s=self.clock.elapsed("train_s"),
+                accuracy=scores.accuracy,
+                macro_f1=scores.macro_f1,
+                loss=scores.loss,
+                train_loss=self._take_train_loss(),
+            )
+        )
+
+    def refuse_met_target(self) -> None:
+        """Raises: ConfigError if the only evaluation, of the untrained model, meets the target."""
+        target, untrained = self.workload.target, self.workload.metric_of(self.evaluations[0])
+        if untrained < target.value:
+            return
+        problem = Problem(
+            path="workload.target.value",
+            must=f"must exceed the {target.metric} before training, which is {untrained:.4f}",
+            given=f"{target.value:g}",
+            hint="Choose a higher target.",
+        )
+        raise ConfigError(problems=(problem,))
+
+    def verdict(self) -> str | None:
+        """Sets the status and returns why the run has ended, or None if it goes on."""
+        evaluation, target = self.evaluations[-1], self.workload.target
+        score = f"{target.metric} {self.workload.metric_of(evaluation):.4f}"
+        if evaluation.train_loss is None or evaluation.loss is None:
+            self.status = Status.DIVERGED
+            return f"the loss is not finite after {self.steps} steps"
+        if self._is_over_time():
+            return f"max_train_s = {self.workload.max_train_s:g} s passed with {score}"
+        if self._time_to_target() is not None:
+            self.status = Status.REACHED
+            return f"target met: {score} ≥ {target.value:g}"
+        if self._is_last():
+            self.status = Status.MISSED
+            return f"the run ended with {score}, target {target.value:g}"
+        return None
+
+    def result(self, *, stop_reason: str = "") -> RunResult:
+        """Returns the run's result as it stands."""
+        train_s = self.clock.elapsed("train_s")
+        return RunResult(
+            status=self.status,
+            seed=self.seed,
+            stop_reason=stop_reason,
+            time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
+            evaluations=tuple(self.evaluations),
+            clocks=self.clock.clocks(),
+            steps=self.steps,
+            samples=self.samples,
+            images_per_s=self.samples / train_s if train_s else None,
+            step_time_ms=1000 * train_s / self.steps if self.steps else None,
+            peak_memory_gib=peak_memory_gib(self.device),
+            batch_size=micro_batch_of(self.recipe),
+            accumulation_steps=self.recipe.samples_per_step // micro_batch_of(self.recipe),
+            device=describe_device(self.device),
+        )
+
+    def _is_last(self) -> bool:
+        return self.steps == self.total_steps
+
+    def _is_over_time(self) -> bool:
+        return self.clock.elapsed("train_s") > self.workload.max_train_s
+
+    def _time_to_target(self) -> float | None:
+        return self.workload.time_to_target(
+            self.evaluations, num_train=self.num_train, at_end=self._is_last()
+        )
+
+    def _take_train_loss(self) -> float | None:
+        """Returns the mean loss since the last evaluation; None if there is none or not finite."""
+        if self._loss_samples == 0:
+            return None
+        mean = float(self._loss_sum) / self._loss_samples
+        self._loss_sum.zero_()
+        self._loss_samples = 0
+        return mean if math.isfinite(mean) else None
+
+    def _scores(self) -> Scores:
+        """Returns the model's scores; in smaller batches, from now on, where memory runs out."""
+        while True:
+            try:
+                return self._scores_by(self._eval_batch_size)
+            except Exception as error:
+                if not is_out_of_memory(error) or self._eval_batch_size == 1:
+                    raise
+            # Outside the handler: its traceback would keep the batch's tensors alive.
+            release_memory(self.device)
+            self._eval_batch_size = math.ceil(self._eval_batch_size / 2)
+
+    def _scores_by(self, batch_size: int) -> Scores:
+        batches = eval_batches(
+            self.splits.validation,
+            mean=self.splits.mean,
+            std=self.splits.std,
+            batch_size=batch_size,
+            device=self.device,
+            channels_last=self.recipe.channels_last,
+        )
+        dtype = AUTOCAST_DTYPES[self.recipe.precision]
+        return evaluate(self.model, batches, device=self.device, autocast_dtype=dtype)
