@@ -24,6 +24,11 @@ _OUT_OF_MEMORY = (
     "CUDA error: out of memory",  # the driver itself, outside torch's allocator
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+_PERHAPS_OUT_OF_MEMORY = "could not create a primitive"
+"""What oneDNN says on a CPU, whatever the reason."""
+_SCARCE = 0.8
+"""Share of its limit at which a process that fails for an unknown reason is taken to lack memory.
+What it keeps for the next step is part of it, so that a failed step leaves it near the limit."""
 
 
 def resolve_device(name: str) -> torch.device:
@@ -94,7 +99,8 @@ def limit_memory(
     On a GPU, nine tenths of the fraction go to the caching allocator; the rest is for what lies
     outside it (CUDA context, cuDNN). Must be called before the first CUDA tensor. On a CPU, the
     fraction of the node's memory may be allocated beyond what the process had at the first call:
-    then torch raises, where otherwise the system would kill a process, maybe another one.
+    then torch raises, where otherwise the system would kill a process, maybe another one. (Within
+    oneDNN's convolutions a process may still die, in a third of the cases that were tried.)
     """
     if device.type == "cuda" and 0 < gpu_fraction < 1:
         torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device)
@@ -113,6 +119,16 @@ def _limit_data(num_bytes: int) -> None:
     wanted = used + num_bytes
     soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
     resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+
+
+def _is_data_scarce() -> bool:
+    used = _status_bytes("VmData")
+    if used is None:
+        return False
+    import resource
+
+    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
+    return soft != resource.RLIM_INFINITY and used > _SCARCE * soft
 
 
 @cache
@@ -186,5 +202,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY):
+        return True
+    if _PERHAPS_OUT_OF_MEMORY in str(error) and _is_data_scarce():
         return True
     return error.__cause__ is not None and is_out_of_memory(error.__cause__)

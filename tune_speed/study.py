@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -99,16 +100,12 @@ def search(
             store = pool.submit(open_store, uri)
             ray_tuner.connect(address, resources=study.search.resources)
             client = store.result()
-        tracker = Tracker(
-            client,
-            study=study.name,
-            study_tags=_tags(study, workload_hash),
-            search_id=study.space.hash,
-        )
+        search_id = _begin(ledger, study, workload_hash=workload_hash)
+        tags = _tags(study, workload_hash)
+        tracker = Tracker(client, study=study.name, study_tags=tags, search_id=search_id)
         was_stopped = True
         try:
             tracker.reconcile(ledger.records.values())
-            _begin(ledger, study, workload_hash=workload_hash)
             observers: list[Observer] = [tracker]
             conductor = Conductor(
                 study=study,
@@ -180,7 +177,7 @@ def _admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool
                 f"study {study.name} must keep its {name}, but got one with hash {ours} and its"
                 f" ledger has {theirs} ({ledger.folder}). {other}."
             )
-    if not resume:
+    if not resume and ledger.proposals:
         raise ConfigError(
             f"study {study.name} exists, with {len(ledger.records)} finished trials"
             f" ({ledger.folder}). Go on with --resume (and --trials for more), or begin another"
@@ -188,12 +185,18 @@ def _admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool
         )
 
 
-def _begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> None:
+def _begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> str:
+    """Writes the study's header where there is none yet; returns the search's own id.
+
+    The id keeps searches apart that have a name in common but not a ledger.
+    """
     if ledger.header is not None:
-        return
+        return str(ledger.header["search_id"])
+    search_id = uuid.uuid4().hex
     ledger.begin(
         {
             "study": study.name,
+            "search_id": search_id,
             "space_hash": study.space.hash,
             "workload_hash": workload_hash,
             "protocol_version": PROTOCOL_VERSION,
@@ -201,6 +204,7 @@ def _begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> None:
         }
     )
     (ledger.folder / "study.yaml").write_text(dump_yaml(study.tree))
+    return search_id
 
 
 def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import encode, write_parquet
+from image_files import encode, write_parquet
 
 from tune_speed.data import cache_entry
 from tune_speed.data.base import Images

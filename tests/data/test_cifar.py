@@ -8,7 +8,7 @@ from threading import Thread
 
 import numpy as np
 import pytest
-from conftest import write_cifar
+from cifar_files import write_cifar
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from tune_speed.data.cache import prepare

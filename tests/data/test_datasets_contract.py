@@ -7,7 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import encode, write_cifar, write_parquet
+from cifar_files import write_cifar
+from image_files import encode, write_parquet
 from torchvision.datasets import CIFAR10, CIFAR100
 
 from tune_speed.data import DATASETS

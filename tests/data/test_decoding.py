@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import encode
+from image_files import encode
 from PIL import Image
 
 from tune_speed.data.decoding import Encoded, Part, decode_parts

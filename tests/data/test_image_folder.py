@@ -3,7 +3,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import encode
+from image_files import encode
 
 from tune_speed.data.base import DecodedData
 from tune_speed.data.image_folder import ImageFolder

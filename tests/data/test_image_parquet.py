@@ -4,7 +4,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from conftest import encode, write_parquet
+from image_files import encode, write_parquet
 
 from tune_speed.data.base import DecodedData
 from tune_speed.data.image_parquet import ImageParquet

@@ -51,6 +51,12 @@ def open_with_workers(config: Streaming) -> Loader:
     )
 
 
+def workers() -> list[psutil.Process]:
+    """Returns the workers below this process, which may have other children."""
+    children = psutil.Process().children(recursive=True)
+    return [child for child in children if "gather_worker" in " ".join(child.cmdline())]
+
+
 def is_alive(process: psutil.Process) -> bool:
     """Returns whether it runs; one that ended may wait, as a zombie, for a parent that reads it."""
     try:
@@ -71,26 +77,26 @@ def test_close_leaves_no_worker(is_left_early: bool) -> None:
     loader = open_with_workers(Streaming(workers=2))
     batches = loader.epoch(0)
     next(batches)
-    assert len(psutil.Process().children(recursive=True)) == 2
+    assert len(workers()) == 2
     if not is_left_early:
         list(batches)
     loader.close()
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
 
 
 def test_workers_that_do_not_persist_end_with_their_epoch() -> None:
     loader = open_with_workers(Streaming(workers=1, persistent_workers=False))
     list(loader.epoch(0))
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
     loader.close()
 
 
 def test_persistent_workers_are_the_same_in_every_epoch() -> None:
     loader = open_with_workers(Streaming(workers=2))
-    before = {worker.pid for worker in psutil.Process().children(recursive=True)}
+    before = {worker.pid for worker in workers()}
     for epoch in range(3):
         list(loader.epoch(epoch))
-    assert {worker.pid for worker in psutil.Process().children(recursive=True)} == before
+    assert {worker.pid for worker in workers()} == before
     loader.close()
 
 
@@ -98,12 +104,12 @@ def test_killed_worker_is_an_error_at_once() -> None:
     loader = open_with_workers(Streaming(workers=2, prefetch_factor=1))
     batches = loader.epoch(0)
     next(batches)
-    psutil.Process().children()[0].kill()
+    workers()[0].kill()
     started = time.monotonic()
     with pytest.raises(DataError, match=r"ended with exit code -9: memory may have run out\. Try"):
         list(batches)
     assert time.monotonic() - started < 5
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
     loader.close()
 
 
@@ -111,10 +117,10 @@ def test_hanging_worker_is_an_error_after_the_time_limit() -> None:
     loader = open_with_workers(Streaming(workers=1, prefetch_factor=1, timeout_s=2.0))
     batches = loader.epoch(0)
     next(batches)
-    psutil.Process().children()[0].suspend()
+    workers()[0].suspend()
     with pytest.raises(DataError, match=r"did nothing for 2 s \(`timeout_s`\)\. Try fewer"):
         list(batches)
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
     loader.close()
 
 
@@ -122,12 +128,12 @@ def test_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(sys, "executable", "/bin/false")
     with pytest.raises(DataError, match="ended with exit code 1: what it printed stands above"):
         open_with_workers(Streaming(workers=1))
-    assert psutil.Process().children(recursive=True) == []
+    assert workers() == []
 
 
 def test_ctrl_c_does_not_reach_workers() -> None:
     loader = open_with_workers(Streaming(workers=1))
-    psutil.Process().children()[0].send_signal(signal.SIGINT)
+    workers()[0].send_signal(signal.SIGINT)
     assert sum(len(labels) for _, labels in loader.epoch(0)) == 64
     loader.close()
 
@@ -138,7 +144,7 @@ def test_set_is_shared_and_not_copied_to_each_worker() -> None:
     pool.begin(np.array([i]) for i in range(64))
     for _ in range(64):
         pool.next()
-    for worker in psutil.Process().children():
+    for worker in workers():
         memory = worker.memory_info()
         assert memory.shared > pixels.nbytes / 2 - 2**20  # each gathered half of the images
         assert memory.rss - memory.shared < pixels.nbytes
