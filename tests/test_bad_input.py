@@ -48,9 +48,7 @@ def test_five_mistakes_are_reported_in_one_go_with_their_lines(tmp_path: Path) -
         ("search.resources.gpu=1.5", "whole number"),
     ],
 )
-def test_wrong_setting_is_refused_with_the_reason(
-    tmp_path: Path, override: str, said: str
-) -> None:
+def test_wrong_setting_is_refused_with_the_reason(tmp_path: Path, override: str, said: str) -> None:
     done = run("search", write(tmp_path), "--set", override, folder=tmp_path)
     assert (done.code, "Traceback" in done.err) == (2, False), done.err
     assert said in done.err
@@ -141,16 +139,16 @@ def test_full_disk_stops_the_search_and_loses_no_trial(tmp_path: Path) -> None:
         filler.unlink()
         (disk / "more").unlink()
         trials = str(len(records) + 1)
-        again = run(
-            "search", study, "--resume", "--trials", trials, folder=tmp_path, **process_env
-        )
+        again = run("search", study, "--resume", "--trials", trials, folder=tmp_path, **process_env)
         assert again.code in (0, 1), again.err
         assert finished(disk)[: len(records)] == records
     finally:
         subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-def fill_while_searching(folder: Path, study: str, disk: Path, variables: dict[str, str]) -> "object":
+def fill_while_searching(
+    folder: Path, study: str, disk: Path, variables: dict[str, str]
+) -> "object":
     import threading
 
     from command import finished

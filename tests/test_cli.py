@@ -67,7 +67,10 @@ def test_schema_accepts_the_shipped_files(
         jsonschema.validate(read_yaml(file).tree, schema)
 
 
-@pytest.mark.parametrize("command", sorted(c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback))
+@pytest.mark.parametrize(
+    "command",
+    sorted(c.name or c.callback.__name__ for c in cli.app.registered_commands if c.callback),
+)
 def test_help_of_each_command_has_an_example(
     command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -83,7 +86,8 @@ def test_help_imports_neither_torch_nor_ray() -> None:
         "import sys; from tune_speed import cli; sys.argv = ['tune-speed', '--help']\n"
         "try: cli.main()\n"
         "except SystemExit: pass\n"
-        "print([m for m in ('torch', 'ray', 'mlflow', 'optuna') if m in sys.modules], file=sys.stderr)"
+        "heavy = ('torch', 'ray', 'mlflow', 'optuna')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"

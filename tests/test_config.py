@@ -92,7 +92,7 @@ def test_hash_ignores_order_and_sees_values() -> None:
 
 
 def test_hash_refuses_nan() -> None:
-    with pytest.raises(ValueError, match="NaN|nan|range"):
+    with pytest.raises(ValueError, match=r"NaN|nan|range"):
         canonical_hash({"a": float("nan")})
 
 

@@ -214,7 +214,10 @@ def test_crashed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_pat
     (tmp_path / "tiny.yaml").write_text(text.replace("sampler: random", "sampler: grid"))
     done = run("search", "tiny.yaml", folder=tmp_path)
     assert "Traceback" not in done.err
-    by_model = {(tuple(r["recipe"]["model"])[0], r["params"]["optimizer.sgd.lr"]): r for r in finished(tmp_path)}
+    by_model = {
+        (next(iter(r["recipe"]["model"])), r["params"]["optimizer.sgd.lr"]): r
+        for r in finished(tmp_path)
+    }
     assert len(by_model) == 4
     for lr in (0.1, 1e30):
         crashed = by_model["torchvision", lr]

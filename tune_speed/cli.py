@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from tune_speed.leaderboard import Board
-    from tune_speed.records import TrialRecord
     from tune_speed.search.conductor import Conductor
     from tune_speed.study import SearchResult, View
 
@@ -315,15 +314,13 @@ def _print_search(result: "SearchResult", study: str, *, as_json: bool) -> None:
         print(next_steps(result.records, result.boards, **places))
     if result.undelivered:
         _note(
-            f"warning: MLflow at {strip_secrets(result.uri)} has not taken {len(result.undelivered)} trials"
+            f"warning: MLflow at {places['uri']} has not taken {len(result.undelivered)} trials"
             f" ({result.undelivered[0].reason}); the ledger in {result.folder} has them, and"
             " --resume delivers them."
         )
 
 
-def _boards(
-    study: str | None, workload: str | None, device: str | None, top: int
-) -> list["Board"]:
+def _boards(study: str | None, workload: str | None, device: str | None, top: int) -> list["Board"]:
     from tune_speed.leaderboard import make_boards
     from tune_speed.tracking.queries import find_trials
     from tune_speed.tracking.uri import tracking_uri

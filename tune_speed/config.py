@@ -38,7 +38,7 @@ class Component:
         self.tag = tag
 
     def split(self, value: Any) -> tuple[str, Mapping[str, Any]]:
-        """Returns the entry's name and its fields. Raises: ValueError if `value` has no such form."""
+        """Returns the entry's name and fields. Raises: ValueError if `value` has no such form."""
         if isinstance(value, str):
             return value, {}
         if self.tag and isinstance(value, Mapping) and isinstance(value.get(self.tag), str):
@@ -75,7 +75,9 @@ class Component:
 
     def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
         serializer = core_schema.plain_serializer_function_ser_schema(self.join)
-        return core_schema.no_info_plain_validator_function(self._validate, serialization=serializer)
+        return core_schema.no_info_plain_validator_function(
+            self._validate, serialization=serializer
+        )
 
     def __get_pydantic_json_schema__(
         self, _: CoreSchema, __: GetJsonSchemaHandler

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from tune_speed.data_limit import DataLimit, status_bytes
 from tune_speed.errors import ConfigError
 
 GIB = 1024**3
@@ -25,10 +26,9 @@ _OUT_OF_MEMORY = (
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _PERHAPS_OUT_OF_MEMORY = "could not create a primitive"
-"""What oneDNN says on a CPU, whatever the reason."""
-_SCARCE = 0.8
-"""Share of its limit at which a process that fails for an unknown reason is taken to lack memory.
-What it keeps for the next step is part of it, so that a failed step leaves it near the limit."""
+"""What oneDNN says on a CPU, whatever the reason; it counts near the limit. Memory that is kept for
+the next step is part of what is used, so that a failed step leaves the process near it."""
+_data_limit = DataLimit()
 
 
 def resolve_device(name: str) -> torch.device:
@@ -106,35 +106,7 @@ def limit_memory(
         torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device)
     if device.type == "cpu" and cpu_fraction is not None:
         share = memory_limit_gib(device, gpu_fraction=gpu_fraction, cpu_fraction=cpu_fraction)
-        _limit_data(int(share * GIB))
-
-
-def _limit_data(num_bytes: int) -> None:
-    used = _data_bytes_at_first()
-    if used is None:
-        return
-    import resource  # Not on every system.
-
-    _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    wanted = used + num_bytes
-    soft = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
-
-
-def _is_data_scarce() -> bool:
-    used = _status_bytes("VmData")
-    if used is None:
-        return False
-    import resource
-
-    soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
-    return soft != resource.RLIM_INFINITY and used > _SCARCE * soft
-
-
-@cache
-def _data_bytes_at_first() -> int | None:
-    """Returns the writable memory [bytes] of this process at the first call; Linux only."""
-    return _status_bytes("VmData")
+        _data_limit.set(int(share * GIB))
 
 
 def memory_limit_gib(device: torch.device, *, gpu_fraction: float, cpu_fraction: float) -> float:
@@ -172,15 +144,8 @@ def peak_memory_gib(device: torch.device) -> float:
     """Returns the peak [GiB] since the reset: allocated tensors (CUDA), resident memory (CPU)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / GIB
-    peak = _status_bytes("VmHWM")
+    peak = status_bytes("VmHWM")
     return (psutil.Process().memory_info().rss if peak is None else peak) / GIB
-
-
-def _status_bytes(name: str) -> int | None:
-    status = Path("/proc/self/status")
-    text = status.read_text() if status.exists() else ""
-    match = re.search(rf"^{name}:\s+(\d+) kB$", text, re.MULTILINE)
-    return int(match[1]) * 1024 if match else None
 
 
 def release_memory(device: torch.device) -> None:
@@ -192,6 +157,7 @@ def release_memory(device: torch.device) -> None:
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)
+    _data_limit.renew_headroom()
 
 
 def is_out_of_memory(error: BaseException) -> bool:
@@ -203,6 +169,6 @@ def is_out_of_memory(error: BaseException) -> bool:
         return True
     if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY):
         return True
-    if _PERHAPS_OUT_OF_MEMORY in str(error) and _is_data_scarce():
+    if _PERHAPS_OUT_OF_MEMORY in str(error) and _data_limit.is_near():
         return True
     return error.__cause__ is not None and is_out_of_memory(error.__cause__)

@@ -118,11 +118,17 @@ def _board(
 
 
 def _ranked(rows: list[Row]) -> list[Row]:
-    """Returns the rows by time; a tie in time goes to the higher final metric, then the trial id."""
+    """Returns the rows by time; a tie goes to the higher final metric, then to the trial id."""
 
     def order(row: Row) -> tuple[bool, float, float, str, str]:
         missed = row.time_to_target_s is None
-        return (missed, row.time_to_target_s or 0.0, -(row.final_metric or 0.0), row.study, row.trial_id)
+        return (
+            missed,
+            row.time_to_target_s or 0.0,
+            -(row.final_metric or 0.0),
+            row.study,
+            row.trial_id,
+        )
 
     ordered = sorted(rows, key=order)
     return [

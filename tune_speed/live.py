@@ -1,4 +1,4 @@
-"""What a search shows on stderr while it runs: a line that keeps moving, and one per ended trial."""
+"""What a search shows on stderr while it runs: a line that moves, and one per ended trial."""
 
 import time
 from collections import Counter
@@ -17,7 +17,7 @@ PIPED_INTERVAL_S = 30.0
 
 
 class LiveView:
-    """An observer of the search. On a terminal it redraws one line; piped, it prints plain lines."""
+    """Observes the search. On a terminal it redraws one line; piped, it prints plain lines."""
 
     def __init__(
         self,
@@ -51,7 +51,9 @@ class LiveView:
     def tick(self) -> None:
         """Redraws; called from the driver's event loop."""
         if self.console.is_terminal:
-            self._live.update(Text(self.standing(), style="bold", no_wrap=True, overflow="ellipsis"))
+            self._live.update(
+                Text(self.standing(), style="bold", no_wrap=True, overflow="ellipsis")
+            )
         elif time.monotonic() - self._last_printed > PIPED_INTERVAL_S:
             self._last_printed = time.monotonic()
             self._print(self.standing())
@@ -84,7 +86,9 @@ class LiveView:
         self._counts[record.status] += 1
         is_best = self._note_best(record)
         time_s = record.time_to_target_s
-        took = f"{time_s:.2f} s" if time_s is not None else f"{record.runs[-1].clocks.train_s:.2f} s"
+        took = (
+            f"{time_s:.2f} s" if time_s is not None else f"{record.runs[-1].clocks.train_s:.2f} s"
+        )
         line = f"{record.trial_id} {record.status.value:8} {took:>9}  {record.stop_reason}"
         line += "  ← best so far" if is_best else ""
         self._print(f"{line}  [{describe_params(record.params)}]")

@@ -63,7 +63,7 @@ class Recipe(Config):
         auto = self.accumulation_steps == "auto"
         if auto and (self.effective_batch_size is None or self.batch_size is not None):
             raise ValueError(
-                "accumulation_steps: auto must come with effective_batch_size and without batch_size"
+                "accumulation_steps: auto must come with effective_batch_size, without batch_size"
             )
         if not auto and (self.batch_size is None or self.effective_batch_size is not None):
             raise ValueError(
@@ -77,7 +77,7 @@ class Recipe(Config):
         return max(1, round(self.epochs * self.steps_per_epoch(num_train=num_train)))
 
     def steps_per_epoch(self, *, num_train: int) -> int:
-        """Returns `⌈num_train / effective_batch_size⌉`: a ragged last group is a step of its own."""
+        """Returns `⌈num_train / effective_batch_size⌉`: a ragged last group is a step too."""
         return math.ceil(num_train / self.samples_per_step)
 
     @property

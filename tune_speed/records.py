@@ -8,7 +8,7 @@ it is never a number.
 from enum import StrEnum
 from typing import Any
 
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from tune_speed.config import Config
 
@@ -37,7 +37,7 @@ class Status(StrEnum):
 class Record(Config):
     """Base of the records: lenient about JSON's types, as they are read back from files."""
 
-    model_config = {"strict": False, "extra": "ignore"}
+    model_config = ConfigDict(strict=False, extra="ignore")
 
 
 class Evaluation(Record):
@@ -58,7 +58,7 @@ class Evaluation(Record):
     loss: float | None
     """Mean cross-entropy per sample [nat]; None if it is not finite."""
     train_loss: float | None = None
-    """Mean training loss per sample since the evaluation before; None at step 0 or if not finite."""
+    """Mean training loss per sample since the evaluation before; None at step 0, or not finite."""
 
 
 class Clocks(Record):

@@ -22,7 +22,7 @@ def _number(value: float | None, digits: int) -> str:
 
 
 def describe_params(params: Mapping[str, Any]) -> str:
-    """Returns `optimizer=sgd lr=0.123 …`: last parts of names where they are unique, four digits."""
+    """Returns `optimizer=sgd lr=0.123 …`: last parts of names where unique, four digits."""
     last_parts = Counter(name.rpartition(".")[2] for name in params)
 
     def short(name: str) -> str:
@@ -79,11 +79,15 @@ def _table(board: Board) -> RenderableType:
         text = f"{title(board)}: none of {board.trials} trials met the target."
         return Text(text)
     table = Table(
-        title=escape(title(board)), caption=escape(caption(board)), title_justify="left",
+        title=escape(title(board)),
+        caption=escape(caption(board)),
+        title_justify="left",
         caption_justify="left",
     )
     for name in COLUMNS:
-        table.add_column(name, justify="left" if "/trial" in name or name == "searched" else "right")
+        table.add_column(
+            name, justify="left" if "/trial" in name or name == "searched" else "right"
+        )
     for row in board.rows:
         table.add_row(*(escape(cell(row)) for cell in COLUMNS.values()))
     return table

@@ -150,8 +150,8 @@ def prepare_workload(
     if workload.target.value <= guess:
         problem = Problem(
             path="workload.target.value",
-            must=f"must exceed {guess:.4f}, the {workload.target.metric} of always guessing the most"
-            " frequent class",
+            must=f"must exceed {guess:.4f}, the {workload.target.metric} of always guessing the"
+            " most frequent class",
             given=f"{workload.target.value:g}",
             hint="Such a target is met before training; choose a higher one.",
         )

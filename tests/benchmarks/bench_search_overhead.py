@@ -2,9 +2,9 @@
 
     python tests/benchmarks/bench_search_overhead.py [--repeats 3] [--trials 32]
 
-Both search the same space of trivial digits trainings (one epoch of 300 images, under a second each), 2 at a
-time, each in a process of its own with its own local Ray and its own SQLite MLflow store, in turn
-(A B A B …). Vanilla is what Ray's documentation shows: a function trainable, `OptunaSearch`, Ray's
+Both search the same space of trivial digits trainings (one or two epochs of 300 images, well under
+a second each), 2 at a time, each in a process of its own with its own local Ray and its own SQLite
+MLflow store, in turn (A B A B …). Vanilla is what Ray's documentation shows: a function trainable, `OptunaSearch`, Ray's
 `MLflowLoggerCallback`, no actor reuse. It trains with our loop, so that only the search differs.
 
 Overhead per trial = (wall time − Σ (train_s + eval_s) / 2) / trials, where the wall time is that of
@@ -70,11 +70,10 @@ def ours(folder: Path, trials: int) -> None:
 def vanilla(folder: Path, trials: int) -> None:
     """Runs Ray Tune as its documentation shows and writes what it took."""
     import mlflow
+    import ray
     from ray import tune
     from ray.air.integrations.mlflow import MLflowLoggerCallback
     from ray.tune.search.optuna import OptunaSearch
-
-    import ray
 
     ray.init(include_dashboard=False, log_to_driver=False)
     (folder / "spent").mkdir()

@@ -227,6 +227,27 @@ def test_leftovers_of_a_killed_process_are_removed(tmp_path: Path, dataset: Imag
     assert not list((tmp_path / "c").glob("*.tmp-*")) and only_entry(tmp_path / "c")
 
 
+def test_leftovers_are_removed_even_where_decoding_fails(
+    tmp_path: Path, dataset: ImageParquet
+) -> None:
+    prepare(dataset, cache_dir=tmp_path / "c")
+    leftover = tmp_path / "c" / f"{only_entry(tmp_path / 'c').name}.tmp-x"
+    leftover.mkdir()
+    write_parquet(Path(dataset.train), [b"junk"] * 3, [0, 1, 2])
+    with pytest.raises(DataError, match="cannot be decoded"):
+        prepare(dataset, cache_dir=tmp_path / "c")
+    assert not leftover.exists()
+
+
+def test_truncated_file_is_told_by_its_size(
+    tmp_path: Path, dataset: ImageParquet, caplog: pytest.LogCaptureFixture
+) -> None:
+    prepare(dataset, cache_dir=tmp_path / "c")
+    damage_truncate(only_entry(tmp_path / "c"))
+    prepare(dataset, cache_dir=tmp_path / "c")
+    assert "train_pixels.npy has 200 bytes, not 1568" in caplog.text
+
+
 def prepare_with_little_space(cache: Path, reply: Path) -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
     try:

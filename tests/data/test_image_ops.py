@@ -3,6 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tune_speed.data import image_ops
 
@@ -70,3 +71,21 @@ def test_layout_is_the_one_asked_for(channels: int, channels_last: bool) -> None
     like = torch.empty(4, channels, 5, 7, memory_format=layout)
     assert turned.shape == like.shape and turned.stride() == like.stride()
     assert np.array_equal(turned.numpy(), images.numpy().transpose(0, 3, 1, 2))
+
+
+def test_nothing_waits_for_the_device_or_stays_on_the_host() -> None:
+    # Fake tensors have shapes and devices but no values: what needs a value on the host, or mixes
+    # devices, is an error.
+    with FakeTensorMode():
+        device = torch.device("cuda")
+        pixels = torch.empty(50, 6, 7, 3, dtype=torch.uint8, device=device)
+        zeros = torch.zeros(16, dtype=torch.int64, device=device)
+        normalize = image_ops.Normalizer(
+            mean=(0.5,) * 3, std=(0.5,) * 3, height=6, width=7, device=device
+        )
+        moved = image_ops.gather_moved(
+            pixels, zeros, pad=2, shift_y=zeros, shift_x=zeros, is_flipped=zeros
+        )
+        images = image_ops.cut_out(normalize(moved), side=3, corner_y=zeros, corner_x=zeros)
+        batch = image_ops.to_channels_first(images, channels_last=False)
+    assert batch.device.type == "cuda" and batch.shape == (16, 3, 6, 7)

@@ -131,7 +131,7 @@ def test_quotas_sum_up_and_keep_shares_to_within_one(counts: list[int], share: f
     taken = quotas(np.array(counts), total)
     assert taken.sum() == total
     assert (taken <= counts).all() and (taken >= 0).all()
-    assert (abs(taken - np.array(counts) * total / sum(counts)) < 1).all()
+    assert (abs(taken - np.array(counts) * total / sum(counts)) <= 1).all()
 
 
 def test_quotas_leave_small_classes_their_last_image() -> None:

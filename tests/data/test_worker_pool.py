@@ -138,6 +138,28 @@ def test_ctrl_c_does_not_reach_workers() -> None:
     loader.close()
 
 
+@pytest.mark.parametrize("prefetch_factor", [1, 3])
+def test_a_batch_holds_until_the_next_is_asked_for(prefetch_factor: int) -> None:
+    pixels = np.arange(200, dtype=np.uint8).reshape(-1, 1, 1, 1)
+    pool = WorkerPool(pixels, 4, workers=2, prefetch_factor=prefetch_factor, timeout_s=60)
+    pool.begin(np.arange(start, start + 4) for start in range(0, 200, 4))
+    for start in range(0, 48, 4):
+        batch = pool.next()
+        time.sleep(0.02)  # workers go on with all that they may
+        assert batch.ravel().tolist() == list(range(start, start + 4))
+    pool.close()
+
+
+def test_what_was_asked_for_before_is_forgotten_at_a_new_beginning() -> None:
+    pixels = np.arange(100, dtype=np.uint8).reshape(-1, 1, 1, 1)
+    pool = WorkerPool(pixels, 1, workers=2, prefetch_factor=2, timeout_s=60)
+    pool.begin(np.array([i]) for i in range(100))
+    pool.next()
+    pool.begin(np.array([i]) for i in (7, 8, 9))
+    assert [int(pool.next()[0, 0, 0, 0]) for _ in range(3)] == [7, 8, 9]
+    pool.close()
+
+
 def test_set_is_shared_and_not_copied_to_each_worker() -> None:
     pixels = np.zeros((64, 1024, 1024, 1), dtype=np.uint8)
     pool = WorkerPool(pixels, 1, workers=2, prefetch_factor=1, timeout_s=60)

@@ -86,7 +86,7 @@ def test_nothing_is_left_running(status: Status) -> None:
     assert [trial.state.name for trial in told(policy)] == [expected]
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "nsga2", "qmc", "random"])
+@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "nsga2", "qmc", "random"])
 def test_each_sampler_proposes_from_the_space_and_learns(sampler: str) -> None:
     policy = make_policy(sampler=sampler)
     for number in range(14):
@@ -95,6 +95,17 @@ def test_each_sampler_proposes_from_the_space_and_learns(sampler: str) -> None:
         status = (Status.REACHED, Status.MISSED, Status.OOM)[number % 3]
         policy.finish(proposal.trial_id, outcome(status, train_s=1.0 + number))
     assert policy.leader == ("t0000", 1.0)
+
+
+def test_sampler_without_constraints_is_told_that_a_miss_is_worse_than_any_time() -> None:
+    policy = make_policy(sampler="cmaes")
+    policy.finish(ask(policy).trial_id, outcome(Status.REACHED, train_s=99.0))
+    policy.finish(ask(policy).trial_id, outcome(Status.MISSED, train_s=1.0, best=0.86))
+    policy.finish(ask(policy).trial_id, outcome(Status.MISSED, train_s=1.0, best=0.5))
+    values = [trial.value for trial in told(policy)]
+    assert values == pytest.approx(
+        [math.log(99.0), math.log(100.0 * 3), math.log(100.0 * 21)],
+    )
 
 
 def test_grid_ends_when_every_point_was_tried() -> None:

@@ -24,7 +24,7 @@ MAX_ATTEMPTS = 2
 
 
 class Observer(Protocol):
-    """Sees a search pass by. Calls come from the driver's event loop: return at once, never raise."""
+    """Sees a search pass by. The driver's event loop calls: return at once, never raise."""
 
     def trial_started(
         self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]

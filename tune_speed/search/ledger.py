@@ -82,7 +82,7 @@ class Ledger:
         self._append({"event": "proposed", **fields})
 
     def finished(self, record: TrialRecord) -> None:
-        """Writes a trial's record. A trial is recorded once; a second record is an error of ours."""
+        """Writes a trial's record. A second record of a trial is an error of ours."""
         assert record.trial_id not in self.records, f"{record.trial_id} finished twice"
         self.records[record.trial_id] = record
         self._append({"event": "finished", "record": record.model_dump(mode="json")})

@@ -13,6 +13,9 @@ No Ray, no clock of its own, no randomness but its seed. What Optuna is told of 
 Constraints above 0 mark a trial as infeasible, so that a miss still says how far off it was, which
 no penalty can (`log` because times differ by factors). Both are set on every trial, as Optuna's
 Gaussian-process sampler demands.
+
+CMA-ES knows no constraints. It is told of a miss as a value instead: the log of the workload's time
+limit plus log(1 + gap), worse than any time and the worse the further off.
 """
 
 import math
@@ -25,7 +28,7 @@ from optuna.samplers import BaseSampler
 from optuna.trial import TrialState, create_trial
 
 from tune_speed.records import Status
-from tune_speed.search.samplers import make_sampler
+from tune_speed.search.samplers import WITHOUT_CONSTRAINTS, make_sampler
 from tune_speed.search.space import SearchSpace
 
 GAP_UNIT = 0.02
@@ -70,6 +73,7 @@ class Policy:
         seed: int,
     ) -> None:
         self.space, self.target, self.mode, self.max_train_s = space, target, mode, max_train_s
+        self._uses_constraints = sampler not in WITHOUT_CONSTRAINTS
         self._study = _quiet_study(make_sampler(sampler, space=space, seed=seed))
         self._asked: dict[str, optuna.Trial] = {}
         self._tried: set[tuple[tuple[str, Any], ...]] = set()
@@ -85,7 +89,7 @@ class Policy:
         finished: Iterable[tuple[Proposal, Outcome]],
         unfinished: Iterable[Proposal],
     ) -> None:
-        """Takes over the trials of a ledger; unfinished ones are proposed again, under their ids."""
+        """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
         for proposal, outcome in finished:
             self._count(proposal)
             self._learn(proposal.trial_id, outcome)
@@ -137,7 +141,7 @@ class Policy:
         if outcome.status == Status.FAILED:
             self._study.tell(trial, state=TrialState.FAIL)
             return
-        for key, value in self._constraints(outcome).items():
+        for key, value in (self._constraints(outcome) or {}).items():
             trial.set_constraint(key, value)
         self._study.tell(trial, self._value(outcome))
 
@@ -173,16 +177,24 @@ class Policy:
         )
 
     def _value(self, outcome: Outcome) -> float:
+        reached = outcome.status == Status.REACHED
+        if not reached and not self._uses_constraints:
+            return math.log(self.max_train_s) + math.log1p(self._gap(outcome))
         # A trial that never trained (out of memory at once) costs what a whole run may cost.
         return math.log(outcome.train_s if outcome.train_s > 0 else self.max_train_s)
 
-    def _constraints(self, outcome: Outcome) -> dict[str, float]:
-        reached = outcome.status == Status.REACHED
-        gap = (self.target - (outcome.best_metric or 0.0)) / GAP_UNIT
+    def _gap(self, outcome: Outcome) -> float:
+        if outcome.status == Status.REACHED:
+            return 0.0
+        return max((self.target - (outcome.best_metric or 0.0)) / GAP_UNIT, _JUST_MISSED)
+
+    def _constraints(self, outcome: Outcome) -> dict[str, float] | None:
+        if not self._uses_constraints:
+            return None
         ratio = outcome.memory_ratio
         memory = math.log2(ratio) if ratio else 0.0
         return {
-            "gap": 0.0 if reached else max(gap, _JUST_MISSED),
+            "gap": self._gap(outcome),
             "memory": OOM_MEMORY if outcome.status == Status.OOM else min(memory, 0.0),
         }
 

@@ -135,7 +135,7 @@ class _ConductorScheduler(FIFOScheduler):  # type: ignore[misc]
 
     def on_trial_result(self, tune_controller: Any, trial: RayTrial, result: dict[str, Any]) -> str:
         stop = self._adapter.reported(trial.trial_id, result)
-        return TrialScheduler.STOP if stop else TrialScheduler.CONTINUE
+        return str(TrialScheduler.STOP if stop else TrialScheduler.CONTINUE)
 
 
 class _ConductorCallback(_Unpickled, tune.Callback):  # type: ignore[misc]

@@ -30,14 +30,7 @@ def _gp(space: SearchSpace, seed: int) -> BaseSampler:
 
 
 def _cmaes(space: SearchSpace, seed: int) -> BaseSampler:
-    try:
-        import cmaes  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "search.sampler: cmaes needs the package `cmaes`, which is not installed."
-            " Try `pip install cmaes`, or sampler: tpe."
-        ) from None
-    return optuna.samplers.CmaEsSampler(seed=seed)
+    return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
 
 
 def _nsga2(space: SearchSpace, seed: int) -> BaseSampler:
@@ -73,6 +66,9 @@ def _grid(space: SearchSpace, seed: int) -> BaseSampler:
         )
     return _EveryPoint(seed=seed)
 
+
+WITHOUT_CONSTRAINTS = frozenset({"cmaes"})
+"""Samplers that learn from values but take no notice of constraints."""
 
 SAMPLERS: dict[str, Callable[[SearchSpace, int], BaseSampler]] = {
     "tpe": _tpe,

@@ -1,5 +1,8 @@
-"""The process in which Ray runs trials. What it needs of torch is imported when a trial begins, so
-that the driver, which only names the class, does not."""
+"""The process in which Ray runs trials.
+
+What it needs of torch is imported when a trial begins, so that the driver, which only names the
+class, does without.
+"""
 
 import gc
 import time
