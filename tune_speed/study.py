@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from tune_speed.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.ray_token import agree_on_token
+from tune_speed.search.settings import ResourceConfig
 from tune_speed.search.study_file import StudyFile
 from tune_speed.source import dump_yaml
 from tune_speed.tracking.store import open_store
@@ -30,7 +31,9 @@ from tune_speed.trial import Allotment
 from tune_speed.workload import Workload
 
 MIN_FREE_MIB = 200
-DELIVERY_TIMEOUT_S = 60.0
+"""A study whose disk has less is not begun."""
+DELIVERY_S = 60.0
+"""Longest wait for MLflow at the end of a search; what it has not taken stays in the ledger."""
 
 
 class View(Observer, Protocol):
@@ -91,39 +94,16 @@ def search(
     workload_hash = prepare_workload(study.workload, download=download, on_progress=on_progress)
     with Ledger(folder) as ledger:
         _admit(ledger, study, workload_hash=workload_hash, resume=resume)
-        if address is not None:
-            agree_on_token(address)
-        from tune_speed.search import ray_tuner
-
-        with ThreadPoolExecutor(max_workers=1) as pool:
-            # MLflow takes seconds to import and to make its tables; Ray starts meanwhile.
-            store = pool.submit(open_store, uri)
-            ray_tuner.connect(address, resources=study.search.resources)
-            client = store.result()
-        search_id = _begin(ledger, study, workload_hash=workload_hash)
-        tags = _tags(study, workload_hash)
-        tracker = Tracker(client, study=study.name, study_tags=tags, search_id=search_id)
-        was_stopped = True
-        try:
+        with _services(uri, address, resources=study.search.resources) as client:
+            search_id = _begin(ledger, study, workload_hash=workload_hash)
+            tags = _tags(study, workload_hash)
+            tracker = Tracker(client, study=study.name, study_tags=tags, search_id=search_id)
             tracker.reconcile(ledger.records.values())
-            observers: list[Observer] = [tracker]
-            conductor = Conductor(
-                study=study,
-                workload_hash=workload_hash,
-                ledger=ledger,
-                allotment=_allotment(study, node_cpus=ray_tuner.node_cpus()),
-                observers=observers,
-            )
-            view = make_view(conductor)
-            observers.append(view)
-            with _drawn(view), _sigterm_as_ctrl_c():
-                ray_tuner.run_search(conductor, on_tick=view.tick)
-            was_stopped = not conductor.is_over()
-        finally:
-            undelivered = tracker.close(timeout_s=DELIVERY_TIMEOUT_S, interrupted=was_stopped)
-            ray_tuner.disconnect()
-        if conductor.failure is not None:
-            raise conductor.failure
+            was_stopped = True
+            try:
+                was_stopped = _run(study, workload_hash, ledger, tracker, make_view)
+            finally:
+                undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
         return SearchResult(
             records=records,
@@ -133,6 +113,50 @@ def search(
             undelivered=undelivered,
             was_stopped=was_stopped,
         )
+
+
+@contextmanager
+def _services(uri: str, address: str | None, *, resources: ResourceConfig) -> Iterator[Any]:
+    """Opens the MLflow store and joins or starts Ray, both at once; yields the store's client."""
+    if address is not None:
+        agree_on_token(address)
+    from tune_speed.search import ray_tuner
+
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        store = pool.submit(open_store, uri)
+        ray_tuner.connect(address, resources=resources)
+        client = store.result()
+    try:
+        yield client
+    finally:
+        ray_tuner.disconnect()
+
+
+def _run(
+    study: StudyFile,
+    workload_hash: str,
+    ledger: Ledger,
+    tracker: Tracker,
+    make_view: Callable[[Conductor], View],
+) -> bool:
+    """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
+    from tune_speed.search import ray_tuner
+
+    observers: list[Observer] = [tracker]
+    conductor = Conductor(
+        study=study,
+        workload_hash=workload_hash,
+        ledger=ledger,
+        allotment=_allotment(study, node_cpus=ray_tuner.node_cpus()),
+        observers=observers,
+    )
+    view = make_view(conductor)
+    observers.append(view)
+    with _drawn(view), _sigterm_as_ctrl_c():
+        ray_tuner.run_search(conductor, on_tick=view.tick)
+    if conductor.failure is not None:
+        raise conductor.failure
+    return not conductor.is_over()
 
 
 def prepare_workload(
