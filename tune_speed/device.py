@@ -4,7 +4,7 @@ import ctypes
 import gc
 import platform
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -15,6 +15,11 @@ from tune_speed.data_limit import DataLimit, status_bytes
 from tune_speed.errors import ConfigError
 
 GIB = 1024**3
+CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""A container's limit of memory [bytes], in version 2 and in version 1."""
 
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Names of glibc's `mallopt`, from malloc.h."""
@@ -117,11 +122,10 @@ def memory_limit_gib(device: torch.device, *, gpu_fraction: float, cpu_fraction:
     return min(1.0, cpu_fraction) * _node_memory_bytes() / GIB
 
 
-def _node_memory_bytes() -> int:
+def _node_memory_bytes(limit_files: Sequence[Path] = CGROUP_LIMITS) -> int:
     """Returns the memory of the machine, or of the container where that has less."""
-    files = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
-    texts = [Path(file).read_text().strip() for file in files if Path(file).exists()]
-    limits = [int(text) for text in texts if text.isdigit()]
+    texts = [file.read_text().strip() for file in limit_files if file.exists()]
+    limits = [int(text) for text in texts if text.isdigit()]  # Without a limit it says `max`.
     return min([int(psutil.virtual_memory().total), *limits])
 
 

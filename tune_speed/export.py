@@ -63,7 +63,8 @@ def recipe_yaml(record: TrialRecord, *, run_id: str | None) -> str:
         "recipe": recipe.model_dump(mode="json", exclude_none=True),
         "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": device},
     }
-    return "\n".join(header).replace("\r", " ") + "\n" + dump_yaml(tree)
+    # A name with a line break in it must not get out of the comment.
+    return "\n".join([*(" ".join(line.split()) for line in header), dump_yaml(tree)])
 
 
 def describe(record: TrialRecord, *, run_id: str | None) -> str:

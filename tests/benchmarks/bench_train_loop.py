@@ -46,7 +46,9 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--threads", type=int, default=1)
-    parser.add_argument("--models", nargs="+", default=["resnet20", "resnet18"], choices=MODEL_FIELDS)
+    parser.add_argument(
+        "--models", nargs="+", default=["resnet20", "resnet18"], choices=MODEL_FIELDS
+    )
     parser.add_argument("--precisions", nargs="+", default=["fp32", "bf16"])
     parser.add_argument("--layouts", nargs="+", default=["nchw", "nhwc"], choices=["nchw", "nhwc"])
     parser.add_argument("--batch-size", type=int, default=128)

@@ -1,0 +1,69 @@
+import pytest
+from making import make_record, make_run
+
+from tune_speed.export import counts, describe, listing, next_steps, recipe_yaml
+from tune_speed.leaderboard import make_boards
+from tune_speed.records import Status, TrialRecord
+from tune_speed.search.study_file import parse_recipe
+
+RECIPE = {"model": {"resnet20": {}}, "optimizer": {"sgd": {"lr": 0.3}}, "epochs": 2.5}
+
+
+def trained(**batch: object) -> TrialRecord:
+    recipe = {**RECIPE, "batch_size": 64, "accumulation_steps": 2, **batch}
+    return make_record().model_copy(update={"recipe": recipe, "cpu_threads": 3})
+
+
+def test_exported_recipe_reads_back_with_seed_threads_and_device() -> None:
+    record = trained().model_copy(update={"runs": (make_run(seed=17),)})
+    file = parse_recipe(recipe_yaml(record, run_id="abc"), file="best.yaml")
+    assert (file.run.seed, file.run.cpu_threads, file.run.device) == (17, 3, "cpu")
+    assert file.recipe.epochs == 2.5
+    assert file.workload.target.value == 0.9
+
+
+def test_exported_recipe_holds_the_micro_batch_that_ran() -> None:
+    """The run of `make_run` ended with a micro-batch of 32, after running out of memory with 64."""
+    file = parse_recipe(recipe_yaml(trained(), run_id=None), file="best.yaml")
+    assert (file.recipe.batch_size, file.recipe.accumulation_steps) == (32, 4)
+
+
+def test_export_says_where_the_recipe_comes_from() -> None:
+    header = recipe_yaml(trained(), run_id="abc").splitlines()[:4]
+    assert all(line.startswith("# ") for line in header)
+    for part in ("study/t0000", "abc", "1.000 s to target", "torch 2.15.0"):
+        assert part in "\n".join(header)
+
+
+def test_newline_in_a_device_name_cannot_leave_the_header() -> None:
+    record = trained().model_copy(update={"device": "cpu\nrecipe: evil"})
+    text = recipe_yaml(record, run_id=None)
+    assert "\nrecipe: evil" not in text
+
+
+def test_description_shows_curve_and_traceback() -> None:
+    record = make_record(status=Status.FAILED)
+    text = describe(record, run_id="abc")
+    assert "Traceback: boom" in text
+    assert "macro_f1" in text
+
+
+def test_counts_leave_out_what_did_not_occur() -> None:
+    records = (make_record("t0000"), make_record("t0001", Status.OOM), make_record("t0002"))
+    assert counts(records) == {"reached": 2, "oom": 1}
+
+
+def test_next_steps_name_the_nearest_miss_where_nothing_hit() -> None:
+    far, near = make_run(Status.MISSED, accuracy=0.3), make_run(Status.MISSED, accuracy=0.8)
+    records = tuple(
+        make_record(f"t000{i}", Status.MISSED, runs=(run,)) for i, run in enumerate((far, near))
+    )
+    boards = tuple(make_boards((None, record) for record in records))
+    text = next_steps(records, boards, study="s", folder="/f", uri="sqlite:////f/mlflow.db")
+    assert "nearest was t0001" in text
+    assert "tune-speed best" not in text
+
+
+@pytest.mark.parametrize("what", ["models", "optimizers", "schedules", "datasets", "loaders"])
+def test_listing_names_each_field(what: str) -> None:
+    assert all(set(row) == {"name", "about", "fields"} for row in listing(what))

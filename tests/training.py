@@ -1,0 +1,97 @@
+"""Small workloads, recipes, models and images for tests that train."""
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from tune_speed.data.base import Images
+from tune_speed.data.digits import Digits
+from tune_speed.data.split import Splits, channel_statistics
+from tune_speed.models.base import ModelConfig
+from tune_speed.models.resnet20 import ResNet20
+from tune_speed.optim import Sgd
+from tune_speed.recipe import Recipe
+from tune_speed.records import RunResult
+from tune_speed.train import Run
+from tune_speed.workload import Target, Workload
+
+CPU = torch.device("cpu")
+NUM_CLASSES = 3
+
+
+class Tiny(ModelConfig):
+    """One convolution, a norm, and a linear layer."""
+
+    norm: Literal["group", "batch", "none"] = "group"
+    dropout: float = 0.0
+    most_images: int | None = None
+    """A larger micro-batch runs out of memory."""
+    crash_after: int | None = None
+    """So many forward passes work."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return TinyNetwork(self, in_channels, num_classes)
+
+
+class TinyNetwork(nn.Module):
+    def __init__(self, config: Tiny, in_channels: int, num_classes: int) -> None:
+        super().__init__()
+        norms = {"group": nn.GroupNorm(2, 4), "batch": nn.BatchNorm2d(4), "none": nn.Identity()}
+        self.config, self.num_passes = config, 0
+        self.conv = nn.Conv2d(in_channels, 4, 3, padding=1)
+        self.norm = norms[config.norm]
+        self.dropout = nn.Dropout(config.dropout)
+        self.classifier = nn.Linear(4, num_classes)
+
+    def forward(self, images: Tensor) -> Tensor:
+        if self.config.most_images is not None and len(images) > self.config.most_images:
+            raise torch.OutOfMemoryError(f"{len(images)} images are too many")
+        if self.config.crash_after is not None and self.num_passes >= self.config.crash_after:
+            raise ZeroDivisionError("boom")
+        self.num_passes += 1
+        features = self.norm(self.conv(images)).relu().amax(dim=(2, 3))
+        logits: Tensor = self.classifier(self.dropout(features))
+        return logits
+
+
+def make_images(count: int, *, size: int = 6, channels: int = 1, seed: int = 0) -> Images:
+    """Returns noise with one bright row, whose place is the class."""
+    generator = np.random.default_rng(seed)
+    pixels = generator.integers(0, 120, (count, size, size, channels), np.uint8)
+    labels = np.arange(count) % NUM_CLASSES
+    for image, label in zip(pixels, labels, strict=True):
+        image[2 * label] += 120
+    return Images(pixels, labels)
+
+
+def make_splits(num_train: int = 20, num_validation: int = 9, *, channels: int = 1) -> Splits:
+    train = make_images(num_train, channels=channels)
+    validation = make_images(num_validation, channels=channels, seed=1)
+    mean, std = channel_statistics(train.pixels)
+    return Splits(train, validation, validation, mean, std, NUM_CLASSES, split_hash="s" * 16)
+
+
+def make_recipe(**changes: Any) -> Recipe:
+    """Returns a recipe; `model`, an object, need not be in the table of models."""
+    model = changes.pop("model", Tiny())
+    fields = {"optimizer": Sgd(lr=0.1), "epochs": 2.0, "batch_size": 8, **changes}
+    return Recipe(model=ResNet20(), **fields).model_copy(update={"model": model})
+
+
+def make_workload(*, target: float = 1.0, **changes: Any) -> Workload:
+    """Returns a workload whose target is hard to meet; its data set is not asked for anything."""
+    return Workload(dataset=Digits(), target=Target(value=target), **changes)
+
+
+def to_end(run: Run, *, between: Callable[[RunResult], str | None] = lambda _: None) -> RunResult:
+    """Runs to the end; `between` sees the result so far and may give a reason to stop."""
+    try:
+        so_far = next(run)
+        while True:
+            so_far = run.send(between(so_far))
+    except StopIteration as end:
+        result: RunResult = end.value
+        return result
