@@ -1,5 +1,6 @@
 """`tune-speed search` as a user runs it: real Ray, real MLflow, real trainings of a second."""
 
+import io
 import os
 import signal
 import subprocess
@@ -7,9 +8,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import psutil
+import pyarrow
+import pyarrow.parquet
 import pytest
 from command import TINY_STUDY, finished, ledger, mlflow_runs, run, start
+from numpy.typing import NDArray
+from PIL import Image
 
 pytestmark = pytest.mark.slow
 
@@ -66,6 +72,41 @@ def test_each_trial_is_in_mlflow_once_and_ended(searched: Path) -> None:
 
 def test_some_trials_meet_the_target_and_some_miss(searched: Path) -> None:
     assert {record["status"] for record in finished(searched)} == {"reached", "missed"}
+
+
+def test_data_at_a_relative_path_is_found_by_trial_processes(tmp_path: Path) -> None:
+    """Ray's processes run in folders of their own."""
+    rng = np.random.default_rng(0)
+    (tmp_path / "data").mkdir()
+    for part, number in (("train", 200), ("test", 40)):
+        labels = np.arange(number) % 2
+        pixels = (
+            rng.integers(0, 100, (number, 8, 8, 3), np.uint8) + 100 * labels[:, None, None, None]
+        )
+        images = [{"bytes": png(image), "path": ""} for image in pixels.astype(np.uint8)]
+        table = pyarrow.table({"img": images, "label": labels})
+        pyarrow.parquet.write_table(table, tmp_path / "data" / f"{part}.parquet")
+    dataset = "{name: image_parquet, train: data/train.parquet, test: data/test.parquet}"
+    study = write_study(
+        tmp_path,
+        **{"{name: digits}": dataset, "train_samples: 300, validation_samples: 100": "seed: 0"},
+    )
+    done = run("search", study, "--trials", "2", folder=tmp_path)
+    assert done.code == 0, done.err
+    assert {r["status"] for r in finished(tmp_path)} <= {"reached", "missed"}
+    trained = run(
+        "train",
+        "tiny/t0000",
+        folder=tmp_path.parent,
+        MLFLOW_TRACKING_URI=f"sqlite:///{tmp_path}/mlflow.db",
+    )
+    assert trained.code in (0, 1), trained.err
+
+
+def png(pixels: NDArray[np.uint8]) -> bytes:
+    out = io.BytesIO()
+    Image.fromarray(pixels).save(out, "PNG")
+    return out.getvalue()
 
 
 def test_trial_processes_are_reused(searched: Path) -> None:

@@ -137,7 +137,7 @@ def reset_peak_memory(device: torch.device) -> None:
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
-    release_memory(device)
+    _trim_heap()
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -157,11 +157,15 @@ def release_memory(device: torch.device) -> None:
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-        return
+    else:
+        _trim_heap()
+        _data_limit.renew_headroom()
+
+
+def _trim_heap() -> None:
     libc = _libc()
     if libc is not None:
         libc.malloc_trim(0)
-    _data_limit.renew_headroom()
 
 
 def is_out_of_memory(error: BaseException) -> bool:

@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -88,6 +89,7 @@ def search(
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
+    study = replace(study, workload=study.workload.located())
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()

@@ -103,6 +103,10 @@ class Workload(Config):
             e for e, point, last in zip(evaluations, points, before, strict=False) if point > last
         ]
 
+    def located(self) -> "Workload":
+        """Returns the same workload with absolute paths: trials run in folders of their own."""
+        return self.model_copy(update={"dataset": self.dataset.located()})
+
     def sizes(self) -> SplitSizes:
         """Returns the number of samples of each part, without decoding. Raises: DataError."""
         return split_sizes(self.dataset.num_train(), self.dataset.num_test(), self.split)

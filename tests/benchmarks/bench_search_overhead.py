@@ -4,8 +4,9 @@
 
 Both search the same space of trivial digits trainings (one or two epochs of 300 images, well under
 a second each), 2 at a time, each in a process of its own with its own local Ray and its own SQLite
-MLflow store, in turn (A B A B …). Vanilla is what Ray's documentation shows: a function trainable, `OptunaSearch`, Ray's
-`MLflowLoggerCallback`, no actor reuse. It trains with our loop: only the search differs.
+MLflow store, in turn (A B A B …). Vanilla is what Ray's documentation shows: a function trainable,
+`OptunaSearch`, Ray's `MLflowLoggerCallback`, no actor reuse. It trains with our loop, so that only
+the search differs.
 
 Overhead per trial = (wall time − Σ (train_s + eval_s) / 2) / trials, where the wall time is that of
 the whole command, imports and Ray's start included; `search only` leaves the time before the first

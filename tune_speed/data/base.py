@@ -1,8 +1,9 @@
 """What every data set gives: its size without decoding, its files, and its decoded images."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +37,12 @@ class DatasetConfig(Config):
 
     location_fields: ClassVar[frozenset[str]] = frozenset()
     """Fields that say where the data lie, not what they are: no part of a workload's identity."""
+
+    def located(self) -> Self:
+        """Returns the same data set with absolute paths, which mean the same in every process."""
+        given = {name: getattr(self, name) for name in self.location_fields}
+        absolute = {name: os.path.abspath(path) for name, path in given.items() if path is not None}
+        return self.model_copy(update=absolute)
 
     def num_train(self) -> int:
         """Returns the number of images of the training part, without decoding any.
