@@ -39,7 +39,7 @@ class Progress:
         self.steps = self.samples = 0
         self.evaluations: list[Evaluation] = []
         self.status = Status.CAPPED  # What a run is until it has ended by itself.
-        self._eval_batch_size = workload.eval_batch_size
+        self._eval_batch_size = min(workload.eval_batch_size, len(splits.validation.labels))
         self._loss_sum = torch.zeros((), device=device)
         self._loss_samples = 0
 
