@@ -209,6 +209,7 @@ def test_memory_of_a_failed_attempt_is_free_before_the_next(
     def build(*args: Any, **kwargs: Any) -> nn.Module:
         alive.append(sum(ref() is not None for ref in built))
         model = original(*args, **kwargs)
+        model.cycle = [model]  # so that only a collection can free it
         built.append(weakref.ref(model))
         return model
 
@@ -221,30 +222,33 @@ def test_memory_of_a_failed_attempt_is_free_before_the_next(
     assert alive == [0, 0, 0, 0]
 
 
-def test_too_small_for_batch_norm_after_out_of_memory_is_oom(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    class Pooled(Tiny):
-        def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
-            network = super().network(
-                in_channels=in_channels, num_classes=num_classes, image_size=image_size
-            )
-            network.dropout = nn.BatchNorm1d(4)
-            return network
+class Pooled(Tiny):
+    """Its batch norm sees one value of each channel and image."""
 
-    monkeypatch.setitem(MODELS, "pooled", Pooled)
-    by_memory = run(**{"model": {}, "batch_size": 2}).status
-    recipe = Recipe.model_validate(
-        {
-            "model": {"pooled": {"most_images": 1}},
-            "optimizer": {"sgd": {"lr": 0.1}},
-            "epochs": 1.0,
-            "batch_size": 2,
-        }
-    )
-    spec = make_spec().model_copy(update={"recipe": recipe})
-    record = finish(run_trial(spec), on_report=lambda record: None)
-    assert (by_memory, record.status) == (Status.MISSED, Status.OOM)
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        network = super().network(
+            in_channels=in_channels, num_classes=num_classes, image_size=image_size
+        )
+        network.dropout = nn.BatchNorm1d(4)
+        return network
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "most_images", "status", "ran"),
+    [(2, None, "missed", 2), (59, None, "failed", None), (2, 1, "oom", 1), (59, 1, "oom", 1)],
+)
+def test_too_small_for_batch_norm_is_refused_but_oom_where_memory_ran_out_before(
+    monkeypatch: pytest.MonkeyPatch,
+    batch_size: int,
+    most_images: int | None,
+    status: str,
+    ran: int | None,
+) -> None:
+    monkeypatch.setitem(MODELS, "tiny", Pooled)
+    record = run(model={"most_images": most_images}, batch_size=batch_size)
+    assert (record.status.value, record.runs[0].batch_size) == (status, ran)
+    if status == "failed":
+        assert "recipe.batch_size: must leave no micro-batch" in record.stop_reason
 
 
 @pytest.mark.parametrize(("most_images", "status"), [(20, "missed"), (0, "oom")])

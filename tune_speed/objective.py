@@ -172,6 +172,8 @@ def _failed(spec: TrialSpec, error: Exception) -> RunResult:
 
 
 def _memory_limit_gib(spec: TrialSpec, device: torch.device) -> float:
+    if device.type == "cpu" and spec.allotment.memory_gib is not None:
+        return spec.allotment.memory_gib
     return memory_limit_gib(
         device,
         gpu_fraction=spec.allotment.gpu_fraction,

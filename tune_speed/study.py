@@ -250,6 +250,7 @@ def _allotment(study: StudyFile, *, node_cpus: float) -> Allotment:
         device="cuda" if resources.gpu else "cpu",
         cpu_threads=max(1, int(resources.cpu)),
         cpu_fraction=min(1.0, resources.cpu / node_cpus),
+        memory_gib=resources.memory_gib,
         gpu_fraction=resources.gpu,
         cotenants=study.search.concurrent - 1,
     )

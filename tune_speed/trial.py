@@ -28,6 +28,8 @@ class Allotment(Config):
     """Threads of one operation on the CPU."""
     cpu_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Share of the node's CPU cores."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Main memory that it may allocate [GiB]; None: its share of the cores, and not enforced."""
     gpu_fraction: Annotated[float, Field(ge=0)] = 0.0
     """Share of one GPU; 0 for none, 1 or more for whole ones."""
     cotenants: Annotated[int, Field(ge=0)] = 0

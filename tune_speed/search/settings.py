@@ -16,7 +16,8 @@ class ResourceConfig(Config):
     gpu: Annotated[float, Field(ge=0)] = 0
     """GPUs: a fraction shares one with other trials, 1 or more is a whole number."""
     memory_gib: Annotated[float, Field(gt=0)] | None = None
-    """Main memory that is set aside [GiB]; null: none is counted."""
+    """Main memory [GiB] that is set aside, and on a CPU also what a trial's process may allocate
+    beyond what it began with, before it is out of memory; null: none is counted, no limit."""
 
     @field_validator("gpu")
     @classmethod

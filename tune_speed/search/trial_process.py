@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 from ray import tune
 
 from tune_speed.search.trial_file import write_trial_file
@@ -77,7 +78,9 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         self._folder = Path(config["folder"])
         deadline = _deadline(config["stop_after_s"])
         limit_memory(
-            resolve_device(spec.allotment.device), gpu_fraction=spec.allotment.gpu_fraction
+            resolve_device(spec.allotment.device),
+            gpu_fraction=spec.allotment.gpu_fraction,
+            cpu_fraction=_memory_fraction(spec.allotment.memory_gib),
         )
         self._trial = run_trial(spec, interrupt=lambda: time.monotonic() > deadline)
 
@@ -85,6 +88,13 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 def _freeze_modules() -> None:
     """Takes what is alive, mostly modules, out of later collections: 0.25 s each with torch."""
     gc.freeze()
+
+
+def _memory_fraction(memory_gib: float | None) -> float | None:
+    """Returns the share of the node's memory that is asked for, or None for no limit."""
+    if memory_gib is None:
+        return None
+    return min(1.0, memory_gib * 2**30 / float(psutil.virtual_memory().total))
 
 
 def _deadline(stop_after_s: float | None) -> float:
