@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from rich import box
 from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
@@ -49,6 +50,17 @@ COLUMNS: dict[str, Cell] = {
 }
 """Leaderboard columns in order, by the names of the records' fields."""
 
+TERMINAL_COLUMNS = (
+    "rank",
+    "time_to_target_s",
+    "hits/n",
+    "final",
+    "steps",
+    "images_per_s",
+    "study/trial",
+)
+"""Columns that fit beside one another on a terminal; the other forms have them all."""
+
 
 def title(board: Board) -> str:
     """Returns what the rows of a board have in common."""
@@ -78,19 +90,22 @@ def _table(board: Board) -> RenderableType:
     if not board.rows:
         text = f"{title(board)}: none of {board.trials} trials met the target."
         return Text(text)
-    table = Table(
-        title=escape(title(board)),
-        caption=escape(caption(board)),
-        title_justify="left",
-        caption_justify="left",
-    )
-    for name in COLUMNS:
-        table.add_column(
-            name, justify="left" if "/trial" in name or name == "searched" else "right"
-        )
+    table = Table(title=escape(title(board)), title_justify="left", box=box.SIMPLE_HEAD)
+    for name in TERMINAL_COLUMNS:
+        table.add_column(name, justify="left" if "/trial" in name else "right", overflow="fold")
     for row in board.rows:
-        table.add_row(*(escape(cell(row)) for cell in COLUMNS.values()))
-    return table
+        table.add_row(*(escape(COLUMNS[name](row)) for name in TERMINAL_COLUMNS))
+    return Group(table, _searched(board), Text(), Text(caption(board), style="dim"))
+
+
+def _searched(board: Board) -> Table:
+    """Yields what each row chose; beside the figures it would leave no room for them."""
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(justify="right", min_width=5)
+    lines.add_column(overflow="fold")
+    for row in board.rows:
+        lines.add_row(COLUMNS["rank"](row), escape(COLUMNS["searched"](row)))
+    return lines
 
 
 def as_json(boards: Sequence[Board]) -> str:
