@@ -48,6 +48,13 @@ def test_description_shows_curve_and_traceback() -> None:
     assert "macro_f1" in text
 
 
+def test_description_says_why_a_trial_was_proposed_and_stopped() -> None:
+    record = make_record().model_copy(update={"proposal_reason": "gain: 42% likely"})
+    text = describe(record, run_id=None)
+    assert "proposed because gain: 42% likely\n" in text
+    assert "ended as reached" in text
+
+
 def test_counts_leave_out_what_did_not_occur() -> None:
     records = (make_record("t0000"), make_record("t0001", Status.OOM), make_record("t0002"))
     assert counts(records) == {"reached": 2, "oom": 1}

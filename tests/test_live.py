@@ -1,7 +1,7 @@
 import io
 from collections.abc import Callable
 
-from making import make_evaluation, make_record
+from making import make_evaluation, make_record, make_run
 from rich.console import Console
 
 from tune_speed.live import LiveView
@@ -56,6 +56,22 @@ def test_time_left_is_the_budgets_where_that_ends_first() -> None:
 def test_time_left_without_budget_or_pace_is_unknown() -> None:
     view, _ = make_view()
     assert "time left unknown" in view.standing()
+
+
+def test_ended_trial_is_told_with_the_reasons_for_its_start_and_end() -> None:
+    view, out = make_view()
+    start(view, "t0000")
+    stop = "stopped at 41.0 s: leader t0003 met the target in 38.2 s"
+    run = make_run(Status.CAPPED).model_copy(update={"stop_reason": stop})
+    record = make_record("t0000", Status.CAPPED, runs=(run,))
+    view.trial_finished(record=record.model_copy(update={"proposal_reason": "gain: 42% likely"}))
+    assert f"{stop}  [lr=0.1 · gain: 42% likely]" in out.getvalue()
+
+
+def test_note_stays_as_a_line() -> None:
+    view, out = make_view()
+    view.note("the search ends here")
+    assert out.getvalue() == "the search ends here\n"
 
 
 def test_interrupted_trial_is_told_with_the_reason() -> None:

@@ -19,6 +19,8 @@ from PIL import Image
 
 pytestmark = pytest.mark.slow
 
+TIME_TO_TARGET = ["--set", "search.policy=time_to_target"]
+
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Path:
@@ -178,6 +180,56 @@ def test_resume_with_more_trials_runs_only_the_new_ones(searched: Path) -> None:
     assert mlflow_runs(searched) == [(f"t000{i}", "FINISHED") for i in range(8)]
 
 
+def test_show_says_why_a_trial_was_tried(searched: Path) -> None:
+    record = finished(searched)[0]
+    assert record["proposal_reason"]
+    done = run("show", f"tiny/{record['trial_id']}", folder=searched)
+    assert f"proposed because {record['proposal_reason']}" in done.out
+
+
+def test_another_target_starts_with_what_was_learned(searched: Path) -> None:
+    """The earlier trials' curves and, on the same machine, their times carry over; no leader."""
+    (searched / "warm.yaml").write_text(TINY_STUDY.replace("value: 0.8", "value: 0.82"))
+    own = [*TIME_TO_TARGET, "--set", "study=warm", "--set", "search.warm_start=[tiny]"]
+    done = run("search", "warm.yaml", *own, "--trials", "2", folder=searched)
+    assert done.code in (0, 1), done.err
+    number = len(finished(searched))
+    said = f"warm start: {number} of {number} trials of tiny carry over, {number} of them with"
+    assert said in done.err
+    events = ledger(searched, "warm")
+    assert [event["event"] for event in events[:3]] == ["study", "warm_start", "proposed"]
+    assert len(events[1]["trials"]) == number
+
+
+def test_unknown_study_to_learn_from_is_refused_before_anything_runs(searched: Path) -> None:
+    own = [*TIME_TO_TARGET, "--set", "study=warmer", "--set", "search.warm_start=[tinny]"]
+    done = run("search", "tiny.yaml", *own, folder=searched)
+    assert (done.code, "Traceback" in done.err) == (2, False), done.err
+    assert "Did you mean `tiny`?" in done.err
+    assert ledger(searched, "warmer") == []
+
+
+def test_password_of_a_storage_is_kept_from_files_and_terminal(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    url = "search.storage=postgresql://me:s3cret@127.0.0.1:9/db"
+    own = [*TIME_TO_TARGET, "--set", url, "--trials", "1"]
+    done = run("search", study, *own, folder=tmp_path)
+    assert "s3cret" not in done.out + done.err
+    kept = [*(tmp_path / "tune_speed_studies").rglob("*"), tmp_path / "mlflow.db"]
+    assert not any(b"s3cret" in path.read_bytes() for path in kept if path.is_file())
+
+
+def test_points_to_evaluate_are_the_first_trials(tmp_path: Path) -> None:
+    study = write_study(tmp_path)
+    points = "search.points_to_evaluate=[{epochs: 7}, {batch_size: 25, epochs: 2}]"
+    own = [*TIME_TO_TARGET, "--set", points, "--trials", "2"]
+    done = run("search", study, *own, folder=tmp_path)
+    assert done.code in (0, 1), done.err
+    proposed = [event["params"] for event in ledger(tmp_path) if event["event"] == "proposed"]
+    assert proposed[0]["epochs"] == 7
+    assert (proposed[1]["epochs"], proposed[1]["batch_size"]) == (2, 25)
+
+
 def test_killed_driver_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
     study = write_study(tmp_path, **{"trials: 6": "trials: 8"})
     process = start("search", study, folder=tmp_path)
@@ -252,7 +304,7 @@ def test_crashed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_pat
     text = text.replace("lr: {low: 0.02, high: 0.4, log: true}", "lr: {choices: [0.1, 1.0e+30]}")
     text = text.replace("epochs: {low: 1, high: 10}", "epochs: 4")
     text = text.replace("batch_size: {choices: [25, 50]}", "batch_size: 50")
-    (tmp_path / "tiny.yaml").write_text(text.replace("sampler: random", "sampler: grid"))
+    (tmp_path / "tiny.yaml").write_text(text.replace("policy: random", "sampler: grid"))
     done = run("search", "tiny.yaml", folder=tmp_path)
     assert "Traceback" not in done.err
     by_model = {

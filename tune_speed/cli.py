@@ -1,6 +1,7 @@
 """The command line: parse, call, print. Results go to stdout, progress and warnings to stderr."""
 
 import json
+import os
 import shlex
 import sys
 from enum import StrEnum
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tune_speed.errors import ConfigError, TuneSpeedError
+from tune_speed.redact import redact
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
     from tune_speed.leaderboard import Board
+    from tune_speed.search.comparison import Search, Terms
     from tune_speed.search.conductor import Conductor
     from tune_speed.study import SearchResult, View
 
@@ -122,7 +125,7 @@ def search(
     _print_search(result, study.name, as_json=as_json)
     if result.was_stopped:
         again = [argument for argument in sys.argv[1:] if argument != "--resume"]
-        _note(f"stopped; go on with: tune-speed {shlex.join(again)} --resume")
+        _note(redact(f"stopped; go on with: tune-speed {shlex.join(again)} --resume"))
         raise typer.Exit(INTERRUPTED)
     if not any(row.rank for board in result.boards for row in board.rows):
         raise typer.Exit(NOT_REACHED)
@@ -239,6 +242,60 @@ def show(
 
 
 @app.command()
+def simulate(
+    compare: Annotated[
+        bool, typer.Option("--compare", help="All policies on all benchmarks: a table and a plot.")
+    ] = False,
+    benchmark: Annotated[
+        list[str] | None,
+        typer.Option(help="A .parquet file, or a built-in one: synthetic-4-anytime; repeatable."),
+    ] = None,
+    policy: Annotated[
+        list[str] | None, typer.Option(help="time_to_target, vanilla, …; repeatable.")
+    ] = None,
+    workers: Annotated[int, typer.Option(min=1, help="Trials at the same time.")] = 4,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="In full runs' worth of all workers; default 20, to compare 20,100."),
+    ] = None,
+    overhead_s: Annotated[float, typer.Option(min=0.0, help="Start-up time of a trial [s].")] = 0.0,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help="With --compare: searches of each kind; default 10.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="With --compare: processes; default: one a core.")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option(help="With --compare: default policy_comparison.png.")
+    ] = None,
+    from_study: Annotated[
+        str | None, typer.Option(help="Make a benchmark of this study's trials, into --out.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The .parquet file of --from-study.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Run searches in virtual time, on recorded or modelled trainings: no trial is trained.
+
+    Example: tune-speed simulate --benchmark synthetic-4-fixed_length
+    """
+    if from_study is not None or out is not None:
+        _save_study(from_study, out, as_json=as_json)
+        return
+    from tune_speed.search.comparison import Terms
+
+    budgets = _budgets(budget or ("20,100" if compare else "20"))
+    terms = Terms(budget_runs=budgets[-1], num_workers=workers, trial_overhead_s=overhead_s)
+    if compare:
+        plot = plot or Path("policy_comparison.png")
+        _compare(benchmark, policy, budgets, terms, seeds or 10, jobs, plot, as_json=as_json)
+        return
+    only_compared = {"--seeds": seeds, "--jobs": jobs, "--plot": plot}
+    if given := [name for name, value in only_compared.items() if value is not None]:
+        raise ConfigError(f"{', '.join(given)} must go with --compare. Add --compare.")
+    _demonstrate(benchmark, policy, terms, as_json=as_json)
+
+
+@app.command()
 def schema(as_json: JsonOption = False) -> None:
     """Print the JSON Schema of study files, for editors that complete and check YAML.
 
@@ -268,6 +325,110 @@ def doctor(as_json: JsonOption = False) -> None:
         _print_rows(rows, title="doctor")
     if not all(finding.is_ok for finding in findings):
         raise typer.Exit(NOT_REACHED)
+
+
+def _budgets(text: str) -> list[float]:
+    """Returns budgets in full runs' worth, the largest last."""
+    try:
+        budgets = sorted({float(part) for part in text.split(",")})
+    except ValueError:
+        budgets = []
+    if not budgets or not all(0 < runs < float("inf") for runs in budgets):
+        must = "must be positive numbers of full runs, such as 20 or 20,100"
+        raise ConfigError(f"--budget {must}, but got {text!r}.")
+    return budgets
+
+
+def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
+    from tune_speed import simulation
+
+    if study is None or out is None:
+        raise ConfigError("--from-study NAME and --out FILE.parquet must be given together.")
+    saved = simulation.save_study(study, out, on_trial=_print_reading)
+    rows, left_out = len(saved.table.rows), saved.table.left_out
+    if as_json:
+        print(json.dumps({"path": str(out), "runs": rows, "left_out": left_out}, indent=2))
+        return
+    space = "the study's file" if saved.is_own_space else "what its trials span"
+    print(f"wrote {out}: {rows} runs; search space: {space}")
+    for reason, number in left_out.items():
+        print(f"left out: {number} trials, {reason}")
+    print(f"compare policies on it with: tune-speed simulate --compare --benchmark {out}")
+
+
+def _print_reading(done: int, total: int) -> None:
+    if sys.stderr.isatty() or done == total:
+        end = "\n" if done == total else ""
+        print(f"\rreading: {done}/{total} trials", end=end, file=sys.stderr, flush=True)
+
+
+def _demonstrate(
+    benchmarks: list[str] | None, policies: list[str] | None, terms: "Terms", *, as_json: bool
+) -> None:
+    from tune_speed import simulation, simulation_report
+
+    if len(benchmarks or ()) > 1 or len(policies or ()) > 1:
+        raise ConfigError("Several policies or benchmarks need --compare. Add --compare.")
+    (policy,) = simulation.check_policies(policies or ["time_to_target"])
+    (name,) = benchmarks or ["synthetic-4-fixed_length"]
+    benchmark = simulation.find_benchmark(name)
+    shown = simulation.demonstrate(policy, benchmark, terms=terms)
+    if as_json:
+        print(json.dumps(simulation.demonstration_dict(shown), indent=2))
+    else:
+        _print_wide(simulation_report.demonstration_tables(shown))
+    if not shown.trace.incumbents:
+        raise typer.Exit(NOT_REACHED)
+
+
+def _compare(
+    names: list[str] | None,
+    policies: list[str] | None,
+    budgets: list[float],
+    terms: "Terms",
+    num_seeds: int,
+    jobs: int | None,
+    plot: Path,
+    *,
+    as_json: bool,
+) -> None:
+    from tune_speed import plots, simulation, simulation_report
+    from tune_speed.search.policies import POLICY_NAMES
+
+    checked = simulation.check_policies(policies or POLICY_NAMES)
+    benchmarks = simulation.find_benchmarks(names or simulation.SYNTHETIC)
+    plots.check_format(plot)
+    done = simulation.compare(
+        benchmarks,
+        checked,
+        num_seeds=num_seeds,
+        terms=terms,
+        jobs=jobs or os.cpu_count() or 1,
+        on_search=_print_simulated,
+    )
+    if done.searches:
+        plots.plot_comparison(done.searches, budgets, plot)
+        _note(f"wrote {plot}")
+        if as_json:
+            print(json.dumps(simulation.comparison_dict(done.searches, budgets), indent=2))
+        else:
+            _print_wide(simulation_report.comparison_tables(done.searches, budgets))
+    if done.was_stopped:
+        _note(f"stopped; shown are the {len(done.searches)} searches that were done")
+        raise typer.Exit(INTERRUPTED)
+
+
+def _print_simulated(search: "Search", done: int, total: int) -> None:
+    best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
+    trials = sum(search.statuses.values())
+    what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
+    _note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
+
+
+def _print_wide(renderable: "RenderableType") -> None:
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 100).print(renderable)
 
 
 def _stderr() -> "Console":

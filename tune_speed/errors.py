@@ -12,6 +12,8 @@ meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl
 
 from dataclasses import dataclass
 
+from tune_speed.redact import redact
+
 
 class TuneSpeedError(Exception):
     """Base of all errors whose message is meant for the user."""
@@ -42,7 +44,7 @@ class Problem:
         text += f", but got {self.given}" if self.given is not None else ""
         text += "" if text.endswith("?") else "."
         text += f" {self.hint}" if self.hint else ""
-        return f"{place}: {text}" if place else text
+        return redact(f"{place}: {text}" if place else text)
 
 
 class ConfigError(TuneSpeedError, ValueError):

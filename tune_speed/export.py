@@ -83,6 +83,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f" {_figure(run.step_time_ms)} ms a step, {run.steps} steps",
         f"  peak memory      {_figure(run.peak_memory_gib)} of {_figure(run.memory_limit_gib)} GiB",
         f"  searched         {describe_params(record.params)}",
+        f"  proposed because {record.proposal_reason or '–'}",
         f"  started          {record.started_at}",
         f"  finished         {record.finished_at}",
         f"  environment      {' '.join(f'{k}={v}' for k, v in record.environment.items())}",

@@ -58,6 +58,10 @@ class LiveView:
             self._last_printed = time.monotonic()
             self._print(self.standing())
 
+    def note(self, line: str) -> None:
+        """Prints a line on the search as a whole."""
+        self._print(line)
+
     def standing(self) -> str:
         """Returns trials done, running and failed, the best so far and the time left, in a line."""
         done = sum(self._counts.values())
@@ -91,7 +95,8 @@ class LiveView:
         )
         line = f"{record.trial_id} {record.status.value:8} {took:>9}  {record.stop_reason}"
         line += "  ← best so far" if is_best else ""
-        self._print(f"{line}  [{describe_params(record.params)}]")
+        why = f" · {record.proposal_reason}" if record.proposal_reason else ""
+        self._print(f"{line}  [{describe_params(record.params)}{why}]")
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
         """Prints a line on the trial."""

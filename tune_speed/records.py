@@ -123,6 +123,8 @@ class TrialRecord(Record):
     """Number of the trial in its study, such as `t0007`."""
     params: dict[str, Any]
     """What the search chose: `{"optimizer": "sgd", "optimizer.sgd.lr": 0.1}`."""
+    proposal_reason: str = ""
+    """Why the search chose it, in words; empty where no search did."""
     recipe: dict[str, Any]
     """The whole resolved recipe, as YAML has it."""
     workload: dict[str, Any]

@@ -3,8 +3,7 @@
 import os
 import shutil
 import signal
-import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -13,22 +12,22 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
-from tune_speed import __version__
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.errors import ConfigError, Problem, StorageError
 from tune_speed.leaderboard import Board, make_boards
 from tune_speed.records import PROTOCOL_VERSION, TrialRecord
+from tune_speed.search.admission import admit, begin
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.ray_token import agree_on_token
-from tune_speed.search.settings import ResourceConfig
+from tune_speed.search.settings import ResourceConfig, SearchConfig
 from tune_speed.search.study_file import StudyFile
-from tune_speed.source import dump_yaml
 from tune_speed.tracking.store import open_store
 from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import tracking_uri
 from tune_speed.trial import Allotment
+from tune_speed.warm_start import describe, read_new
 from tune_speed.workload import Workload
 
 MIN_FREE_MIB = 200
@@ -48,6 +47,9 @@ class View(Observer, Protocol):
 
     def tick(self) -> None:
         """Redraws."""
+
+    def note(self, line: str) -> None:
+        """Shows a line that stays."""
 
 
 class SearchResult(NamedTuple):
@@ -93,17 +95,25 @@ def search(
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
-    workload_hash = prepare_workload(study.workload, download=download, on_progress=on_progress)
+    workload_hash, data_hash = prepare_workload(
+        study.workload, download=download, on_progress=on_progress
+    )
     with Ledger(folder) as ledger:
-        _admit(ledger, study, workload_hash=workload_hash, resume=resume)
+        admit(ledger, study, workload_hash=workload_hash, resume=resume)
         with _services(uri, address, resources=study.search.resources) as client:
-            search_id = _begin(ledger, study, workload_hash=workload_hash)
+            carried = read_new(
+                study, ledger, uri=uri, data_hash=data_hash, allotment=_allotment(study)
+            )
+            search_id = begin(ledger, study, workload_hash=workload_hash)
+            for name, found in carried.items():
+                ledger.warm_started(name, found.trials)
             tags = _tags(study, workload_hash)
             tracker = Tracker(client, study=study.name, study_tags=tags, search_id=search_id)
             tracker.reconcile(ledger.records.values())
             was_stopped = True
             try:
-                was_stopped = _run(study, workload_hash, ledger, tracker, make_view)
+                notes = [describe(name, *found) for name, found in carried.items()]
+                was_stopped = _run(study, workload_hash, ledger, tracker, make_view, notes)
             finally:
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
@@ -140,6 +150,7 @@ def _run(
     ledger: Ledger,
     tracker: Tracker,
     make_view: Callable[[Conductor], View],
+    notes: Sequence[str],
 ) -> bool:
     """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
     from tune_speed.search import ray_tuner
@@ -149,13 +160,17 @@ def _run(
         study=study,
         workload_hash=workload_hash,
         ledger=ledger,
-        allotment=_allotment(study, node_cpus=ray_tuner.node_cpus()),
+        allotment=_allotment(study),
         observers=observers,
     )
     view = make_view(conductor)
     observers.append(view)
     with _drawn(view), _sigterm_as_ctrl_c():
+        for line in notes:
+            view.note(line)
         ray_tuner.run_search(conductor, on_tick=view.tick)
+        if conductor.why_exhausted is not None:
+            view.note(f"the search ends here: {conductor.why_exhausted}")
     if conductor.failure is not None:
         raise conductor.failure
     return not conductor.is_over()
@@ -163,8 +178,8 @@ def _run(
 
 def prepare_workload(
     workload: Workload, *, download: bool, on_progress: Callable[[int, int], None]
-) -> str:
-    """Decodes the workload's data into this node's cache and returns the workload's hash.
+) -> tuple[str, str]:
+    """Decodes the workload's data into this node's cache; returns the workload's and data's hash.
 
     Raises: DataError; ConfigError if a guess that never looks at the image meets the target.
     """
@@ -182,74 +197,31 @@ def prepare_workload(
             hint="Such a target is met before training; choose a higher one.",
         )
         raise ConfigError(problems=(problem,))
-    return workload.identity(data_hash=data.data_hash)
-
-
-def _admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
-    """Raises a ConfigError if the study's name is taken by another search, or by a finished one."""
-    if ledger.header is None:
-        if resume and not ledger.proposals:
-            raise ConfigError(
-                f"--resume needs a study that was begun, but got {study.name} and there is none in"
-                f" {ledger.folder.parent}. Leave --resume out to begin it."
-            )
-        return
-    other = "Give this one another name with --set study=NAME, or put the file back as it was"
-    for what, ours in (("space_hash", study.space.hash), ("workload_hash", workload_hash)):
-        theirs = ledger.header.get(what)
-        if theirs != ours:
-            name = {"space_hash": "search space", "workload_hash": "workload"}[what]
-            raise ConfigError(
-                f"study {study.name} must keep its {name}, but got one with hash {ours} and its"
-                f" ledger has {theirs} ({ledger.folder}). {other}."
-            )
-    if not resume and ledger.proposals:
-        raise ConfigError(
-            f"study {study.name} exists, with {len(ledger.records)} finished trials"
-            f" ({ledger.folder}). Go on with --resume (and --trials for more), or begin another"
-            " with --set study=NAME."
-        )
-
-
-def _begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> str:
-    """Writes the study's header where there is none yet; returns the search's own id.
-
-    The id keeps searches apart that have a name in common but not a ledger.
-    """
-    if ledger.header is not None:
-        return str(ledger.header["search_id"])
-    search_id = uuid.uuid4().hex
-    ledger.begin(
-        {
-            "study": study.name,
-            "search_id": search_id,
-            "space_hash": study.space.hash,
-            "workload_hash": workload_hash,
-            "protocol_version": PROTOCOL_VERSION,
-            "tune_speed": __version__,
-        }
-    )
-    (ledger.folder / "study.yaml").write_text(dump_yaml(study.tree))
-    return search_id
+    return workload.identity(data_hash=data.data_hash), data.data_hash
 
 
 def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:
+    search = study.search
+    has_sampler = search.policy == SearchConfig.model_fields["policy"].default
     return {
         "workload": study.workload.name,
         "workload_hash": workload_hash,
         "space_hash": study.space.hash,
-        "sampler": study.search.sampler,
-        "policy": study.search.policy,
+        "policy": search.policy,
+        **({"sampler": search.sampler} if has_sampler else {}),
+        **({"warm_start": ", ".join(search.warm_start)} if search.warm_start else {}),
         "protocol_version": str(PROTOCOL_VERSION),
     }
 
 
-def _allotment(study: StudyFile, *, node_cpus: float) -> Allotment:
+def _allotment(study: StudyFile) -> Allotment:
+    from tune_speed.search.ray_tuner import node_cpus
+
     resources = study.search.resources
     return Allotment(
         device="cuda" if resources.gpu else "cpu",
         cpu_threads=max(1, int(resources.cpu)),
-        cpu_fraction=min(1.0, resources.cpu / node_cpus),
+        cpu_fraction=min(1.0, resources.cpu / node_cpus()),
         memory_gib=resources.memory_gib,
         gpu_fraction=resources.gpu,
         cotenants=study.search.concurrent - 1,

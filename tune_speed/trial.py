@@ -43,6 +43,8 @@ class TrialSpec(Config):
     trial_id: str
     params: dict[str, Any]
     """What the search chose."""
+    proposal_reason: str = ""
+    """Why the search chose it, in words."""
     recipe: Recipe
     workload: Workload
     workload_hash: str
@@ -68,6 +70,7 @@ def make_record(spec: TrialSpec, recipe: Recipe, run: RunResult, *, started_at: 
         study=spec.study,
         trial_id=spec.trial_id,
         params=spec.params,
+        proposal_reason=spec.proposal_reason,
         recipe=recipe.model_dump(mode="json"),
         workload=spec.workload.model_dump(mode="json"),
         workload_name=spec.workload.name,

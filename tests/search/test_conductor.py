@@ -1,17 +1,21 @@
 """The conductor with a real policy and ledger, and trials whose outcomes are made by hand."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from making import make_evaluation, make_run
 
 from tune_speed.records import Evaluation, Status, TrialRecord
 from tune_speed.search.conductor import Conductor
+from tune_speed.search.curve import Curve
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.study_file import load_study
 from tune_speed.search.trial_file import write_trial_file
+from tune_speed.search.trials import Earlier, Outcome
 from tune_speed.trial import Allotment, TrialSpec, make_record
 
 STUDY = """
@@ -22,8 +26,11 @@ recipe:
   optimizer: {sgd: {lr: {low: 0.01, high: 1.0, log: true}}}
   epochs: {low: 1, high: 20}
   batch_size: 64
-search: {trials: 3, sampler: random, time_budget: 10m, seed: 7}
+search: {trials: 3, policy: random_cap, time_budget: 10m, seed: 7}
 """
+
+
+TIME_TO_TARGET = ("search.policy=time_to_target",)
 
 
 class Witness:
@@ -166,6 +173,84 @@ def test_trial_that_cannot_win_is_stopped_and_recorded_with_the_reason(begin: Be
     record = conductor.ledger.records[slow.trial_id]
     assert (record.status, record.stop_reason) == (Status.CAPPED, reason)
     assert conductor.running == ()
+
+
+def test_untrained_model_is_no_reason_to_stop(begin: Begin) -> None:
+    conductor = begin(overrides=("workload.mode=anytime",))
+    conductor.finished(ended(propose(conductor), time_s=2.0))
+    spec = propose(conductor)
+    run = make_run(Status.CAPPED).model_copy(
+        update={"evaluations": (make_evaluation(step=0, train_s=3.0),)}
+    )
+    assert conductor.evaluated(make_record(spec, spec.recipe, run, started_at="")) is None
+
+
+def test_reason_of_a_proposal_is_in_ledger_and_record(begin: Begin, tmp_path: Path) -> None:
+    conductor = begin(overrides=TIME_TO_TARGET)
+    spec = propose(conductor)
+    conductor.finished(ended(spec))
+    reason = "start: spread evenly"
+    assert conductor.ledger.records[spec.trial_id].proposal_reason == reason
+    assert begin(overrides=TIME_TO_TARGET).ledger.proposals[spec.trial_id].reason == reason
+
+
+def test_points_to_evaluate_are_tried_first_and_filled_up(begin: Begin) -> None:
+    points = "[{epochs: 4}, {optimizer.sgd.lr: 0.5, epochs: 2}]"
+    conductor = begin(overrides=(*TIME_TO_TARGET, f"search.points_to_evaluate={points}"))
+    first, second = propose(conductor).params, propose(conductor).params
+    assert first["epochs"] == 4
+    assert 0.01 <= first["optimizer.sgd.lr"] <= 1.0
+    assert second == {"optimizer.sgd.lr": 0.5, "epochs": 2}
+
+
+def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> None:
+    """At 1 s a step, the shortest run takes 18 s, and the leader took one of them."""
+    conductor = begin(overrides=(*TIME_TO_TARGET, "search.trials=9"))
+    spec = propose(conductor)
+    run = make_run(time_s=1.0).model_copy(update={"step_time_ms": 1000.0})
+    conductor.finished(make_record(spec, spec.recipe, run, started_at=""))
+    assert conductor.why_exhausted is None
+    assert conductor.propose() is None
+    assert conductor.is_over()
+    assert conductor.why_exhausted == "no untried configuration can beat the leader"
+
+
+def test_policy_that_found_nothing_is_asked_again_after_a_trial(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    conductor = begin()
+    first, second = propose(conductor), propose(conductor)
+    answers = iter([None, conductor.policy.ask])
+    monkeypatch.setattr(conductor.policy, "ask", lambda: (a := next(answers)) and a())
+    for _ in range(3):
+        assert conductor.propose() is None
+    assert not conductor.is_over()
+    conductor.finished(ended(first))
+    assert propose(conductor).trial_id == "t0002"
+    conductor.finished(ended(second))
+    assert conductor.why_exhausted is None
+
+
+def test_costs_are_known_again_after_a_restart(begin: Begin) -> None:
+    conductor = begin(overrides=TIME_TO_TARGET)
+    spec = propose(conductor)
+    assert conductor.costs(spec.params) is None
+    conductor.finished(ended(spec))
+    cost = conductor.costs(spec.params)
+    assert cost is not None
+    assert cost.num_steps == spec.recipe.steps(num_train=1150)
+    assert begin(overrides=TIME_TO_TARGET).costs(spec.params) == cost
+
+
+def test_what_other_studies_taught_is_in_the_ledger(begin: Begin) -> None:
+    curve = Curve(np.array([1.0, 2.0]), np.array([0.5, math.nan]))
+    outcome = Outcome(Status.DIVERGED, 2.0, curve, planned_s=4.0)
+    trial = Earlier({"optimizer.sgd.lr": 0.5, "epochs": 2}, outcome, same_times=True)
+    begin(overrides=TIME_TO_TARGET).ledger.warm_started("other", [trial])
+    (again,) = begin(overrides=TIME_TO_TARGET).ledger.earlier["other"]
+    assert (again.params, again.same_times) == (trial.params, True)
+    assert (again.outcome.status, again.outcome.planned_s) == (Status.DIVERGED, 4.0)
+    np.testing.assert_array_equal(again.outcome.curve.metric, [0.5, math.nan])
 
 
 def test_trial_whose_process_died_runs_again_and_then_counts_as_failed(begin: Begin) -> None:

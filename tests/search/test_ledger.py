@@ -15,25 +15,36 @@ import pytest
 from making import make_record
 
 from tune_speed.errors import ConfigError, StorageError
+from tune_speed.search.curve_table import Expected
 from tune_speed.search.ledger import Ledger
-from tune_speed.search.policy import Proposal
 from tune_speed.search.trial_file import read_trial_file, write_trial_file
+from tune_speed.search.trials import Cost, Proposal
 
 
 def proposal(number: int) -> Proposal:
-    return Proposal(f"t{number:04d}", {"optimizer.sgd.lr": 0.1 * (number + 1)})
+    params = {"optimizer.sgd.lr": 0.1 * (number + 1)}
+    return Proposal(f"t{number:04d}", params, f"because of {number}", Expected(0.5, number, 0.25))
 
 
 def test_ledger_reads_back_what_was_written(tmp_path: Path) -> None:
     with Ledger(tmp_path) as ledger:
         ledger.begin({"study": "a"})
         ledger.proposed(proposal(0), seed=5)
-        ledger.proposed(proposal(1), seed=6)
+        ledger.proposed(proposal(1), seed=6, cost=Cost(2.5, 10))
         ledger.finished(make_record("t0000"))
     with Ledger(tmp_path) as ledger:
         assert ledger.header == {"study": "a"}
         assert ledger.records == {"t0000": make_record("t0000")}
         assert ledger.unfinished == (proposal(1),)
+        assert ledger.costs == {"t0000": None, "t0001": Cost(2.5, 10)}
+
+
+def test_ledger_of_a_version_without_reasons_is_read(tmp_path: Path) -> None:
+    old = {"event": "proposed", "trial_id": "t0000", "params": {"epochs": 2}, "seed": 5}
+    (tmp_path / "ledger.jsonl").write_text(f"{json.dumps(old)}\n")
+    with Ledger(tmp_path) as ledger:
+        assert ledger.unfinished == (Proposal("t0000", {"epochs": 2}),)
+        assert ledger.costs == {"t0000": None}
 
 
 def test_torn_last_line_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> None:

@@ -1,14 +1,19 @@
-"""The policy alone: no Ray, no clock, outcomes made by hand."""
+"""The policy alone: no Ray, no clock, outcomes made by hand or by a made-up training."""
 
 import math
+from pathlib import Path
 from typing import Any
 
-import optuna
+import numpy as np
 import pytest
 
 from tune_speed.records import Status
-from tune_speed.search.policy import Outcome, Policy, Proposal
+from tune_speed.search.curve import Curve
+from tune_speed.search.parts import Parts
+from tune_speed.search.policy import TimeToTarget
+from tune_speed.search.samplers import SAMPLERS
 from tune_speed.search.space import SearchSpace
+from tune_speed.search.trials import Cost, Earlier, Goal, Outcome, Proposal
 
 SPACE = SearchSpace.from_tree(
     {
@@ -18,166 +23,296 @@ SPACE = SearchSpace.from_tree(
                 "adamw": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}},
             }
         },
-        "epochs": {"low": 1, "high": 8},
+        "epochs": {"low": 1, "high": 40, "log": True},
     }
 )
+TARGET = 0.9
 
 
-def make_policy(**changes: Any) -> Policy:
+def cost_of(params: Any) -> Cost:
+    return Cost(2.0 * params.get("epochs", 3))
+
+
+def make_policy(**changes: Any) -> TimeToTarget:
     settings: dict[str, Any] = {
         "space": SPACE,
-        "target": 0.9,
-        "mode": "fixed_length",
-        "max_train_s": 100.0,
-        "sampler": "tpe",
+        "goal": Goal(TARGET, "fixed_length", 100.0),
+        "cost_of": cost_of,
         "seed": 0,
     }
-    return Policy(**{**settings, **changes})
+    return TimeToTarget(**{**settings, **changes})
 
 
-def outcome(status: Status, *, train_s: float = 2.0, best: float | None = 0.8) -> Outcome:
-    return Outcome(status=status, train_s=train_s, best_metric=best, memory_ratio=0.25)
+def final(params: Any) -> float:
+    """Accuracy of a made-up training: best with sgd at 0.1, and the longer the better."""
+    name = params["optimizer"]
+    off = math.log10(params[f"optimizer.{name}.lr"] / (0.1 if name == "sgd" else 1e-3))
+    return 0.97 - 0.05 * off**2 - 0.5 / (params["epochs"] + 1) - 0.03 * (name == "adamw")
 
 
-def told(policy: Policy) -> list[optuna.trial.FrozenTrial]:
-    return policy._study.get_trials(deepcopy=False)
+def train(proposal: Proposal) -> Outcome:
+    end_s, end = cost_of(proposal.params).train_s, final(proposal.params)
+    curve = Curve(np.array([end_s / 2, end_s]), np.array([end - 0.02, end]))
+    return Outcome(Status.REACHED if end >= TARGET else Status.MISSED, end_s, curve)
 
 
-def ask(policy: Policy) -> Proposal:
+def ask(policy: TimeToTarget) -> Proposal:
     proposal = policy.ask()
     assert proposal is not None
     return proposal
 
 
-def test_reached_trial_is_told_the_log_of_its_time_and_is_feasible() -> None:
+def run(policy: TimeToTarget, num_trials: int) -> list[tuple[Proposal, Outcome]]:
+    """Runs trials one after the other."""
+    log = []
+    for _ in range(num_trials):
+        proposal = ask(policy)
+        log.append((proposal, train(proposal)))
+        policy.finish(proposal.trial_id, log[-1][1])
+    return log
+
+
+def reach(policy: TimeToTarget, *, train_s: float) -> Proposal:
+    """Lets the next trial meet the target."""
+    proposal = ask(policy)
+    curve = Curve(np.array([train_s]), np.array([0.95]))
+    policy.finish(proposal.trial_id, Outcome(Status.REACHED, train_s, curve))
+    return proposal
+
+
+def test_what_could_not_beat_the_leader_is_not_proposed() -> None:
     policy = make_policy()
-    policy.finish(ask(policy).trial_id, outcome(Status.REACHED, train_s=7.0, best=0.95))
-    trial = told(policy)[0]
-    assert trial.value == pytest.approx(math.log(7.0))
-    assert trial.constraints == {"gap": 0.0, "memory": -2.0}
+    reach(policy, train_s=11.0)
+    costs = [cost_of(ask(policy).params).train_s for _ in range(30)]
+    assert max(costs) < 11.0
 
 
-def test_miss_is_told_how_far_off_it_was() -> None:
+def test_without_the_cost_such_proposals_are_made() -> None:
+    policy = make_policy(parts=Parts(cost=False))
+    reach(policy, train_s=11.0)
+    assert max(cost_of(ask(policy).params).train_s for _ in range(30)) > 11.0
+
+
+def test_search_comes_near_the_known_optimum() -> None:
     policy = make_policy()
-    policy.finish(ask(policy).trial_id, outcome(Status.MISSED, best=0.84))
-    assert told(policy)[0].constraints["gap"] == pytest.approx(3.0)
+    run(policy, 60)
+    # At the best rate the target needs 0.5 / (epochs + 1) <= 0.07: 7 epochs, 14 s.
+    assert policy.leader is not None
+    assert policy.leader.time_to_target_s == 14.0
 
 
-def test_miss_after_passing_on_the_way_is_still_infeasible() -> None:
+def test_reason_of_a_proposal_names_chance_cost_and_leader() -> None:
     policy = make_policy()
-    policy.finish(ask(policy).trial_id, outcome(Status.MISSED, best=0.93))
-    assert told(policy)[0].constraints["gap"] > 0
+    run(policy, 14)
+    reasons = [proposal.reason for proposal, _ in run(policy, 9)]
+    assert policy.leader is not None
+    assert any(
+        reason.startswith("gain: ")
+        and "% likely to meet the target at a cost of " in reason
+        and reason.endswith(" s")
+        for reason in reasons
+    )
 
 
-def test_out_of_memory_is_an_infeasible_outcome_not_a_failure() -> None:
+def test_every_tenth_proposal_is_drawn_without_the_model() -> None:
+    reasons = [proposal.reason for proposal, _ in run(make_policy(), 41)]
+    assert all(reasons[number].startswith("exploration") for number in (20, 30, 40))
+    assert not any(reasons[number].startswith("exploration") for number in (19, 21, 29, 31))
+
+
+def test_cap_says_who_leads_and_by_how_much() -> None:
+    policy = make_policy(goal=Goal(TARGET, "anytime", 100.0))
+    slow = ask(policy)
+    reach(policy, train_s=38.2)
+    assert policy.report(slow.trial_id, train_s=38.0, step=1, metric=0.89) is None
+    reason = policy.report(slow.trial_id, train_s=41.0, step=2, metric=0.89)
+    assert reason == "stopped at 41.0 s: leader t0001 met the target in 38.2 s"
+
+
+def test_trial_that_would_end_past_the_leader_is_stopped_before() -> None:
+    policy = make_policy(points=[{"epochs": 40}, {"epochs": 5}])
+    slow = ask(policy)
+    reach(policy, train_s=10.0)
+    reason = policy.report(slow.trial_id, train_s=2.0, step=1, metric=0.5)
+    assert reason is not None
+    assert "would not end before 72.0 s" in reason
+
+
+def test_clock_that_a_shared_device_slows_does_not_count_as_length() -> None:
+    cost = Cost(8.0, num_steps=100)
+    policy = make_policy(cost_of=lambda params: cost)
+    trial = ask(policy)
+    policy.finish(ask(policy).trial_id, train_at(10.0))
+    # At 2 s it has done a tenth: 20 s at this pace, but 8 s alone.
+    assert policy.report(trial.trial_id, train_s=2.0, step=10, metric=0.5) is None
+
+
+def train_at(train_s: float) -> Outcome:
+    return Outcome(Status.REACHED, train_s, Curve(np.array([train_s]), np.array([0.95])))
+
+
+def test_rung_stops_what_promises_less_than_most_did_by_then() -> None:
+    parts = Parts(audit_share=0.0)
+    policy = make_policy(goal=Goal(TARGET, "anytime", 81.0), parts=parts)
+    better = [ask(policy) for _ in range(3)]
+    worse = ask(policy)
+    for proposal in better:
+        assert policy.report(proposal.trial_id, train_s=1.0, step=1, metric=0.1) is None
+    for train_s in (1.5, 3.5):
+        for proposal in better:
+            policy.report(proposal.trial_id, train_s=train_s, step=2, metric=0.2 * train_s)
+    policy.report(worse.trial_id, train_s=1.0, step=1, metric=0.1)
+    reason = policy.report(worse.trial_id, train_s=3.5, step=2, metric=0.1)
+    assert reason is not None
+    assert "3 of 3 trials promised more" in reason
+
+
+def test_audited_trials_run_on_and_are_about_one_in_twenty() -> None:
     policy = make_policy()
-    policy.finish(ask(policy).trial_id, Outcome(Status.OOM, 0.0, None, None))
-    trial = told(policy)[0]
-    assert trial.state == optuna.trial.TrialState.COMPLETE
-    assert trial.constraints["memory"] == 1.0
-    assert trial.value == pytest.approx(math.log(100.0))
+    trials = [ask(policy).trial_id for _ in range(400)]
+    running = policy._history.running
+    audited = sum(policy._stopping._is_audited(running[trial_id]) for trial_id in trials)
+    assert 8 <= audited <= 36  # A binomial's mean is 20, its deviation 4.4.
 
 
-@pytest.mark.parametrize("status", list(Status))
-def test_nothing_is_left_running(status: Status) -> None:
+def test_forecast_is_silent_before_runs_were_seen_to_their_end() -> None:
+    policy = make_policy(parts=Parts(audit_share=0.0))
+    run(policy, 3)
+    trial = ask(policy)
+    assert policy.report(trial.trial_id, train_s=0.1, step=1, metric=0.0) is None
+
+
+def test_forecast_stops_what_falls_behind_its_kind() -> None:
+    policy = make_policy(parts=Parts(audit_share=0.0, num_start=12, explore_every=0))
+    run(policy, 16)
+    trial = ask(policy)
+    assert trial.expected is not None
+    half_s = cost_of(trial.params).train_s / 2
+    reason = policy.report(trial.trial_id, train_s=half_s, step=1, metric=0.05)
+    assert reason is not None
+    assert "% likely to " in reason
+
+
+def test_out_of_memory_teaches_what_does_not_fit() -> None:
+    def memory(proposal: Proposal) -> Outcome:
+        large = proposal.params["epochs"] > 12  # Stands for whatever needs memory.
+        return Outcome(Status.OOM, 0.0) if large else train(proposal)
+
     policy = make_policy()
-    policy.finish(ask(policy).trial_id, outcome(status))
-    expected = "FAIL" if status == Status.FAILED else "COMPLETE"
-    assert [trial.state.name for trial in told(policy)] == [expected]
+    late = []
+    for number in range(50):
+        proposal = ask(policy)
+        policy.finish(proposal.trial_id, memory(proposal))
+        late += [proposal] if number >= 25 and proposal.reason.startswith("gain") else []
+    assert sum(proposal.params["epochs"] > 12 for proposal in late) <= len(late) / 5
 
 
-@pytest.mark.parametrize("sampler", ["tpe", "gp", "cmaes", "nsga2", "qmc", "random"])
+def test_diverged_trial_is_learnt_from_and_never_leads() -> None:
+    policy = make_policy()
+    for _ in range(20):
+        proposal = ask(policy)
+        curve = Curve(np.array([1.0, 2.0]), np.array([0.3, math.nan]))
+        policy.finish(proposal.trial_id, Outcome(Status.DIVERGED, 2.0, curve))
+    assert policy.leader is None
+
+
+def test_given_points_come_first_and_whole_ones_unchanged() -> None:
+    point = {"optimizer": "sgd", "optimizer.sgd.lr": 0.123456789, "epochs": 7}
+    policy = make_policy(points=[point, {"epochs": 3}])
+    first, second = ask(policy), ask(policy)
+    assert first.params == point
+    assert second.params["epochs"] == 3
+    SPACE.build(second.params)
+
+
+def test_earlier_trials_teach_but_never_lead() -> None:
+    earlier = [
+        Earlier(proposal.params, outcome, same_times=True)
+        for proposal, outcome in run(make_policy(), 40)
+    ]
+    policy = make_policy(seed=5, earlier=earlier)
+    assert policy.leader is None
+    best = min(
+        (e for e in earlier if e.outcome.status == Status.REACHED), key=lambda e: e.outcome.train_s
+    )
+    assert ask(policy).params == best.params
+    run(policy, 14)
+    assert policy.leader is not None
+    assert policy.leader.time_to_target_s <= 16.0
+
+
+def test_times_of_another_device_are_left_out_where_times_count() -> None:
+    outcome = Outcome(Status.MISSED, 5.0, Curve(np.array([5.0]), np.array([0.5])))
+    earlier = [Earlier({"optimizer": "sgd", "optimizer.sgd.lr": 0.1, "epochs": 5}, outcome, False)]
+    free = make_policy(goal=Goal(TARGET, "anytime", 100.0), earlier=earlier)
+    fixed = make_policy(earlier=earlier)
+    assert len(free._history.finished) == 0
+    assert len(fixed._history.finished) == 1
+
+
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "grid"])
 def test_each_sampler_proposes_from_the_space_and_learns(sampler: str) -> None:
-    policy = make_policy(sampler=sampler)
+    policy = make_policy(sampler=sampler, parts=Parts(cost=False))
     for number in range(14):
         proposal = ask(policy)
         SPACE.build(proposal.params)
         status = (Status.REACHED, Status.MISSED, Status.OOM)[number % 3]
-        policy.finish(proposal.trial_id, outcome(status, train_s=1.0 + number))
+        curve = Curve(np.array([1.0 + number]), np.array([0.8]))
+        policy.finish(proposal.trial_id, Outcome(status, 1.0 + number, curve))
     assert policy.leader == ("t0000", 1.0)
 
 
-def test_sampler_without_constraints_is_told_that_a_miss_is_worse_than_any_time() -> None:
-    policy = make_policy(sampler="cmaes")
-    policy.finish(ask(policy).trial_id, outcome(Status.REACHED, train_s=99.0))
-    policy.finish(ask(policy).trial_id, outcome(Status.MISSED, train_s=1.0, best=0.86))
-    policy.finish(ask(policy).trial_id, outcome(Status.MISSED, train_s=1.0, best=0.5))
-    values = [trial.value for trial in told(policy)]
-    assert values == pytest.approx(
-        [math.log(99.0), math.log(100.0 * 3), math.log(100.0 * 21)],
-    )
-
-
-def test_grid_ends_when_every_point_was_tried() -> None:
+@pytest.mark.parametrize("sampler", ["grid", "gain", "tpe"])
+def test_finite_space_is_tried_whole_and_without_repeats(sampler: str) -> None:
     space = SearchSpace.from_tree({"a": {"choices": [1, 2]}, "b": {"low": 0, "high": 2}})
-    policy = make_policy(space=space, sampler="grid")
+    policy = make_policy(space=space, sampler=sampler, cost_of=lambda params: Cost(1.0))
     seen = []
     while (proposal := policy.ask()) is not None:
         seen.append(tuple(proposal.params.values()))
-        policy.finish(proposal.trial_id, outcome(Status.MISSED))
+        curve = Curve(np.array([1.0]), np.array([0.5]))
+        policy.finish(proposal.trial_id, Outcome(Status.MISSED, 1.0, curve))
     assert sorted(seen) == [(a, b) for a in (1, 2) for b in (0, 1, 2)]
     assert policy.is_exhausted
 
 
-def test_finite_space_is_exhausted_without_repeats_by_tpe_too() -> None:
-    space = SearchSpace.from_tree({"a": {"low": 0, "high": 3}})
-    policy = make_policy(space=space)
-    proposals = [proposal for _ in range(6) if (proposal := policy.ask()) is not None]
-    values = [proposal.params["a"] for proposal in proposals]
-    assert len(set(values)) == len(values) <= 4
+@pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
+def test_space_without_parameters_has_one_trial(mode: str) -> None:
+    space = SearchSpace.from_tree({"epochs": 3})
+    policy = make_policy(space=space, goal=Goal(TARGET, mode, 100.0))
+    assert ask(policy).params == {}
+    assert policy.ask() is None
 
 
-def test_restored_policy_goes_on_where_the_ledger_stands() -> None:
+def test_unknown_costs_screen_nothing() -> None:
+    policy = make_policy(cost_of=lambda params: None)
+    reach(policy, train_s=0.5)
+    run(policy, 20)
+
+
+def test_withdrawn_trial_is_not_proposed_again_and_a_retried_one_is() -> None:
+    policy = make_policy()
+    first, second = ask(policy), ask(policy)
+    policy.withdraw(first.trial_id)
+    policy.retry(second)
+    again, third = ask(policy), ask(policy)
+    assert again == second
+    assert third.trial_id == "t0002"
+
+
+def test_unfinished_trials_of_a_ledger_are_proposed_again_under_their_ids() -> None:
     first = make_policy()
-    finished = []
-    for number in range(12):
-        proposal = ask(first)
-        result = outcome(Status.REACHED if number % 2 else Status.MISSED, train_s=9.0 - number / 2)
-        first.finish(proposal.trial_id, result)
-        finished.append((proposal, result))
+    log = run(first, 3)
+    unfinished = ask(first)
     second = make_policy()
-    second.restore(finished=finished, unfinished=[])
-    assert second.leader == first.leader
-    assert ask(second).trial_id == "t0012"
-    for ours, theirs in zip(told(second), told(first), strict=False):
-        assert (ours.params, ours.value, ours.constraints) == (
-            theirs.params,
-            theirs.value,
-            theirs.constraints,
-        )
+    second.restore(finished=log, unfinished=[unfinished])
+    assert ask(second) == unfinished
+    assert ask(second).trial_id == "t0004"
 
 
-def test_unfinished_trial_is_proposed_again_under_its_own_id() -> None:
-    interrupted = Proposal("t0003", {"optimizer": "adamw", "optimizer.adamw.lr": 2e-3, "epochs": 5})
-    policy = make_policy()
-    policy.restore(finished=[], unfinished=[interrupted])
-    assert ask(policy) == interrupted
-    assert ask(policy).trial_id == "t0004"
-    policy.finish("t0003", outcome(Status.REACHED))
-    assert told(policy)[0].params == interrupted.params
-
-
-def test_trial_taken_back_is_proposed_again_and_leaves_nothing_running() -> None:
-    policy = make_policy()
-    proposal = ask(policy)
-    policy.retry(proposal)
-    assert ask(policy) == proposal
-    policy.finish(proposal.trial_id, outcome(Status.MISSED))
-    assert [trial.state.name for trial in told(policy)] == ["FAIL", "COMPLETE"]
-
-
-def test_anytime_trial_past_the_leaders_time_is_stopped_with_the_reason() -> None:
-    policy = make_policy(mode="anytime")
-    policy.finish(ask(policy).trial_id, outcome(Status.REACHED, train_s=10.0))
-    second = ask(policy)
-    report = {"step": 5, "metric": 0.5}
-    assert policy.report(second.trial_id, train_s=9.9, **report) is None
-    reason = policy.report(second.trial_id, train_s=10.1, **report)
-    assert reason == "stopped at 10.1 s: leader t0000 met the target in 10.0 s"
-
-
-def test_fixed_length_trial_goes_to_its_end() -> None:
-    policy = make_policy()
-    policy.finish(ask(policy).trial_id, outcome(Status.REACHED, train_s=1.0))
-    second = ask(policy)
-    assert policy.report(second.trial_id, train_s=99.0, step=5, metric=0.5) is None
+def test_two_drivers_on_one_storage_learn_from_each_other(tmp_path: Path) -> None:
+    shared = {"storage": str(tmp_path / "journal.log"), "study_name": "both"}
+    first, second = make_policy(**shared), make_policy(seed=1, **shared)
+    run(first, 6)
+    run(second, 1)
+    assert len(second._history.finished) == 7
+    assert second.leader is None or second.leader.trial_id == "t0000"

@@ -129,6 +129,33 @@ WRONG = {
     ),
     ("1m30s", "soon"): (11, "search.time_budget", "must be a duration above 0, such as `90s`"),
     ("trials: 4", "sampler: tpa"): (11, "search.sampler", "Did you mean `tpe`?"),
+    ("trials: 4", "policy: vanila"): (11, "search.policy", "Did you mean `vanilla`?"),
+    ("trials: 4", "policy: vanilla, sampler: tpe"): (
+        11,
+        "search.sampler",
+        "must be left out with `policy: vanilla`, which brings its own",
+    ),
+    ("trials: 4", "policy: random, warm_start: [other]"): (
+        11,
+        "search.warm_start",
+        "must be left out with `policy: random`, which learns from this study alone",
+    ),
+    ("trials: 4", "points_to_evaluate: [{epochs: 9}]"): (
+        11,
+        "search.points_to_evaluate.epochs",
+        "must be from 1 to 4, but got 9",
+    ),
+    ("trials: 4", "points_to_evaluate: [{epoch: 2}]"): (
+        11,
+        "search.points_to_evaluate.epoch",
+        "Did you mean `epochs`?",
+    ),
+    ("trials: 4", "warm_start: other"): (11, "search.warm_start", "list"),
+    ("trials: 4", "storage: 'postgres://me:s3cret@host/db'"): (
+        11,
+        "search.storage",
+        'or begin with postgresql://, mysql://, sqlite://, but got "postgres://me:***@host/db"',
+    ),
     ("cpu: 0.5", "gpu: 1.5"): (11, "search.resources.gpu", "at most 1, or a whole number"),
     ("seeds: 3", "seeds: true"): (12, "certify.seeds", "must be an integer, but got true"),
     ("epochs: {low: 1", "epochs: {low: 0"): (9, "recipe.epochs.low", "must be greater than 0"),
@@ -245,6 +272,21 @@ def test_grid_sampler_needs_a_finite_space(write):
     assert (problem.line, problem.path) == (7, "recipe.optimizer.sgd.lr")
     study = load_study(write(text), overrides=["optimizer.sgd.lr=0.1"])
     assert study.space.size == 2 * 4
+
+
+def test_policy_takes_its_own_default_sampler_or_any_with_time_to_target(write):
+    assert load_study(write(GOOD)).search.sampler == "gain"
+    assert load_study(write(changed("trials: 4", "policy: vanilla"))).search.policy == "vanilla"
+    text = changed("trials: 4", "policy: time_to_target, sampler: gp")
+    assert load_study(write(text)).search.sampler == "gp"
+
+
+@pytest.mark.parametrize(
+    "storage", ["a/file.journal", "sqlite:////a.db", "postgresql+psycopg2://me:pw@host/db"]
+)
+def test_storage_is_a_path_or_a_database(write, storage):
+    text = changed("trials: 4", f"storage: '{storage}'")
+    assert load_study(write(text)).search.storage == storage
 
 
 def test_rule_between_fields_of_a_component_is_found(write):

@@ -18,6 +18,7 @@ from tune_speed.tracking import (
     schema,
     ui_command,
 )
+from tune_speed.tracking.queries import study_names
 
 ODD = 'it\'s "odd" 100% \\ `x`/y'
 
@@ -105,6 +106,20 @@ def test_the_curve_comes_from_the_artifact(uri: str, client: Any) -> None:
     tracker.close(timeout_s=20)
     trial = find_trial(uri, "study/t0000")
     assert trial.has_curve and trial.record == make_record(runs=(run,))
+
+
+def test_curves_of_a_whole_study_come_on_demand(uri: str, client: Any) -> None:
+    evaluations = tuple(make_evaluation(step=i, train_s=float(i)) for i in range(5))
+    run = make_run().model_copy(update={"evaluations": evaluations})
+    tracker = Tracker(client, study="study", study_tags={}, linger_s=0.02)
+    for number in range(3):
+        tracker.trial_finished(record=make_record(f"t000{number}", runs=(run,)))
+    tracker.close(timeout_s=20)
+    assert study_names(uri) == ["study"]
+    for with_curves, length in ((True, 5), (False, 1)):
+        trials = find_trials(uri, study="study", with_curves=with_curves)
+        assert [len(t.record.runs[0].evaluations) for t in trials] == [length] * 3
+        assert [t.has_curve for t in trials] == [with_curves] * 3
 
 
 def test_without_its_files_a_trial_is_shown_without_its_curve(

@@ -157,3 +157,11 @@ def test_secrets_reach_neither_tags_nor_files() -> None:
 def test_control_characters_are_replaced_and_long_texts_cut() -> None:
     assert schema.clean("a\x00b\ud800", limit=9) == "a�b?"
     assert schema.clean("abcdef", limit=4) == "abc…"
+
+
+def test_reason_of_a_proposal_is_a_tag_and_in_the_record() -> None:
+    record = make_record().model_copy(update={"proposal_reason": "gain: 42% likely"})
+    tags = schema.record_tags(record)
+    assert tags[schema.PROPOSAL_REASON] == "gain: 42% likely"
+    back = schema.unpack_record(tags)
+    assert back is not None and back.proposal_reason == "gain: 42% likely"

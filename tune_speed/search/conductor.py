@@ -7,16 +7,20 @@ search ends: `failure` holds the error, and no further trial is proposed.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from tune_speed.errors import StorageError
 from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
+from tune_speed.search.cost import CostModel
+from tune_speed.search.earlier import outcome_of
 from tune_speed.search.ledger import Ledger
-from tune_speed.search.policy import Outcome, Policy, Proposal
+from tune_speed.search.points import read_point
+from tune_speed.search.policies import make_policy
 from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trial_file import read_trial_file
+from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal
 from tune_speed.trial import Allotment, TrialSpec, make_record, utc_now
 
 MAX_ATTEMPTS = 2
@@ -56,29 +60,51 @@ class Conductor:
     ) -> None:
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self._now = allotment, observers, now
-        self.policy = Policy(
-            space=study.space,
-            target=study.workload.target.value,
-            mode=study.workload.mode,
-            max_train_s=study.workload.max_train_s,
-            sampler=study.search.sampler,
-            seed=study.search.seed,
-        )
+        self._num_train = study.workload.sizes().train
+        self.costs = CostModel(study.space, num_train=self._num_train)
+        self._cost_then: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
+        self.policy = self._make_policy()
         self.failure: StorageError | None = None
         self._started = now()
         self._specs: dict[str, TrialSpec] = {}
         self._started_at: dict[str, str] = {}
         self._attempts: dict[str, int] = {}
         self._num_reported: dict[str, int] = {}
+        self._found_nothing = False  # What a trial teaches when it ends may change that.
         self._take_over()
 
+    def _make_policy(self) -> Policy:
+        workload, search, space = self.study.workload, self.study.search, self.study.space
+        return make_policy(
+            search.policy,
+            space=space,
+            goal=Goal(workload.target.value, workload.mode, workload.max_train_s),
+            cost_of=self._cost_of,
+            seed=search.seed,
+            sampler=search.sampler,
+            points=[read_point(space, point) for point in search.points_to_evaluate],
+            earlier=[trial for trials in self.ledger.earlier.values() for trial in trials],
+            storage=search.storage,
+            study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
+        )
+
     def _take_over(self) -> None:
-        """Brings the policy to where the ledger stands."""
+        """Brings costs and policy to where the ledger stands."""
         proposals, records = self.ledger.proposals, self.ledger.records
+        for record in records.values():
+            self.costs.finished(record)
+        # A policy that heeds what a trial was taken to cost when it was proposed learns the same.
+        self._cost_then = {_key(p.params): self.ledger.costs[i] for i, p in proposals.items()}
         self.policy.restore(
-            finished=[(proposals[trial_id], self._outcome(r)) for trial_id, r in records.items()],
+            finished=[(proposals[i], self._outcome(r)) for i, r in records.items()],
             unfinished=self.ledger.unfinished,
         )
+        self._cost_then = {}
+
+    def _cost_of(self, params: Mapping[str, Any]) -> Cost | None:
+        if self._cost_then and (key := _key(params)) in self._cost_then:
+            return self._cost_then[key]
+        return self.costs(params)
 
     @property
     def num_finished(self) -> int:
@@ -95,23 +121,38 @@ class Conductor:
         budget_s = self.study.search.time_budget_s
         return None if budget_s is None else budget_s - (self._now() - self._started)
 
+    @property
+    def why_exhausted(self) -> str | None:
+        """Why the search ended before its last trial, where nothing is left to try."""
+        if not self._is_exhausted or self.num_finished >= self.study.search.trials:
+            return None
+        can_beat = " can beat the leader" if self.policy.leader else " is left"
+        return f"no untried configuration{can_beat}"
+
     def is_over(self) -> bool:
         """Whether no further trial may start."""
         time_left_s = self.time_left_s()
         out_of_time = time_left_s is not None and time_left_s <= 0
         all_started = self.num_finished + len(self._specs) >= self.study.search.trials
-        cannot_go_on = self.policy.is_exhausted or self.failure is not None
+        cannot_go_on = self._is_exhausted or self.failure is not None
         return out_of_time or all_started or cannot_go_on
+
+    @property
+    def _is_exhausted(self) -> bool:
+        """Whether the policy found nothing to try, and nothing runs that could change its mind."""
+        return self._found_nothing and not self._specs
 
     def propose(self) -> TrialSpec | None:
         """Returns the next trial, recorded as proposed; None where there is none to come."""
-        if self.is_over():
+        if self.is_over() or self._found_nothing:
             return None
         proposal = self.policy.ask()
         if proposal is None:
+            self._found_nothing = True
             return None
         spec = self._spec(proposal)
-        if not self._write(lambda: self.ledger.proposed(proposal, seed=spec.seed)):
+        cost = self.costs(proposal.params)
+        if not self._write(lambda: self.ledger.proposed(proposal, seed=spec.seed, cost=cost)):
             self.policy.withdraw(proposal.trial_id)
             return None
         self._specs[proposal.trial_id] = spec
@@ -138,7 +179,8 @@ class Conductor:
 
     def finished(self, record: TrialRecord) -> None:
         """Takes the record of a trial that ended."""
-        self._specs.pop(record.trial_id)
+        self._ended(record.trial_id)
+        self.costs.finished(record)
         self.policy.finish(record.trial_id, self._outcome(record))
         self._write(lambda: self.ledger.finished(record))
         self._pass_on_evaluations(record)
@@ -147,7 +189,7 @@ class Conductor:
 
     def interrupted(self, trial_id: str, *, reason: str) -> None:
         """Takes note of a trial that was stopped without an outcome."""
-        self._specs.pop(trial_id)
+        self._ended(trial_id)
         self.policy.withdraw(trial_id)
         self._write(lambda: self.ledger.interrupted(trial_id, reason=reason))
         for observer in self.observers:
@@ -171,12 +213,16 @@ class Conductor:
             )
             self.finished(make_record(spec, spec.recipe, run, started_at=started_at))
             return
-        self._specs.pop(trial_id)
+        self._ended(trial_id)
         self.policy.retry(self.ledger.proposals[trial_id])
         again = f"{reason}; it is run again"
         self._write(lambda: self.ledger.interrupted(trial_id, reason=again))
         for observer in self.observers:
             observer.trial_interrupted(trial_id=trial_id, reason=again)
+
+    def _ended(self, trial_id: str) -> None:
+        del self._specs[trial_id]
+        self._found_nothing = False
 
     def _spec(self, proposal: Proposal) -> TrialSpec:
         recipe = Recipe.model_validate(self.study.space.build(proposal.params))
@@ -184,6 +230,7 @@ class Conductor:
             study=self.study.name,
             trial_id=proposal.trial_id,
             params=proposal.params,
+            proposal_reason=proposal.reason,
             recipe=recipe,
             workload=self.study.workload,
             workload_hash=self.workload_hash,
@@ -193,19 +240,13 @@ class Conductor:
         )
 
     def _outcome(self, record: TrialRecord) -> Outcome:
-        run, workload = record.runs[-1], self.study.workload
-        best = max((workload.metric_of(e) for e in run.evaluations), default=None)
-        known = run.peak_memory_gib is not None and run.memory_limit_gib
-        return Outcome(
-            status=record.status,
-            train_s=run.time_to_target_s or run.clocks.train_s,
-            best_metric=best,
-            memory_ratio=run.peak_memory_gib / run.memory_limit_gib if known else None,  # type: ignore[operator]
-        )
+        return outcome_of(record, self.study.workload, num_train=self._num_train)
 
     def _reason_to_stop(self, record: TrialRecord) -> str | None:
         run = record.runs[-1]
         assert run.final is not None
+        if run.final.step == 0:  # The untrained model says nothing of the recipe.
+            return None
         return self.policy.report(
             record.trial_id,
             train_s=run.final.train_s,
@@ -229,6 +270,10 @@ class Conductor:
             self.failure = self.failure or error
             return False
         return True
+
+
+def _key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(params.items()))
 
 
 def trial_seed(study_seed: int, trial_id: str) -> int:

@@ -5,7 +5,9 @@ What Optuna is told, what MLflow shows and what `--resume` does are all derived 
 | event         | fields                      | written                                            |
 |---------------|-----------------------------|----------------------------------------------------|
 | `study`       | study, hashes, versions     | once, when the study begins                        |
-| `proposed`    | trial_id, params, seed      | before the trial starts                            |
+| `warm_start`  | study, trials               | once for each study that this one learns from      |
+| `proposed`    | trial_id, params, seed,     | before the trial starts                            |
+|               | reason, expected, cost      |                                                    |
 | `finished`    | record                      | when the trial ended, whatever its status          |
 | `interrupted` | trial_id, reason            | when it was stopped without an outcome             |
 """
@@ -15,14 +17,16 @@ import fcntl
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from tune_speed.errors import ConfigError, StorageError
 from tune_speed.records import TrialRecord
-from tune_speed.search.policy import Proposal
+from tune_speed.search.curve_table import Expected
+from tune_speed.search.earlier import earlier_from_json, earlier_to_json
 from tune_speed.search.trial_file import read_trial_file
+from tune_speed.search.trials import Cost, Earlier, Proposal
 
 BALLAST_BYTES = 1 << 20
 """Kept aside on the disk and let go when it is full, so that what runs can still be recorded."""
@@ -42,7 +46,11 @@ class Ledger:
         self._ballast = folder / ".ballast"
         self.header: dict[str, Any] | None = None
         self.proposals: dict[str, Proposal] = {}
+        self.costs: dict[str, Cost | None] = {}
+        """What was known of a trial's cost when it was proposed."""
         self.records: dict[str, TrialRecord] = {}
+        self.earlier: dict[str, tuple[Earlier, ...]] = {}
+        """What the study learns from, by the study that it comes from."""
         try:
             (folder / "trials").mkdir(parents=True, exist_ok=True)
             self._file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
@@ -75,11 +83,20 @@ class Ledger:
         self._append({"event": "study", **header})
         self.header = dict(header)
 
-    def proposed(self, proposal: Proposal, *, seed: int) -> None:
-        """Writes that a trial is about to start."""
+    def warm_started(self, study: str, trials: Sequence[Earlier]) -> None:
+        """Writes what is learned from another study: MLflow may forget it, a resumed search not."""
+        assert study not in self.earlier, study
+        fields = {"study": study, "trials": [earlier_to_json(trial) for trial in trials]}
+        self._append({"event": "warm_start", **fields})
+        self.earlier[study] = tuple(trials)
+
+    def proposed(self, proposal: Proposal, *, seed: int, cost: Cost | None = None) -> None:
+        """Writes that a trial is about to start, and what it was taken to cost then."""
         self.proposals[proposal.trial_id] = proposal
+        self.costs[proposal.trial_id] = cost
         fields = {"trial_id": proposal.trial_id, "params": proposal.params, "seed": seed}
-        self._append({"event": "proposed", **fields})
+        why = {"reason": proposal.reason, "expected": proposal.expected, "cost": cost}
+        self._append({"event": "proposed", **fields, **why})
 
     def finished(self, record: TrialRecord) -> None:
         """Writes a trial's record. A second record of a trial is an error of ours."""
@@ -122,7 +139,12 @@ class Ledger:
             if kind == "study":
                 self.header = event
             elif kind == "proposed":
-                self.proposals[event["trial_id"]] = Proposal(event["trial_id"], event["params"])
+                proposal, cost = _proposal(event), event.get("cost")
+                self.proposals[proposal.trial_id] = proposal
+                self.costs[proposal.trial_id] = None if cost is None else Cost(*cost)
+            elif kind == "warm_start":
+                trials = tuple(earlier_from_json(trial) for trial in event["trials"])
+                self.earlier[event["study"]] = trials
             elif kind == "finished":
                 record = TrialRecord.model_validate(event["record"])
                 self.records[record.trial_id] = record
@@ -166,6 +188,17 @@ class Ledger:
         with self._ballast.open("wb") as file:
             file.write(os.urandom(BALLAST_BYTES))  # Zeros might be stored as nothing.
             os.fsync(file.fileno())
+
+
+def _proposal(event: Mapping[str, Any]) -> Proposal:
+    """Returns what was proposed; ledgers of older versions give no reason and no expectation."""
+    expected = event.get("expected")
+    return Proposal(
+        trial_id=event["trial_id"],
+        params=event["params"],
+        reason=event.get("reason", ""),
+        expected=None if expected is None else Expected(*expected),
+    )
 
 
 def _storage_error(path: Path, error: OSError) -> StorageError:

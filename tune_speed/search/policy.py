@@ -1,87 +1,111 @@
-"""Which configuration to try next, and when to stop one: a pure object over an Optuna study.
+"""Made for time to target: which configuration to try next, and when to stop one.
 
-No Ray, no clock of its own, no randomness but its seed. What Optuna is told of a finished trial:
+A pure object over an Optuna study: no Ray, no clock of its own, no randomness but its seed, and
+nothing that the ledger could not bring back. What it does that a sampler and a scheduler for
+accuracy do not:
 
-| told           | value                                                                         |
-|----------------|-------------------------------------------------------------------------------|
-| value          | log of the time to target; of the training time where the target was missed   |
-| constraint gap | (target − best metric seen) / 0.02, at least 0; 0 where the target was met    |
-| constraint     | log2(peak memory / limit); out of memory counts as twice the limit            |
-| `memory`       |                                                                               |
-| FAIL           | infrastructure faults and crashes, which say nothing about the configuration  |
+- **Cost known beforehand.** A fixed-length run's cost is known before it starts. One that could not
+  beat the leader even if it met the target is replaced before it costs anything.
+- **Misses as information.** A miss tells how far off it was, at every moment of its clock (`gain`),
+  or as a constraint (`told`); never as a penalty.
+- **Caps, rungs, forecasts** with an audit (`stopping`).
+- **Memory.** What did not fit teaches what does not fit.
+- **Exploration.** Every tenth proposal is drawn without the model, which cannot lock itself in.
 
-Constraints above 0 mark a trial as infeasible, so that a miss still says how far off it was, which
-no penalty can (`log` because times differ by factors). Both are set on every trial, as Optuna's
-Gaussian-process sampler demands.
-
-CMA-ES knows no constraints. It is told of a miss as a value instead: the log of the workload's time
-limit plus log(1 + gap), worse than any time and the worse the further off.
+The sampler `gain` is our own; each of Optuna's can take its place by name.
 """
 
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-import optuna
-from optuna.samplers import BaseSampler
-from optuna.trial import TrialState, create_trial
+import numpy as np
+from scipy.stats import qmc
 
 from tune_speed.records import Status
-from tune_speed.search.samplers import WITHOUT_CONSTRAINTS, make_sampler
+from tune_speed.search.curve_table import Expected, FloatArray, distance
+from tune_speed.search.encoding import Encoder
+from tune_speed.search.gain import Aim, pick
+from tune_speed.search.history import WHOLE, History, Trial
+from tune_speed.search.parts import Parts
 from tune_speed.search.space import SearchSpace
+from tune_speed.search.stopping import Stopping
+from tune_speed.search.told import ToldStudy
+from tune_speed.search.trials import CostOf, Earlier, Goal, Leader, Outcome, Proposal
 
-GAP_UNIT = 0.02
-"""Two points of accuracy make one unit of `gap`: about what a retuned recipe gains or loses."""
-OOM_MEMORY = 1.0
-"""`memory` of a trial that ran out of memory, whose true need nobody saw: log2(2)."""
-MAX_REPEATS = 20
-"""Proposals in a row that were all tried before: then the space is taken to be exhausted."""
+NUM_QUASI = 4096
+"""Evenly spread proposals before they come again (they are then drawn at random)."""
+MAX_REJECTED = 20
+"""Proposals in a row of Optuna's that are not worth a run, before one is drawn without it."""
+NUM_REPEATED = 3
+"""Best trials of other studies that are tried again first."""
 
-
-class Outcome(NamedTuple):
-    """What the policy needs to know of a finished trial."""
-
-    status: Status
-    train_s: float
-    """Seconds on the training clock, to the target or to the stop."""
-    best_metric: float | None
-    """Best value of the target metric, or None if nothing was evaluated."""
-    memory_ratio: float | None
-    """Peak memory over its limit, or None if not measured."""
+Choice = tuple[dict[str, Any], str, Expected | None]
+"""A configuration, why it was chosen, and what is expected of it."""
 
 
-@dataclass(frozen=True)
-class Proposal:
-    """A configuration to try."""
-
-    trial_id: str
-    params: dict[str, Any]
-
-
-class Policy:
+class TimeToTarget:
     """Asks, decides, learns. Rebuilt from a ledger by `restore`."""
 
     def __init__(
         self,
         *,
         space: SearchSpace,
-        target: float,
-        mode: Literal["anytime", "fixed_length"],
-        max_train_s: float,
-        sampler: str,
+        goal: Goal,
+        cost_of: CostOf,
         seed: int,
+        sampler: str = "gain",
+        points: Sequence[Mapping[str, Any]] = (),
+        earlier: Sequence[Earlier] = (),
+        storage: str | None = None,
+        study_name: str = "",
+        parts: Parts | None = None,
     ) -> None:
-        self.space, self.target, self.mode, self.max_train_s = space, target, mode, max_train_s
-        self._uses_constraints = sampler not in WITHOUT_CONSTRAINTS
-        self._study = _quiet_study(make_sampler(sampler, space=space, seed=seed))
-        self._asked: dict[str, optuna.Trial] = {}
-        self._tried: set[tuple[tuple[str, Any], ...]] = set()
+        """Begins without any trial.
+
+        Args:
+            space: What is searched.
+            goal: Target, mode and time limit.
+            cost_of: From a configuration to its cost, as far as it is known.
+            seed: Of the proposals.
+            sampler: `gain`, or one of Optuna's by name.
+            points: Configurations to try first; what they leave out is filled in.
+            earlier: Trials of other studies to learn from.
+            storage: Of the Optuna study, see `search.storage`; None: in memory.
+            study_name: The Optuna study's name in a storage.
+            parts: What to leave out; None: nothing.
+        """
+        parts = Parts() if parts is None else parts
+        self._space, self._sampler, self._parts = space, sampler, parts
+        self._seed, self._cost_of = seed, cost_of
+        self._encoder = Encoder(space)
+        self._history = History(encoder=self._encoder, goal=goal, cost_of=cost_of)
+        self._stopping = Stopping(self._history, parts, seed=seed)
+        self._told = ToldStudy(
+            space=space,
+            goal=goal,
+            sampler=sampler,
+            seed=seed,
+            storage=storage,
+            study_name=study_name,
+            graded=parts.graded,
+        )
+        for trial in earlier:
+            self._history.add_earlier(trial)
+        self._points = [dict(point) for point in points] + _best_of(earlier)
+        self._quasi = _quasi_units(len(space.parameters), seed)
         self._again: list[Proposal] = []
-        self._num_proposed = 0
         self._exhausted = False
-        self.leader: tuple[str, float] | None = None
-        """Trial with the shortest time to target so far, and that time [s]."""
+
+    @property
+    def leader(self) -> Leader | None:
+        """Shortest time to target so far."""
+        return self._history.leader
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether `ask` has found no untried configuration that could win."""
+        return self._exhausted and not self._again
 
     def restore(
         self,
@@ -91,122 +115,197 @@ class Policy:
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
         for proposal, outcome in finished:
-            self._count(proposal)
-            self._learn(proposal.trial_id, outcome)
-            self._study.add_trial(self._as_optuna_trial(proposal.params, outcome))
+            self._history.begin(proposal)
+            trial = self._history.finish(proposal.trial_id, outcome)
+            self._told.restore(proposal.params, outcome, y=self._end_of(trial))
         for proposal in unfinished:
-            self._count(proposal)
+            self._history.count(proposal)
             self._again.append(proposal)
 
     def ask(self) -> Proposal | None:
-        """Returns the next configuration, or None where the space holds no untried one."""
+        """Returns the next configuration; None where no untried one could win."""
+        for other in self._told.others():
+            self._history.add_earlier(other)
         if self._again:
             proposal = self._again.pop(0)
-            self._study.enqueue_trial(self.space.to_optuna(proposal.params))
-            self._asked[proposal.trial_id] = self._study.ask()
-            self.space.suggest(self._asked[proposal.trial_id])
-            return proposal
-        for _ in range(MAX_REPEATS):
-            trial = self._study.ask()
-            proposal = Proposal(f"t{self._num_proposed:04d}", self.space.suggest(trial))
-            if _key(proposal.params) not in self._tried:
-                self._count(proposal)
-                self._asked[proposal.trial_id] = trial
-                return proposal
-            self._study.tell(trial, state=TrialState.FAIL)
-        self._exhausted = True
-        return None
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether `ask` has found the space to hold no untried configuration."""
-        return self._exhausted and not self._again
+            self._told.enter(proposal.trial_id, proposal.params)
+        else:
+            new = self._new_proposal()
+            if new is None:
+                self._exhausted = True
+                return None
+            proposal = new
+        self._history.begin(proposal)
+        return proposal
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns why to stop a running trial, or None to let it go on.
-
-        Anytime mode: a clock past the leader's time cannot win any more, since the clock only
-        grows; stopping is lossless. Fixed length: a run's cost is its own, it goes to its end.
-        """
-        assert trial_id in self._asked, trial_id
-        if self.mode == "anytime" and self.leader and train_s > self.leader[1]:
-            leader, time_s = self.leader
-            return f"stopped at {train_s:.1f} s: leader {leader} met the target in {time_s:.1f} s"
-        return None
+        """Returns why to stop a running trial, or None to let it go on."""
+        trial = self._history.running[trial_id]
+        trial.clock.append(train_s)
+        trial.metric.append(metric)
+        return self._stopping.reason(trial, step=step)
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Learns from a trial that ended."""
-        trial = self._asked.pop(trial_id)
-        self._learn(trial_id, outcome)
-        if outcome.status == Status.FAILED:
-            self._study.tell(trial, state=TrialState.FAIL)
-            return
-        for key, value in (self._constraints(outcome) or {}).items():
-            trial.set_constraint(key, value)
-        self._study.tell(trial, self._value(outcome))
+        trial = self._history.finish(trial_id, outcome)
+        self._told.finish(trial_id, outcome, y=self._end_of(trial))
 
     def retry(self, proposal: Proposal) -> None:
         """Takes back a trial that ended without an outcome; it is proposed again."""
-        self._study.tell(self._asked.pop(proposal.trial_id), state=TrialState.FAIL)
+        self.withdraw(proposal.trial_id)
         self._again.append(proposal)
 
     def withdraw(self, trial_id: str) -> None:
-        """Takes back a trial that ended without an outcome and is not run again in this session."""
-        self._study.tell(self._asked.pop(trial_id), state=TrialState.FAIL)
+        """Takes back a trial that ended without an outcome and is not run again for now."""
+        del self._history.running[trial_id]
+        self._told.withdraw(trial_id)
 
-    def _count(self, proposal: Proposal) -> None:
-        self._tried.add(_key(proposal.params))
-        self._num_proposed = max(self._num_proposed, int(proposal.trial_id[1:]) + 1)
+    def _end_of(self, trial: Trial) -> float:
+        """Returns the distance at which a trial's curve ended, or was heading."""
+        assert trial.outcome is not None
+        best, status = trial.outcome.best_metric, trial.outcome.status
+        if best is None or status in (Status.DIVERGED, Status.OOM, Status.FAILED):
+            return self._history.start_y
+        if status in WHOLE or not self._parts.graded:
+            return float(distance(best, self._history.goal.target))
+        return self._history.heading(trial)
 
-    def _learn(self, trial_id: str, outcome: Outcome) -> None:
-        if outcome.status != Status.REACHED:
-            return
-        if self.leader is None or outcome.train_s < self.leader[1]:
-            self.leader = (trial_id, outcome.train_s)
+    # What comes next
 
-    def _as_optuna_trial(
-        self, params: Mapping[str, Any], outcome: Outcome
-    ) -> optuna.trial.FrozenTrial:
-        failed = outcome.status == Status.FAILED
-        return create_trial(
-            state=TrialState.FAIL if failed else TrialState.COMPLETE,
-            params=self.space.to_optuna(params),
-            distributions=self.space.distributions(params),
-            value=None if failed else self._value(outcome),
-            constraints=None if failed else self._constraints(outcome),
+    def _new_proposal(self) -> Proposal | None:
+        number = self._history.num_proposed
+        trial_id = f"t{number:04d}"
+        if self._sampler != "gain" and number >= len(self._points):
+            choice = self._by_optuna(trial_id)
+            if choice is not None:
+                return Proposal(trial_id, *choice)
+        choice = self._choose(np.random.default_rng([self._seed, number]))
+        if choice is None:
+            return None
+        self._told.enter(trial_id, choice[0])
+        return Proposal(trial_id, *choice)
+
+    def _by_optuna(self, trial_id: str) -> Choice | None:
+        number = self._history.num_proposed
+        for _ in range(MAX_REJECTED):
+            trial, params = self._told.propose(number)
+            if self._allowed(params) is not None:
+                self._told.take(trial_id, trial)
+                return params, f"{self._sampler}: the sampler's proposal", None
+            self._told.reject(trial)
+        return None
+
+    def _choose(self, rng: np.random.Generator) -> Choice | None:
+        number, parts = self._history.num_proposed, self._parts
+        if number < len(self._points):
+            point = self._filled(self._points[number])
+            if not self._history.was_tried(point):
+                return point, "a point to evaluate", None
+        num_known = len(self._history.finished)
+        if self._sampler != "gain":
+            return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
+        if number < parts.num_start or num_known < min(4, parts.num_start):
+            return self._evenly(rng, "start: spread evenly")
+        if parts.explore_every and number % parts.explore_every == 0:
+            return self._evenly(rng, "exploration: spread evenly")
+        return self._by_gain(rng) or self._evenly(rng, "spread evenly: the model sees no chance")
+
+    def _allowed(self, params: Mapping[str, Any]) -> float | None:
+        """Returns the cost [s] (NaN: unknown) of a configuration, None if it is not worth a run."""
+        if self._history.was_tried(params):
+            return None
+        cost, leader = self._cost_of(params), self.leader
+        if cost is None:
+            return math.nan
+        is_screened = self._parts.cost and self._history.knows_length and leader is not None
+        if is_screened and leader is not None and cost.train_s >= leader.time_to_target_s:
+            return None
+        return cost.train_s
+
+    def _evenly(self, rng: np.random.Generator, reason: str) -> Choice | None:
+        for units in self._even_units(rng):
+            for params in self._encoder.params(units):
+                if self._allowed(params) is not None:
+                    return params, reason, None
+        return None
+
+    def _even_units(self, rng: np.random.Generator) -> Iterator[FloatArray]:
+        """Yields units (N, P), the next of the sequence first, then more and more at random."""
+        number = self._history.num_proposed
+        if number < NUM_QUASI:
+            yield self._quasi[number : number + 1]
+        for size in (8, 64, 1024):
+            yield rng.random((size, self._quasi.shape[1]))
+
+    def _filled(self, point: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns a point with what it leaves out filled in."""
+        units = self._quasi[self._history.num_proposed % NUM_QUASI].copy()
+        given = self._encoder.units(point)
+        for i, parameter in enumerate(self._space.parameters):
+            if parameter.name in point:
+                units[i] = given[i]
+        filled = self._encoder.params(units[None, :])[0]
+        # A number comes back from its unit with rounding; what was given is tried as given.
+        return {**filled, **{name: point[name] for name in filled if name in point}}
+
+    def _by_gain(self, rng: np.random.Generator) -> Choice | None:
+        parts, history = self._parts, self._history
+        evidence = history.evidence(graded=parts.graded, memory=parts.memory)
+        if evidence.fits.sum() < 3:
+            return None
+        running = sorted(history.running.values(), key=lambda trial: trial.number)
+        picked = pick(
+            self._encoder,
+            evidence,
+            running=(
+                np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1]),
+                np.array([t.cost_s for t in running]),
+            ),
+            aim=self._aim(),
+            allowed=self._allowed,
+            rng=rng,
+            settings=parts.gain,
+        )
+        if picked is None or picked.expected.chance < parts.no_chance:
+            return None
+        reason = self._reason(picked.expected.chance, picked.cost_s)
+        return picked.params, reason, picked.expected
+
+    def _aim(self) -> Aim:
+        longest_s = self._history.longest_s()
+        leader = self.leader
+        best_s = leader.time_to_target_s if leader is not None else 2 * longest_s
+        return Aim(
+            best_s=best_s if math.isfinite(best_s) else 1.0,
+            has_leader=leader is not None,
+            knows_length=self._history.knows_length,
+            fractions=self._history.fractions,
         )
 
-    def _value(self, outcome: Outcome) -> float:
-        reached = outcome.status == Status.REACHED
-        if not reached and not self._uses_constraints:
-            return math.log(self.max_train_s) + math.log1p(self._gap(outcome))
-        # A trial that never trained (out of memory at once) costs what a whole run may cost.
-        return math.log(outcome.train_s if outcome.train_s > 0 else self.max_train_s)
-
-    def _gap(self, outcome: Outcome) -> float:
-        if outcome.status == Status.REACHED:
-            return 0.0
-        return max((self.target - (outcome.best_metric or 0.0)) / GAP_UNIT, _JUST_MISSED)
-
-    def _constraints(self, outcome: Outcome) -> dict[str, float] | None:
-        if not self._uses_constraints:
-            return None
-        ratio = outcome.memory_ratio
-        memory = math.log2(ratio) if ratio else 0.0
-        return {
-            "gap": self._gap(outcome),
-            "memory": OOM_MEMORY if outcome.status == Status.OOM else min(memory, 0.0),
-        }
+    def _reason(self, chance: float, cost_s: float) -> str:
+        at = f" at a cost of {cost_s:.1f} s" if math.isfinite(cost_s) else ""
+        if self.leader is None:
+            return f"gain: {chance:.0%} likely to come nearer the target than any so far{at}"
+        time_s = self.leader.time_to_target_s
+        return f"gain: {chance:.0%} likely to meet the target{at}, leader {time_s:.1f} s"
 
 
-_JUST_MISSED = 1e-3
-"""A miss stays infeasible even if its best metric, on the way, was above the target."""
+def _best_of(earlier: Sequence[Earlier]) -> list[dict[str, Any]]:
+    """Returns the best configurations of other studies: what reached first, then what came near."""
+
+    def rank(trial: Earlier) -> tuple[bool, float]:
+        reached = trial.outcome.status == Status.REACHED
+        return not reached, trial.outcome.train_s if reached else -(
+            trial.outcome.best_metric or 0.0
+        )
+
+    return [dict(trial.params) for trial in sorted(earlier, key=rank)[:NUM_REPEATED]]
 
 
-def _quiet_study(sampler: BaseSampler) -> optuna.Study:
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    return optuna.create_study(direction="minimize", sampler=sampler)
-
-
-def _key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(params.items()))
+def _quasi_units(num_parameters: int, seed: int) -> FloatArray:
+    """Returns evenly spread units (N, P): a scrambled Sobol sequence."""
+    if num_parameters == 0:
+        return np.zeros((NUM_QUASI, 0))
+    sobol = qmc.Sobol(num_parameters, scramble=True, rng=np.random.default_rng([seed, 7]))
+    units: FloatArray = sobol.random(NUM_QUASI)
+    return units

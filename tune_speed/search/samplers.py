@@ -67,10 +67,20 @@ def _grid(space: SearchSpace, seed: int) -> BaseSampler:
     return _EveryPoint(seed=seed)
 
 
+def quiet_study(sampler: BaseSampler) -> optuna.Study:
+    """Returns a new study in memory that minimises, and logs warnings only."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    return optuna.create_study(direction="minimize", sampler=sampler)
+
+
+SEEDED_EACH_TIME = frozenset({"gain", "tpe", "gp", "random"})
+"""Samplers that keep nothing but random numbers from one proposal to the next."""
+
 WITHOUT_CONSTRAINTS = frozenset({"cmaes"})
 """Samplers that learn from values but take no notice of constraints."""
 
 SAMPLERS: dict[str, Callable[[SearchSpace, int], BaseSampler]] = {
+    "gain": _random,  # The policy proposes itself; Optuna only hears of it.
     "tpe": _tpe,
     "gp": _gp,
     "cmaes": _cmaes,

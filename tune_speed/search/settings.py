@@ -4,8 +4,14 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from tune_speed.config import Config
+from tune_speed.config import Config, did_you_mean
 from tune_speed.search.duration import parse_duration_s
+from tune_speed.search.parameter import Scalar
+
+PolicyName = Literal["time_to_target", "vanilla", "tpe_penalty", "random", "random_cap"]
+SamplerName = Literal["gain", "tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
+DATABASES = ("postgresql", "mysql", "sqlite")
+"""Schemes of the databases that Optuna supports; a driver may follow a `+`."""
 
 
 class ResourceConfig(Config):
@@ -32,10 +38,27 @@ class SearchConfig(Config):
 
     trials: Annotated[int, Field(gt=0)] = 50
     """Trials to finish."""
-    policy: Literal["time_to_target"] = "time_to_target"
-    """Decides what to try next and when to stop a trial."""
-    sampler: Literal["tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"] = "tpe"
-    """Optuna's sampler that proposes configurations."""
+    policy: PolicyName = "time_to_target"
+    """Decides what to try next and when to stop a trial. The others are there to compare with:
+    `vanilla` is Ray Tune's `OptunaSearch` and ASHA, `tpe_penalty` TPE that is told a flat penalty
+    for a miss, `random` draws at random, `random_cap` also stops a trial at the leader's time."""
+    sampler: SamplerName = "gain"
+    """Proposes configurations: `gain` is this project's own, the others are Optuna's. Only with
+    `policy: time_to_target`; the other policies bring their own."""
+    points_to_evaluate: list[dict[str, Scalar]] = Field(default=[])
+    """Configurations to try first, in this order: mappings from the dotted name of a searched
+    parameter to its value. What a mapping leaves out is the policy's choice."""
+    warm_start: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
+    """Studies in MLflow whose finished trials the policy learns from before its first proposal.
+    They must have the same data, split and evaluation grid, and parameters that this space has;
+    target, crossing mode, time limit and device may differ. Curves carry over: how far a trial
+    stayed from this study's target is computed anew. Times carry over only from the same device
+    and torch version. No earlier trial becomes the leader: its configuration is tried again."""
+    storage: Annotated[str, Field(min_length=1)] | None = None
+    """Where the sampler keeps its trials, so that several searches of the same space and workload
+    can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or
+    `sqlite:///`), or the path of a journal file. null: in memory; resuming does not need it. A
+    password in a URL is shown and recorded nowhere."""
     concurrent: Annotated[int, Field(gt=0)] = 2
     """Trials that run at the same time, at most."""
     time_budget: str | float | None = Field(default=None, union_mode="left_to_right")
@@ -51,6 +74,17 @@ class SearchConfig(Config):
         if budget is not None:
             parse_duration_s(budget)
         return budget
+
+    @field_validator("storage")
+    @classmethod
+    def _is_storage(cls, storage: str | None) -> str | None:
+        scheme = storage.partition("://")[0] if storage and "://" in storage else None
+        if scheme is not None and scheme.partition("+")[0] not in DATABASES:
+            raise ValueError(
+                f"must be the path of a journal file, or begin with {'://, '.join(DATABASES)}://"
+                + did_you_mean(scheme, DATABASES)
+            )
+        return storage
 
     @property
     def time_budget_s(self) -> float | None:

@@ -11,6 +11,8 @@ from tune_speed.search.check import config_mistakes, field_mistakes, must_text, 
 from tune_speed.search.combinations import combination_mistakes, written_path
 from tune_speed.search.leaf import is_leaf
 from tune_speed.search.mistake import Mistake, near_miss, shown
+from tune_speed.search.points import point_mistakes
+from tune_speed.search.settings import SearchConfig
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.study_schema import STUDY_NAME, StudySchema
 from tune_speed.source import TreePath
@@ -44,8 +46,13 @@ def study_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistak
         space = SearchSpace.from_tree(tree["recipe"])
         has_gpu = (search.get("resources") or {}).get("gpu", 0) > 0
         yield from combination_mistakes(space, ("recipe",), has_gpu=has_gpu)
+        yield from point_mistakes(
+            space, search.get("points_to_evaluate", ()), ("search", "points_to_evaluate")
+        )
         if search.get("sampler") == "grid":
             yield from _grid_mistakes(space)
+    if _is_right("search", tree, found):
+        yield from _policy_mistakes(tree["search"] or {})
 
 
 def recipe_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistake]:
@@ -148,6 +155,28 @@ def _values(node: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
     choices = node.get("choices")
     if isinstance(choices, list):
         yield from (((*path, "choices", i), value) for i, value in enumerate(choices))
+
+
+_OF_DEFAULT_POLICY = {
+    "sampler": "brings its own",
+    "points_to_evaluate": "proposes by itself from the start",
+    "warm_start": "learns from this study alone",
+    "storage": "keeps its trials in memory",
+}
+"""Settings that only the default policy heeds, and what the others do instead."""
+
+
+def _policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
+    own = {name: field.default for name, field in SearchConfig.model_fields.items()}
+    policy = search.get("policy", own["policy"])
+    if policy == own["policy"]:
+        return
+    for name, instead in _OF_DEFAULT_POLICY.items():
+        value = search.get(name, own[name])
+        if value != own[name]:
+            must = f"must be left out with `policy: {policy}`, which {instead}"
+            hint = f"Leave out one of the two; `policy: {own['policy']}` takes this."
+            yield Mistake(("search", name), must, shown(value), hint)
 
 
 def _grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:

@@ -9,7 +9,7 @@ import re
 import shlex
 import tempfile
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -77,8 +77,11 @@ def find_trials(
     kind: str | None = None,
     only_reached: bool = False,
     limit: int | None = None,
+    with_curves: bool = False,
 ) -> list[TrackedTrial]:
     """Returns finished trials, fastest first and misses last, `limit` of them at most.
+
+    Curves take a request for each trial.
 
     Raises: ServiceError if the store does not answer or does not hold the study.
     """
@@ -100,7 +103,8 @@ def find_trials(
             also=HAS_RECORD,
             page_size=PAGE if limit is None else max(1, min(limit, PAGE)),
         )
-        return list(islice(_tracked(runs), limit))
+        trials = islice(_tracked(runs), limit)
+        return [_with_curve(client, trial) for trial in trials] if with_curves else list(trials)
 
 
 def find_trial(uri: str, trial: str) -> TrackedTrial:
@@ -116,6 +120,16 @@ def find_trial(uri: str, trial: str) -> TrackedTrial:
             raise ServiceError(_no_record(run, trial))
         whole = _whole_record(client, run.info.run_id)
         return _as_tracked(run, whole or record, has_curve=whole is not None)
+
+
+def study_names(uri: str) -> list[str]:
+    """Returns the names of all studies of the store.
+
+    Raises: ServiceError if the store does not answer or does not exist.
+    """
+    client = open_store(uri, create=False)
+    with errors_of(uri):
+        return [str(experiment.name) for experiment in experiments_with(client, _ANY_STUDY)]
 
 
 def list_studies(uri: str) -> list[StudySummary]:
@@ -234,6 +248,11 @@ def _no_record(run: Any, trial: str) -> str:
         f"the trial {trial!r} must have finished to be shown, but it is {state}. Wait for it, or go"
         " on with a study that was interrupted by `tune-speed search … --resume`."
     )
+
+
+def _with_curve(client: "MlflowClient", trial: TrackedTrial) -> TrackedTrial:
+    whole = _whole_record(client, trial.run_id)
+    return trial if whole is None else replace(trial, record=whole, has_curve=True)
 
 
 def _whole_record(client: "MlflowClient", run_id: str) -> TrialRecord | None:

@@ -46,6 +46,7 @@ PREFIX = "tune_speed."
 KIND, STUDY, TRIAL_ID = f"{PREFIX}kind", f"{PREFIX}study", f"{PREFIX}trial_id"
 SEARCH_ID = f"{PREFIX}search_id"
 STATUS, STOP_REASON = f"{PREFIX}status", f"{PREFIX}stop_reason"
+PROPOSAL_REASON = f"{PREFIX}proposal_reason"
 WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"
 RECORD, UPDATED_AT, BEST_TRIAL = f"{PREFIX}record", f"{PREFIX}updated_at", f"{PREFIX}best_trial"
 SEARCH, STUDY_KIND = "search", "study"
@@ -206,6 +207,7 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         f"{PREFIX}cotenants": str(record.cotenants),
         STATUS: record.status.value,
         STOP_REASON: record.stop_reason,
+        PROPOSAL_REASON: record.proposal_reason,
         f"{PREFIX}started_at": record.started_at,
         f"{PREFIX}finished_at": record.finished_at,
     }

@@ -6,13 +6,12 @@ from pathlib import Path
 
 from tune_speed.config import did_you_mean
 from tune_speed.errors import ConfigError
+from tune_speed.redact import redact
 
 DATABASES = ("postgresql", "mysql", "mssql")
 """Database servers that MLflow can use without a tracking server in front of them."""
 
 _SQLITE = re.compile(r"sqlite(?:\+pysqlite)?://(?P<path>/[^?]*)?(?P<query>\?.*)?")
-_PASSWORD = re.compile(r"(://[^\s:/@\"']*):[^\s\"']*@")
-_QUERY_SECRET = re.compile(r"([?&][\w.-]*(?:passw|pwd|secret|token|key)[\w.-]*=)[^&\s\"']+", re.I)
 _SECRET_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
 
 
@@ -57,7 +56,7 @@ def sqlite_path(uri: str) -> Path:
 
 def strip_secrets(text: str) -> str:
     """Returns `text` with passwords and tokens in URIs, and MLflow's own login, as `***`."""
-    text = _QUERY_SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    text = redact(text)
     for name in _SECRET_VARIABLES:
         secret = os.environ.get(name, "")
         text = text.replace(secret, "***") if len(secret) >= 4 else text

@@ -1,0 +1,261 @@
+"""How soon each search policy finds a fast recipe, in virtual time: the figures of the README.
+
+    python tests/benchmarks/bench_search_policy.py [--seeds 10] [--jobs 2]
+    python tests/benchmarks/bench_search_policy.py --ablation   # our policy minus each of its parts
+    python tests/benchmarks/bench_search_policy.py --only-cost  # seconds and memory of asking
+
+Every policy on every benchmark, the synthetic ones and the recorded ones in `data/`, with every
+seed: one search over 4 workers with 100 full runs' worth of budget, from which 20 are read off.
+Prints Markdown tables, and writes the plot and all results as JSON into `--out`. Finished searches
+are kept in a file there; run again, it goes on where it stopped. After a change to a policy, name
+it with `--again`; after one to a benchmark, delete the file.
+
+The cost of a policy is measured on one synthetic benchmark: the time of `ask` where 500 trials have
+finished, and what a process grows by when the policy takes over 10,000 trials and is asked once.
+"""
+
+import argparse
+import json
+import math
+import multiprocessing
+import statistics
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+from tune_speed import simulation
+from tune_speed.plots import plot_comparison
+from tune_speed.records import Status
+from tune_speed.search.comparison import Factory, Search, Terms, hush_optuna
+from tune_speed.search.curve import crossing
+from tune_speed.search.parameter import Parameter
+from tune_speed.search.parts import Parts
+from tune_speed.search.policies import POLICY_NAMES, make_policy
+from tune_speed.search.policy import TimeToTarget
+from tune_speed.search.simulate import Benchmark
+from tune_speed.search.space import Params, SearchSpace
+from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal
+from tune_speed.simulation_report import comparison_markdown
+
+DATA = Path(__file__).parent / "data"
+OURS = "time_to_target"
+
+
+def ours_but(benchmark: Benchmark, seed: int, *, sampler: str = "gain", **parts: Any) -> Policy:
+    """Returns our policy with another sampler, or with parts left out."""
+    return TimeToTarget(
+        space=benchmark.space,
+        goal=Goal(benchmark.target, benchmark.mode, math.inf),
+        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
+        seed=seed,
+        sampler=sampler,
+        parts=Parts(**parts),
+    )
+
+
+ABLATIONS: dict[str, Factory] = {
+    "without cost": partial(ours_but, cost=False),
+    "without grading": partial(ours_but, graded=False),
+    "without cap": partial(ours_but, cap=False),
+    "without forecast": partial(ours_but, forecast=False),
+    "without rungs": partial(ours_but, rungs=False),
+    "without memory": partial(ours_but, memory=False),
+    "without exploration": partial(ours_but, explore_every=0),
+    "sampler tpe": partial(ours_but, sampler="tpe"),
+    "sampler qmc": partial(ours_but, sampler="qmc"),
+    "rungs keep half": partial(ours_but, rung_keeps=0.5),
+    "stops at a quarter": partial(ours_but, least_chance=0.25),
+}
+"""Our policy minus each of its parts, and with other figures: from a benchmark and a seed."""
+ABLATION_BASES = (OURS, "vanilla")
+ASKED = 500
+HELD = 10_000
+NUM_ASKS = 30
+COST_BENCHMARK = "synthetic-4-fixed_length"
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    hush_optuna()
+    if not arguments.only_cost:
+        compare(arguments)
+    print_cost()
+
+
+def parse_arguments() -> argparse.Namespace:
+    recorded = sorted(str(path) for path in DATA.glob("*.parquet"))
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2, help="processes at the same time")
+    parser.add_argument("--budget", type=float, nargs="+", default=[20, 100], help="in full runs")
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--overhead-s", type=float, default=0.0)
+    parser.add_argument("--policy", nargs="+", default=list(POLICY_NAMES))
+    parser.add_argument("--benchmark", nargs="+", default=[*simulation.SYNTHETIC, *recorded])
+    parser.add_argument("--ablation", action="store_true")
+    parser.add_argument("--only-cost", action="store_true")
+    parser.add_argument("--again", nargs="+", default=[], help="policies whose kept searches go")
+    parser.add_argument("--out", type=Path, default=Path("build/search_policy"))
+    return parser.parse_args()
+
+
+def compare(arguments: argparse.Namespace) -> None:
+    """Runs the searches that are not done yet, prints the tables, and writes plot and results."""
+    name = "ablation" if arguments.ablation else "policies"
+    policies = [*ABLATION_BASES, *ABLATIONS] if arguments.ablation else arguments.policy
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    kept = arguments.out / f"{name}.jsonl"
+    known = [search for search in read_searches(kept) if search.policy not in arguments.again]
+    write_searches(kept, known)
+    known_keys = {search.key for search in known}
+
+    def keep(search: Search, done: int, total: int) -> None:
+        if search.key not in known_keys:
+            with kept.open("a") as file:
+                file.write(line_of(search))
+        print(f"[{done}/{total}] {search.key[:3]} {search.took_s:.1f} s", file=sys.stderr)
+
+    result = simulation.compare(
+        simulation.find_benchmarks(arguments.benchmark),
+        policies,
+        num_seeds=arguments.seeds,
+        terms=Terms(
+            budget_runs=max(arguments.budget),
+            num_workers=arguments.workers,
+            trial_overhead_s=arguments.overhead_s,
+        ),
+        jobs=arguments.jobs,
+        on_search=keep,
+        factories=ABLATIONS,
+        known=known,
+    )
+    if result.searches:
+        budgets = sorted(arguments.budget)
+        results = simulation.comparison_dict(result.searches, budgets)
+        (arguments.out / f"{name}.json").write_text(json.dumps(results, indent=1))
+        plot_comparison(result.searches, budgets, arguments.out / f"{name}.png")
+        print(comparison_markdown(result.searches, budgets))
+    if result.was_stopped:
+        raise SystemExit(f"stopped after {len(result.searches)} searches")
+
+
+def read_searches(path: Path) -> list[Search]:
+    """Returns the searches of an earlier run; none if there is no file."""
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    # The last line of a run that was killed may be half written.
+    return [Search.from_dict(json.loads(line)) for line in lines if line.endswith("\n")]
+
+
+def write_searches(path: Path, searches: Sequence[Search]) -> None:
+    path.write_text("".join(map(line_of, searches)))
+
+
+def line_of(search: Search) -> str:
+    return json.dumps(asdict(search)) + "\n"
+
+
+def print_cost() -> None:
+    """Measures and prints what our policy itself takes, in a fresh process each."""
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, context, max_tasks_per_child=1) as pool:
+        asks_s = pool.submit(ask_times_s).result()
+        grown_mb, took_s = pool.submit(held).result()
+    longest_ms, median_ms = 1000 * max(asks_s), 1000 * statistics.median(asks_s)
+    times = f"median {median_ms:.1f} ms, longest {longest_ms:.1f} ms of {len(asks_s)}"
+    print(f"{OURS}: asking at {ASKED} finished trials: {times} (bar: 50 ms)")
+    print(
+        f"{OURS}: holding {HELD} trials: {grown_mb:.0f} MB (bar: 500 MB), taken in {took_s:.1f} s"
+    )
+
+
+def ask_times_s() -> list[float]:
+    """Returns the seconds that `ask` took, from `ASKED` finished trials on."""
+    hush_optuna()
+    benchmark = simulation.find_benchmark(COST_BENCHMARK)
+    policy = our_policy(benchmark)
+    policy.restore(finished=finished_trials(benchmark, ASKED), unfinished=())
+    times_s = []
+    for _ in range(NUM_ASKS):
+        started = time.perf_counter()
+        proposal = policy.ask()
+        times_s.append(time.perf_counter() - started)
+        assert proposal is not None
+        policy.finish(proposal.trial_id, outcome(benchmark, proposal.params))
+    return times_s
+
+
+def held() -> tuple[float, float]:
+    """Returns by how many MB the process grew with `HELD` trials, and the seconds to take them."""
+    hush_optuna()
+    benchmark = simulation.find_benchmark(COST_BENCHMARK)
+    warm = our_policy(benchmark)
+    warm.restore(finished=finished_trials(benchmark, 20), unfinished=())
+    warm.ask()
+    process = psutil.Process()
+    before = process.memory_info().rss
+    started = time.perf_counter()
+    policy = our_policy(benchmark)
+    policy.restore(finished=finished_trials(benchmark, HELD), unfinished=())
+    policy.ask()
+    took_s = time.perf_counter() - started
+    return (process.memory_info().rss - before) / 1e6, took_s
+
+
+def our_policy(benchmark: Benchmark) -> Policy:
+    return make_policy(
+        OURS,
+        space=benchmark.space,
+        goal=Goal(benchmark.target, benchmark.mode, math.inf),
+        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
+        seed=0,
+    )
+
+
+def finished_trials(benchmark: Benchmark, number: int) -> Iterator[tuple[Proposal, Outcome]]:
+    """Yields trials of configurations at random."""
+    generator = np.random.default_rng(1)
+    for index in range(number):
+        params = drawn(benchmark.space, generator)
+        yield Proposal(f"t{index:04d}", params, "at random"), outcome(benchmark, params)
+
+
+def drawn(space: SearchSpace, generator: np.random.Generator) -> Params:
+    params: Params = {}
+    for parameter in space.parameters:
+        if parameter.is_active(params):
+            params[parameter.name] = value_at(parameter, float(generator.random()))
+    return params
+
+
+def value_at(parameter: Parameter, position: float) -> Any:
+    """Returns the value at `position` in [0, 1) of a parameter's choices or range."""
+    if parameter.choices:
+        return parameter.choices[int(position * len(parameter.choices))]
+    low, high = parameter.ends()[0], parameter.ends()[-1]
+    assert isinstance(low, float) and isinstance(high, float)
+    return low * (high / low) ** position if parameter.log else low + (high - low) * position
+
+
+def outcome(benchmark: Benchmark, params: Params) -> Outcome:
+    """Returns how a trial ends that nobody stops."""
+    curve = benchmark.curve(params)
+    if not len(curve.train_s):
+        return Outcome(Status.OOM, 0.0)
+    if not np.isfinite(curve.metric).all():
+        return Outcome(Status.DIVERGED, curve.end_s, curve)
+    hit = crossing(curve, target=benchmark.target, mode=benchmark.mode)
+    if hit is None:
+        return Outcome(Status.MISSED, curve.end_s, curve)
+    return Outcome(Status.REACHED, float(curve.train_s[hit]), curve)
+
+
+if __name__ == "__main__":
+    main()

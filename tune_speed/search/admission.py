@@ -1,0 +1,59 @@
+"""Whether a study may be searched under its name, and the first line of its ledger."""
+
+import uuid
+
+from tune_speed import __version__
+from tune_speed.errors import ConfigError
+from tune_speed.records import PROTOCOL_VERSION
+from tune_speed.redact import redact
+from tune_speed.search.ledger import Ledger
+from tune_speed.search.study_file import StudyFile
+from tune_speed.source import dump_yaml
+
+
+def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
+    """Raises a ConfigError if the study's name is taken by another search, or by a finished one."""
+    if ledger.header is None:
+        if resume and not ledger.proposals:
+            raise ConfigError(
+                f"--resume needs a study that was begun, but got {study.name} and there is none in"
+                f" {ledger.folder.parent}. Leave --resume out to begin it."
+            )
+        return
+    other = "Give this one another name with --set study=NAME, or put the file back as it was"
+    for what, ours in (("space_hash", study.space.hash), ("workload_hash", workload_hash)):
+        theirs = ledger.header.get(what)
+        if theirs != ours:
+            name = {"space_hash": "search space", "workload_hash": "workload"}[what]
+            raise ConfigError(
+                f"study {study.name} must keep its {name}, but got one with hash {ours} and its"
+                f" ledger has {theirs} ({ledger.folder}). {other}."
+            )
+    if not resume and ledger.proposals:
+        raise ConfigError(
+            f"study {study.name} exists, with {len(ledger.records)} finished trials"
+            f" ({ledger.folder}). Go on with --resume (and --trials for more), or begin another"
+            " with --set study=NAME."
+        )
+
+
+def begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> str:
+    """Writes the study's header where there is none yet; returns the search's own id.
+
+    The id keeps searches apart that have a name in common but not a ledger.
+    """
+    if ledger.header is not None:
+        return str(ledger.header["search_id"])
+    search_id = uuid.uuid4().hex
+    ledger.begin(
+        {
+            "study": study.name,
+            "search_id": search_id,
+            "space_hash": study.space.hash,
+            "workload_hash": workload_hash,
+            "protocol_version": PROTOCOL_VERSION,
+            "tune_speed": __version__,
+        }
+    )
+    (ledger.folder / "study.yaml").write_text(redact(dump_yaml(study.tree)))
+    return search_id

@@ -1,0 +1,117 @@
+"""What a policy is asked and told, whoever runs the trials."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from tune_speed.records import Status
+from tune_speed.search.curve import NO_CURVE, Curve, Mode
+from tune_speed.search.curve_table import Expected
+
+
+class Goal(NamedTuple):
+    """What a search is to reach."""
+
+    target: float
+    mode: Mode
+    max_train_s: float
+    """Longest run on the training clock [s]."""
+
+
+class Cost(NamedTuple):
+    """What a trial is going to take, as far as it is known before it starts."""
+
+    train_s: float
+    """Seconds on the training clock to its end."""
+    num_steps: int | None = None
+    """Optimizer steps to its end; None where only the time is known."""
+
+
+CostOf = Callable[[Mapping[str, Any]], Cost | None]
+"""From a configuration to its cost; None where nothing like it ran yet."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration to try."""
+
+    trial_id: str
+    params: dict[str, Any]
+    reason: str = ""
+    """Why this one, in words."""
+    expected: Expected | None = None
+    """How near the target the model expects it to come; None without one."""
+
+
+class Outcome(NamedTuple):
+    """What a policy needs to know of a finished trial."""
+
+    status: Status
+    train_s: float
+    """Seconds on the training clock, to the target or to the stop."""
+    curve: Curve = NO_CURVE
+    """The target metric as it was evaluated."""
+    memory_ratio: float | None = None
+    """Peak memory over its limit, or None if not measured."""
+    planned_s: float | None = None
+    """Training clock at which it would have come to its end, or None if only guessed before."""
+
+    @property
+    def best_metric(self) -> float | None:
+        """Best value of the target metric, or None if nothing was evaluated."""
+        values = [float(value) for value in self.curve.metric if value == value]
+        return max(values, default=None)
+
+
+class Earlier(NamedTuple):
+    """A trial of another study of the same data."""
+
+    params: dict[str, Any]
+    outcome: Outcome
+    same_times: bool
+    """Whether its clock means the same here: same device, same versions."""
+
+
+class Leader(NamedTuple):
+    """The trial that is to be beaten."""
+
+    trial_id: str
+    time_to_target_s: float
+
+
+class Policy(Protocol):
+    """Which configuration to try next, and when to stop one.
+
+    No Ray, no clock of its own, no randomness but its seed; rebuilt from a ledger by `restore`.
+    """
+
+    @property
+    def leader(self) -> Leader | None:
+        """Shortest time to target so far."""
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether `ask` has found nothing left to try."""
+
+    def restore(
+        self,
+        *,
+        finished: Iterable[tuple[Proposal, Outcome]],
+        unfinished: Iterable[Proposal],
+    ) -> None:
+        """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
+
+    def ask(self) -> Proposal | None:
+        """Returns the next configuration, or None where there is none for now."""
+
+    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+        """Returns why to stop a running trial, or None to let it go on."""
+
+    def finish(self, trial_id: str, outcome: Outcome) -> None:
+        """Learns from a trial that ended."""
+
+    def retry(self, proposal: Proposal) -> None:
+        """Takes back a trial that ended without an outcome; it is proposed again."""
+
+    def withdraw(self, trial_id: str) -> None:
+        """Takes back a trial that ended without an outcome and is not run again for now."""

@@ -1,0 +1,160 @@
+"""Ray Tune as its documentation shows it: `OptunaSearch` and `AsyncHyperBandScheduler`, unchanged.
+
+The searcher minimises the time to target; as long as that is not met, a large penalty is reported
+in its place. The scheduler (ASHA) compares the metric after equal numbers of evaluations, with
+Ray's defaults: from the first one on, factor 4, one bracket. Both are Ray's own objects; this only
+calls them as Tune's controller does. One thing is set: `max_t`, so high that the scheduler never
+ends a trial for its length alone.
+"""
+
+from collections.abc import Iterable, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+from optuna.trial import TrialState, create_trial
+from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
+from ray.tune.search.optuna import OptunaSearch
+
+from tune_speed.records import Status
+from tune_speed.search.baselines import PENALTY_S, better
+from tune_speed.search.space import SearchSpace
+from tune_speed.search.trials import Goal, Leader, Outcome, Proposal
+
+TIME = "time_to_target_s"
+METRIC = "metric"
+ITERATION = "training_iteration"
+MAX_EVALUATIONS = 100_000
+
+
+class Vanilla:
+    """Ray's searcher and scheduler behind the seam of a policy."""
+
+    def __init__(self, *, space: SearchSpace, goal: Goal, seed: int) -> None:
+        self._space, self._goal = space, goal
+        self._searcher = OptunaSearch(space=self._suggest, metric=TIME, mode="min", seed=seed)
+        self._scheduler = AsyncHyperBandScheduler(
+            time_attr=ITERATION, metric=METRIC, mode="max", max_t=MAX_EVALUATIONS
+        )
+        self._running: dict[str, SimpleNamespace] = {}
+        self._num_results: dict[str, int] = {}
+        self._stopped: set[str] = set()
+        self._again: list[Proposal] = []
+        self._num_proposed = 0
+        self.leader: Leader | None = None
+
+    def _suggest(self, trial: Any) -> None:
+        self._space.suggest(trial)
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether nothing is left: never, as it proposes the same again."""
+        return False
+
+    def restore(
+        self,
+        *,
+        finished: Iterable[tuple[Proposal, Outcome]],
+        unfinished: Iterable[Proposal],
+    ) -> None:
+        """Takes over a ledger's trials; unfinished ones are proposed again.
+
+        Ray's own restore brings neither the scheduler's rungs nor the last tells back; here both
+        are told anew.
+        """
+        for proposal, outcome in finished:
+            self._count(proposal)
+            self._searcher._ot_study.add_trial(self._as_optuna_trial(proposal.params, outcome))
+            self._begin(proposal.trial_id)
+            values = outcome.curve.metric[:-1]
+            stopped = any(self._is_stopped(proposal.trial_id, i, v) for i, v in enumerate(values))
+            self._end_in_scheduler(proposal.trial_id, outcome, is_stopped=stopped)
+            self.leader = better(self.leader, proposal.trial_id, outcome)
+        for proposal in unfinished:
+            self._count(proposal)
+            self._again.append(proposal)
+
+    def ask(self) -> Proposal:
+        """Returns the searcher's next configuration."""
+        if self._again:
+            proposal = self._again.pop(0)
+            self._searcher._ot_study.enqueue_trial(self._space.to_optuna(proposal.params))
+            self._searcher.suggest(proposal.trial_id)
+        else:
+            trial_id = f"t{self._num_proposed:04d}"
+            params = self._searcher.suggest(trial_id)
+            proposal = Proposal(trial_id, self._space.read(params), "OptunaSearch's proposal")
+            self._count(proposal)
+        self._begin(proposal.trial_id)
+        return proposal
+
+    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+        """Passes a result to scheduler and searcher as Tune's controller does."""
+        index = self._num_results[trial_id]
+        self._num_results[trial_id] += 1
+        if self._is_stopped(trial_id, index, metric):
+            self._stopped.add(trial_id)
+            return f"stopped at {train_s:.1f} s: below ASHA's cutoff after {index + 1} evaluations"
+        self._searcher.on_trial_result(trial_id, self._result(index, metric))
+        return None
+
+    def finish(self, trial_id: str, outcome: Outcome) -> None:
+        """Passes a trial's end on. One that failed or had no memory has no result, as in Tune."""
+        self.leader = better(self.leader, trial_id, outcome)
+        is_stopped = trial_id in self._stopped
+        self._end_in_scheduler(trial_id, outcome, is_stopped=is_stopped)
+        if outcome.status in _ERRORS:
+            self._searcher.on_trial_complete(trial_id, error=True)
+            return
+        self._searcher.on_trial_complete(trial_id, {TIME: _value(outcome)})
+
+    def retry(self, proposal: Proposal) -> None:
+        """Takes back a trial; it is proposed again."""
+        self.withdraw(proposal.trial_id)
+        self._again.append(proposal)
+
+    def withdraw(self, trial_id: str) -> None:
+        """Takes back a trial."""
+        self._searcher.on_trial_complete(trial_id, error=True)
+        self._scheduler.on_trial_remove(None, self._running.pop(trial_id))
+
+    def _count(self, proposal: Proposal) -> None:
+        self._num_proposed = max(self._num_proposed, int(proposal.trial_id[1:]) + 1)
+
+    def _begin(self, trial_id: str) -> None:
+        self._running[trial_id] = SimpleNamespace(trial_id=trial_id)
+        self._num_results[trial_id] = 0
+        self._scheduler.on_trial_add(None, self._running[trial_id])
+
+    def _is_stopped(self, trial_id: str, index: int, metric: float) -> bool:
+        trial, result = self._running[trial_id], self._result(index, metric)
+        action = self._scheduler.on_trial_result(None, trial, result)
+        return bool(action == TrialScheduler.STOP)
+
+    def _end_in_scheduler(self, trial_id: str, outcome: Outcome, *, is_stopped: bool) -> None:
+        trial = self._running.pop(trial_id)
+        values = outcome.curve.metric
+        if outcome.status in _ERRORS or is_stopped or not len(values):
+            self._scheduler.on_trial_remove(None, trial)
+            return
+        result = self._result(len(values) - 1, float(values[-1]))
+        self._scheduler.on_trial_complete(None, trial, result)
+
+    @staticmethod
+    def _result(index: int, metric: float) -> dict[str, Any]:
+        return {ITERATION: index + 1, METRIC: metric, TIME: PENALTY_S}
+
+    def _as_optuna_trial(self, params: Mapping[str, Any], outcome: Outcome) -> Any:
+        failed = outcome.status in _ERRORS
+        return create_trial(
+            state=TrialState.FAIL if failed else TrialState.COMPLETE,
+            params=self._space.to_optuna(params),
+            distributions=self._space.distributions(params),
+            value=None if failed else _value(outcome),
+        )
+
+
+_ERRORS = (Status.FAILED, Status.OOM)
+
+
+def _value(outcome: Outcome) -> float:
+    return outcome.train_s if outcome.status == Status.REACHED else PENALTY_S
