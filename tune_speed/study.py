@@ -1,5 +1,6 @@
 """One search from start to end: checks, ledger, MLflow, Ray, and what is left when it is over."""
 
+import importlib
 import os
 import shutil
 import signal
@@ -134,10 +135,13 @@ def _services(uri: str, address: str | None, *, resources: ResourceConfig) -> It
         agree_on_token(address)
     from tune_speed.search import ray_tuner
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    with ThreadPoolExecutor(max_workers=2) as pool:
         store = pool.submit(open_store, uri)
+        # Imports of the first proposal, while Ray's own processes start.
+        policies = pool.submit(importlib.import_module, "tune_speed.search.policies")
         ray_tuner.connect(address, resources=resources)
         client = store.result()
+        policies.result()
     try:
         yield client
     finally:

@@ -17,7 +17,6 @@ from tune_speed.search.cost import CostModel
 from tune_speed.search.earlier import outcome_of
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.points import read_point
-from tune_speed.search.policies import make_policy
 from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trial_file import read_trial_file
 from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal
@@ -74,6 +73,8 @@ class Conductor:
         self._take_over()
 
     def _make_policy(self) -> Policy:
+        from tune_speed.search.policies import make_policy  # Late: scipy and Optuna take 0.8 s.
+
         workload, search, space = self.study.workload, self.study.search, self.study.space
         return make_policy(
             search.policy,

@@ -11,18 +11,20 @@ beforehand (a one-cycle run tells little at equal seconds), the training clock w
 A run known up to u is extended to a later v by Bayesian linear regression over the runs that are
 known at both,
 
-    y(v) = α + β · y(u) + ε,   β ~ N(1, s² · 0.5²),   α ~ N(g, s² · 1),   ε ~ N(0, s²),
+    y(v) = α + β · y(u) + γ · (y(u) − y(u/2)) + ε,    ε ~ N(0, s²),
+    α ~ N(0, s²),   β ~ N(1, s²/4),   γ ~ N(0.3 · log2(v/u), s²/4),
 
-with s² from an inverse-gamma prior; the prediction follows Student's t. Without data it says that a
-run gains g from u to v, give or take. Source: Gelman et al., Bayesian Data Analysis, section 14.8.
+with s² the posterior mean scale under an inverse-gamma prior. Without data it says that a run gains
+0.3 of its last doubling's gain in every doubling to come, give or take. Source: Gelman et al.,
+Bayesian Data Analysis, section 14.8.
 """
 
 from collections.abc import Sequence
+from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -48,7 +50,7 @@ class Expected(NamedTuple):
     @property
     def chance(self) -> float:
         """Probability that it does."""
-        return float(ndtr((self.mean - self.threshold) / self.sd))
+        return NormalDist(-self.mean, self.sd).cdf(-self.threshold)  # Exact in the tail too.
 
 
 def distance(metric: npt.ArrayLike, target: float) -> FloatArray:

@@ -1,6 +1,6 @@
 """Configurations as points of the unit cube, for models that measure distances between them.
 
-A configuration is written down in two ways. Its *units* (P,) have one number in [0, 1) for every
+A configuration is written down in two ways. Its *units* (P,) have one number in [0, 1] for every
 parameter, active or not; evenly drawn units are configurations as a sampler without knowledge draws
 them. Its *point* (D,) is what distances are measured between:
 

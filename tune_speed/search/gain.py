@@ -84,16 +84,21 @@ class GainSettings:
     """Figures that the benchmark decided."""
 
     num_candidates: int = 256
+    """Half of them drawn evenly, half around the best trials."""
     fit_points: int = 64
+    """Trials from which the model's scales are found, at most."""
     max_points: int = 300
+    """Trials that the model holds, at most."""
     cost_power: float = 0.5
     """κ, once there is a leader."""
     early_cost_power: float = 0.3
     """κ before."""
-    margin: float = 0.2
+    margin: float = 0.5
     """How far beyond the best so far θ lies."""
     cost_feature: bool = True
-    liar: float = 0.0
+    """Whether the model sees the cost beside the configuration."""
+    luck: float = 1.0
+    """Share of the noise that counts as a chance: a run of the same configuration may be lucky."""
 
 
 Allowed = Callable[[dict[str, Any]], float | None]
@@ -176,6 +181,8 @@ class _Scorer:
         """Returns the gain of candidates, and mean and deviation of their distance: (M,) each."""
         points = self._points(units, costs)
         mean, sd = self._model.predict(points)
+        # What counts is the run's own metric, its luck included.
+        sd = np.hypot(sd, self._settings.luck * self._model.noise_sd)
         chances = ndtr((mean - self.threshold) / sd[:, None])
         gain = self._gain(chances, costs)
         if self._memory is not None:
@@ -225,8 +232,7 @@ class _Scorer:
         if not len(running[0]):
             return model
         there = self._points(*running)
-        mean, sd = model.predict(there)
-        mean = mean - self._settings.liar * sd[:, None]
+        mean, _ = model.predict(there)
         return GaussianProcess(
             np.concatenate([points, there]),
             np.concatenate([values, mean]),

@@ -71,6 +71,11 @@ class GaussianProcess:
             self._factor, (values - self._mean) / self._unit, check_finite=False
         )
 
+    @property
+    def noise_sd(self) -> float:
+        """Standard deviation of an observation around f, n in the units of the values."""
+        return self._unit * math.exp(self._scales.log_noise)
+
     def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Returns mean (M,) or (M, K) and standard deviation (M,) of f at points (M, D)."""
         cross = _kernel(self._points, points, self._scales)

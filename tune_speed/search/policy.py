@@ -166,7 +166,7 @@ class TimeToTarget:
         best, status = trial.outcome.best_metric, trial.outcome.status
         if best is None or status in (Status.DIVERGED, Status.OOM, Status.FAILED):
             return self._history.start_y
-        if status in WHOLE or not self._parts.graded:
+        if status in WHOLE or self._sampler == "gain":  # Which asks Optuna for nothing.
             return float(distance(best, self._history.goal.target))
         return self._history.heading(trial)
 

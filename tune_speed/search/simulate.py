@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tune_speed.records import Status
+from tune_speed.search.baselines import trial_number
 from tune_speed.search.curve import Curve, Mode, crossing
 from tune_speed.search.policies import make_policy
 from tune_speed.search.space import SearchSpace
@@ -149,22 +150,23 @@ def run_policy(
 class _Simulation:
     def __init__(self, policy: Policy, benchmark: Benchmark, overhead_s: float) -> None:
         self._policy, self._benchmark, self._overhead_s = policy, benchmark, overhead_s
-        self._events: list[tuple[float, int, str, int]] = []
-        self._running: dict[str, _Running] = {}
+        self._events: list[tuple[float, int, int, int]] = []
+        # (virtual time, kind, number of the trial, worker)
+        self._running: dict[int, _Running] = {}
         self._idle: list[int] = []
         self._trace = Trace()
 
     def run(self, num_workers: int, budget_s: float) -> Trace:
         for worker in range(num_workers):
-            heapq.heappush(self._events, (0.0, _ASK, "", worker))
+            heapq.heappush(self._events, (0.0, _ASK, 0, worker))
         while self._events and len(self._trace.trials) < MAX_TRIALS:
-            now_s, kind, trial_id, worker = heapq.heappop(self._events)
+            now_s, kind, number, worker = heapq.heappop(self._events)
             if now_s > budget_s:
                 break
             if kind == _ASK:
                 self._start(now_s, worker)
             else:
-                self._evaluate(now_s, trial_id, worker)
+                self._evaluate(now_s, number, worker)
         return self._trace
 
     def _start(self, now_s: float, worker: int) -> None:
@@ -174,18 +176,19 @@ class _Simulation:
             return
         curve = self._benchmark.curve(proposal.params)
         hit = crossing(curve, target=self._benchmark.target, mode=self._benchmark.mode)
-        self._running[proposal.trial_id] = _Running(proposal, curve, now_s, hit)
-        self._push(self._running[proposal.trial_id], worker)
+        self._running[trial_number(proposal.trial_id)] = _Running(proposal, curve, now_s, hit)
+        self._push(self._running[trial_number(proposal.trial_id)], worker)
 
     def _push(self, trial: _Running, worker: int) -> None:
         """Puts the trial's next evaluation, or its failure at the start, on the queue."""
         index, clock = trial.next_evaluation, trial.curve.train_s
         train_s = float(clock[index]) if len(clock) else 0.0
         at_s = trial.started_s + self._overhead_s + train_s
-        heapq.heappush(self._events, (at_s, _REPORT, trial.proposal.trial_id, worker))
+        number = trial_number(trial.proposal.trial_id)
+        heapq.heappush(self._events, (at_s, _REPORT, number, worker))
 
-    def _evaluate(self, now_s: float, trial_id: str, worker: int) -> None:
-        trial = self._running[trial_id]
+    def _evaluate(self, now_s: float, number: int, worker: int) -> None:
+        trial = self._running[number]
         curve, index = trial.curve, trial.next_evaluation
         if not len(curve.train_s):
             self._end(now_s, worker, trial, Status.OOM, "out of memory")
@@ -203,7 +206,7 @@ class _Simulation:
             self._end(now_s, worker, trial, status, "target met" if reached else "missed")
             return
         reason = self._policy.report(
-            trial_id,
+            trial.proposal.trial_id,
             train_s=float(curve.train_s[index]),
             step=index + 1,
             metric=float(curve.metric[index]),
@@ -222,7 +225,7 @@ class _Simulation:
             train_s = float(curve.train_s[trial.hit])
             self._note(now_s, train_s, trial.proposal.params)
         proposal = trial.proposal
-        del self._running[proposal.trial_id]
+        del self._running[trial_number(proposal.trial_id)]
         self._policy.finish(proposal.trial_id, Outcome(status, train_s, curve))
         self._trace.trials.append(
             SimulatedTrial(
@@ -238,7 +241,7 @@ class _Simulation:
         )
         # One that found nothing to try may find it now.
         for free in sorted([worker, *self._idle]):
-            heapq.heappush(self._events, (now_s, _ASK, "", free))
+            heapq.heappush(self._events, (now_s, _ASK, 0, free))
         self._idle.clear()
 
     def _note(self, now_s: float, time_s: float, params: dict[str, Any]) -> None:

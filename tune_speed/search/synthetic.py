@@ -2,10 +2,11 @@
 
 A configuration's final error is a sum of what is lacking:
 
-    e(x) = e₀ + a · epochs^(−b) + c · z² / (1 + |z|) + d · (log₁₀ wd − w)² + p · (pct − q)²
+    e(x) = 0.62 · (epochs + 1)^(−0.8) + 0.012 · z² / (1 + |z|/4) + 0.012 · (log₁₀ wd − w)²
+           + 0.15 · (pct − q)² + 0.004 · (log₁₀ final_div_factor − g)²
     z = log₂(lr / best rate), where the best rate grows with the effective batch size
 
-and its accuracy is A · (1 − e). Within a run the error falls with the share of the schedule that is
+and its accuracy is 0.96 − e. Within a run the error falls with the share of the schedule that is
 done, held up by the present learning rate as in a one-cycle run: in mid-schedule it is high in
 whatever is going to be good. Rates that are far too high diverge. Seconds per epoch fall with the
 batch size until the device is full; a batch that needs more memory than there is has no curve.
@@ -25,7 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tune_speed.search.curve import NO_CURVE, Curve, FloatArray, Mode
+from tune_speed.search.curve import NO_CURVE, Curve, FloatArray, Mode, crossing
 from tune_speed.search.space import SearchSpace
 
 TREE: dict[str, Any] = {
@@ -50,14 +51,18 @@ TREE: dict[str, Any] = {
     "batch_size": {"choices": [32, 64, 128, 256, 512, 1024, 2048]},
     "accumulation_steps": {"choices": [1, 2, 4]},
 }
-NUM_TRAIN = 50_000
 ACCURACY = 0.96
+MIN_EPOCHS = 4.0
 MAX_EPOCHS = 64.0
 NOISE = 0.0015
 """Standard deviation of an evaluation's accuracy."""
 DRAWS = 4000
 """Configurations from which the target is taken."""
 EVALUATIONS = 48
+PROGRESS = np.arange(1, EVALUATIONS + 1) / EVALUATIONS
+"""Shares of the schedule at which a run is evaluated."""
+LENGTHS = 1000
+"""Lengths that are tried for the best known time, neighbours 0.3% apart."""
 
 
 class _Setting(NamedTuple):
@@ -96,7 +101,7 @@ class Synthetic:
         """What is searched; the length too where it is fixed beforehand."""
         tree = dict(TREE)
         if self.mode == "fixed_length":
-            tree["epochs"] = {"low": 4.0, "high": MAX_EPOCHS, "log": True}
+            tree["epochs"] = {"low": MIN_EPOCHS, "high": MAX_EPOCHS, "log": True}
         return SearchSpace.from_tree(tree)
 
     @functools.cached_property
@@ -110,10 +115,8 @@ class Synthetic:
         setting = self._setting(params)
         if not setting.fits:
             return NO_CURVE
-        progress = np.arange(1, EVALUATIONS + 1) / EVALUATIONS
-        metric = self._metric(setting, progress)
-        noise = _noise(params, self.seed) * NOISE
-        return Curve(progress * setting.epochs * setting.epoch_s, np.clip(metric + noise, 0.0, 1.0))
+        metric = self._metric(setting, PROGRESS) + _noise(params, self.seed) * NOISE
+        return Curve(PROGRESS * setting.epochs * setting.epoch_s, np.clip(metric, 0.0, 1.0))
 
     def predicted_cost(self, params: Mapping[str, Any]) -> float:
         """Returns the seconds to the curve's end."""
@@ -125,11 +128,41 @@ class Synthetic:
         """Seconds of the longest run of the family."""
         return max(self.predicted_cost(params) for params in self._draws())
 
+    @functools.cached_property
+    def best_known_s(self) -> float:
+        """Shortest time to target [s] but for the noise; infinite if the target is out of reach.
+
+        At the optimum nothing is lacking but epochs: n of them leave the error 0.62 · (n + 1)^−0.8,
+        so that the target a takes n = (0.62 / (0.96 − a))^1.25 − 1 epochs of the largest batch that
+        fits. In `anytime` mode n is rounded up to the next evaluation. Optimizer and accumulation
+        move the optimum, and make it no better.
+        """
+        batch_sizes = TREE["batch_size"]["choices"]
+        bests = [self._best_setting(batch_size) for batch_size in batch_sizes]
+        return min(self._shortest_s(best) for best in bests if best.fits)
+
+    def _best_setting(self, batch_size: int) -> _Setting:
+        epoch_s, fits = self._epoch_s(batch_size), self._fits(batch_size)
+        return _Setting(0.0, 0.0, 0.0, 0.0, MAX_EPOCHS, epoch_s, fits)
+
+    def _shortest_s(self, best: _Setting) -> float:
+        """Returns the time to target of a setting at its best length, without noise."""
+        if self.mode == "anytime":
+            metric = self._metric(best, PROGRESS)
+            curve = Curve(PROGRESS * best.epochs * best.epoch_s, metric)
+            hit = crossing(curve, target=self.target, mode=self.mode)
+            return math.inf if hit is None else float(curve.train_s[hit])
+        for epochs in np.geomspace(MIN_EPOCHS, MAX_EPOCHS, LENGTHS):
+            if self._metric(best._replace(epochs=epochs), PROGRESS[-1:])[0] >= self.target:
+                return float(epochs) * best.epoch_s
+        return math.inf
+
     def _draws(self) -> list[dict[str, Any]]:
-        from optuna import create_study
         from optuna.samplers import RandomSampler
 
-        study = create_study(sampler=RandomSampler(seed=10_000 + self.seed))
+        from tune_speed.search.samplers import quiet_study
+
+        study = quiet_study(RandomSampler(seed=10_000 + self.seed))
         return [self.space.suggest(study.ask()) for _ in range(DRAWS)]
 
     def _final(self, params: Mapping[str, Any]) -> float:
@@ -150,7 +183,6 @@ class Synthetic:
         best_lr = 0.3 if name == "sgd" else 2e-3
         best_lr *= (batch / 256) ** (0.8 if name == "sgd" else 0.5) * 2 ** shift[0]
         best_decay = (5e-4 if name == "sgd" else 2e-2) * 10 ** (0.5 * shift[1])
-        epoch_s = 0.6 + 1.4 * (128 / params["batch_size"]) ** 0.7
         return _Setting(
             rate_error=math.log2(params[f"optimizer.{name}.lr"] / best_lr),
             decay_error=math.log10(params[f"optimizer.{name}.weight_decay"] / best_decay),
@@ -158,9 +190,16 @@ class Synthetic:
             final_error=math.log10(params["lr_schedule.one_cycle.final_div_factor"])
             - (2.0 + shift[3]),
             epochs=float(params.get("epochs", MAX_EPOCHS)),
-            epoch_s=epoch_s,
-            fits=params["batch_size"] <= 512 * 2 ** round(shift[4]),
+            epoch_s=self._epoch_s(params["batch_size"]),
+            fits=self._fits(params["batch_size"]),
         )
+
+    @staticmethod
+    def _epoch_s(batch_size: int) -> float:
+        return 0.6 + 1.4 * math.pow(128 / batch_size, 0.7)
+
+    def _fits(self, batch_size: int) -> bool:
+        return bool(batch_size <= 512 * 2 ** round(self._optimum[4]))
 
     def _metric(self, s: _Setting, progress: FloatArray) -> FloatArray:
         if s.rate_error > 4.5:

@@ -7,10 +7,12 @@ calls them as Tune's controller does. One thing is set: `max_t`, so high that th
 ends a trial for its length alone.
 """
 
+import math
 from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
+import optuna
 from optuna.trial import TrialState, create_trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
@@ -31,6 +33,7 @@ class Vanilla:
 
     def __init__(self, *, space: SearchSpace, goal: Goal, seed: int) -> None:
         self._space, self._goal = space, goal
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         self._searcher = OptunaSearch(space=self._suggest, metric=TIME, mode="min", seed=seed)
         self._scheduler = AsyncHyperBandScheduler(
             time_attr=ITERATION, metric=METRIC, mode="max", max_t=MAX_EVALUATIONS
@@ -65,9 +68,10 @@ class Vanilla:
             self._count(proposal)
             self._searcher._ot_study.add_trial(self._as_optuna_trial(proposal.params, outcome))
             self._begin(proposal.trial_id)
-            values = outcome.curve.metric[:-1]
-            stopped = any(self._is_stopped(proposal.trial_id, i, v) for i, v in enumerate(values))
-            self._end_in_scheduler(proposal.trial_id, outcome, is_stopped=stopped)
+            # Whatever the rungs say now, in the order of ends: these values were reported then.
+            for index, value in enumerate(outcome.curve.metric):
+                self._is_stopped(proposal.trial_id, index, float(value))
+            self._end_in_scheduler(proposal.trial_id, outcome, is_stopped=False)
             self.leader = better(self.leader, proposal.trial_id, outcome)
         for proposal in unfinished:
             self._count(proposal)
@@ -81,7 +85,9 @@ class Vanilla:
             self._searcher.suggest(proposal.trial_id)
         else:
             trial_id = f"t{self._num_proposed:04d}"
-            params = self._searcher.suggest(trial_id)
+            self._searcher.suggest(trial_id)
+            # What it returns is unflattened at every `/` of a name.
+            params = self._searcher._ot_trials[trial_id].params
             proposal = Proposal(trial_id, self._space.read(params), "OptunaSearch's proposal")
             self._count(proposal)
         self._begin(proposal.trial_id)
@@ -115,6 +121,9 @@ class Vanilla:
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial."""
         self._searcher.on_trial_complete(trial_id, error=True)
+        # Else it would take a trial that comes again under this id for the one that has ended.
+        del self._searcher._ot_trials[trial_id]
+        self._searcher._completed_trials.discard(trial_id)
         self._scheduler.on_trial_remove(None, self._running.pop(trial_id))
 
     def _count(self, proposal: Proposal) -> None:
@@ -123,9 +132,12 @@ class Vanilla:
     def _begin(self, trial_id: str) -> None:
         self._running[trial_id] = SimpleNamespace(trial_id=trial_id)
         self._num_results[trial_id] = 0
+        self._stopped.discard(trial_id)
         self._scheduler.on_trial_add(None, self._running[trial_id])
 
     def _is_stopped(self, trial_id: str, index: int, metric: float) -> bool:
+        if math.isnan(metric):
+            return False  # As ASHA has it, which warns where a rung has nothing else.
         trial, result = self._running[trial_id], self._result(index, metric)
         action = self._scheduler.on_trial_result(None, trial, result)
         return bool(action == TrialScheduler.STOP)
@@ -133,7 +145,7 @@ class Vanilla:
     def _end_in_scheduler(self, trial_id: str, outcome: Outcome, *, is_stopped: bool) -> None:
         trial = self._running.pop(trial_id)
         values = outcome.curve.metric
-        if outcome.status in _ERRORS or is_stopped or not len(values):
+        if outcome.status in _ERRORS or is_stopped or not len(values) or math.isnan(values[-1]):
             self._scheduler.on_trial_remove(None, trial)
             return
         result = self._result(len(values) - 1, float(values[-1]))
