@@ -60,9 +60,12 @@ def run(*arguments: str, folder: Path, timeout_s: float = 300, **variables: str)
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
-    """Starts `tune-speed` in a process group of its own, as a shell does."""
+    """Starts `tune-speed` in a process group of its own, as a shell does.
+
+    Tests that themselves run in a shell's background have Ctrl-C switched off for all they start.
+    """
     return subprocess.Popen(
-        [TUNE_SPEED, *arguments],
+        ["env", "--default-signal=INT", TUNE_SPEED, *arguments],
         cwd=folder,
         env=environment(folder),
         stdout=subprocess.PIPE,
