@@ -14,11 +14,11 @@ from tune_speed.search.comparison import (
     Terms,
     budget_s,
     full_run_s,
-    hush_optuna,
     run_searches,
 )
 from tune_speed.search.policies import POLICY_NAMES
 from tune_speed.search.recorded import RecordedBenchmark, write_table
+from tune_speed.search.samplers import hush_optuna
 from tune_speed.search.scores import overall, score
 from tune_speed.search.simulate import Benchmark, Trace, simulate
 from tune_speed.search.space import SearchSpace

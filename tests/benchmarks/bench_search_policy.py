@@ -34,12 +34,13 @@ import psutil
 from tune_speed import simulation
 from tune_speed.plots import plot_comparison
 from tune_speed.records import Status
-from tune_speed.search.comparison import Factory, Search, Terms, hush_optuna
+from tune_speed.search.comparison import Factory, Search, Terms
 from tune_speed.search.curve import crossing
 from tune_speed.search.parameter import Parameter
 from tune_speed.search.parts import Parts
 from tune_speed.search.policies import POLICY_NAMES, make_policy
 from tune_speed.search.policy import TimeToTarget
+from tune_speed.search.samplers import hush_optuna
 from tune_speed.search.simulate import Benchmark
 from tune_speed.search.space import Params, SearchSpace
 from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal

@@ -45,7 +45,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 import torch
 from scipy.stats import qmc
@@ -58,6 +57,7 @@ from tune_speed.objective import finish, load_splits, run_trial
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status
 from tune_speed.search.parameter import Parameter
+from tune_speed.search.recorded import write_table
 from tune_speed.search.space import Params, SearchSpace
 from tune_speed.train import Run, train
 from tune_speed.trial import Allotment, TrialSpec, environment
@@ -74,16 +74,6 @@ ENDLESS_S = 1e9
 SPAN_STEPS = 30
 SHARE_ON_TARGET = {"digits_one_cycle": 0.05, "cifar10_jpeg_subset": 0.15}
 """Share of a table's runs that hold its target. 5 % of CIFAR-10's are long runs only."""
-SCHEMA = pa.schema(
-    {
-        "params": pa.string(),
-        "step": pa.list_(pa.int64()),
-        "train_s": pa.list_(pa.float64()),
-        "metric": pa.list_(pa.float64()),
-        "status": pa.string(),
-        "seed": pa.int64(),
-    }
-)
 STATUSES = {
     Status.REACHED: "done",
     Status.MISSED: "done",
@@ -392,13 +382,6 @@ def choose_target(finals: Sequence[float], share: float) -> float:
     level = min(shares, key=lambda level: abs(shares[level] - share))
     # Down, so that the runs at that very level hold it; 1e-9 against 0.361 as 0.36099….
     return math.floor(1000 * level + 1e-9) / 1000
-
-
-def write_table(path: Path, rows: Sequence[Row], metadata: Mapping[str, Any]) -> None:
-    """Writes the rows as Parquet, with the metadata as JSON under `tune_speed`."""
-    schema = SCHEMA.with_metadata({"tune_speed": json.dumps(metadata)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
 
 
 def print_summary(path: Path) -> None:

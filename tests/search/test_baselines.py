@@ -11,10 +11,18 @@ from hypothesis import strategies as st
 from optuna.trial import TrialState
 
 from tune_speed.records import Status
-from tune_speed.search.baselines import PENALTY_S, Plain, better, past_leader, trial_number
+from tune_speed.search.baselines import PENALTY_S, Plain
 from tune_speed.search.samplers import make_sampler, quiet_study
 from tune_speed.search.space import SearchSpace
-from tune_speed.search.trials import Goal, Leader, Outcome, Proposal
+from tune_speed.search.trials import (
+    Goal,
+    Leader,
+    Outcome,
+    Proposal,
+    better,
+    past_leader,
+    trial_number,
+)
 
 SPACE = SearchSpace.from_tree(
     {

@@ -15,7 +15,15 @@ from optuna.trial import TrialState, create_trial
 from tune_speed.records import Status
 from tune_speed.search.samplers import make_sampler, quiet_study
 from tune_speed.search.space import SearchSpace
-from tune_speed.search.trials import Goal, Leader, Outcome, Proposal
+from tune_speed.search.trials import (
+    Goal,
+    Leader,
+    Outcome,
+    Proposal,
+    better,
+    past_leader,
+    trial_number,
+)
 
 PENALTY_S = 1e6
 """Told instead of a time where the target was missed. TPE looks at ranks only."""
@@ -55,7 +63,7 @@ class Plain:
                     state=TrialState.FAIL if failed else TrialState.COMPLETE,
                     params=self._space.to_optuna(proposal.params),
                     distributions=self._space.distributions(proposal.params),
-                    value=None if failed else _value(outcome),
+                    value=None if failed else penalised_s(outcome),
                 )
             )
         for proposal in unfinished:
@@ -90,7 +98,7 @@ class Plain:
         if outcome.status == Status.FAILED:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
-            self._study.tell(trial, _value(outcome))
+            self._study.tell(trial, penalised_s(outcome))
 
     def retry(self, proposal: Proposal) -> None:
         """Takes back a trial; it is proposed again."""
@@ -102,38 +110,12 @@ class Plain:
         self._study.tell(self._asked.pop(trial_id), state=TrialState.FAIL)
 
     def _count(self, proposal: Proposal) -> None:
-        self._num_proposed = max(self._num_proposed, int(proposal.trial_id[1:]) + 1)
+        self._num_proposed = max(self._num_proposed, trial_number(proposal.trial_id) + 1)
 
     def _learn(self, trial_id: str, outcome: Outcome) -> None:
         self.leader = better(self.leader, trial_id, outcome)
 
 
-def better(leader: Leader | None, trial_id: str, outcome: Outcome) -> Leader | None:
-    """Returns the leader after an outcome; of equal times that of the smaller number leads."""
-    if outcome.status != Status.REACHED:
-        return leader
-    other = Leader(trial_id, outcome.train_s)
-    if leader is None:
-        return other
-    key = (leader.time_to_target_s, trial_number(leader.trial_id))
-    return other if (other.time_to_target_s, trial_number(trial_id)) < key else leader
-
-
-def trial_number(trial_id: str) -> int:
-    """Returns 7 for `t0007`."""
-    return int(trial_id[1:])
-
-
-def past_leader(leader: Leader, train_s: float) -> str | None:
-    """Returns why a trial whose clock stands at `train_s` cannot lead any more, or None.
-
-    The clock only grows, so the rule never stops a trial that would have led.
-    """
-    if train_s <= leader.time_to_target_s:
-        return None
-    time_s = leader.time_to_target_s
-    return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
-
-
-def _value(outcome: Outcome) -> float:
+def penalised_s(outcome: Outcome) -> float:
+    """Returns the time to target [s], or `PENALTY_S` in its place."""
     return outcome.train_s if outcome.status == Status.REACHED else PENALTY_S

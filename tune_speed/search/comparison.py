@@ -17,12 +17,9 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
-import optuna
-
+from tune_speed.search.samplers import hush_optuna
 from tune_speed.search.simulate import Benchmark, Trace, run_policy, simulate
 from tune_speed.search.trials import Policy
-
-"""Policies that are compared unless others are named."""
 
 Factory = Callable[[Benchmark, int], Policy]
 """From a benchmark and a seed to a policy; at the top of a module, as other processes import it."""
@@ -84,11 +81,6 @@ def full_run_s(benchmark: Benchmark) -> float:
     if own is not None:
         return float(own)
     return max(benchmark.predicted_cost(params) for params in benchmark.space.corners())
-
-
-def hush_optuna() -> None:
-    """Leaves Optuna's notes on each new study out of what a user sees."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
 def budget_s(runs: float, *, full_run_s: float, num_workers: int) -> float:

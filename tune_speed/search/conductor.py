@@ -19,7 +19,7 @@ from tune_speed.search.ledger import Ledger
 from tune_speed.search.points import read_point
 from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trial_file import read_trial_file
-from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal
+from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal, params_key, trial_number
 from tune_speed.trial import Allotment, TrialSpec, make_record, utc_now
 
 MAX_ATTEMPTS = 2
@@ -95,7 +95,7 @@ class Conductor:
         for record in records.values():
             self.costs.finished(record)
         # A policy that heeds what a trial was taken to cost when it was proposed learns the same.
-        self._cost_then = {_key(p.params): self.ledger.costs[i] for i, p in proposals.items()}
+        self._cost_then = {params_key(p.params): self.ledger.costs[i] for i, p in proposals.items()}
         self.policy.restore(
             finished=[(proposals[i], self._outcome(r)) for i, r in records.items()],
             unfinished=self.ledger.unfinished,
@@ -103,7 +103,7 @@ class Conductor:
         self._cost_then = {}
 
     def _cost_of(self, params: Mapping[str, Any]) -> Cost | None:
-        if self._cost_then and (key := _key(params)) in self._cost_then:
+        if self._cost_then and (key := params_key(params)) in self._cost_then:
             return self._cost_then[key]
         return self.costs(params)
 
@@ -273,10 +273,6 @@ class Conductor:
         return True
 
 
-def _key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(params.items()))
-
-
 def trial_seed(study_seed: int, trial_id: str) -> int:
     """Returns the seed of a trial: each has its own, so that no lucky seed wins a whole search."""
-    return study_seed * 100_000 + int(trial_id[1:])
+    return study_seed * 100_000 + trial_number(trial_id)

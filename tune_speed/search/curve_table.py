@@ -19,6 +19,7 @@ with s² the posterior mean scale under an inverse-gamma prior. Without data it 
 Bayesian Data Analysis, section 14.8.
 """
 
+import math
 from collections.abc import Sequence
 from statistics import NormalDist
 from typing import NamedTuple
@@ -26,7 +27,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-FloatArray = npt.NDArray[np.float64]
+from tune_speed.search.curve import FloatArray
 
 GAP_UNIT = 0.02
 """Two points of accuracy: about what a retuned recipe gains or loses."""
@@ -58,6 +59,11 @@ def distance(metric: npt.ArrayLike, target: float) -> FloatArray:
     units = (np.asarray(metric, dtype=float) - target) / GAP_UNIT
     y: FloatArray = np.sign(units) * np.log1p(np.abs(units))
     return y
+
+
+def gap(y: float) -> float:
+    """Returns how far below the target a distance lies, in units of `GAP_UNIT`; 0 if above."""
+    return math.expm1(max(-y, 0.0))
 
 
 class CurveTable:

@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tune_speed.search.curve import FloatArray
 from tune_speed.search.parameter import Parameter, Scalar
 from tune_speed.search.space import SearchSpace
 
-FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 LOG_FACTOR = 4.0

@@ -31,11 +31,11 @@ import numpy as np
 import numpy.typing as npt
 from scipy.special import ndtr
 
+from tune_speed.search.curve import FloatArray
 from tune_speed.search.curve_table import Expected
 from tune_speed.search.encoding import Encoder
 from tune_speed.search.gaussian_process import GaussianProcess, Scales, fit_scales
 
-FloatArray = npt.NDArray[np.float64]
 BoolArray = npt.NDArray[np.bool_]
 
 

@@ -23,11 +23,10 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
 
-FloatArray = npt.NDArray[np.float64]
+from tune_speed.search.curve import FloatArray
 
 SQRT5 = math.sqrt(5.0)
 JITTER = 1e-8

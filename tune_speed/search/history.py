@@ -8,12 +8,22 @@ from typing import Any
 import numpy as np
 
 from tune_speed.records import Status
-from tune_speed.search.baselines import better, trial_number
-from tune_speed.search.curve import Curve
-from tune_speed.search.curve_table import CurveTable, FloatArray, distance, make_row
+from tune_speed.search.curve import Curve, FloatArray
+from tune_speed.search.curve_table import CurveTable, distance, make_row
 from tune_speed.search.encoding import Encoder
 from tune_speed.search.gain import Evidence
-from tune_speed.search.trials import Cost, CostOf, Earlier, Goal, Leader, Outcome, Proposal
+from tune_speed.search.trials import (
+    Cost,
+    CostOf,
+    Earlier,
+    Goal,
+    Leader,
+    Outcome,
+    Proposal,
+    better,
+    params_key,
+    trial_number,
+)
 
 SCHEDULE_PLACES = np.arange(1, 33) / 32
 """Places on a schedule of fixed length, at which curves are compared."""
@@ -91,12 +101,12 @@ class History:
 
     def count(self, proposal: Proposal) -> None:
         """Takes note of a proposal: neither its number nor its configuration comes again."""
-        self._tried.add(_key(proposal.params))
+        self._tried.add(params_key(proposal.params))
         self.num_proposed = max(self.num_proposed, trial_number(proposal.trial_id) + 1)
 
     def was_tried(self, params: Mapping[str, Any]) -> bool:
         """Returns whether a configuration was proposed before."""
-        return _key(params) in self._tried
+        return params_key(params) in self._tried
 
     def begin(self, proposal: Proposal) -> None:
         """Takes in a trial that starts."""
@@ -219,7 +229,3 @@ def _rank(outcome: Outcome, best_y: float) -> float:
     if outcome.status == Status.REACHED:
         return 100.0 - math.log(max(outcome.train_s, 1e-9))
     return min(best_y, 0.0)
-
-
-def _key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(params.items()))

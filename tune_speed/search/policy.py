@@ -23,7 +23,8 @@ import numpy as np
 from scipy.stats import qmc
 
 from tune_speed.records import Status
-from tune_speed.search.curve_table import Expected, FloatArray, distance
+from tune_speed.search.curve import FloatArray
+from tune_speed.search.curve_table import Expected, distance
 from tune_speed.search.encoding import Encoder
 from tune_speed.search.gain import Aim, pick
 from tune_speed.search.history import WHOLE, History, Trial

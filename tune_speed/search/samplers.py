@@ -67,9 +67,14 @@ def _grid(space: SearchSpace, seed: int) -> BaseSampler:
     return _EveryPoint(seed=seed)
 
 
+def hush_optuna() -> None:
+    """Leaves Optuna's notes on each new study out of what a user sees."""
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+
+
 def quiet_study(sampler: BaseSampler) -> optuna.Study:
     """Returns a new study in memory that minimises, and logs warnings only."""
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    hush_optuna()
     return optuna.create_study(direction="minimize", sampler=sampler)
 
 

@@ -16,11 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from tune_speed.records import Status
-from tune_speed.search.baselines import trial_number
 from tune_speed.search.curve import Curve, Mode, crossing
 from tune_speed.search.policies import make_policy
 from tune_speed.search.space import SearchSpace
-from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal
+from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal, trial_number
 
 __all__ = ["Benchmark", "Curve", "SimulatedTrial", "Trace", "simulate"]
 

@@ -16,10 +16,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tune_speed.search.baselines import past_leader
-from tune_speed.search.curve_table import FloatArray, distance
+from tune_speed.search.curve import FloatArray
+from tune_speed.search.curve_table import distance
 from tune_speed.search.history import History, Trial
 from tune_speed.search.parts import Parts
+from tune_speed.search.trials import past_leader
 
 NUM_RUNGS = 4
 
@@ -108,11 +109,12 @@ class Stopping:
         return y
 
     def _sure_to_miss(self, trial: Trial, end_s: float) -> str | None:
-        table, before = self._history.table(), trial.proposal.expected
-        is_off = not self._parts.forecast or before is None
-        if is_off or table.num_whole() < self._parts.least_whole:
+        before = trial.proposal.expected
+        if not self._parts.forecast or before is None:
             return None
-        assert before is not None
+        table = self._history.table()
+        if table.num_whole() < self._parts.least_whole:
+            return None
         train_s = trial.clock[-1]
         y, y_before = self._distances(trial, train_s)
         now = table.updated(before, at=train_s / end_s, y=y, y_before=y_before)

@@ -28,8 +28,13 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.records import Status
 from tune_speed.search.curve import Curve
-from tune_speed.search.curve_table import GAP_UNIT
-from tune_speed.search.samplers import SEEDED_EACH_TIME, WITHOUT_CONSTRAINTS, make_sampler
+from tune_speed.search.curve_table import gap
+from tune_speed.search.samplers import (
+    SEEDED_EACH_TIME,
+    WITHOUT_CONSTRAINTS,
+    hush_optuna,
+    make_sampler,
+)
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.trials import Earlier, Goal, Outcome
 
@@ -61,7 +66,7 @@ class ToldStudy:
         self._space, self._goal, self._graded = space, goal, graded
         self._sampler, self._seed = sampler, seed
         self._uses_constraints = sampler not in WITHOUT_CONSTRAINTS
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        hush_optuna()
         self._study = optuna.create_study(
             direction="minimize",
             sampler=make_sampler(sampler, space=space, seed=seed),
@@ -161,7 +166,7 @@ class ToldStudy:
             return 0.0
         if not self._graded:
             return 1.0
-        return max(math.expm1(max(-y, 0.0)), JUST_MISSED)
+        return max(gap(y), JUST_MISSED)
 
     def _constraints(self, outcome: Outcome, y: float) -> dict[str, float]:
         if not self._uses_constraints:
@@ -172,9 +177,6 @@ class ToldStudy:
             "gap": self._gap(outcome, y),
             "memory": OOM_MEMORY if outcome.status == Status.OOM else min(memory, 0.0),
         }
-
-
-assert GAP_UNIT == 0.02  # What the table above says.
 
 
 def _open_storage(storage: str | None) -> BaseStorage | str | None:

@@ -115,3 +115,35 @@ class Policy(Protocol):
 
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial that ended without an outcome and is not run again for now."""
+
+
+def better(leader: Leader | None, trial_id: str, outcome: Outcome) -> Leader | None:
+    """Returns the leader after an outcome; of equal times that of the smaller number leads."""
+    if outcome.status != Status.REACHED:
+        return leader
+    other = Leader(trial_id, outcome.train_s)
+    if leader is None:
+        return other
+    key = (leader.time_to_target_s, trial_number(leader.trial_id))
+    return other if (other.time_to_target_s, trial_number(trial_id)) < key else leader
+
+
+def trial_number(trial_id: str) -> int:
+    """Returns 7 for `t0007`."""
+    return int(trial_id[1:])
+
+
+def past_leader(leader: Leader, train_s: float) -> str | None:
+    """Returns why a trial whose clock stands at `train_s` cannot lead any more, or None.
+
+    The clock only grows, so the rule never stops a trial that would have led.
+    """
+    if train_s <= leader.time_to_target_s:
+        return None
+    time_s = leader.time_to_target_s
+    return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
+
+
+def params_key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Returns what two equal configurations have in common, to look them up by."""
+    return tuple(sorted(params.items()))

@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
-import optuna
 from optuna.trial import TrialState, create_trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from tune_speed.records import Status
-from tune_speed.search.baselines import PENALTY_S, better
+from tune_speed.search.baselines import PENALTY_S, penalised_s
+from tune_speed.search.samplers import hush_optuna
 from tune_speed.search.space import SearchSpace
-from tune_speed.search.trials import Goal, Leader, Outcome, Proposal
+from tune_speed.search.trials import Goal, Leader, Outcome, Proposal, better, trial_number
 
 TIME = "time_to_target_s"
 METRIC = "metric"
@@ -33,7 +33,7 @@ class Vanilla:
 
     def __init__(self, *, space: SearchSpace, goal: Goal, seed: int) -> None:
         self._space, self._goal = space, goal
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        hush_optuna()
         self._searcher = OptunaSearch(space=self._suggest, metric=TIME, mode="min", seed=seed)
         self._scheduler = AsyncHyperBandScheduler(
             time_attr=ITERATION, metric=METRIC, mode="max", max_t=MAX_EVALUATIONS
@@ -111,7 +111,7 @@ class Vanilla:
         if outcome.status in _ERRORS:
             self._searcher.on_trial_complete(trial_id, error=True)
             return
-        self._searcher.on_trial_complete(trial_id, {TIME: _value(outcome)})
+        self._searcher.on_trial_complete(trial_id, {TIME: penalised_s(outcome)})
 
     def retry(self, proposal: Proposal) -> None:
         """Takes back a trial; it is proposed again."""
@@ -127,7 +127,7 @@ class Vanilla:
         self._scheduler.on_trial_remove(None, self._running.pop(trial_id))
 
     def _count(self, proposal: Proposal) -> None:
-        self._num_proposed = max(self._num_proposed, int(proposal.trial_id[1:]) + 1)
+        self._num_proposed = max(self._num_proposed, trial_number(proposal.trial_id) + 1)
 
     def _begin(self, trial_id: str) -> None:
         self._running[trial_id] = SimpleNamespace(trial_id=trial_id)
@@ -161,12 +161,8 @@ class Vanilla:
             state=TrialState.FAIL if failed else TrialState.COMPLETE,
             params=self._space.to_optuna(params),
             distributions=self._space.distributions(params),
-            value=None if failed else _value(outcome),
+            value=None if failed else penalised_s(outcome),
         )
 
 
 _ERRORS = (Status.FAILED, Status.OOM)
-
-
-def _value(outcome: Outcome) -> float:
-    return outcome.train_s if outcome.status == Status.REACHED else PENALTY_S
