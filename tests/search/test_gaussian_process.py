@@ -80,6 +80,20 @@ def test_several_columns_of_values_are_predicted_as_single_ones(seed: int) -> No
         np.testing.assert_allclose(sd, alone_sd, atol=1e-9)
 
 
+@every_seed
+def test_correlation_with_an_observation_is_that_of_scikit_learn(seed: int) -> None:
+    points, values, variances = observations(seed)
+    scales, new = some_scales(seed), np.random.default_rng(99).random((6, DIMS))
+    unit = values.std()
+    model = theirs(scales, variances / unit**2 + JITTER).fit(points, values)
+    _, covariance = model.predict(new, return_cov=True)
+    # Theirs has the noise of an observation on the diagonal: the first is to be the function's.
+    own = covariance[0, 0] - unit**2 * np.exp(2 * scales.log_noise)
+    expected = covariance[1:, 0] / np.sqrt(own * np.diag(covariance)[1:])
+    ours = GaussianProcess(points, values, variances, scales).correlations(new[1:], new[:1])
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
 def loss_at(x: FloatArray, seed: int) -> tuple[float, FloatArray]:
     points, values, variances = observations(seed)
     squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2

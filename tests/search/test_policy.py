@@ -1,6 +1,7 @@
 """The policy alone: no Ray, no clock, outcomes made by hand or by a made-up training."""
 
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from tune_speed.records import Status
 from tune_speed.search.curve import Curve
+from tune_speed.search.gain import GainSettings
 from tune_speed.search.parts import Parts
 from tune_speed.search.policy import TimeToTarget
 from tune_speed.search.samplers import SAMPLERS
@@ -88,7 +90,7 @@ def test_what_could_not_beat_the_leader_is_not_proposed() -> None:
 
 
 def test_without_the_cost_such_proposals_are_made() -> None:
-    policy = make_policy(parts=Parts(cost=False))
+    policy = make_policy(parts=Parts(cost=False, start_pool=1))
     reach(policy, train_s=11.0)
     assert max(cost_of(ask(policy).params).train_s for _ in range(30)) > 11.0
 
@@ -153,7 +155,9 @@ def train_at(train_s: float) -> Outcome:
 
 def test_rung_stops_what_promises_less_than_most_did_by_then() -> None:
     parts = Parts(audit_share=0.0)
-    policy = make_policy(goal=Goal(TARGET, "anytime", 81.0), parts=parts)
+    policy = make_policy(
+        goal=Goal(TARGET, "anytime", 81.0), parts=parts, cost_of=lambda params: Cost(81.0)
+    )
     better = [ask(policy) for _ in range(3)]
     worse = ask(policy)
     for proposal in better:
@@ -165,6 +169,79 @@ def test_rung_stops_what_promises_less_than_most_did_by_then() -> None:
     reason = policy.report(worse.trial_id, train_s=3.5, step=2, metric=0.1)
     assert reason is not None
     assert "3 of 3 trials promised more" in reason
+
+
+def test_before_a_leader_runs_are_ranked_at_equal_shares_of_their_schedules() -> None:
+    def slow_and_quick(share_first: bool) -> str | None:
+        """Returns what is said to a slow run that is, at equal shares, ahead of quick ones."""
+        policy = make_policy(
+            goal=Goal(TARGET, "anytime", 810.0),
+            parts=Parts(audit_share=0.0, share_first=share_first),
+            points=[{"epochs": epochs} for epochs in (40, 4, 4, 4)],
+            cost_of=lambda params: Cost(20.25 * params["epochs"], round(100 * params["epochs"])),
+        )
+        slow, *quick = [ask(policy) for _ in range(4)]
+        for share in (0.01, 0.02, 0.05):
+            for proposal in quick:
+                train_s, step = 81.0 * share, round(400 * share)
+                policy.report(proposal.trial_id, train_s=train_s, step=step, metric=4 * share)
+        # A twentieth of its way at 40 s, better than theirs; at 4 s it had done a two hundredth.
+        policy.report(slow.trial_id, train_s=4.0, step=20, metric=0.01)
+        return policy.report(slow.trial_id, train_s=40.5, step=200, metric=0.5)
+
+    assert slow_and_quick(share_first=True) is None
+
+
+def test_once_there_is_a_leader_runs_are_ranked_at_equal_times() -> None:
+    policy = make_policy(
+        goal=Goal(TARGET, "anytime", 100.0),
+        parts=Parts(audit_share=0.0),
+        points=[{"epochs": epochs} for epochs in (40, 40, 40, 40, 4)],
+    )
+    *better, worse = [ask(policy) for _ in range(4)]
+    reach(policy, train_s=9.0)
+    for train_s, metric in ((0.5, 0.2), (1.2, 0.6)):
+        for proposal in better:
+            policy.report(proposal.trial_id, train_s=train_s, step=1, metric=metric)
+    policy.report(worse.trial_id, train_s=0.5, step=1, metric=0.1)
+    reason = policy.report(worse.trial_id, train_s=1.2, step=2, metric=0.12)
+    assert reason is not None
+    assert "promised more by 1.0 s" in reason
+
+
+def test_start_takes_the_cheapest_of_each_three() -> None:
+    every, cheapest = (
+        [ask(policy) for _ in range(number)]
+        for policy, number in (
+            (make_policy(parts=Parts(start_pool=1, num_start=36)), 36),
+            (make_policy(), 12),
+        )
+    )
+    threes = [every[i : i + 3] for i in range(0, 36, 3)]
+    for proposal, three in zip(cheapest, threes, strict=True):
+        assert proposal.params == min(three, key=lambda p: cost_of(p.params).train_s).params
+        assert "the cheapest of 3" in proposal.reason
+
+
+def test_start_without_known_costs_is_spread_evenly() -> None:
+    policy = make_policy(cost_of=lambda params: None)
+    assert {ask(policy).reason for _ in range(12)} == {"start: spread evenly"}
+
+
+def test_probe_is_cheaper_than_the_run_that_it_tells_about() -> None:
+    log = run(make_policy(), 60)
+    probes = [proposal for proposal, _ in log if proposal.reason.startswith("probe: ")]
+    assert probes
+    for proposal in probes:
+        cheap_s, dear_s = map(float, re.findall(r"([\d.]+) s ", proposal.reason))
+        assert cheap_s == pytest.approx(cost_of(proposal.params).train_s, abs=0.05)
+        assert cheap_s < 0.71 * dear_s
+        assert proposal.expected is None
+
+
+def test_without_probes_none_is_made() -> None:
+    policy = make_policy(parts=Parts(gain=GainSettings(probe=0.0)))
+    assert not any(proposal.reason.startswith("probe") for proposal, _ in run(policy, 60))
 
 
 def test_audited_trials_run_on_and_are_about_one_in_twenty() -> None:

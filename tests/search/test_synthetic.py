@@ -46,7 +46,7 @@ def at_optimum(benchmark: Synthetic, params: dict[str, Any], epochs: float) -> d
     lacks, best = benchmark._setting(params), dict(params)
     best[f"optimizer.{params['optimizer']}.lr"] /= 2**lacks.rate_error
     best[f"optimizer.{params['optimizer']}.weight_decay"] /= 10**lacks.decay_error
-    best["lr_schedule.one_cycle.pct_start"] -= lacks.pct_start
+    best["lr_schedule.one_cycle.pct_start"] -= lacks.pct_error
     best["lr_schedule.one_cycle.final_div_factor"] /= 10**lacks.final_error
     return best | ({"epochs": epochs} if "epochs" in best else {})
 

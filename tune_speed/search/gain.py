@@ -17,6 +17,8 @@ the target (see `curve_table`), from which P(y ≥ 0) follows.
 |        | all chances are nil they do not rank                                                |
 | κ      | how much a second counts: a gain is worth more where it comes at less              |
 
+Where a cheaper run would tell enough about the one that is chosen, it goes first (see `probe`).
+
 A second Gaussian process tells what fits into memory, once something did not. Candidates are drawn
 evenly and around the best trials, and the best of them are moved a little. Trials that still run
 count as if they had turned out as expected, which keeps concurrent ones apart.
@@ -35,6 +37,7 @@ from tune_speed.search.curve import FloatArray
 from tune_speed.search.curve_table import Expected
 from tune_speed.search.encoding import Encoder
 from tune_speed.search.gaussian_process import GaussianProcess, Scales, fit_scales
+from tune_speed.search.probe import CHEAPER, Unsure, expected_rise, neighbours
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -62,10 +65,10 @@ class Aim(NamedTuple):
     best_s: float
     """Time to be beaten [s]: L."""
     has_leader: bool
-    knows_length: bool
-    """Whether the length is fixed beforehand, and with it the cost."""
+    at_end: bool
+    """Whether a run counts by where it stands at its own end, at a cost known beforehand."""
     fractions: tuple[float, ...]
-    """τ (K,), falling from 1; of no meaning where the length is known."""
+    """τ (K,), falling from 1; of no meaning where runs count by their ends."""
 
 
 class Pick(NamedTuple):
@@ -77,6 +80,8 @@ class Pick(NamedTuple):
     """Of its distance at the end of interest."""
     cost_s: float
     """NaN if not known."""
+    before: "Pick | None" = None
+    """The dearer one that this one is to tell about."""
 
 
 @dataclass(frozen=True)
@@ -97,6 +102,8 @@ class GainSettings:
     """How far beyond the best so far θ lies."""
     cost_feature: bool = True
     """Whether the model sees the cost beside the configuration."""
+    probe: float = 1.0
+    """A cheaper run goes first where it tells so many times what it costs; 0: none does."""
     luck: float = 1.0
     """Share of the noise that counts as a chance: a run of the same configuration may be lucky."""
 
@@ -130,7 +137,28 @@ def pick(
         if candidates.best:
             centers = np.array([pick.units for _, pick in candidates.best[:4]])
             candidates.add(mutate(np.repeat(centers, 12, axis=0), narrow, rng))
-    return candidates.best[0][1] if candidates.best else None
+    if not candidates.best:
+        return None
+    best = candidates.best[0][1]
+    return (aim.at_end and _probe(encoder, best, scorer, allowed, settings.probe)) or best
+
+
+def _probe(
+    encoder: Encoder, dear: Pick, scorer: "_Scorer", allowed: Allowed, least: float
+) -> Pick | None:
+    """Returns the cheaper run that tells most about a dear one for its cost; None if too little."""
+    units = neighbours(dear.units)
+    params = encoder.params(units)
+    costs = np.array([allowed(each) or math.nan for each in params], dtype=float)
+    rows = np.flatnonzero(costs < CHEAPER * dear.cost_s)
+    if not least or not len(rows):
+        return None
+    worth = scorer.rise(units[rows], costs[rows], dear) * dear.cost_s / costs[rows]
+    first = int(rows[int(worth.argmax())])
+    if worth.max() < least:
+        return None
+    expected = scorer.expected(units[first], float(costs[first]))
+    return Pick(units[first], params[first], expected, float(costs[first]), before=dear)
 
 
 class _Candidates:
@@ -190,9 +218,22 @@ class _Scorer:
             gain = gain * ndtr(room / np.sqrt(room_sd**2 + 0.05))
         return gain, mean[:, 0], sd
 
+    def expected(self, units: FloatArray, cost_s: float) -> Expected:
+        """Returns what is expected of one candidate."""
+        _, mean, sd = self.score(units[None, :], np.array([cost_s]))
+        return Expected(float(mean[0]), float(sd[0]), self.threshold)
+
+    def rise(self, units: FloatArray, costs: FloatArray, dear: Pick) -> FloatArray:
+        """Returns what each candidate (M,) would tell about a dear run, see `probe`."""
+        there = self._points(dear.units[None, :], np.array([dear.cost_s]))
+        mean, sd = self._model.predict(there)
+        luck_sd = self._settings.luck * self._model.noise_sd
+        run = Unsure(float(mean[0, 0]), float(sd[0]), luck_sd, self.threshold)
+        return expected_rise(run, self._model.correlations(self._points(units, costs), there))
+
     def _gain(self, chances: FloatArray, costs: FloatArray) -> FloatArray:
         aim, settings = self._aim, self._settings
-        if aim.knows_length:
+        if aim.at_end:
             cost = np.where(np.isnan(costs), self._usual_cost, costs)
             power = settings.cost_power if aim.has_leader else settings.early_cost_power
             gain: FloatArray = (
@@ -207,7 +248,7 @@ class _Scorer:
 
     def _points(self, units: FloatArray, costs: FloatArray) -> FloatArray:
         points = self._encoder.points(units)
-        if not (self._aim.knows_length and self._settings.cost_feature):
+        if not (self._aim.at_end and self._settings.cost_feature):
             return points
         cost = np.where(np.isnan(costs), self._usual_cost, costs)
         # A factor of 20 in cost counts as much as a whole range.

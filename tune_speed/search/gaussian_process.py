@@ -83,6 +83,25 @@ class GaussianProcess:
         variance = math.exp(2 * self._scales.log_signal) - (half**2).sum(axis=0)
         return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
 
+    def correlations(self, points: FloatArray, point: FloatArray) -> FloatArray:
+        """Returns how f at one point (1, D) hangs on observations at points (M, D): (M,)."""
+        here, there = self._explained(points), self._explained(point)
+        covariance = _kernel(points, point, self._scales)[:, 0] - there[:, 0] @ here
+        signal = math.exp(2 * self._scales.log_signal)
+        noise = math.exp(2 * self._scales.log_noise)
+        seen = np.maximum(signal - (here**2).sum(axis=0), 1e-10) + noise
+        own = max(signal - float((there**2).sum()), 1e-10)
+        correlations: FloatArray = covariance / np.sqrt(seen * own)
+        return correlations
+
+    def _explained(self, points: FloatArray) -> FloatArray:
+        """Returns (N, M) with the columns' squares summing to the variance that is known."""
+        cross = _kernel(self._points, points, self._scales)
+        explained: FloatArray = solve_triangular(
+            self._factor[0], cross, lower=True, check_finite=False
+        )
+        return explained
+
 
 def fit_scales(
     points: FloatArray,

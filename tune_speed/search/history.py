@@ -47,20 +47,22 @@ class Trial:
     """Training clock at each report [s]."""
     metric: list[float] = field(default_factory=list)
     """The target metric at each report."""
+    step: int = 0
+    """Of the last report."""
     rung: int = 0
     """Rungs that it has passed."""
     outcome: Outcome | None = None
-    _row: tuple[float, FloatArray] | None = None
+    _row: tuple[float | None, FloatArray] | None = None
 
     @property
     def cost_s(self) -> float:
         """Seconds to its end, known before; NaN if not."""
         return self.cost.train_s if self.cost is not None else math.nan
 
-    def projected_s(self, train_s: float, step: int) -> float:
+    def projected_s(self) -> float:
         """Returns where its clock is going to end [s]; NaN if not known."""
-        if self.cost is not None and self.cost.num_steps and step:
-            return train_s * self.cost.num_steps / step
+        if self.cost is not None and self.cost.num_steps and self.step:
+            return self.clock[-1] * self.cost.num_steps / self.step
         return self.cost_s
 
     def planned_s(self) -> float:
@@ -78,7 +80,10 @@ WHOLE = (Status.REACHED, Status.MISSED)
 class History:
     """The trials of a policy."""
 
-    def __init__(self, *, encoder: Encoder, goal: Goal, cost_of: CostOf) -> None:
+    def __init__(
+        self, *, encoder: Encoder, goal: Goal, cost_of: CostOf, share_first: bool = True
+    ) -> None:
+        self._share_first = share_first
         self.encoder, self.goal, self._cost_of = encoder, goal, cost_of
         self.running: dict[str, Trial] = {}
         self.leader: Leader | None = None
@@ -87,7 +92,7 @@ class History:
         self.num_proposed = 0
         self._finished: dict[int, Trial] = {}
         self._tried: set[tuple[tuple[str, Any], ...]] = set()
-        self._table: tuple[float, CurveTable] | None = None
+        self._table: tuple[float | None, CurveTable] | None = None
 
     @property
     def knows_length(self) -> bool:
@@ -95,9 +100,18 @@ class History:
         return self.goal.mode == "fixed_length"
 
     @property
+    def by_share(self) -> bool:
+        """Whether runs are compared by the share of their schedule that is done.
+
+        Where the length is free, by their clocks once there is a time to beat. Before, equal shares
+        are the better measure: what a run shows early hangs on its schedule.
+        """
+        return self.knows_length or (self._share_first and self.leader is None)
+
+    @property
     def fractions(self) -> tuple[float, ...]:
         """Fractions of the axis that the model looks at, falling from 1."""
-        return (1.0,) if self.knows_length else tuple(2.0 ** (-k / 8) for k in OCTAVES_BEFORE)
+        return (1.0,) if self.by_share else tuple(2.0 ** (-k / 8) for k in OCTAVES_BEFORE)
 
     def count(self, proposal: Proposal) -> None:
         """Takes note of a proposal: neither its number nor its configuration comes again."""
@@ -166,23 +180,28 @@ class History:
     def table(self) -> CurveTable:
         """Returns the finished trials' curves, on their schedules or on the time to beat."""
         places = SCHEDULE_PLACES if self.knows_length else CLOCK_PLACES
-        end_s = math.nan if self.knows_length else self.to_beat_s()
-        if self._table is None or not (self.knows_length or self._table[0] == end_s):
+        end_s = None if self.by_share else self.to_beat_s()
+        if self._table is None or self._table[0] != end_s:
             rows = [self._row(trial, places, end_s) for trial in self.finished]
             self._table = (end_s, CurveTable(places, rows))
         return self._table[1]
 
-    def _row(self, trial: Trial, places: FloatArray, end_s: float) -> FloatArray:
-        assert trial.outcome is not None
-        if self.knows_length:
-            end_s = trial.planned_s()
+    def _row(self, trial: Trial, places: FloatArray, end_s: float | None) -> FloatArray:
+        """Returns a trial's row (G,) of the table; `end_s` None: over its own schedule."""
         if trial._row is None or trial._row[0] != end_s:
-            curve = _finite(trial.outcome.curve)
-            y = distance(curve.metric, self.goal.target)
-            is_whole = trial.outcome.status in WHOLE
-            row = make_row(places, curve.train_s / end_s, y, start=self.start_y, is_whole=is_whole)
-            trial._row = (end_s, row)
+            trial._row = (end_s, self._new_row(trial, places, end_s))
         return trial._row[1]
+
+    def _new_row(self, trial: Trial, places: FloatArray, end_s: float | None) -> FloatArray:
+        assert trial.outcome is not None
+        curve = _finite(trial.outcome.curve)
+        return make_row(
+            places,
+            curve.train_s / (trial.planned_s() if end_s is None else end_s),
+            distance(curve.metric, self.goal.target),
+            start=self.start_y,
+            is_whole=trial.outcome.status in WHOLE,
+        )
 
     def heading(self, trial: Trial) -> float:
         """Returns the distance that a stopped trial's curve is forecast to end at."""
@@ -194,15 +213,14 @@ class History:
     def evidence(self, *, graded: bool, memory: bool) -> Evidence:
         """Returns the finished trials as the model takes them."""
         trials, num_places = self.finished, len(self.table().places)
-        octaves = (0,) if self.knows_length else OCTAVES_BEFORE
+        octaves = (0,) if self.by_share else OCTAVES_BEFORE
         distances, scales = self.table().extended([num_places - 1 - k for k in octaves])
-        variances, outcomes = scales**2, [t.outcome for t in trials if t.outcome is not None]
-        for i, outcome in enumerate(outcomes):
-            is_bad = outcome.status == Status.DIVERGED or bool(np.isnan(distances[i]).any())
-            is_flat = not graded and outcome.status != Status.REACHED
-            if is_bad or is_flat:
-                distances[i], variances[i] = self.start_y, 0.0
-        ranks = [_rank(o, float(y.max())) for o, y in zip(outcomes, distances, strict=True)]
+        outcomes = [t.outcome for t in trials if t.outcome is not None]
+        is_void = np.array([_is_void(o, graded=graded) for o in outcomes], dtype=bool)
+        is_void |= np.isnan(distances).any(axis=1)
+        distances[is_void] = self.start_y
+        variances = np.where(is_void, 0.0, scales**2)
+        ranks = list(map(_rank, outcomes, distances.max(axis=1)))
         return Evidence(
             units=np.array([t.units for t in trials]).reshape(
                 len(trials), len(self.encoder.parameters)
@@ -220,6 +238,12 @@ def _finite(curve: Curve) -> Curve:
     metric = np.asarray(curve.metric, dtype=float)
     seen = np.isfinite(metric)
     return Curve(np.asarray(curve.train_s, dtype=float)[seen], metric[seen])
+
+
+def _is_void(outcome: Outcome, *, graded: bool) -> bool:
+    """Returns whether a curve says no more than that the target was missed by far."""
+    is_flat = not graded and outcome.status != Status.REACHED
+    return is_flat or outcome.status == Status.DIVERGED
 
 
 def _rank(outcome: Outcome, best_y: float) -> float:

@@ -21,8 +21,13 @@ class Parts:
     """Stops a trial that promises less than most did by then; where the length is free."""
     memory: bool = True
     """Learns which configurations do not fit into memory."""
+    share_first: bool = True
+    """Where the length is free, compares runs by the share of their schedule until one has met the
+    target, and by their clock from then on."""
     num_start: int = 12
     """Proposals that are spread evenly, before the model is asked."""
+    start_pool: int = 3
+    """Each of those is the cheapest of so many."""
     explore_every: int = 10
     """One in so many proposals is spread evenly ever after; 0: none."""
     no_chance: float = 0.005

@@ -8,6 +8,8 @@ accuracy do not:
   beat the leader even if it met the target is replaced before it costs anything.
 - **Misses as information.** A miss tells how far off it was, at every moment of its clock (`gain`),
   or as a constraint (`told`); never as a penalty.
+- **Cheap runs first.** The start is the cheapest of what is spread evenly; a short run goes before
+  a long one where it tells more than it costs (`probe`).
 - **Caps, rungs, forecasts** with an audit (`stopping`).
 - **Memory.** What did not fit teaches what does not fit.
 - **Exploration.** Every tenth proposal is drawn without the model, which cannot lock itself in.
@@ -26,7 +28,7 @@ from tune_speed.records import Status
 from tune_speed.search.curve import FloatArray
 from tune_speed.search.curve_table import Expected, distance
 from tune_speed.search.encoding import Encoder
-from tune_speed.search.gain import Aim, pick
+from tune_speed.search.gain import Aim, Pick, pick
 from tune_speed.search.history import WHOLE, History, Trial
 from tune_speed.search.parts import Parts
 from tune_speed.search.space import SearchSpace
@@ -80,7 +82,9 @@ class TimeToTarget:
         self._space, self._sampler, self._parts = space, sampler, parts
         self._seed, self._cost_of = seed, cost_of
         self._encoder = Encoder(space)
-        self._history = History(encoder=self._encoder, goal=goal, cost_of=cost_of)
+        self._history = History(
+            encoder=self._encoder, goal=goal, cost_of=cost_of, share_first=parts.share_first
+        )
         self._stopping = Stopping(self._history, parts, seed=seed)
         self._told = ToldStudy(
             space=space,
@@ -144,7 +148,8 @@ class TimeToTarget:
         trial = self._history.running[trial_id]
         trial.clock.append(train_s)
         trial.metric.append(metric)
-        return self._stopping.reason(trial, step=step)
+        trial.step = step
+        return self._stopping.reason(trial)
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Learns from a trial that ended."""
@@ -206,7 +211,7 @@ class TimeToTarget:
         if self._sampler != "gain":
             return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
         if number < parts.num_start or num_known < min(4, parts.num_start):
-            return self._evenly(rng, "start: spread evenly")
+            return self._start(rng)
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, "exploration: spread evenly")
         return self._by_gain(rng) or self._evenly(rng, "spread evenly: the model sees no chance")
@@ -223,6 +228,17 @@ class TimeToTarget:
             return None
         return cost.train_s
 
+    def _start(self, rng: np.random.Generator) -> Choice | None:
+        """Returns the cheapest of the next evenly spread configurations whose costs are known."""
+        number, size = self._history.num_proposed, self._parts.start_pool
+        pool = self._encoder.params(self._quasi[number * size : (number + 1) * size])
+        costs = [self._allowed(params) for params in pool]
+        known = [(cost, i) for i, cost in enumerate(costs) if cost is not None and cost == cost]
+        if len(known) < 2:
+            return self._evenly(rng, "start: spread evenly")
+        cost_s, i = min(known)
+        return pool[i], f"start: spread evenly, {cost_s:.1f} s the cheapest of {len(known)}", None
+
     def _evenly(self, rng: np.random.Generator, reason: str) -> Choice | None:
         for units in self._even_units(rng):
             for params in self._encoder.params(units):
@@ -232,7 +248,9 @@ class TimeToTarget:
 
     def _even_units(self, rng: np.random.Generator) -> Iterator[FloatArray]:
         """Yields units (N, P), the next of the sequence first, then more and more at random."""
-        number = self._history.num_proposed
+        parts = self._parts
+        # Those before went into the start.
+        number = self._history.num_proposed + parts.num_start * (parts.start_pool - 1)
         if number < NUM_QUASI:
             yield self._quasi[number : number + 1]
         for size in (8, 64, 1024):
@@ -267,8 +285,11 @@ class TimeToTarget:
             rng=rng,
             settings=parts.gain,
         )
-        if picked is None or picked.expected.chance < parts.no_chance:
+        if picked is None or (picked.before or picked).expected.chance < parts.no_chance:
             return None
+        if picked.before is not None:
+            # Without an expectation: it is not stopped for its own small chance.
+            return picked.params, self._why_first(picked, picked.before), None
         reason = self._reason(picked.expected.chance, picked.cost_s)
         return picked.params, reason, picked.expected
 
@@ -279,8 +300,15 @@ class TimeToTarget:
         return Aim(
             best_s=best_s if math.isfinite(best_s) else 1.0,
             has_leader=leader is not None,
-            knows_length=self._history.knows_length,
+            at_end=self._history.by_share,
             fractions=self._history.fractions,
+        )
+
+    def _why_first(self, picked: Pick, dear: Pick) -> str:
+        use = "come nearer the target" if self.leader is None else "meet the target"
+        return (
+            f"probe: {picked.cost_s:.1f} s to see first, whether a run of {dear.cost_s:.1f} s is"
+            f" more than {dear.expected.chance:.0%} likely to {use}"
         )
 
     def _reason(self, chance: float, cost_s: float) -> str:

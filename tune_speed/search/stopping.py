@@ -31,10 +31,10 @@ class Stopping:
     def __init__(self, history: History, parts: Parts, *, seed: int) -> None:
         self._history, self._parts, self._seed = history, parts, seed
 
-    def reason(self, trial: Trial, *, step: int) -> str | None:
+    def reason(self, trial: Trial) -> str | None:
         """Returns why to stop a trial at its last report, or None."""
         train_s = trial.clock[-1]
-        end_s = self._end_s(trial, train_s, step)
+        end_s = self._end_s(trial)
         too_late = self._past_leader(train_s, end_s, trial.cost_s)
         if too_late is not None or not math.isfinite(trial.metric[-1]):
             return too_late
@@ -43,11 +43,9 @@ class Stopping:
         reason = self._below_rung(trial, end_s) or self._sure_to_miss(trial, end_s)
         return None if reason is None or self._is_audited(trial) else reason
 
-    def _end_s(self, trial: Trial, train_s: float, step: int) -> float:
+    def _end_s(self, trial: Trial) -> float:
         """Returns the end of the trial's axis [s]: of its schedule, or the time to beat."""
-        if self._history.knows_length:
-            return trial.projected_s(train_s, step)
-        return self._history.to_beat_s()
+        return trial.projected_s() if self._history.by_share else self._history.to_beat_s()
 
     def _past_leader(self, train_s: float, end_s: float, cost_s: float) -> str | None:
         leader = self._history.leader
@@ -76,7 +74,7 @@ class Stopping:
         num, ahead = self._history.table().standing(
             at=place,
             mine=self._distances(trial, place * end_s),
-            running=self._running_at(trial, place * end_s),
+            running=self._others_at(trial, place),
         )
         if num < self._parts.rung_runs or ahead < self._parts.rung_keeps * (num + 1):
             return None
@@ -90,10 +88,15 @@ class Stopping:
         places = self._parts.rung_factor ** np.arange(-NUM_RUNGS, 0.0)
         return int((trial.clock[-1] >= places * end_s).sum())
 
-    def _running_at(self, trial: Trial, train_s: float) -> Sequence[tuple[float, float]]:
-        others = (other for other in self._history.running.values() if other is not trial)
-        there = [t for t in others if t.clock and t.clock[-1] >= train_s]
-        return [self._distances(other, train_s) for other in there]
+    def _others_at(self, trial: Trial, place: float) -> Sequence[tuple[float, float]]:
+        """Returns the distances of the other running trials that have come to a place."""
+        others = [t for t in self._history.running.values() if t is not trial and t.clock]
+        marks_s = [place * self._end_s(other) for other in others]
+        return [
+            self._distances(other, mark_s)
+            for other, mark_s in zip(others, marks_s, strict=True)
+            if other.clock[-1] >= mark_s
+        ]
 
     def _distances(self, trial: Trial, train_s: float) -> tuple[float, float]:
         """Returns a running trial's distance at a clock reading, and at half of it."""

@@ -73,6 +73,9 @@ class _Setting(NamedTuple):
     decay_error: float
     """log10 of the weight decay over the best one."""
     pct_start: float
+    """Share of the schedule at which the learning rate peaks."""
+    pct_error: float
+    """That less the best one."""
     final_error: float
     """log10 of `final_div_factor` over the best one."""
     epochs: float
@@ -143,7 +146,8 @@ class Synthetic:
 
     def _best_setting(self, batch_size: int) -> _Setting:
         epoch_s, fits = self._epoch_s(batch_size), self._fits(batch_size)
-        return _Setting(0.0, 0.0, 0.0, 0.0, MAX_EPOCHS, epoch_s, fits)
+        pct_start = self._best_pct_start
+        return _Setting(0.0, 0.0, pct_start, 0.0, 0.0, MAX_EPOCHS, epoch_s, fits)
 
     def _shortest_s(self, best: _Setting) -> float:
         """Returns the time to target of a setting at its best length, without noise."""
@@ -176,17 +180,23 @@ class Synthetic:
         """Shifts of the best point: rate, decay, pct_start, final_div_factor, batch of a device."""
         return np.random.default_rng(self.seed).uniform(-1.0, 1.0, size=5)
 
+    @property
+    def _best_pct_start(self) -> float:
+        return 0.3 + 0.1 * float(self._optimum[2])
+
     def _setting(self, params: Mapping[str, Any]) -> _Setting:
         shift = self._optimum
         name = params["optimizer"]
         batch = params["batch_size"] * params["accumulation_steps"]
         best_lr = 0.3 if name == "sgd" else 2e-3
         best_lr *= (batch / 256) ** (0.8 if name == "sgd" else 0.5) * 2 ** shift[0]
+        pct_start = params["lr_schedule.one_cycle.pct_start"]
         best_decay = (5e-4 if name == "sgd" else 2e-2) * 10 ** (0.5 * shift[1])
         return _Setting(
             rate_error=math.log2(params[f"optimizer.{name}.lr"] / best_lr),
             decay_error=math.log10(params[f"optimizer.{name}.weight_decay"] / best_decay),
-            pct_start=params["lr_schedule.one_cycle.pct_start"] - (0.3 + 0.1 * shift[2]),
+            pct_start=pct_start,
+            pct_error=pct_start - self._best_pct_start,
             final_error=math.log10(params["lr_schedule.one_cycle.final_div_factor"])
             - (2.0 + shift[3]),
             epochs=float(params.get("epochs", MAX_EPOCHS)),
@@ -207,10 +217,10 @@ class Synthetic:
         done = s.epochs * progress
         length = 0.62 * (np.maximum(done, 1e-3) + 1.0) ** -0.8
         rate = 0.012 * s.rate_error**2 / (1 + 0.25 * abs(s.rate_error))
-        rest = 0.012 * s.decay_error**2 + 0.15 * s.pct_start**2 + 0.004 * s.final_error**2
+        rest = 0.012 * s.decay_error**2 + 0.15 * s.pct_error**2 + 0.004 * s.final_error**2
         error = length + rate + rest
         if self.mode == "fixed_length":
-            error = error + 0.35 * _heat(progress, s.pct_start + 0.3) * (1 + 0.1 * s.rate_error)
+            error = error + 0.35 * _heat(progress, s.pct_start) * (1 + 0.1 * s.rate_error)
         return ACCURACY - np.minimum(error, ACCURACY - 0.1)
 
 
