@@ -36,13 +36,13 @@ from tune_speed.plots import plot_comparison
 from tune_speed.records import Status
 from tune_speed.search.comparison import Factory, Search, Terms
 from tune_speed.search.curve import crossing
-from tune_speed.search.parameter import Parameter
+from tune_speed.search.encoding import Encoder
+from tune_speed.search.gain import GainSettings
 from tune_speed.search.parts import Parts
 from tune_speed.search.policies import POLICY_NAMES, make_policy
 from tune_speed.search.policy import TimeToTarget
 from tune_speed.search.samplers import hush_optuna
 from tune_speed.search.simulate import Benchmark
-from tune_speed.search.space import Params, SearchSpace
 from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal
 from tune_speed.simulation_report import comparison_markdown
 
@@ -69,6 +69,9 @@ ABLATIONS: dict[str, Factory] = {
     "without forecast": partial(ours_but, forecast=False),
     "without rungs": partial(ours_but, rungs=False),
     "without memory": partial(ours_but, memory=False),
+    "without probes": partial(ours_but, gain=GainSettings(probe=0.0)),
+    "start at any cost": partial(ours_but, start_pool=1),
+    "equal times from the start": partial(ours_but, share_first=False),
     "without exploration": partial(ours_but, explore_every=0),
     "sampler tpe": partial(ours_but, sampler="tpe"),
     "sampler qmc": partial(ours_but, sampler="qmc"),
@@ -222,27 +225,10 @@ def our_policy(benchmark: Benchmark) -> Policy:
 
 def finished_trials(benchmark: Benchmark, number: int) -> Iterator[tuple[Proposal, Outcome]]:
     """Yields trials of configurations at random."""
-    generator = np.random.default_rng(1)
+    generator, encoder = np.random.default_rng(1), Encoder(benchmark.space)
     for index in range(number):
-        params = drawn(benchmark.space, generator)
+        params = encoder.params(generator.random((1, len(encoder.parameters))))[0]
         yield Proposal(f"t{index:04d}", params, "at random"), outcome(benchmark, params)
-
-
-def drawn(space: SearchSpace, generator: np.random.Generator) -> Params:
-    params: Params = {}
-    for parameter in space.parameters:
-        if parameter.is_active(params):
-            params[parameter.name] = value_at(parameter, float(generator.random()))
-    return params
-
-
-def value_at(parameter: Parameter, position: float) -> Any:
-    """Returns the value at `position` in [0, 1) of a parameter's choices or range."""
-    if parameter.choices:
-        return parameter.choices[int(position * len(parameter.choices))]
-    low, high = parameter.ends()[0], parameter.ends()[-1]
-    assert isinstance(low, float) and isinstance(high, float)
-    return low * (high / low) ** position if parameter.log else low + (high - low) * position
 
 
 def outcome(benchmark: Benchmark, params: Params) -> Outcome:

@@ -131,7 +131,7 @@ def test_fitting_finds_the_coordinate_that_matters(seed: int) -> None:
     rng = np.random.default_rng(seed)
     points = rng.random((40, 6))
     values = np.cos(6 * points[:, 4]) + 0.02 * rng.normal(size=40)
-    scales = fit_scales(points, values, np.zeros(40), start=None)
+    scales = fit_scales(points, values, np.zeros(40))
     assert np.argmin(scales.log_lengths) == 4
     assert np.partition(scales.log_lengths, 1)[1] - scales.log_lengths[4] > np.log(3)
 
@@ -155,7 +155,7 @@ def test_fitted_scales_have_a_larger_density_than_where_they_began(seed: int) ->
 
 def test_equal_values_are_predicted_as_they_are() -> None:
     points = np.random.default_rng(0).random((5, 2))
-    scales = fit_scales(points, np.full(5, 0.3), np.zeros(5), start=None)
+    scales = fit_scales(points, np.full(5, 0.3), np.zeros(5))
     mean, sd = GaussianProcess(points, np.full(5, 0.3), np.zeros(5), scales).predict(points)
     np.testing.assert_allclose(mean, 0.3)
     assert np.isfinite(sd).all()
@@ -163,6 +163,6 @@ def test_equal_values_are_predicted_as_they_are() -> None:
 
 def test_units_of_the_values_do_not_matter() -> None:
     points, values, variances = observations(0)
-    scales = fit_scales(points, values, variances, start=None)
-    scaled = fit_scales(points, 100 * values - 7, 100**2 * variances, start=None)
+    scales = fit_scales(points, values, variances)
+    scaled = fit_scales(points, 100 * values - 7, 100**2 * variances)
     np.testing.assert_allclose(scaled.log_lengths, scales.log_lengths, atol=1e-3)

@@ -349,7 +349,6 @@ def test_finite_space_is_tried_whole_and_without_repeats(sampler: str) -> None:
         curve = Curve(np.array([1.0]), np.array([0.5]))
         policy.finish(proposal.trial_id, Outcome(Status.MISSED, 1.0, curve))
     assert sorted(seen) == [(a, b) for a in (1, 2) for b in (0, 1, 2)]
-    assert policy.is_exhausted
 
 
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
@@ -360,8 +359,15 @@ def test_space_without_parameters_has_one_trial(mode: str) -> None:
     assert policy.ask() is None
 
 
-def test_unknown_costs_screen_nothing() -> None:
-    policy = make_policy(cost_of=lambda params: None)
+@pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
+@pytest.mark.parametrize("limit_s", [100.0, math.inf])
+def test_unknown_costs_screen_nothing(mode: str, limit_s: float) -> None:
+    policy = make_policy(cost_of=lambda params: None, goal=Goal(TARGET, mode, limit_s))
+    for _ in range(16):
+        stopped = ask(policy)
+        policy.report(stopped.trial_id, train_s=0.1, step=1, metric=0.3)
+        curve = Curve(np.array([0.1]), np.array([0.3]))
+        policy.finish(stopped.trial_id, Outcome(Status.CAPPED, 0.1, curve))
     reach(policy, train_s=0.5)
     run(policy, 20)
 

@@ -40,7 +40,7 @@ class Recorded:
 class Script:
     """A policy that proposes 0, 1, 2, ... and writes down what it is asked and told."""
 
-    is_exhausted, leader = False, None
+    leader = None
 
     def __init__(self, num: int = 10**6, stop: Mapping[tuple[str, int], str] | None = None) -> None:
         self.log: list[tuple[Any, ...]] = []

@@ -42,11 +42,6 @@ class Plain:
         self._num_proposed = 0
         self.leader: Leader | None = None
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether nothing is left: never, as these propose the same again."""
-        return False
-
     def restore(
         self,
         *,

@@ -268,7 +268,7 @@ class _Scorer:
         values, variances = evidence.distances[rows], evidence.variances[rows]
         self.threshold = min(0.0, float(values[:, 0].max()) + self._settings.margin)
         few = _some(np.arange(len(rows)), values[:, 0], self._settings.fit_points, rng)
-        scales = fit_scales(points[few], values[few, 0], variances[few], start=None)
+        scales = fit_scales(points[few], values[few, 0], variances[few])
         model = GaussianProcess(points, values, variances, scales)
         if not len(running[0]):
             return model
@@ -289,9 +289,7 @@ class _Scorer:
         values = np.where(evidence.fits[rows], 1.0, -1.0)
         none = np.zeros(len(rows))
         if evidence.fits[rows].any() and not evidence.fits[rows].all():
-            return GaussianProcess(
-                points, values, none, fit_scales(points, values, none, start=None)
-            )
+            return GaussianProcess(points, values, none, fit_scales(points, values, none))
         scales = Scales(0.0, math.log(0.1), np.full(points.shape[1], math.log(0.6)))
         return GaussianProcess(points, values, none, scales)
 

@@ -108,7 +108,7 @@ def fit_scales(
     values: FloatArray,
     variances: FloatArray,
     *,
-    start: Scales | None,
+    start: Scales | None = None,
     prior: Prior = PRIOR,
     max_iterations: int = 15,
 ) -> Scales:

@@ -197,11 +197,16 @@ class History:
         curve = _finite(trial.outcome.curve)
         return make_row(
             places,
-            curve.train_s / (trial.planned_s() if end_s is None else end_s),
+            curve.train_s / (self._schedule_s(trial) if end_s is None else end_s),
             distance(curve.metric, self.goal.target),
             start=self.start_y,
             is_whole=trial.outcome.status in WHOLE,
         )
+
+    def _schedule_s(self, trial: Trial) -> float:
+        """Returns the end of a finished trial's schedule [s], or what comes nearest to it."""
+        planned_s = trial.planned_s()
+        return planned_s if math.isfinite(planned_s) else self.longest_s()
 
     def heading(self, trial: Trial) -> float:
         """Returns the distance that a stopped trial's curve is forecast to end at."""

@@ -100,17 +100,11 @@ class TimeToTarget:
         self._points = [dict(point) for point in points] + _best_of(earlier)
         self._quasi = _quasi_units(len(space.parameters), seed)
         self._again: list[Proposal] = []
-        self._exhausted = False
 
     @property
     def leader(self) -> Leader | None:
         """Shortest time to target so far."""
         return self._history.leader
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether `ask` has found no untried configuration that could win."""
-        return self._exhausted and not self._again
 
     def restore(
         self,
@@ -137,7 +131,6 @@ class TimeToTarget:
         else:
             new = self._new_proposal()
             if new is None:
-                self._exhausted = True
                 return None
             proposal = new
         self._history.begin(proposal)

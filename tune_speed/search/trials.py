@@ -89,10 +89,6 @@ class Policy(Protocol):
     def leader(self) -> Leader | None:
         """Shortest time to target so far."""
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether `ask` has found nothing left to try."""
-
     def restore(
         self,
         *,

@@ -48,11 +48,6 @@ class Vanilla:
     def _suggest(self, trial: Any) -> None:
         self._space.suggest(trial)
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether nothing is left: never, as it proposes the same again."""
-        return False
-
     def restore(
         self,
         *,
