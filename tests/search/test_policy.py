@@ -223,6 +223,20 @@ def test_start_takes_the_cheapest_of_each_three() -> None:
         assert "the cheapest of 3" in proposal.reason
 
 
+def test_start_ends_early_where_it_took_as_long_as_the_longest_run() -> None:
+    def num_starts(train_s: float) -> int:
+        policy = make_policy(cost_of=lambda params: Cost(100.0))
+        for _ in range(20):
+            curve = Curve(np.array([train_s]), np.array([0.5]))
+            policy.finish(ask(policy).trial_id, Outcome(Status.MISSED, train_s, curve))
+        reasons = [trial.proposal.reason for trial in policy._history.finished]
+        return sum(reason.startswith("start") for reason in reasons)
+
+    assert num_starts(train_s=1.0) == 12
+    assert num_starts(train_s=16.0) == 7
+    assert num_starts(train_s=80.0) == 4
+
+
 def test_start_without_known_costs_is_spread_evenly() -> None:
     policy = make_policy(cost_of=lambda params: None)
     assert {ask(policy).reason for _ in range(12)} == {"start: spread evenly"}

@@ -173,6 +173,11 @@ class History:
         longest_s = min(longest_s, self.goal.max_train_s)
         return longest_s if math.isfinite(longest_s) else math.nan
 
+    def spent_s(self) -> float:
+        """Returns what the study's finished trials took, on their training clocks [s]."""
+        own = [trial for trial in self._finished.values() if trial.number >= 0]
+        return sum(t.outcome.curve.end_s for t in own if t.outcome is not None)
+
     def to_beat_s(self) -> float:
         """Returns the leader's time; before there is one, the longest run's [s]."""
         return self.leader.time_to_target_s if self.leader is not None else self.longest_s()

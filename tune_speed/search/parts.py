@@ -26,6 +26,8 @@ class Parts:
     target, and by their clock from then on."""
     num_start: int = 12
     """Proposals that are spread evenly, before the model is asked."""
+    start_runs: float = 1.0
+    """The start ends earlier once it took as long as so many of the longest runs."""
     start_pool: int = 3
     """Each of those is the cheapest of so many."""
     explore_every: int = 10

@@ -200,10 +200,9 @@ class TimeToTarget:
             point = self._filled(self._points[number])
             if not self._history.was_tried(point):
                 return point, "a point to evaluate", None
-        num_known = len(self._history.finished)
         if self._sampler != "gain":
             return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
-        if number < parts.num_start or num_known < min(4, parts.num_start):
+        if self._is_starting(number):
             return self._start(rng)
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, "exploration: spread evenly")
@@ -220,6 +219,13 @@ class TimeToTarget:
         if is_screened and leader is not None and cost.train_s >= leader.time_to_target_s:
             return None
         return cost.train_s
+
+    def _is_starting(self, number: int) -> bool:
+        parts, history = self._parts, self._history
+        if len(history.finished) < min(4, parts.num_start):
+            return True
+        is_costly = history.spent_s() >= parts.start_runs * history.longest_s()
+        return number < parts.num_start and not is_costly
 
     def _start(self, rng: np.random.Generator) -> Choice | None:
         """Returns the cheapest of the next evenly spread configurations whose costs are known."""
