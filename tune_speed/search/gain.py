@@ -212,11 +212,15 @@ class _Scorer:
         # What counts is the run's own metric, its luck included.
         sd = np.hypot(sd, self._settings.luck * self._model.noise_sd)
         chances = ndtr((mean - self.threshold) / sd[:, None])
-        gain = self._gain(chances, costs)
-        if self._memory is not None:
-            room, room_sd = self._memory.predict(points)
-            gain = gain * ndtr(room / np.sqrt(room_sd**2 + 0.05))
-        return gain, mean[:, 0], sd
+        return self._gain(chances, costs) * self._fits(points), mean[:, 0], sd
+
+    def _fits(self, points: FloatArray) -> FloatArray:
+        """Returns the chances (M,) that there is enough memory."""
+        if self._memory is None:
+            return np.ones(len(points))
+        room, room_sd = self._memory.predict(points)
+        fits: FloatArray = ndtr(room / np.sqrt(room_sd**2 + 0.05))
+        return fits
 
     def expected(self, units: FloatArray, cost_s: float) -> Expected:
         """Returns what is expected of one candidate."""
@@ -229,7 +233,9 @@ class _Scorer:
         mean, sd = self._model.predict(there)
         luck_sd = self._settings.luck * self._model.noise_sd
         run = Unsure(float(mean[0, 0]), float(sd[0]), luck_sd, self.threshold)
-        return expected_rise(run, self._model.correlations(self._points(units, costs), there))
+        points = self._points(units, costs)
+        # What does not fit tells nothing.
+        return expected_rise(run, self._model.correlations(points, there)) * self._fits(points)
 
     def _gain(self, chances: FloatArray, costs: FloatArray) -> FloatArray:
         aim, settings = self._aim, self._settings
