@@ -21,7 +21,7 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -231,7 +231,7 @@ def finished_trials(benchmark: Benchmark, number: int) -> Iterator[tuple[Proposa
         yield Proposal(f"t{index:04d}", params, "at random"), outcome(benchmark, params)
 
 
-def outcome(benchmark: Benchmark, params: Params) -> Outcome:
+def outcome(benchmark: Benchmark, params: Mapping[str, Any]) -> Outcome:
     """Returns how a trial ends that nobody stops."""
     curve = benchmark.curve(params)
     if not len(curve.train_s):

@@ -162,6 +162,28 @@ def test_estimate_ends_when_the_key_was_seen() -> None:
     assert seconds(costs, clip_norm=1.0) == pytest.approx(8.0)
 
 
+def test_guess_of_an_unknown_key_is_no_less_than_its_bound_and_nearer_the_truth() -> None:
+    costs = make_costs()
+    for batch_size, pad in ((10, 0), (20, 0), (100, 0), (20, 2)):
+        slower = 1.3 if pad else 1.0
+        params = {**PARAMS, "batch_size": batch_size, "augmentation.pad": pad}
+        costs.learn(params, step_s=0.001 * batch_size * slower)
+    new = {**PARAMS, "batch_size": 100, "augmentation.pad": 2}
+    cost, true_s = costs(new), 2 * 10 * 0.13
+    assert cost is not None and cost.guess_s is not None
+    assert cost.train_s < true_s
+    assert cost.likely_s == cost.guess_s == pytest.approx(true_s, rel=0.15)
+
+
+def test_known_key_needs_no_guess() -> None:
+    costs = make_costs()
+    costs.learn(PARAMS, step_s=0.01)
+    cost = costs(PARAMS)
+    assert cost is not None
+    assert cost.guess_s is None
+    assert cost.likely_s == cost.train_s
+
+
 def test_question_takes_microseconds() -> None:
     space, chooser = load_study("cifar10_resnet20", check_data=False).space, random.Random(0)
     costs = CostModel(space, num_train=45_000)

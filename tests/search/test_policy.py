@@ -373,6 +373,30 @@ def test_space_without_parameters_has_one_trial(mode: str) -> None:
     assert policy.ask() is None
 
 
+def test_bound_screens_and_guess_ranks() -> None:
+    """Screening by a guess could lose a winner; ranking by a bound would favour the unknown."""
+
+    def bound_and_guess(params: Any) -> Cost:
+        return Cost(8.0, guess_s=20.0 if params["optimizer"] == "sgd" else 8.0)
+
+    policy = make_policy(cost_of=bound_and_guess)
+    reach(policy, train_s=11.0)
+    assert policy._allowed({"optimizer": "sgd"}) == 20.0
+    assert policy._allowed({"optimizer": "adamw"}) == 8.0
+    starts = [ask(policy) for _ in range(11)]
+    assert sum(proposal.params["optimizer"] == "adamw" for proposal in starts) >= 8
+
+
+def test_model_takes_what_a_finished_run_took_instead_of_what_was_guessed() -> None:
+    policy = make_policy(cost_of=lambda params: Cost(5.0, guess_s=7.0))
+    first, second = ask(policy), ask(policy)
+    policy.finish(first.trial_id, Outcome(Status.OOM, 0.0))
+    curve = Curve(np.array([4.0]), np.array([0.5]))
+    policy.finish(second.trial_id, Outcome(Status.CAPPED, 4.0, curve, planned_s=9.0))
+    evidence = policy._history.evidence(graded=True, memory=True)
+    assert evidence.costs.tolist() == [7.0, 9.0]
+
+
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
 @pytest.mark.parametrize("limit_s", [100.0, math.inf])
 def test_unknown_costs_screen_nothing(mode: str, limit_s: float) -> None:

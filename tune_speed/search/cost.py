@@ -17,8 +17,10 @@ changes a step's speed, the *throughput key*, and is seen when the first trial w
 Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
 All that is not searched is the same in every trial, so a key is made of searched values alone.
 
-Every estimate errs towards letting a trial run: contention and a first run's warming-up only slow a
+Every bound errs towards letting a trial run: contention and a first run's warming-up only slow a
 step, so the shortest step time that was seen holds; of a key that never ran it is a lower bound.
+What such a key is most likely to take stands beside it (see `step_time`): by the bound alone, what
+never ran would always look cheaper than what did.
 """
 
 from collections.abc import Callable, Mapping
@@ -26,6 +28,7 @@ from typing import Any
 
 from tune_speed.records import TrialRecord
 from tune_speed.search.space import SearchSpace
+from tune_speed.search.step_time import Key, StepTimes
 from tune_speed.search.trials import Cost
 
 WHOLE = ("model", "augmentation", "loader")
@@ -44,9 +47,6 @@ OWN = (
 CLIP = "clip_norm"
 OPTIMISM = 0.5
 """Of a step time that is carried over from another key: two kinds of step rarely differ by more."""
-
-Key = tuple[Any, ...]
-"""Values of the searched parameters that change a step's speed, in the space's order."""
 
 
 class CostModel:
@@ -69,18 +69,23 @@ class CostModel:
         self._effective_batch_size = _reader(space, "effective_batch_size", None)
         self._seen: dict[Key, tuple[float, int]] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
-        self._carried: dict[Key, float] = {}
-        """Step times [s] that were carried over; void when a trial finishes."""
+        self._carried: dict[Key, tuple[float, float]] = {}
+        """Least and most likely step time [s] of keys that never ran; void when a trial finishes.
+        """
+        self._step_times: StepTimes | None = None
+        """Void when a trial finishes, too."""
 
     def __call__(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the cost of going to the end; None where no trial with that model ran yet."""
-        key = self._key(params)
+        key, num_steps = self._key(params), self.steps(params)
         seen = self._seen.get(key)
-        step_s = seen[0] if seen is not None else self._carried_over(key, params)
-        if step_s is None:
+        if seen is not None:
+            return Cost(num_steps * seen[0], num_steps)
+        carried = self._carried_over(key, params)
+        if carried is None:
             return None
-        num_steps = self.steps(params)
-        return Cost(num_steps * step_s, num_steps)
+        least_s, likely_s = carried
+        return Cost(num_steps * least_s, num_steps, num_steps * likely_s)
 
     def steps(self, params: Mapping[str, Any]) -> int:
         """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
@@ -106,13 +111,14 @@ class CostModel:
         shortest_s = self._seen.get(key, (step_s, samples))[0]
         self._seen[key] = (min(step_s, shortest_s), samples)
         self._carried.clear()
+        self._step_times = None
 
     def _key(self, params: Mapping[str, Any]) -> Key:
         get = params.get
         return tuple([get(name) is not None if name == CLIP else get(name) for name in self._names])
 
-    def _carried_over(self, key: Key, params: Mapping[str, Any]) -> float | None:
-        """Returns a lower bound of the step time [s] of a key that never ran, or None."""
+    def _carried_over(self, key: Key, params: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Returns least and most likely step time [s] of a key that never ran, or None."""
         if key not in self._carried:
             samples = self.samples_per_step(params)
             nearest = self._nearest(key, samples)
@@ -121,8 +127,14 @@ class CostModel:
             step_s, their_samples = nearest
             # Fewer samples cost at best as much less. More of them may cost nothing more, as long
             # as a step is bound by the launch of its kernels.
-            self._carried[key] = OPTIMISM * step_s * min(1.0, samples / their_samples)
+            least_s = OPTIMISM * step_s * min(1.0, samples / their_samples)
+            self._carried[key] = least_s, max(least_s, self._likely_step_s(key, samples))
         return self._carried[key]
+
+    def _likely_step_s(self, key: Key, samples: int) -> float:
+        if self._step_times is None:
+            self._step_times = StepTimes(self._seen)
+        return self._step_times(key, samples)
 
     def _nearest(self, key: Key, samples: int) -> tuple[float, int] | None:
         """Returns what is known of the key with the same model and the fewest other values.

@@ -56,8 +56,17 @@ class Trial:
 
     @property
     def cost_s(self) -> float:
-        """Seconds to its end, known before; NaN if not."""
+        """Seconds to its end as far as they are known for sure; NaN if not."""
         return self.cost.train_s if self.cost is not None else math.nan
+
+    @property
+    def likely_s(self) -> float:
+        """Seconds to its end: what it took, or would have, or is most likely to; NaN if unknown."""
+        return self.planned_s() if self.outcome is not None else self._guess_s
+
+    @property
+    def _guess_s(self) -> float:
+        return self.cost.likely_s if self.cost is not None else math.nan
 
     def projected_s(self) -> float:
         """Returns where its clock is going to end [s]; NaN if not known."""
@@ -70,7 +79,7 @@ class Trial:
         assert self.outcome is not None
         if self.outcome.status in WHOLE:
             return self.outcome.curve.end_s
-        return self.outcome.planned_s or self.cost_s
+        return self.outcome.planned_s or self._guess_s
 
 
 WHOLE = (Status.REACHED, Status.MISSED)
@@ -168,7 +177,7 @@ class History:
     def longest_s(self) -> float:
         """Returns the longest run's cost so far [s], at most the time limit; NaN if unknown."""
         every = [*self._finished.values(), *self.running.values()]
-        costs = [trial.cost_s for trial in every if trial.cost is not None]
+        costs = [trial.cost.likely_s for trial in every if trial.cost is not None]
         longest_s = max(costs, default=self.goal.max_train_s)
         longest_s = min(longest_s, self.goal.max_train_s)
         return longest_s if math.isfinite(longest_s) else math.nan
@@ -235,7 +244,7 @@ class History:
             units=np.array([t.units for t in trials]).reshape(
                 len(trials), len(self.encoder.parameters)
             ),
-            costs=np.array([t.cost_s for t in trials]),
+            costs=np.array([t.likely_s for t in trials]),
             distances=distances,
             variances=variances,
             ranks=np.array(ranks),

@@ -209,7 +209,7 @@ class TimeToTarget:
         return self._by_gain(rng) or self._evenly(rng, "spread evenly: the model sees no chance")
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
-        """Returns the cost [s] (NaN: unknown) of a configuration, None if it is not worth a run."""
+        """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
         if self._history.was_tried(params):
             return None
         cost, leader = self._cost_of(params), self.leader
@@ -218,7 +218,7 @@ class TimeToTarget:
         is_screened = self._parts.cost and self._history.knows_length and leader is not None
         if is_screened and leader is not None and cost.train_s >= leader.time_to_target_s:
             return None
-        return cost.train_s
+        return cost.likely_s
 
     def _is_starting(self, number: int) -> bool:
         parts, history = self._parts, self._history
@@ -277,7 +277,7 @@ class TimeToTarget:
             evidence,
             running=(
                 np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1]),
-                np.array([t.cost_s for t in running]),
+                np.array([t.likely_s for t in running]),
             ),
             aim=self._aim(),
             allowed=self._allowed,

@@ -22,9 +22,16 @@ class Cost(NamedTuple):
     """What a trial is going to take, as far as it is known before it starts."""
 
     train_s: float
-    """Seconds on the training clock to its end."""
+    """Seconds on the training clock to its end; at least, where that is not known for sure."""
     num_steps: int | None = None
     """Optimizer steps to its end; None where only the time is known."""
+    guess_s: float | None = None
+    """What is most likely [s] where `train_s` is but a lower bound; else None."""
+
+    @property
+    def likely_s(self) -> float:
+        """Seconds that it is most likely to take."""
+        return self.train_s if self.guess_s is None else self.guess_s
 
 
 CostOf = Callable[[Mapping[str, Any]], Cost | None]
