@@ -30,13 +30,13 @@ def test_ledger_reads_back_what_was_written(tmp_path: Path) -> None:
     with Ledger(tmp_path) as ledger:
         ledger.begin({"study": "a"})
         ledger.proposed(proposal(0), seed=5)
-        ledger.proposed(proposal(1), seed=6, cost=Cost(2.5, 10))
+        ledger.proposed(proposal(1), seed=6, cost=Cost(2.5, 10, 4.0))
         ledger.finished(make_record("t0000"))
     with Ledger(tmp_path) as ledger:
         assert ledger.header == {"study": "a"}
         assert ledger.records == {"t0000": make_record("t0000")}
         assert ledger.unfinished == (proposal(1),)
-        assert ledger.costs == {"t0000": None, "t0001": Cost(2.5, 10)}
+        assert ledger.costs == {"t0000": None, "t0001": Cost(2.5, 10, 4.0)}
 
 
 def test_ledger_of_a_version_without_reasons_is_read(tmp_path: Path) -> None:
