@@ -30,6 +30,7 @@ from tune_speed.search.curve_table import Expected, distance
 from tune_speed.search.encoding import Encoder
 from tune_speed.search.gain import Aim, Pick, pick
 from tune_speed.search.history import WHOLE, History, Trial
+from tune_speed.search.one_thread import one_thread
 from tune_speed.search.parts import Parts
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.stopping import Stopping
@@ -266,6 +267,7 @@ class TimeToTarget:
         # A number comes back from its unit with rounding; what was given is tried as given.
         return {**filled, **{name: point[name] for name in filled if name in point}}
 
+    @one_thread()
     def _by_gain(self, rng: np.random.Generator) -> Choice | None:
         parts, history = self._parts, self._history
         evidence = history.evidence(graded=parts.graded, memory=parts.memory)
