@@ -17,7 +17,8 @@ def session_cache(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _own_folders(tmp_path: Path, session_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keeps tests from the user's own caches, studies and MLflow store."""
+    """Keeps tests from the user's own caches, studies, trials and MLflow store."""
     monkeypatch.setenv("TUNE_SPEED_CACHE", str(session_cache))
     monkeypatch.setenv("TUNE_SPEED_STUDIES", str(tmp_path / "studies"))
+    monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path / "turnstile"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)

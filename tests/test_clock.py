@@ -1,8 +1,12 @@
 """The clock on a made-up time, so that every second is accounted for by hand."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import pytest
 
-from tune_speed.clock import Clock
+from tune_speed.clock import SPANS, Clock
+from tune_speed.turnstile import Turnstile
 
 
 class FakeTime:
@@ -86,3 +90,73 @@ def test_spans_do_not_nest(clock: Clock) -> None:
     clock.start("train_s")
     with pytest.raises(AssertionError, match="eval_s started while train_s runs"):
         clock.start("eval_s")
+
+
+class FakeTurnstile(Turnstile):
+    """Somebody measures before every step, for a second."""
+
+    def __init__(self, time: FakeTime) -> None:
+        super().__init__(None, why_not="made up")
+        self.time, self.roles = time, list[str]()
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        self.roles.append("training")
+        yield
+        self.roles.append("left")
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        self.roles.append("busy")
+        yield
+        self.roles.append("left")
+
+    def must_wait(self) -> bool:
+        return True
+
+    def wait(self) -> float:
+        self.time.seconds += 1.0
+        self.waited_s += 1.0
+        return 1.0
+
+
+def test_waiting_for_others_is_not_training_time(time: FakeTime) -> None:
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=FakeTurnstile(time))
+    with clock.span("train_s"):
+        for _ in range(3):
+            clock.let_others_measure()
+            time.seconds += 2.0
+    clocks = clock.clocks()
+    assert (clocks.train_s, clocks.waiting_s, clocks.wall_s) == (6.0, 3.0, 9.0)
+
+
+def test_the_device_is_synchronised_before_others_measure(time: FakeTime) -> None:
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=FakeTurnstile(time))
+    with clock.span("train_s"):
+        time.seconds += 2.0
+        clock.let_others_measure()
+    assert time.synchronized_at == [100.0, 102.0, 103.0]
+
+
+def test_setup_is_busy_training_and_evaluation_train_and_measuring_has_no_role(
+    time: FakeTime,
+) -> None:
+    turnstile = FakeTurnstile(time)
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=turnstile)
+    for span in SPANS:
+        with clock.span(span):
+            turnstile.roles.append(span)
+    assert turnstile.roles == [
+        *("busy", "setup_s", "left", "busy", "compile_s", "left"),
+        *("training", "train_s", "left", "training", "eval_s", "left", "measuring_s"),
+    ]
+
+
+def test_an_error_gives_the_role_back_and_keeps_the_seconds(time: FakeTime) -> None:
+    turnstile = FakeTurnstile(time)
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=turnstile)
+    clock.start("train_s")
+    time.seconds += 2.0
+    clock.release()
+    assert turnstile.roles == ["training", "left"]
+    assert clock.clocks().train_s == 2.0

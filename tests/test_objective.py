@@ -5,6 +5,7 @@ import json
 import subprocess
 import sys
 import weakref
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from tune_speed.errors import ConfigError, DataError
 from tune_speed.models import MODELS
 from tune_speed.objective import finish, run_trial
 from tune_speed.recipe import Recipe
-from tune_speed.records import Status, TrialRecord
+from tune_speed.records import RunResult, Status, StepTime, Timing, TrialRecord
 from tune_speed.trial import Allotment, TrialSpec
 from tune_speed.workload import Workload
 
@@ -87,6 +88,91 @@ def test_recipe_on_record_gives_the_same_run_again() -> None:
     repeated = finish(run_trial(again), on_report=lambda record: None)
     curves = [[(e.loss, e.train_loss) for e in r.runs[0].evaluations] for r in (record, repeated)]
     assert curves[0] == curves[1]
+
+
+# --- On a shared device
+
+
+def run_shared(*, step_times: tuple[StepTime, ...] = (), **fields: Any) -> RunResult:
+    """Runs a trial that may have one co-tenant."""
+    spec = make_spec(**fields)
+    shared = spec.allotment.model_copy(update={"max_cotenants": 1})
+    spec = spec.model_copy(update={"allotment": shared, "step_times": step_times})
+    return finish(run_trial(spec), on_report=lambda record: None).runs[0]
+
+
+def test_training_clock_on_a_shared_device_is_steps_times_isolated_step_time() -> None:
+    result = run_shared(epochs=3.0)
+    (step_time,) = result.step_times
+    assert result.timing == Timing.ISOLATED
+    assert result.clocks.train_s == pytest.approx(3 * NUM_TRAIN / 16 * step_time.step_s)
+    assert [e.train_s for e in result.evaluations] == pytest.approx(
+        [e.samples / 16 * step_time.step_s for e in result.evaluations]
+    )
+    assert step_time.low_s <= step_time.step_s <= step_time.high_s
+    assert result.clocks.measuring_s > 0
+
+
+def test_what_passed_stands_beside_the_isolated_clock() -> None:
+    result = run_shared()
+    assert result.shared_train_s is not None and result.shared_train_s > 0
+    assert result.slowdown == pytest.approx(result.shared_train_s / result.clocks.train_s)
+
+
+def test_alone_on_the_device_the_clock_itself_counts_and_nothing_is_measured() -> None:
+    result = run().runs[0]
+    assert (result.timing, result.step_times, result.slowdown) == (Timing.EXCLUSIVE, (), None)
+    assert result.clocks.train_s == result.shared_train_s
+    assert result.clocks.measuring_s == 0
+
+
+def test_known_step_time_is_not_measured_again() -> None:
+    (measured,) = run_shared().step_times
+    known = measured.model_copy(update={"step_s": 0.5, "measured_in": "earlier/t0003"})
+    result = run_shared(step_times=(known,))
+    assert result.step_times == (known,)
+    assert result.clocks.train_s == pytest.approx(2 * NUM_TRAIN / 16 * 0.5)
+    assert result.clocks.measuring_s == 0
+
+
+def test_step_time_of_another_kind_of_step_is_of_no_use() -> None:
+    (measured,) = run_shared().step_times
+    (other,) = run_shared(step_times=(measured,), batch_size=8).step_times
+    assert other.key != measured.key
+    assert other.measured_in == "study/t0000"
+
+
+def test_measuring_leaves_no_trace_in_the_run() -> None:
+    model = {"norm": "batch", "dropout": 0.3}
+    alone, shared = run(model=model).runs[0], run_shared(model=model)
+    curves = [[(e.loss, e.train_loss) for e in r.evaluations] for r in (alone, shared)]
+    assert curves[0] == curves[1]
+
+
+def test_streamed_batches_are_the_same_after_measuring() -> None:
+    loader = {"dataloader": {"workers": 1}}
+    alone, shared = run(loader=loader).runs[0], run_shared(loader=loader)
+    curves = [[e.loss for e in r.evaluations] for r in (alone, shared)]
+    assert curves[0] == curves[1]
+
+
+def test_time_limit_is_on_the_isolated_clock() -> None:
+    (measured,) = run_shared().step_times
+    slow = measured.model_copy(update={"step_s": 100.0})
+    split = SplitConfig(train_samples=NUM_TRAIN, validation_samples=30)
+    result = run_shared(workload=make_workload(split=split, max_train_s=250.0), step_times=(slow,))
+    assert (result.status, result.steps) == (Status.CAPPED, 3)
+
+
+def test_without_locks_a_shared_clock_is_called_so_and_the_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(blocked))
+    result = run_shared()
+    assert (result.status, result.timing) == (Status.MISSED, Timing.SHARED)
+    assert "co-tenants cannot be seen" in result.note
 
 
 # --- Errors

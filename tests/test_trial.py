@@ -35,7 +35,7 @@ def make_spec() -> TrialSpec:
         workload_hash="w" * 16,
         space_hash="s" * 16,
         seed=3,
-        allotment=Allotment(device="cpu", cpu_threads=2, cotenants=1),
+        allotment=Allotment(device="cpu", cpu_threads=2, max_cotenants=1),
     )
 
 
@@ -52,7 +52,7 @@ def test_record_says_what_ran_where_and_how_it_ended() -> None:
     assert record.params["batch_size"] == 64
     assert (record.recipe["batch_size"], record.recipe["accumulation_steps"]) == (16, 4)
     assert (record.workload_name, record.workload["target"]["value"]) == ("digits", 0.97)
-    assert (record.cpu_threads, record.cotenants, record.kind) == (2, 1, "estimate")
+    assert (record.cpu_threads, record.max_cotenants, record.kind) == (2, 1, "estimate")
     assert record.time_to_target_s is None
 
 

@@ -1,37 +1,50 @@
-"""What counts: five clocks, of which `train_s` is the one that is compared.
+"""What counts: the clocks of a run, of which `train_s` is the one that is compared.
 
-| clock       | counts                                                                     |
-|-------------|----------------------------------------------------------------------------|
-| `setup_s`   | data to the device, model and loader built                                 |
-| `compile_s` | warm-up on dummy data, `torch.compile` included                            |
-| `train_s`   | batches made and augmented, forward, backward, optimizer step              |
-| `eval_s`    | scheduled evaluations                                                      |
-| `wall_s`    | everything from the first line to the last, waiting for the driver included |
+| clock         | counts                                                         | role     |
+|---------------|----------------------------------------------------------------|----------|
+| `setup_s`     | data to the device, model and loader built                     | busy     |
+| `compile_s`   | warm-up on dummy data, `torch.compile` included                | busy     |
+| `train_s`     | batches made and augmented, forward, backward, optimizer step  | training |
+| `eval_s`      | scheduled evaluations                                          | training |
+| `measuring_s` | the isolated step time measured, waiting for the turn included | none     |
+| `waiting_s`   | standing still while somebody else measures                    |          |
+| `wall_s`      | from the first line to the last, the driver's time included    |          |
 
-The device is synchronised where a span begins and ends, and nowhere else.
+The device is synchronised where a span begins and ends, and nowhere else. The role is that of the
+process at the device's turnstile: training lets others measure between two steps, busy work keeps
+measurements from beginning.
 """
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Literal
 
 from tune_speed.records import Clocks
+from tune_speed.turnstile import Turnstile
 
-Span = Literal["setup_s", "compile_s", "train_s", "eval_s"]
+Span = Literal["setup_s", "compile_s", "train_s", "eval_s", "measuring_s"]
+SPANS: tuple[Span, ...] = ("setup_s", "compile_s", "train_s", "eval_s", "measuring_s")
+BUSY, TRAINING = ("setup_s", "compile_s"), ("train_s", "eval_s")
 
 
 class Clock:
     """Adds up spans on a monotonic clock. One span at a time; `wall_s` runs from construction."""
 
     def __init__(
-        self, *, synchronize: Callable[[], None], now: Callable[[], float] = time.perf_counter
+        self,
+        *,
+        synchronize: Callable[[], None],
+        now: Callable[[], float] = time.perf_counter,
+        turnstile: Turnstile | None = None,
     ) -> None:
+        """Starts `wall_s`; without a turnstile nobody shares the device."""
         self._synchronize = synchronize
         self._now = now
-        self._seconds: dict[Span, float] = dict.fromkeys(
-            ("setup_s", "compile_s", "train_s", "eval_s"), 0.0
-        )
+        self._turnstile = turnstile or Turnstile(None, why_not="Nobody shares the device.")
+        self._waited_before_s = self._turnstile.waited_s
+        self._role = ExitStack()
+        self._seconds: dict[Span, float] = dict.fromkeys(SPANS, 0.0)
         self._current: Span | None = None
         self._started = self._born = now()
 
@@ -39,6 +52,10 @@ class Clock:
         """Begins `span` once the device has done what was queued before."""
         assert self._current is None, f"{span} started while {self._current} runs"
         self._synchronize()
+        if span in BUSY:
+            self._role.enter_context(self._turnstile.busy())
+        if span in TRAINING:
+            self._role.enter_context(self._turnstile.training())
         self._current, self._started = span, self._now()
 
     def stop(self) -> None:
@@ -47,6 +64,7 @@ class Clock:
         self._synchronize()
         self._seconds[self._current] += self._now() - self._started
         self._current = None
+        self._role.close()
 
     @contextmanager
     def span(self, span: Span) -> Iterator[None]:
@@ -57,12 +75,30 @@ class Clock:
         finally:
             self.stop()
 
+    def let_others_measure(self) -> None:
+        """Stands still, off the clock, if somebody wants to measure; called between two steps."""
+        if not self._turnstile.must_wait():
+            return
+        assert self._current is not None, "no span runs"
+        self._synchronize()
+        self._seconds[self._current] += self._now() - self._started
+        self._turnstile.wait()
+        self._started = self._now()
+
+    def release(self) -> None:
+        """Ends a span that an error left running; does not wait for a device that may be broken."""
+        if self._current is not None:
+            self._seconds[self._current] += self._now() - self._started
+        self._current = None
+        self._role.close()
+
     def elapsed(self, span: Span) -> float:
         """Returns the seconds of `span` so far, without waiting for the device."""
         running = self._now() - self._started if self._current == span else 0.0
         return self._seconds[span] + running
 
     def clocks(self) -> Clocks:
-        """Returns all five clocks; a span still running counts up to now."""
-        spans = {span: self.elapsed(span) for span in self._seconds}
-        return Clocks(**spans, wall_s=self._now() - self._born)
+        """Returns all clocks; a span still running counts up to now."""
+        spans = {span: self.elapsed(span) for span in SPANS}
+        waiting_s = self._turnstile.waited_s - self._waited_before_s
+        return Clocks(**spans, waiting_s=waiting_s, wall_s=self._now() - self._born)

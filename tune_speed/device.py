@@ -66,6 +66,18 @@ def describe_device(device: torch.device) -> str:
     return f"cpu ({torch.get_num_threads()} threads, {_cpu_model()})"
 
 
+def device_key(device: torch.device) -> str:
+    """Returns what names the physical device to all processes that share it.
+
+    A GPU's UUID, or a MIG slice's; for a CPU the node, by the id of its boot, which containers on
+    it share, or by its name.
+    """
+    if device.type == "cuda":
+        return f"gpu-{torch.cuda.get_device_properties(device).uuid}"
+    boot_id = Path("/proc/sys/kernel/random/boot_id")
+    return f"cpu-{boot_id.read_text().strip() if boot_id.exists() else platform.node()}"
+
+
 @cache
 def _cpu_model() -> str:
     info = Path("/proc/cpuinfo")

@@ -77,7 +77,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  status           {run.status.value}: {run.stop_reason}",
         f"  time to target   {time}   ({record.kind}, seed {run.seed})",
         f"  workload         {record.workload_name} ({record.workload_hash})",
-        f"  device           {record.device}, up to {record.cotenants} co-tenants",
+        f"  device           {record.device}, up to {record.max_cotenants} co-tenants",
         f"  clocks [s]       {clocks}",
         f"  speed            {_figure(run.images_per_s)} images/s,"
         f" {_figure(run.step_time_ms)} ms a step, {run.steps} steps",

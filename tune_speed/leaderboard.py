@@ -1,12 +1,21 @@
 """Records to ranked rows. Rows are compared only within one workload, protocol, device and kind."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
 from typing import Any, NamedTuple
 
+from tune_speed.certificate import finite_or_none
 from tune_speed.config import Config
+from tune_speed.contest import sample_of
 from tune_speed.records import Status, TrialRecord
-from tune_speed.stats import median_time_s, wilson_interval
+from tune_speed.stats import (
+    expected_time_interval_s,
+    expected_time_s,
+    median_interval_s,
+    median_time_s,
+    wilson_interval,
+)
 
 
 class BoardKey(NamedTuple):
@@ -28,6 +37,17 @@ class Row(Config):
     trial_id: str
     time_to_target_s: float | None
     """Median over runs, misses counting as infinite; None if it is infinite."""
+    median_low_s: float | None
+    """Lower end of the median's interval [s], of 95 % confidence where there are six runs or more,
+    otherwise from the shortest to the longest; None: infinite."""
+    median_high_s: float | None
+    """Upper end of it [s]; None: infinite."""
+    expected_s: float | None
+    """Expected time with restarts, all time / hits [s]; None: infinite. Rows are ranked by it."""
+    expected_low_s: float | None
+    """Lower end of its 95 % interval [s]; None: infinite."""
+    expected_high_s: float | None
+    """Upper end of it [s]; None: infinite."""
     hits: int
     """Runs that met the target."""
     n: int
@@ -47,6 +67,18 @@ class Row(Config):
     images_per_s: float | None
     """Training samples per second of the training clock."""
     peak_memory_gib: float | None
+    timing: str
+    """What the training clocks are made of: `isolated`, `exclusive` or `shared`."""
+    slowdown: float | None
+    """How much longer the last run took beside its co-tenants; None if it was alone."""
+    verification: str
+    """How far to believe it: `estimate`, or a certificate's word."""
+    speedup: float | None
+    """Of a certified row: the rival's time / this one's; above 1 this one is faster."""
+    rival: str | None
+    """Whom it was timed beside: the leader, or for the leader the best of the others."""
+    p_value: float | None
+    """One-sided, of being faster than the rival; over several finalists corrected (Holm)."""
     run_id: str | None
     """MLflow run, for `tune-speed show` and `tune-speed train`."""
 
@@ -82,12 +114,13 @@ def make_boards(
         top: keep so many rows of each board.
         with_misses: keep configurations that missed the target too, unranked, at the end.
     """
-    ordered = sorted(trials, key=lambda trial: _key(trial[1]))
-    groups = groupby(ordered, key=lambda trial: _key(trial[1]))
+    ordered = sorted(trials, key=lambda trial: board_key(trial[1]))
+    groups = groupby(ordered, key=lambda trial: board_key(trial[1]))
     return [_board(key, list(group), top, with_misses) for key, group in groups]
 
 
-def _key(record: TrialRecord) -> BoardKey:
+def board_key(record: TrialRecord) -> BoardKey:
+    """Returns what a record must share with another to be compared with it."""
     return BoardKey(
         workload=record.workload_name,
         workload_hash=record.workload_hash,
@@ -118,13 +151,16 @@ def _board(
 
 
 def _ranked(rows: list[Row]) -> list[Row]:
-    """Returns the rows by time; a tie goes to the higher final metric, then to the trial id."""
+    """Returns the rows by expected time with restarts, which for a single run is its time.
+
+    A recipe that misses in half of its runs or more has no rank. A tie goes to the higher final
+    metric, then to the trial id.
+    """
 
     def order(row: Row) -> tuple[bool, float, float, str, str]:
-        missed = row.time_to_target_s is None
         return (
-            missed,
-            row.time_to_target_s or 0.0,
+            row.time_to_target_s is None,
+            math.inf if row.expected_s is None else row.expected_s,
             -(row.final_metric or 0.0),
             row.study,
             row.trial_id,
@@ -141,11 +177,14 @@ def _row(run_id: str | None, record: TrialRecord) -> Row:
     hits = sum(run.status == Status.REACHED for run in record.runs)
     n, last = len(record.runs), record.runs[-1]
     low, high = wilson_interval(hits, n)
+    verification = (record.certificate or {}).get("verification", {})
+    adjusted = verification.get("adjusted_p_value")
     return Row(
         rank=None,
         study=record.study,
         trial_id=record.trial_id,
         time_to_target_s=median_time_s([run.time_to_target_s for run in record.runs]),
+        **_times(record),
         hits=hits,
         n=n,
         hit_rate_low=low,
@@ -156,8 +195,31 @@ def _row(run_id: str | None, record: TrialRecord) -> Row:
         steps=last.steps,
         images_per_s=last.images_per_s,
         peak_memory_gib=last.peak_memory_gib,
+        timing=", ".join(sorted({run.timing.value for run in record.runs})),
+        slowdown=last.slowdown,
+        verification=verification.get("status", record.kind),
+        speedup=verification.get("speedup"),
+        rival=verification.get("incumbent"),
+        p_value=verification.get("p_value") if adjusted is None else adjusted,
         run_id=run_id,
     )
+
+
+def _times(record: TrialRecord) -> dict[str, float | None]:
+    """Returns intervals of the median and expected times; those of a single run are its time."""
+    times = [run.time_to_target_s for run in record.runs]
+    samples = [sample_of(run) for run in record.runs]
+    if len(times) == 1:
+        names = ("median_low_s", "median_high_s", "expected_s", "expected_low_s", "expected_high_s")
+        return dict.fromkeys(names, times[0])
+    median, expected = median_interval_s(times), expected_time_interval_s(samples)
+    return {
+        "median_low_s": finite_or_none(median.low),
+        "median_high_s": finite_or_none(median.high),
+        "expected_s": finite_or_none(expected_time_s(samples)),
+        "expected_low_s": finite_or_none(expected[0]),
+        "expected_high_s": finite_or_none(expected[1]),
+    }
 
 
 def _final_metric(workload: Mapping[str, Any], record: TrialRecord) -> float | None:

@@ -11,6 +11,7 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, make_splits
 from tune_speed.device import (
     describe_device,
+    device_key,
     is_out_of_memory,
     memory_limit_gib,
     peak_memory_gib,
@@ -23,6 +24,7 @@ from tune_speed.errors import ConfigError
 from tune_speed.micro_batch import fastest, halved
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.sharing import Sharing
 from tune_speed.step import micro_batch_of
 from tune_speed.train import Interrupted, LoneImage, Run, train
 from tune_speed.trial import TrialSpec, failure, make_record, utc_now
@@ -75,10 +77,31 @@ def _run(
     """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
     device = resolve_device(spec.allotment.device)
     set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    place = Sharing.open(
+        device_key(device),
+        study=spec.study,
+        trial=spec.trial_id,
+        may_have_company=spec.allotment.max_cotenants > 0,
+        known=spec.step_times,
+    )
+    with place as sharing:
+        return (yield from _run_there(spec, device, sharing, interrupt, passed_on, started_at))
+
+
+def _run_there(
+    spec: TrialSpec,
+    device: torch.device,
+    sharing: Sharing,
+    interrupt: Callable[[], bool],
+    passed_on: tuple[type[Exception], ...],
+    started_at: str,
+) -> Attempt:
     limit_gib = _memory_limit_gib(spec, device)
-    clock = Clock(synchronize=synchronizer(device))
+    clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
     with clock.span("setup_s"):
         splits = load_splits(spec.workload)
+        if spec.evaluated_on == "test":
+            splits = splits._replace(validation=splits.test)
     with clock.span("compile_s"):
         recipe = first = fastest(spec.recipe, splits, device=device)
     while True:
@@ -90,6 +113,7 @@ def _run(
                 seed=spec.seed,
                 device=device,
                 clock=clock,
+                sharing=sharing,
                 interrupt=interrupt,
             )
             result = yield from _as_records(run, spec, recipe, limit_gib, passed_on, started_at)
@@ -105,7 +129,8 @@ def _run(
         smaller = halved(recipe)
         if smaller is None:
             return recipe, _out_of_memory(spec, recipe, device, message)
-        recipe, clock = smaller, Clock(synchronize=synchronizer(device))
+        recipe = smaller
+        clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
 
 
 def _as_records(

@@ -1,6 +1,7 @@
 """Where a run stands: samples seen, losses, evaluations, and whether it has ended."""
 
 import math
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -12,8 +13,10 @@ from tune_speed.device import describe_device, is_out_of_memory, peak_memory_gib
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.evaluate import Scores, evaluate
 from tune_speed.recipe import Recipe
-from tune_speed.records import Evaluation, RunResult, Status
+from tune_speed.records import Evaluation, RunResult, Status, Timing
+from tune_speed.sharing import Sharing
 from tune_speed.step import AUTOCAST_DTYPES, micro_batch_of
+from tune_speed.training_time import Phase, isolated_train_s
 from tune_speed.workload import Workload
 
 
@@ -30,9 +33,25 @@ class Progress:
         device: torch.device,
         model: nn.Module,
         clock: Clock,
+        sharing: Sharing,
+        phases: tuple[Phase, ...] = (),
     ) -> None:
+        """Begins before the first step.
+
+        Args:
+            workload: what must be reached.
+            recipe: as it runs.
+            splits: the validation part is evaluated.
+            seed: of the run.
+            device: where it runs.
+            model: what is evaluated.
+            clock: of the run.
+            sharing: who else is on the device.
+            phases: what the steps take in isolation; empty: the clock is what counts.
+        """
         self.workload, self.recipe, self.splits = workload, recipe, splits
         self.seed, self.device, self.model, self.clock = seed, device, model, clock
+        self.sharing, self.phases = sharing, phases
         self.num_train = len(splits.train.labels)
         self.grid = workload.grid(num_train=self.num_train)
         self.total_steps = recipe.steps(num_train=self.num_train)
@@ -47,8 +66,17 @@ class Progress:
         """Counts one optimizer step; the loss stays on the device until the next evaluation."""
         self.steps += 1
         self.samples += num_samples
+        if self.phases:
+            self.phases[-1].samples += num_samples
         self._loss_samples += num_samples
         self._loss_sum += loss_sum
+
+    @property
+    def train_s(self) -> float:
+        """The training clock [s]: steps times isolated step time where that is known."""
+        if self.phases:
+            return isolated_train_s(self.phases)
+        return self.clock.elapsed("train_s")
 
     def is_due(self) -> bool:
         """Whether to evaluate: a grid point was passed, the run ends, or its time is over."""
@@ -58,6 +86,7 @@ class Progress:
 
     def evaluate(self) -> None:
         """Adds an evaluation of the model as it is."""
+        self.sharing.look()
         with self.clock.span("eval_s"):
             scores = self._scores()
         self.evaluations.append(
@@ -65,7 +94,7 @@ class Progress:
                 step=self.steps,
                 samples=self.samples,
                 epoch=self.samples / self.num_train,
-                train_s=self.clock.elapsed("train_s"),
+                train_s=self.train_s,
                 accuracy=scores.accuracy,
                 macro_f1=scores.macro_f1,
                 loss=scores.loss,
@@ -105,14 +134,15 @@ class Progress:
 
     def result(self, *, stop_reason: str = "") -> RunResult:
         """Returns the run's result as it stands."""
-        train_s = self.clock.elapsed("train_s")
+        train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
+        timing, note = (Timing.ISOLATED, "") if self.phases else self.sharing.timing_of_clock()
         return RunResult(
             status=self.status,
             seed=self.seed,
             stop_reason=stop_reason,
             time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
             evaluations=tuple(self.evaluations),
-            clocks=self.clock.clocks(),
+            clocks=self.clock.clocks().model_copy(update={"train_s": train_s}),
             steps=self.steps,
             samples=self.samples,
             images_per_s=self.samples / train_s if train_s else None,
@@ -121,13 +151,19 @@ class Progress:
             batch_size=micro_batch_of(self.recipe),
             accumulation_steps=self.recipe.samples_per_step // micro_batch_of(self.recipe),
             device=describe_device(self.device),
+            timing=timing,
+            step_times=tuple(phase.step_time for phase in self.phases),
+            shared_train_s=passed_s,
+            slowdown=passed_s / train_s if self.phases and train_s else None,
+            cotenants=self.sharing.cotenants,
+            note=note,
         )
 
     def _is_last(self) -> bool:
         return self.steps == self.total_steps
 
     def _is_over_time(self) -> bool:
-        return self.clock.elapsed("train_s") > self.workload.max_train_s
+        return self.train_s > self.workload.max_train_s
 
     def _time_to_target(self) -> float | None:
         return self.workload.time_to_target(
@@ -165,4 +201,14 @@ class Progress:
             channels_last=self.recipe.channels_last,
         )
         dtype = AUTOCAST_DTYPES[self.recipe.precision]
-        return evaluate(self.model, batches, device=self.device, autocast_dtype=dtype)
+        return evaluate(
+            self.model, self._one_by_one(batches), device=self.device, autocast_dtype=dtype
+        )
+
+    def _one_by_one(
+        self, batches: Iterator[tuple[Tensor, Tensor]]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the batches; others may measure in between."""
+        for batch in batches:
+            self.clock.let_others_measure()
+            yield batch

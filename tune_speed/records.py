@@ -12,9 +12,20 @@ from pydantic import ConfigDict, Field
 
 from tune_speed.config import Config
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Version of the measuring rules (clock, crossing modes, split). Rows of different versions are
-never ranked together."""
+never ranked together. 2: a search's times are steps times isolated step time; 1: wall-clock."""
+
+
+class Timing(StrEnum):
+    """What a run's training clock is made of."""
+
+    ISOLATED = "isolated"
+    """Steps times the seconds of a step, measured while the device's other tenants stood still."""
+    EXCLUSIVE = "exclusive"
+    """Seconds that passed, with nobody else on the device."""
+    SHARED = "shared"
+    """Seconds that passed, slowed by others on the device: an upper bound."""
 
 
 class Status(StrEnum):
@@ -62,7 +73,7 @@ class Evaluation(Record):
 
 
 class Clocks(Record):
-    """The five clocks, in seconds. `train_s` is the one that counts."""
+    """The clocks, in seconds. `train_s` is the one that counts."""
 
     setup_s: float = 0.0
     """Data to the device, model and optimizer built."""
@@ -74,6 +85,27 @@ class Clocks(Record):
     """Scheduled evaluations."""
     wall_s: float = 0.0
     """From the first line of the run to its last."""
+    waiting_s: float = 0.0
+    """Standing still while somebody else measured."""
+    measuring_s: float = 0.0
+    """Measuring the isolated step time, waiting for the turn included."""
+
+
+class StepTime(Record):
+    """Seconds of one optimizer step with the device to itself."""
+
+    key: str
+    """Throughput key: hash over all that changes a step's speed, device and versions included."""
+    step_s: float
+    """Median over blocks of steps [s]; a step is `effective_batch_size` samples."""
+    low_s: float
+    """Lower end of the 95 % interval of the median."""
+    high_s: float
+    """Upper end of it."""
+    num_steps: int
+    """Steps that were timed."""
+    measured_in: str
+    """`study/trial` that measured it."""
 
 
 class RunResult(Record):
@@ -93,6 +125,18 @@ class RunResult(Record):
     """Training samples per second of the training clock."""
     step_time_ms: float | None = None
     """Training clock per optimizer step."""
+    timing: Timing = Timing.SHARED
+    """What the training clock is made of."""
+    step_times: tuple[StepTime, ...] = ()
+    """Isolated step times that the training clock is made of, one a phase."""
+    shared_train_s: float | None = None
+    """Seconds that passed in training, slowed by whoever shared the device."""
+    slowdown: float | None = None
+    """`shared_train_s` over `train_s`; None where the clock is not isolated."""
+    cotenants: tuple[str, ...] = ()
+    """Who else was on the device meanwhile: `study/trial`."""
+    note: str = ""
+    """What limits the trust in these figures, in words; empty if nothing does."""
     peak_memory_gib: float | None = None
     """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU)."""
     memory_limit_gib: float | None = None
@@ -133,13 +177,15 @@ class TrialRecord(Record):
     workload_hash: str
     """Hash over the workload and its data; rows are compared only within one."""
     space_hash: str
+    evaluated_on: str = "validation"
+    """Part on which the target had to hold: `validation` in a search, `test` once certified."""
     status: Status
     runs: tuple[RunResult, ...]
     kind: str = "estimate"
     """`estimate` (from a search) or `certified`."""
     device: str = "cpu"
     cpu_threads: int = 1
-    cotenants: int = 0
+    max_cotenants: int = 0
     """Other trials that could run on the same device at the same time."""
     protocol_version: int = PROTOCOL_VERSION
     environment: dict[str, str] = Field(default_factory=dict)
@@ -147,6 +193,8 @@ class TrialRecord(Record):
     started_at: str = ""
     """UTC, ISO 8601."""
     finished_at: str = ""
+    certificate: dict[str, Any] | None = None
+    """Of a certified result: all that `certificate.Certificate` holds."""
 
     @property
     def time_to_target_s(self) -> float | None:

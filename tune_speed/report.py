@@ -37,46 +37,85 @@ def describe_params(params: Mapping[str, Any]) -> str:
     return " ".join(parts) or "(nothing searched)"
 
 
+def _time(value_s: float | None) -> str:
+    return "∞" if value_s is None else f"{value_s:.2f}"
+
+
+def _expected(row: Row) -> str:
+    interval = f"{_time(row.expected_low_s)}–{_time(row.expected_high_s)}"
+    return f"{_time(row.expected_s)} ({interval})" if row.n > 1 else _time(row.expected_s)
+
+
+def _median(row: Row) -> str:
+    interval = f"{_time(row.median_low_s)}–{_time(row.median_high_s)}"
+    return f"{_time(row.time_to_target_s)} ({interval})" if row.n > 1 else _time(row.expected_s)
+
+
+def _faster(row: Row) -> str:
+    if row.rival is None or row.p_value is None:
+        return "–"
+    factor = "–" if row.speedup is None else f"{row.speedup:.2f}×"
+    return f"{factor}, p = {row.p_value:.2g}, {row.rival}"
+
+
 COLUMNS: dict[str, Cell] = {
     "rank": lambda row: "–" if row.rank is None else str(row.rank),
     "time_to_target_s": lambda row: _number(row.time_to_target_s, 2),
+    "median (interval)": _median,
+    "expected_s (95 %)": _expected,
     "hits/n": lambda row: f"{row.hits}/{row.n}",
     "final": lambda row: _number(row.final_metric, 4),
     "steps": lambda row: str(row.steps),
     "images_per_s": lambda row: _number(row.images_per_s, 0),
     "peak_memory_gib": lambda row: _number(row.peak_memory_gib, 2),
+    "timing": lambda row: row.timing,
+    "faster than": _faster,
     "study/trial": lambda row: f"{row.study}/{row.trial_id}",
     "searched": lambda row: describe_params(row.params),
 }
 """Leaderboard columns in order, by the names of the records' fields."""
 
-TERMINAL_COLUMNS = (
-    "rank",
-    "time_to_target_s",
-    "hits/n",
-    "final",
-    "steps",
-    "images_per_s",
-    "study/trial",
-)
+TERMINAL_COLUMNS = {
+    "estimate": (
+        *("rank", "time_to_target_s", "hits/n", "final", "steps", "images_per_s"),
+        *("timing", "study/trial"),
+    ),
+    "certified": (
+        *("rank", "expected_s (95 %)", "median (interval)", "hits/n", "final"),
+        *("faster than", "study/trial"),
+    ),
+}
 """Columns that fit beside one another on a terminal; the other forms have them all."""
 
 
 def title(board: Board) -> str:
     """Returns what the rows of a board have in common."""
     target = f"{board.metric} ≥ {board.target:g}"
-    return f"{board.workload}: {target}, {board.mode}, on {board.device}"
+    kind = {"estimate": "estimates", "certified": "certified"}[board.kind]
+    return f"{board.workload}, {kind}: {target}, {board.mode}, on {board.device}"
 
 
 def caption(board: Board) -> str:
     """Returns how far the figures can be trusted, and what they cost."""
     trust = {
-        "estimate": "Estimates from a search: one seed a row, perhaps on a shared device",
-        "certified": "Certified: fresh seeds, alone on the device",
+        "estimate": f"Estimates from a search: one seed a row; {_clocks(board)}",
+        "certified": "Certified: fresh seeds, test part, alone on the device; expected_s is the"
+        " expected time with restarts",
     }[board.kind]
     ranked = sum(row.rank is not None for row in board.rows)
     cost = f"{board.trials} trials, {board.tuning_cost_s:.0f} s of training in all"
     return f"{trust}. {ranked} shown of {cost}; protocol {board.protocol_version}."
+
+
+def _clocks(board: Board) -> str:
+    """Returns what the times are made of, in words."""
+    timings = {timing for row in board.rows for timing in row.timing.split(", ")}
+    words = {
+        "isolated": "steps × isolated step time",
+        "exclusive": "seconds alone on the device",
+        "shared": "seconds on a SHARED device, slowed by others",
+    }
+    return ", ".join(words[name] for name in words if name in timings) or "none met the target"
 
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
@@ -91,10 +130,11 @@ def _table(board: Board) -> RenderableType:
         text = f"{title(board)}: none of {board.trials} trials met the target."
         return Text(text)
     table = Table(title=escape(title(board)), title_justify="left", box=box.SIMPLE_HEAD)
-    for name in TERMINAL_COLUMNS:
+    columns = TERMINAL_COLUMNS[board.kind]
+    for name in columns:
         table.add_column(name, justify="left" if "/trial" in name else "right", overflow="fold")
     for row in board.rows:
-        table.add_row(*(escape(COLUMNS[name](row)) for name in TERMINAL_COLUMNS))
+        table.add_row(*(escape(COLUMNS[name](row)) for name in columns))
     return Group(table, _searched(board), Text(), Text(caption(board), style="dim"))
 
 

@@ -17,13 +17,14 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.errors import ConfigError, Problem, StorageError
 from tune_speed.leaderboard import Board, make_boards
-from tune_speed.records import PROTOCOL_VERSION, TrialRecord
+from tune_speed.records import PROTOCOL_VERSION, StepTime, TrialRecord
 from tune_speed.search.admission import admit, begin
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.ray_token import agree_on_token
 from tune_speed.search.settings import ResourceConfig, SearchConfig
 from tune_speed.search.study_file import StudyFile
+from tune_speed.tracking.step_times import find_step_times
 from tune_speed.tracking.store import open_store
 from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import tracking_uri
@@ -114,7 +115,10 @@ def search(
             was_stopped = True
             try:
                 notes = [describe(name, *found) for name, found in carried.items()]
-                was_stopped = _run(study, workload_hash, ledger, tracker, make_view, notes)
+                step_times = find_step_times(client, uri=uri)
+                was_stopped = _run(
+                    study, workload_hash, ledger, tracker, make_view, notes, step_times
+                )
             finally:
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
@@ -155,6 +159,7 @@ def _run(
     tracker: Tracker,
     make_view: Callable[[Conductor], View],
     notes: Sequence[str],
+    step_times: Sequence[StepTime],
 ) -> bool:
     """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
     from tune_speed.search import ray_tuner
@@ -166,6 +171,7 @@ def _run(
         ledger=ledger,
         allotment=_allotment(study),
         observers=observers,
+        step_times=step_times,
     )
     view = make_view(conductor)
     observers.append(view)
@@ -228,7 +234,7 @@ def _allotment(study: StudyFile) -> Allotment:
         cpu_fraction=min(1.0, resources.cpu / node_cpus()),
         memory_gib=resources.memory_gib,
         gpu_fraction=resources.gpu,
-        cotenants=study.search.concurrent - 1,
+        max_cotenants=study.search.concurrent - 1,
     )
 
 

@@ -1,7 +1,9 @@
 """The training loop: one recipe, one seed, from fresh weights to a `RunResult`."""
 
 import math
+import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
 from itertools import count, islice
 
 import numpy as np
@@ -12,12 +14,13 @@ from tune_speed.clock import Clock
 from tune_speed.data.base import Images
 from tune_speed.data.loaders import Loader, LoaderConfig, Resident
 from tune_speed.data.split import Splits
-from tune_speed.device import reset_peak_memory, synchronizer
+from tune_speed.device import describe_device, reset_peak_memory, synchronizer
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.optim import set_rates
 from tune_speed.progress import Progress
 from tune_speed.recipe import Recipe
-from tune_speed.records import RunResult
+from tune_speed.records import RunResult, StepTime
+from tune_speed.sharing import Sharing
 from tune_speed.step import (
     Forward,
     Group,
@@ -26,6 +29,10 @@ from tune_speed.step import (
     micro_batch_of,
     take_step,
 )
+from tune_speed.step_timer import isolated_time
+from tune_speed.throughput import throughput_key
+from tune_speed.training_time import Phase
+from tune_speed.trial import environment
 from tune_speed.workload import Workload
 
 Run = Generator[RunResult, str | None, RunResult]
@@ -49,14 +56,16 @@ def train(
     seed: int,
     device: torch.device,
     clock: Clock | None = None,
+    sharing: Sharing | None = None,
     interrupt: Callable[[], bool] = lambda: False,
 ) -> Run:
     """Trains from fresh weights and says when the target held.
 
-    The order of things is that of DESIGN, section 3: set-up, warm-up on dummy data (then model,
-    batch statistics and random numbers are as before), the untrained model's evaluation, and from
-    there the training clock, which stands still during evaluations. Nothing in a step waits for
-    the device: losses stay on it until the next evaluation.
+    The order of things is that of DESIGN, section 3: set-up, warm-up on dummy data, isolated step
+    time where the device is shared (after both, model, batch statistics and random numbers are as
+    before), the untrained model's evaluation, and from there the training clock, which stands
+    still during evaluations and while somebody else measures. Nothing in a step waits for the
+    device: losses stay on it until the next evaluation.
 
     Args:
         workload: what must be reached; also says when to evaluate.
@@ -65,12 +74,15 @@ def train(
         seed: of weights, sample order, augmentation and dropout.
         device: where to train.
         clock: one that has begun with what came before; by default a new one.
+        sharing: the run's place among others on the device; by default it is alone. The clock
+            must have the same turnstile.
         interrupt: asked before each step; a true answer raises `Interrupted`.
 
     Raises: ConfigError if the untrained model already meets the target, or if the model's batch
         norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted.
     """
     clock = clock or Clock(synchronize=synchronizer(device))
+    sharing = sharing or Sharing.alone()
     reset_peak_memory(device)
     with clock.span("setup_s"):
         model, loader = _set_up(recipe, splits, seed=seed, device=device)
@@ -78,10 +90,21 @@ def train(
         with clock.span("compile_s"):
             forward = _compiled(model) if recipe.compile else model
             _warm_up(model, forward, recipe, splits, device=device)
+        phases = _phases(
+            model, forward, loader, recipe, splits, device=device, clock=clock, sharing=sharing
+        )
         with clock.span("setup_s"):
             optimizer, scaler = build_optimizer(model, recipe, device=device)
         progress = Progress(
-            workload, recipe, splits, seed=seed, device=device, model=model, clock=clock
+            workload,
+            recipe,
+            splits,
+            seed=seed,
+            device=device,
+            model=model,
+            clock=clock,
+            sharing=sharing,
+            phases=phases,
         )
         progress.evaluate()
         progress.refuse_met_target()
@@ -91,6 +114,7 @@ def train(
         for step, group in enumerate(islice(_groups(loader, recipe), num_steps), start=1):
             if interrupt():
                 raise Interrupted
+            clock.let_others_measure()
             factors = recipe.lr_schedule.factors(step / num_steps, step_frac=1 / num_steps)
             set_rates(optimizer, factors)
             loss_sum = take_step(
@@ -107,6 +131,7 @@ def train(
             clock.start("train_s")
         raise AssertionError("a run's last step is evaluated, and ends it")
     finally:
+        clock.release()
         loader.close()
 
 
@@ -173,10 +198,7 @@ def _warm_up(
     num_train, batch_size = len(splits.train.labels), micro_batch_of(recipe)
     num_samples = min(batch_size, num_train) + num_train % batch_size * (num_train > batch_size)
     dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
-    # On the host, so that the copy is no part of the peak on a GPU.
-    state = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
-    model.train()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+    with _without_trace(model, device=device):
         optimizer, scaler = build_optimizer(model, recipe, device=device)
         group = Group(num_samples, dummy.epoch(0))
         try:
@@ -187,8 +209,90 @@ def _warm_up(
             if not is_lone_image(error):
                 raise
             raise _lone_image(batch_size, num_train) from error
-    model.load_state_dict(state)
     dummy.close()
+
+
+@contextmanager
+def _without_trace(model: nn.Module, *, device: torch.device) -> Iterator[None]:
+    """Puts weights, batch statistics and random numbers back as they were, after the block."""
+    # On the host, so that the copy is no part of the peak on a GPU.
+    state = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    model.train()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+    model.load_state_dict(state)
+
+
+def _phases(
+    model: nn.Module,
+    forward: Forward,
+    loader: Loader,
+    recipe: Recipe,
+    splits: Splits,
+    *,
+    device: torch.device,
+    clock: Clock,
+    sharing: Sharing,
+) -> tuple[Phase, ...]:
+    """Returns the run's phases with their isolated step times; none where the clock is to count.
+
+    All steps of a recipe have one shape so far, so there is one phase.
+    """
+    if not sharing.isolates:
+        return ()
+    key = throughput_key(
+        recipe,
+        image_shape=splits.train.pixels.shape[1:],
+        num_train=loader.num_samples,
+        num_classes=splits.num_classes,
+        device=describe_device(device),
+        environment=environment(),
+    )
+    step_time = sharing.known.get(key) or _measure(
+        model, forward, loader, recipe, key=key, device=device, clock=clock, sharing=sharing
+    )
+    return () if step_time is None else (Phase(step_time, recipe.samples_per_step),)
+
+
+def _measure(
+    model: nn.Module,
+    forward: Forward,
+    loader: Loader,
+    recipe: Recipe,
+    *,
+    key: str,
+    device: torch.device,
+    clock: Clock,
+    sharing: Sharing,
+) -> StepTime | None:
+    """Returns the isolated step time, measured on the run's own loader and model, or None."""
+    with _without_trace(model, device=device):
+        optimizer, scaler = build_optimizer(model, recipe, device=device)
+        # A rate of zero takes as long, and weights that go astray may not.
+        for parameters in optimizer.param_groups:
+            parameters["lr"] = 0.0
+        groups = _groups(loader, recipe)
+
+        def step() -> int:
+            group = next(groups)
+            take_step(
+                group, recipe, forward=forward, optimizer=optimizer, scaler=scaler, device=device
+            )
+            return group.num_samples
+
+        timed = isolated_time(
+            step,
+            samples_per_step=recipe.samples_per_step,
+            num_train=loader.num_samples,
+            clock=clock,
+            turnstile=sharing.turnstile,
+            synchronize=synchronizer(device),
+            now=time.perf_counter,
+        )
+        groups.close()
+    if timed is None:
+        return None
+    return StepTime(key=key, **timed._asdict(), measured_in=sharing.label)
 
 
 def _lone_image(batch_size: int, num_train: int) -> LoneImage:
@@ -202,7 +306,7 @@ def _lone_image(batch_size: int, num_train: int) -> LoneImage:
     return LoneImage(problems=(problem,))
 
 
-def _groups(loader: Loader, recipe: Recipe) -> Iterator[Group]:
+def _groups(loader: Loader, recipe: Recipe) -> Generator[Group]:
     """Yields the groups of one optimizer step, epoch after epoch, without end.
 
     An epoch's last group may be ragged: fewer micro-batches, the last of them smaller.

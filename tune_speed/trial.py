@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
 from tune_speed import __version__
 from tune_speed.config import Config
 from tune_speed.recipe import Recipe
-from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.records import RunResult, Status, StepTime, TrialRecord
 from tune_speed.workload import Workload
 
 
@@ -32,7 +32,7 @@ class Allotment(Config):
     """Main memory that it may allocate [GiB]; None: its share of the cores, and not enforced."""
     gpu_fraction: Annotated[float, Field(ge=0)] = 0.0
     """Share of one GPU; 0 for none, 1 or more for whole ones."""
-    cotenants: Annotated[int, Field(ge=0)] = 0
+    max_cotenants: Annotated[int, Field(ge=0)] = 0
     """Other trials that may run on the same device at the same time."""
 
 
@@ -50,7 +50,11 @@ class TrialSpec(Config):
     workload_hash: str
     space_hash: str
     seed: int
+    evaluated_on: Literal["validation", "test"] = "validation"
+    """Part on which the target must hold. A search never sees the test part."""
     allotment: Allotment = Allotment()
+    step_times: tuple[StepTime, ...] = ()
+    """Isolated step times that are known and need not be measured again."""
 
 
 def failure(spec: TrialSpec, error: BaseException) -> RunResult:
@@ -76,11 +80,12 @@ def make_record(spec: TrialSpec, recipe: Recipe, run: RunResult, *, started_at: 
         workload_name=spec.workload.name,
         workload_hash=spec.workload_hash,
         space_hash=spec.space_hash,
+        evaluated_on=spec.evaluated_on,
         status=run.status,
         runs=(run,),
         device=run.device,
         cpu_threads=spec.allotment.cpu_threads,
-        cotenants=spec.allotment.cotenants,
+        max_cotenants=spec.allotment.max_cotenants,
         environment=dict(environment()),
         started_at=started_at,
         finished_at=utc_now(),

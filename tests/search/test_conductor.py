@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from making import make_evaluation, make_run
 
-from tune_speed.records import Evaluation, Status, TrialRecord
+from tune_speed.records import Evaluation, Status, StepTime, TrialRecord
 from tune_speed.search.conductor import Conductor
 from tune_speed.search.curve import Curve
 from tune_speed.search.ledger import Ledger
@@ -108,6 +108,30 @@ def test_each_trial_has_its_own_seed_and_keeps_it(begin: Begin) -> None:
     specs = [propose(begin()) for _ in range(1)] + [propose(begin())]
     assert [spec.seed for spec in specs] == [700_000, 700_000]
     assert propose(begin()).trial_id == "t0000"
+
+
+def step_time(key: str, step_s: float) -> StepTime:
+    return StepTime(
+        key=key, step_s=step_s, low_s=step_s, high_s=step_s, num_steps=9, measured_in="s/t0000"
+    )
+
+
+def test_step_time_that_a_trial_measured_goes_with_those_that_follow(begin: Begin) -> None:
+    conductor = begin()
+    first, second = propose(conductor), propose(conductor)
+    assert first.step_times == second.step_times == ()
+    for spec, step_s in ((first, 0.1), (second, 0.2)):
+        run = make_run().model_copy(update={"step_times": (step_time("k", step_s),)})
+        conductor.finished(make_record(spec, spec.recipe, run, started_at=""))
+    assert propose(conductor).step_times == (step_time("k", 0.1),)
+
+
+def test_resumed_search_knows_the_step_times_of_its_ledger(begin: Begin) -> None:
+    conductor = begin()
+    spec = propose(conductor)
+    run = make_run().model_copy(update={"step_times": (step_time("k", 0.1),)})
+    conductor.finished(make_record(spec, spec.recipe, run, started_at=""))
+    assert propose(begin()).step_times == (step_time("k", 0.1),)
 
 
 def test_nothing_starts_after_the_time_budget(begin: Begin) -> None:

@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from tune_speed.errors import StorageError
 from tune_speed.recipe import Recipe
-from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
+from tune_speed.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.search.cost import CostModel
 from tune_speed.search.earlier import outcome_of
 from tune_speed.search.ledger import Ledger
@@ -55,10 +55,23 @@ class Conductor:
         ledger: Ledger,
         allotment: Allotment,
         observers: Sequence[Observer],
+        step_times: Sequence[StepTime] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
+        """Takes over what the ledger holds.
+
+        Args:
+            study: what is searched.
+            workload_hash: identity of the workload with its data.
+            ledger: of the study, open.
+            allotment: what each trial gets.
+            observers: see the search pass by.
+            step_times: isolated step times that earlier studies measured.
+            now: a monotonic clock [s].
+        """
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self._now = allotment, observers, now
+        self._step_times = {each.key: each for each in step_times}
         self._num_train = study.workload.sizes().train
         self.costs = CostModel(study.space, num_train=self._num_train)
         self._cost_then: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
@@ -93,7 +106,7 @@ class Conductor:
         """Brings costs and policy to where the ledger stands."""
         proposals, records = self.ledger.proposals, self.ledger.records
         for record in records.values():
-            self.costs.finished(record)
+            self._learn_times(record)
         # A policy that heeds what a trial was taken to cost when it was proposed learns the same.
         self._cost_then = {params_key(p.params): self.ledger.costs[i] for i, p in proposals.items()}
         self.policy.restore(
@@ -101,6 +114,12 @@ class Conductor:
             unfinished=self.ledger.unfinished,
         )
         self._cost_then = {}
+
+    def _learn_times(self, record: TrialRecord) -> None:
+        """Takes over what a trial taught of costs; the first measurement of a step time stays."""
+        self.costs.finished(record)
+        for step_time in record.runs[-1].step_times:
+            self._step_times.setdefault(step_time.key, step_time)
 
     def _cost_of(self, params: Mapping[str, Any]) -> Cost | None:
         if self._cost_then and (key := params_key(params)) in self._cost_then:
@@ -181,7 +200,7 @@ class Conductor:
     def finished(self, record: TrialRecord) -> None:
         """Takes the record of a trial that ended."""
         self._ended(record.trial_id)
-        self.costs.finished(record)
+        self._learn_times(record)
         self.policy.finish(record.trial_id, self._outcome(record))
         self._write(lambda: self.ledger.finished(record))
         self._pass_on_evaluations(record)
@@ -238,6 +257,7 @@ class Conductor:
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,
+            step_times=tuple(self._step_times.values()),
         )
 
     def _outcome(self, record: TrialRecord) -> Outcome:

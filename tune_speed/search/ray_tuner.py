@@ -206,6 +206,8 @@ def _quiet_ray() -> None:
         "TUNE_MAX_PENDING_TRIALS_PG": "16",
         "RAY_DEDUP_LOGS": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Otherwise 15: whatever else runs on the machine would go first, and trials are timed.
+        "RAY_worker_niceness": "0",
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

@@ -98,7 +98,11 @@ class CertifyConfig(Config):
     top: Annotated[int, Field(gt=0)] = 5
     """Trials to run again, the fastest first."""
     seeds: Annotated[int, Field(gt=0)] = 5
-    """Fresh seeds of each."""
+    """Fresh seeds of each; who is clearly out before has fewer."""
+    final: Annotated[int, Field(ge=0)] = 2
+    """How many of these go on to the final; 0: there is none."""
+    final_seeds: Annotated[int, Field(gt=0)] = 20
+    """Fresh seeds of each in the final."""
 
 
 class RunConfig(Config):

@@ -110,6 +110,8 @@ def find_trials(
 def find_trial(uri: str, trial: str) -> TrackedTrial:
     """Returns one trial with its curves, by run id (or its first digits) or by `study/trial_id`.
 
+    The latter is the search's run; `study/trial_id@certified` is the certified one.
+
     Raises: ServiceError if there is no such trial, or more than one, or it has not finished.
     """
     client = open_store(uri, create=False)
@@ -206,7 +208,9 @@ def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:
     study, slash, trial_id = trial.rpartition("/")
     experiments = _experiments(client, uri, study if slash else None)
     if slash:
-        found = list(runs_with(client, experiments, {schema.TRIAL_ID: trial_id}))
+        name, _, kind = trial_id.partition("@")
+        wanted = {schema.TRIAL_ID: name, schema.KIND: kind or "estimate"}
+        found = list(runs_with(client, experiments, wanted))
     elif _RUN_ID.fullmatch(trial):
         also = f"attributes.run_id LIKE '{trial}%'"
         found = list(islice(runs_with(client, experiments, {}, also=also), 2))

@@ -9,7 +9,8 @@
 |            | otherwise (a halved micro-batch) stands beside it as `ran.<field>`                 |
 | metrics    | over steps: accuracy, macro_f1, val_loss, train_loss, train_s; once, at the end:   |
 |            | reached, time_to_target_s, gap, final_accuracy, final_macro_f1, images_per_s,      |
-|            | step_time_ms, peak_memory_gib, the clocks, and `recipe/<field>` for each number of |
+|            | step_time_ms, peak_memory_gib, shared_train_s, slowdown, the clocks, and           |
+|            | `recipe/<field>` for each number of |
 |            | the recipe that ran                                                               |
 | tags       | `tune_speed.<name>`; `tune_speed.record` is the record without its curve           |
 | artifacts  | recipe.yaml, environment.json, record.json (the whole record)                      |
@@ -32,7 +33,7 @@ import yaml
 from pydantic import ValidationError
 
 from tune_speed.config import flatten
-from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
+from tune_speed.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.tracking.uri import strip_secrets
 
 MAX_KEY = 250
@@ -50,7 +51,9 @@ PROPOSAL_REASON = f"{PREFIX}proposal_reason"
 WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"
 RECORD, UPDATED_AT, BEST_TRIAL = f"{PREFIX}record", f"{PREFIX}updated_at", f"{PREFIX}best_trial"
 SEARCH, STUDY_KIND = "search", "study"
-RECORD_FILE = "record.json"
+RECORD_FILE, CERTIFICATE_FILE = "record.json", "certificate.json"
+STEP_TIMES = f"{PREFIX}step_times"
+"""Isolated step times that this very trial measured, as JSON."""
 
 _RUN_STATUS = {Status.FAILED: "FAILED"}
 _SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key", re.I)
@@ -119,6 +122,8 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
         "images_per_s": run.images_per_s,
         "step_time_ms": run.step_time_ms,
         "peak_memory_gib": run.peak_memory_gib,
+        "shared_train_s": run.shared_train_s,
+        "slowdown": run.slowdown,
         **run.clocks.model_dump(),
     }
     at_ms = start_ms + round(run.clocks.train_s * 1000)
@@ -204,20 +209,31 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         f"{PREFIX}protocol_version": str(record.protocol_version),
         DEVICE: record.device,
         f"{PREFIX}cpu_threads": str(record.cpu_threads),
-        f"{PREFIX}cotenants": str(record.cotenants),
+        f"{PREFIX}timing": ", ".join(sorted({run.timing.value for run in record.runs})),
+        f"{PREFIX}max_cotenants": str(record.max_cotenants),
         STATUS: record.status.value,
         STOP_REASON: record.stop_reason,
         PROPOSAL_REASON: record.proposal_reason,
         f"{PREFIX}started_at": record.started_at,
         f"{PREFIX}finished_at": record.finished_at,
     }
+    measured = step_times_of(record)
+    if measured:
+        facts[STEP_TIMES] = json.dumps([each.model_dump(mode="json") for each in measured])
     versions = {f"{PREFIX}env.{safe_key(k)}": v for k, v in _public(record.environment).items()}
     return {**_tags({**versions, **facts}), **pack_record(record)}
 
 
+def step_times_of(record: TrialRecord) -> list[StepTime]:
+    """Returns the isolated step times that the record's own runs measured."""
+    label = f"{record.study}/{record.trial_id}"
+    return [each for run in record.runs for each in run.step_times if each.measured_in == label]
+
+
 def pack_record(record: TrialRecord) -> dict[str, str]:
     """Returns the record without its curve as tags: `tune_speed.record`, and `.1`, `.2` if long."""
-    text = _as_json(record.model_copy(update={"runs": tuple(map(_without_curve, record.runs))}))
+    bare = {"runs": tuple(map(_without_curve, record.runs)), "certificate": _essence(record)}
+    text = _as_json(record.model_copy(update=bare))
     parts = [text[i : i + MAX_TAG] for i in range(0, len(text), MAX_TAG)]
     return {f"{RECORD}.{i}" if i else RECORD: part for i, part in enumerate(parts)}
 
@@ -237,7 +253,9 @@ def artifact_files(record: TrialRecord) -> dict[str, str]:
     """Returns names and texts of a finished trial's files."""
     recipe = yaml.safe_dump(record.recipe, sort_keys=False, allow_unicode=True)
     environment = json.dumps(_public(record.environment), indent=2, sort_keys=True)
+    certificate = json.dumps(record.certificate, indent=2, allow_nan=False)
     return {
+        **({CERTIFICATE_FILE: strip_secrets(certificate)} if record.certificate else {}),
         "recipe.yaml": strip_secrets(recipe),
         "environment.json": f"{strip_secrets(environment)}\n",
         RECORD_FILE: _as_json(record),
@@ -285,6 +303,15 @@ def _without_curve(run: RunResult) -> RunResult:
     if traceback and len(traceback) > MAX_TRACEBACK:
         traceback = f"…{traceback[-MAX_TRACEBACK:]}"
     return run.model_copy(update={"evaluations": run.evaluations[-1:], "traceback": traceback})
+
+
+def _essence(record: TrialRecord) -> dict[str, Any] | None:
+    """Returns of a certificate what a leaderboard shows; the artifact holds all of it."""
+    if record.certificate is None:
+        return None
+    verification = record.certificate["verification"]
+    left_out = ("incumbent_recipe", "incumbent_runs", "interleaving")
+    return {"verification": {k: v for k, v in verification.items() if k not in left_out}}
 
 
 def _as_json(record: TrialRecord) -> str:

@@ -67,9 +67,17 @@ class StudyRuns:
 
     @classmethod
     def open(
-        cls, client: "MlflowClient", *, study: str, search_id: str, tags: Mapping[str, str]
+        cls,
+        client: "MlflowClient",
+        *,
+        study: str,
+        search_id: str,
+        tags: Mapping[str, str],
+        parent_kind: str = schema.SEARCH,
     ) -> Self:
         """Returns the runs of one search; its experiment and parent run are found or created.
+
+        The parent's kind is another than a search's for runs that no search made.
 
         Raises: ServiceError or StorageError, as `store.open_experiment` does.
         """
@@ -78,7 +86,7 @@ class StudyRuns:
         experiment_tags = {**shared, schema.KIND: schema.STUDY_KIND}
         experiment_id = open_experiment(client, study, tags=experiment_tags)
         with errors_of(client.tracking_uri):
-            own = {**run_tags, schema.KIND: schema.SEARCH, schema.SEARCH_ID: search_id}
+            own = {**run_tags, schema.KIND: parent_kind, schema.SEARCH_ID: search_id}
             parent_id = _open_parent(client, experiment_id, name=study, tags=own)
         return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.records import Evaluation, TrialRecord
-from tune_speed.tracking import sqlite
+from tune_speed.tracking import schema, sqlite
 from tune_speed.tracking.courier import Courier
 from tune_speed.tracking.deadline import within
 from tune_speed.tracking.explain import errors_of
@@ -43,12 +43,13 @@ class Tracker:
         study: str,
         study_tags: Mapping[str, str],
         search_id: str = "",
+        parent_kind: str = schema.SEARCH,
         linger_s: float = LINGER_S,
     ) -> None:
         """Finds or creates the study's experiment and the search's parent run, and begins.
 
         `study_tags` go to every run as `tune_speed.<name>`. `search_id` tells two searches of one
-        study apart; resuming a search gives the same one.
+        study apart; resuming a search gives the same one. `parent_kind` is what the parent run is.
 
         Raises: ServiceError or StorageError if the store does not take it within 10 s.
         """
@@ -56,7 +57,13 @@ class Tracker:
         with errors_of(self._uri):
             runs = within(
                 OPEN_S,
-                lambda: StudyRuns.open(client, study=study, search_id=search_id, tags=study_tags),
+                lambda: StudyRuns.open(
+                    client,
+                    study=study,
+                    search_id=search_id,
+                    tags=study_tags,
+                    parent_kind=parent_kind,
+                ),
             )
         self.experiment_id, self.run_id = runs.experiment_id, runs.parent_id
         self._courier = Courier(runs, uri=self._uri, linger_s=linger_s)

@@ -1,0 +1,491 @@
+"""What a certified row of a leaderboard holds, so that others can judge it and run it again.
+
+No field has a default: whoever forgets one gets an error instead of a gap. What a machine does not
+have, such as the UUID of a GPU where there is none, is None. JSON knows no infinity, so a time that
+is infinite is None too; its field says so.
+"""
+
+import math
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from tune_speed.records import PROTOCOL_VERSION, Record, RunResult, Status, Timing
+
+CLOCK_STATEMENT = (
+    "train_s starts before the first weight or statistic is derived from data. In: loading,"
+    " augmentation, forward, backward, optimizer. Out: set-up, compilation and warm-up on dummy"
+    " data, scheduled evaluations, logging, waiting for another trial's measurement."
+)
+"""What the training clock counts, under the present `PROTOCOL_VERSION`."""
+
+
+class VerificationStatus(StrEnum):
+    """How far a result can be believed."""
+
+    ESTIMATE = "estimate"
+    """From a search."""
+    RETIMED = "re-timed"
+    """Run again with fresh seeds, by those who found it."""
+    REPRODUCED = "independently reproduced"
+    """Run again by others."""
+    CHALLENGED = "challenged"
+    """Others got something else."""
+
+
+class Task(Record):
+    """What had to be reached."""
+
+    workload: str
+    """Name of the workload."""
+    workload_hash: str
+    """Hash over the workload and its data; rows are compared only within one."""
+    dataset: str
+    """Name of the data set."""
+    dataset_checksum: str
+    """Hash over the images and labels."""
+    split_seed: int
+    """Seed by which the data was divided."""
+    split_part: Literal["validation", "test"]
+    """The part on which the target had to hold."""
+    target: float
+    """Least value of the metric that counts as reached, in (0, 1]."""
+    metric: str
+    """The target metric, such as `accuracy`."""
+    mode: str
+    """Crossing mode: `fixed_length` or `anytime`."""
+    grid_samples: int
+    """Evaluation grid [training samples]."""
+    max_train_s: float
+    """Limit of one run on the training clock [s]."""
+    tta_views: int
+    """Views of an image that an evaluation averages; 1: no test-time augmentation."""
+
+
+class TimeInterval(Record):
+    """Where a time lies."""
+
+    low_s: float | None
+    """Lower end [s]; None: infinite."""
+    high_s: float | None
+    """Upper end [s]; None: infinite."""
+    confidence: float
+    """Chance that such an interval holds the truth, in (0, 1)."""
+
+
+class RateInterval(Record):
+    """Where a success rate lies."""
+
+    low: float
+    """Lower end, in [0, 1]."""
+    high: float
+    """Upper end, in [0, 1]."""
+    confidence: float
+    """Chance that such an interval holds the truth, in (0, 1)."""
+
+
+class CertifiedRun(Record):
+    """One training with one seed, hit or miss."""
+
+    seed: int
+    """Seed of weights, batches and augmentation."""
+    is_hit: bool
+    """Whether the target held."""
+    time_to_target_s: float | None
+    """Training clock at which it held [s]; None for a miss."""
+    train_s: float
+    """Training clock at the end of the run [s]."""
+    timing: Timing
+    """What the training clock is made of: seconds that passed, or steps times step time."""
+    final_metric: float | None
+    """The target metric at the end; None if it was never evaluated."""
+    status: Status
+    """How the run ended."""
+    stop_reason: str
+    """Why it ended, in words."""
+    order: int
+    """Place among all runs of the certification, the incumbent's included; the first is 0."""
+    started_at: str
+    """UTC, ISO 8601."""
+    steps: int
+    """Optimizer steps."""
+    epochs: float
+    """Passes over the training part."""
+    samples: int
+    """Training samples seen."""
+    images_per_s: float | None
+    """Training samples per second of the training clock; None without a step."""
+    peak_memory_gib: float | None
+    """Peak of the device's allocator (CUDA), or of resident memory (CPU) [GiB]."""
+
+
+class Result(Record):
+    """What was reached, over all runs."""
+
+    n: int
+    """Runs."""
+    k: int
+    """Runs that met the target."""
+    success_rate: RateInterval
+    """Where the chance of meeting the target lies."""
+    median_s: float | None
+    """Median of train_s until the target held [s], misses as infinite; None: infinite."""
+    mean_s: float | None
+    """Mean of train_s over the runs that met the target [s]; None without one."""
+    sd_s: float | None
+    """Sample standard deviation of the same [s]; None with fewer than two."""
+    min_s: float | None
+    """Shortest of the same [s]; None without one."""
+    max_s: float | None
+    """Longest of the same [s]; None without one."""
+    expected_s: float | None
+    """Expected time with restarts, all time / hits [s]; None: infinite."""
+    expected_interval: TimeInterval
+    """Where the expected time with restarts lies."""
+    metric_mean: float | None
+    """Mean of the final metric over all runs; None if none was evaluated."""
+    metric_sd: float | None
+    """Sample standard deviation of the final metric; None with fewer than two."""
+    margin: float | None
+    """Mean of the final metric less the target; None if none was evaluated."""
+    steps: float
+    """Optimizer steps of a run, median."""
+    epochs: float
+    """Passes of a run over the training part, median."""
+    samples: float
+    """Training samples of a run, median."""
+    pflop: float | None
+    """Floating-point operations of a run, forward and backward, median [10^15]; None: unknown."""
+    images_per_s: float | None
+    """Training samples per second of the training clock, median; None without a step."""
+    peak_memory_gib: float | None
+    """Highest peak of all runs [GiB]; None: not known."""
+    runs: tuple[CertifiedRun, ...]
+    """Every run, misses included, in the order in which they ran."""
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> Self:
+        hits = sum(run.is_hit for run in self.runs)
+        if (self.n, self.k) != (len(self.runs), hits):
+            raise ValueError(f"n, k must be {len(self.runs)}, {hits}, but got {self.n}, {self.k}")
+        return self
+
+
+class ClockTimes(Record):
+    """The five clocks of a run, or their sums."""
+
+    setup_s: float
+    """Data to the device, model and optimizer built [s]."""
+    compile_s: float
+    """Warm-up on dummy data, compilation included [s]."""
+    train_s: float
+    """Training [s]: the clock that counts."""
+    eval_s: float
+    """Scheduled evaluations [s]."""
+    wall_s: float
+    """From the first line of the run to its last [s]."""
+
+
+class ClockSheet(Record):
+    """Where the time went, and what the rules of counting were."""
+
+    runs: tuple[ClockTimes, ...]
+    """The clocks of each run, in the order of `result.runs`."""
+    total: ClockTimes
+    """Their sums."""
+    statement: str
+    """What is in the training clock and what is not, in words."""
+    protocol_version: int
+    """Version of the measuring rules; rows of different versions are never ranked together."""
+
+
+class CertifiedRecipe(Record):
+    """What was trained, and how to train it again."""
+
+    resolved: dict[str, Any]
+    """The whole recipe with every field, as YAML has it."""
+    effective_batch_size: int
+    """Samples of one optimizer step."""
+    max_lr: float
+    """Highest learning rate of an optimizer step, after scaling to the effective batch size."""
+    model: str
+    """Name of the model."""
+    model_source: str
+    """Where the model comes from, with its version, such as `timm 1.0.20`."""
+    num_parameters: int
+    """Parameters of the model, trainable or not."""
+    stem: str | None
+    """First layers of the model, such as `cifar`; None if the model has no such choice."""
+    optimizer: str
+    """Name of the optimizer."""
+    seeds: tuple[int, ...]
+    """Seeds of all runs, in the order in which they ran."""
+    command: str
+    """The exact command that ran, without its secrets."""
+
+
+class Code(Record):
+    """Which program ran."""
+
+    version: str
+    """Version of this package."""
+    commit: str | None
+    """Commit of the checkout that the package was imported from; None: not from a checkout."""
+    is_dirty: bool | None
+    """Whether the checkout differed from its commit; None: not known."""
+    diff: str | None
+    """The difference, and the names of untracked Python files, without their secrets and cut at
+    200 kB; empty if there is none, None if it is not known."""
+    diff_sha256: str | None
+    """SHA-256 of the whole difference, before it was cut; None if it is not known."""
+    source_sha256: str | None
+    """SHA-256 over the package's Python files, names and contents; None if they cannot be read."""
+    config_hash: str
+    """Hash over the resolved recipe and workload."""
+    lock_sha256: str
+    """SHA-256 over the sorted lines `name==version` of all installed packages."""
+
+
+class GpuFacts(Record):
+    """The GPU, as far as the driver tells; on a CPU everything is None."""
+
+    name: str | None
+    """Name, such as `NVIDIA H200`."""
+    uuid: str | None
+    """UUID of the GPU, or of its MIG instance."""
+    power_limit_w: float | None
+    """Power limit [W]."""
+    sm_clock_mhz: float | None
+    """Clock of the processors when it was asked [MHz]."""
+    memory_clock_mhz: float | None
+    """Clock of the memory when it was asked [MHz]."""
+    max_sm_clock_mhz: float | None
+    """Highest clock of the processors [MHz]."""
+    max_memory_clock_mhz: float | None
+    """Highest clock of the memory [MHz]."""
+    clock_reasons: tuple[str, ...] | None
+    """What held the clocks down when it was asked, such as `hw_thermal_slowdown`."""
+    mig_mode: str | None
+    """`Enabled` where the GPU is cut into instances; None: it cannot be, or is not known."""
+    mps: bool | None
+    """Whether NVIDIA's multi-process service is asked for or seen to run."""
+    persistence_mode: str | None
+    """`Enabled` where the driver stays loaded between processes."""
+    driver: str | None
+    """Version of the driver."""
+
+
+class CpuFacts(Record):
+    """The CPU, as far as the kernel tells."""
+
+    name: str
+    """Name, such as `AMD EPYC 9654`."""
+    physical_cores: int | None
+    """Cores of the node; None: not known."""
+    logical_cores: int | None
+    """The same, each thread of a core counted; None: not known."""
+    usable_cores: int
+    """Logical cores on which this process may run."""
+    quota: float | None
+    """Cores' worth of time that the container may use; None: no limit, or not known."""
+    governor: str | None
+    """How the frequency is chosen, such as `performance`; None: not known."""
+    turbo: bool | None
+    """Whether the CPU may exceed its base frequency; None: not known."""
+    load_average: float | None
+    """Processes of the node that ran or waited in the minute before; None: not known."""
+
+
+class SoftwareFacts(Record):
+    """What lies between the recipe and the machine."""
+
+    torch: str
+    """Version of torch."""
+    cuda: str | None
+    """CUDA version that torch was built with; None on a CPU."""
+    cudnn: str | None
+    """cuDNN version that torch uses; None on a CPU."""
+    timm: str | None
+    """Version of timm; None if it is not installed."""
+    python: str
+    """Version of Python."""
+    platform: str
+    """Operating system, kernel and C library."""
+
+
+class SystemFacts(Record):
+    """The machine, as far as it could be asked."""
+
+    device: str
+    """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
+    device_key: str
+    """Names the physical device: a GPU by its UUID, or the running node."""
+    gpu: GpuFacts
+    cpu: CpuFacts
+    software: SoftwareFacts
+    memory_gib: float
+    """Memory of the node, or of the container where that has less [GiB]."""
+    is_virtual_machine: bool | None
+    """Whether the node is a virtual machine; None: not known."""
+    container_digest: str | None
+    """Digest of the container's image, from TUNE_SPEED_IMAGE_DIGEST; None: not given."""
+    container_id: str | None
+    """Id of the container; None: in no container, or not known."""
+
+
+class System(Record):
+    """The machine, and who else used it."""
+
+    machine: SystemFacts
+    is_exclusive: bool
+    """Whether the whole device was reserved for these runs: exclusive, or else shared."""
+    cotenants: tuple[str, ...]
+    """Other trials seen on the device meanwhile, such as `digits/t0007`."""
+    device_fraction: float
+    """Share of the device, of a CPU's cores or of a GPU, that a run had; 1: all of it."""
+    cpu_threads: int
+    """Threads of one operation on the CPU."""
+    was_throttled: bool | None
+    """Whether the device slowed down for heat or power meanwhile; None: not known."""
+
+
+class Provenance(Record):
+    """Where the recipe came from, and what it cost to find."""
+
+    tracking_uri: str | None
+    """MLflow store that holds the runs, without its secrets; None: none."""
+    search_run_id: str | None
+    """MLflow run of the search; None: no search, or not in the store yet."""
+    trial_run_id: str | None
+    """MLflow run of the trial that was chosen; None likewise."""
+    certified_run_id: str | None
+    """MLflow run of this certificate; None: not in the store yet."""
+    study: str
+    """Optuna study, which is the search."""
+    trial_id: str
+    """Trial of the study, such as `t0007`."""
+    sampler: str | None
+    """Sampler that proposed it; None: no search."""
+    space_hash: str
+    """Hash over the search space."""
+    search_seed: int | None
+    """Seed of the sampler; None: no search."""
+    search_run_seeds: tuple[int, ...]
+    """Seeds with which the search trained."""
+    tuning_trials: int
+    """Trials of the search, misses included."""
+    tuning_device_s: float
+    """Seconds of a whole device that the search took: wall clock of a trial times its share."""
+    chosen_by: str
+    """How this recipe was picked from the search, in words."""
+    has_fresh_seeds: bool
+    """Whether no seed of these runs was used in the search."""
+
+
+class Verification(Record):
+    """How the result compares with the best known one, timed beside it."""
+
+    status: VerificationStatus
+    """How far the result can be believed."""
+    incumbent: str | None
+    """The leader that was timed beside it, such as `digits/t0003`; None: there was none, and all
+    that follows about it is None or empty."""
+    incumbent_recipe: dict[str, Any] | None
+    """The leader's whole recipe."""
+    incumbent_runs: tuple[CertifiedRun, ...]
+    """Every run of the leader, misses included."""
+    interleaving: tuple[str, ...]
+    """Which recipe each run of the certification trained, in order: `t0007`, `t0003`, `t0007` …"""
+    speedup: float | None
+    """Leader's time / this one's; above 1 this one is faster. None: not known, or infinite."""
+    speedup_low: float | None
+    """Lower end of its 95 % interval; None: not known."""
+    speedup_high: float | None
+    """Upper end of its 95 % interval; None: not known, or infinite."""
+    p_value: float | None
+    """One-sided p-value of being faster than the leader; None without one."""
+    adjusted_p_value: float | None
+    """The same, corrected for the number of finalists; None without a leader."""
+    method: str | None
+    """How p-value and interval were computed, in words; None without a leader."""
+    dropping_rule: str
+    """By which rule finalists were dropped early, and its error rate, in words."""
+
+
+class Certificate(Record):
+    """Everything that a certified row of a leaderboard must hold."""
+
+    certified_at: str
+    """When the last run ended; UTC, ISO 8601."""
+    task: Task
+    result: Result
+    clocks: ClockSheet
+    recipe: CertifiedRecipe
+    code: Code
+    system: System
+    provenance: Provenance
+    verification: Verification
+
+    @model_validator(mode="after")
+    def _check_runs(self) -> Self:
+        seeds = tuple(run.seed for run in self.result.runs)
+        if self.recipe.seeds != seeds:
+            raise ValueError(f"recipe.seeds must be those of the runs, {seeds}")
+        if len(self.clocks.runs) != len(seeds):
+            raise ValueError(f"clocks.runs must hold {len(seeds)} runs")
+        if self.provenance.has_fresh_seeds != set(seeds).isdisjoint(
+            self.provenance.search_run_seeds
+        ):
+            raise ValueError("provenance.has_fresh_seeds must agree with the seeds of the search")
+        return self
+
+
+def finite_or_none(value: float) -> float | None:
+    """Returns `value`, or None if it is infinite: how a certificate writes such a time."""
+    assert not math.isnan(value)
+    return value if math.isfinite(value) else None
+
+
+def certified_run(
+    run: RunResult, *, final_metric: float | None, order: int, started_at: str
+) -> CertifiedRun:
+    """Returns the row of a run.
+
+    Args:
+        run: As it ended.
+        final_metric: The target metric at its end; None if it was never evaluated.
+        order: Its place among all runs of the certification.
+        started_at: UTC, ISO 8601.
+    """
+    return CertifiedRun(
+        seed=run.seed,
+        is_hit=run.time_to_target_s is not None,
+        time_to_target_s=run.time_to_target_s,
+        train_s=run.clocks.train_s,
+        timing=run.timing,
+        final_metric=final_metric,
+        status=run.status,
+        stop_reason=run.stop_reason,
+        order=order,
+        started_at=started_at,
+        steps=run.steps,
+        epochs=run.final.epoch if run.final else 0.0,
+        samples=run.samples,
+        images_per_s=run.images_per_s,
+        peak_memory_gib=run.peak_memory_gib,
+    )
+
+
+def clock_sheet(runs: tuple[RunResult, ...]) -> ClockSheet:
+    """Returns the clocks of `runs` and their sums, under the present rules."""
+    times = tuple(ClockTimes(**run.clocks.model_dump()) for run in runs)
+    sums = {
+        name: math.fsum(getattr(time, name) for time in times) for name in ClockTimes.model_fields
+    }
+    return ClockSheet(
+        runs=times,
+        total=ClockTimes(**sums),
+        statement=CLOCK_STATEMENT,
+        protocol_version=PROTOCOL_VERSION,
+    )

@@ -1,0 +1,63 @@
+"""How much arithmetic a training does: a measure of work that does not depend on the machine."""
+
+import copy
+
+import torch
+from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
+
+NUM_IMAGES = 2
+"""Images of the batch that is counted; batch norm needs more than one."""
+
+
+def training_flop_per_sample(
+    model: nn.Module,
+    *,
+    image_shape: tuple[int, int, int],
+    device: torch.device,
+    autocast_dtype: torch.dtype | None = None,
+) -> float | None:
+    """Returns the floating-point operations of forward and backward per image.
+
+    Those of convolutions, matrix products and attention, a multiply-add as two; for a network
+    without any of them, None. Element-wise operations, augmentation and optimizer are not counted.
+    What a backward computes anew counts again, as in flash attention.
+    The model is copied, so that gradients, statistics and random numbers stay as they are; the
+    copy counts towards the device's peak memory.
+
+    Args:
+        model: The network on `device`, compiled or not.
+        image_shape: Channels, height and width.
+        device: Where the model is.
+        autocast_dtype: Arithmetic of the training; None: as the weights.
+    """
+    # What torch.compile wraps: compiled kernels hide their operations from the counter.
+    eager = getattr(model, "_orig_mod", model)
+    with torch.random.fork_rng(devices=_random_devices(device)):
+        copied = copy.deepcopy(eager).train()
+        with FlopCounterMode(display=False) as counter, torch.enable_grad():
+            _forward_and_backward(copied, image_shape, device, autocast_dtype)
+    total = int(counter.get_total_flops())
+    return total / NUM_IMAGES if total else None
+
+
+def num_parameters(model: nn.Module) -> int:
+    """Returns the number of parameters, trainable or not; shared ones count once."""
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+def _forward_and_backward(
+    model: nn.Module,
+    image_shape: tuple[int, int, int],
+    device: torch.device,
+    dtype: torch.dtype | None,
+) -> None:
+    images = torch.zeros((NUM_IMAGES, *image_shape), device=device)
+    with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
+        logits = model(images)
+    if logits.requires_grad:
+        logits.float().sum().backward()
+
+
+def _random_devices(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []

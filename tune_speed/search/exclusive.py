@@ -1,0 +1,124 @@
+"""One process with a whole device to itself, reserved through Ray, for runs whose time counts."""
+
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from tune_speed.errors import ServiceError, TuneSpeedError
+from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.trial import TrialSpec, make_record, utc_now
+
+POLL_S = 1.0
+"""How often to look whether something has come [s]; Ctrl-C is heard in between."""
+WAIT_S = 1800.0
+"""Longest wait for the device to become free [s]."""
+NOTE_EVERY_S = 30.0
+MAX_ATTEMPTS = 2
+"""A run whose process died is run once more; dying twice, it is recorded as failed."""
+
+
+class ExclusiveDevice:
+    """A whole GPU with its cores, or all cores of a node."""
+
+    def __init__(self, *, device: str, cpu_threads: int, on_line: Callable[[str], None]) -> None:
+        """Asks for nothing yet; Ray must be connected.
+
+        Args:
+            device: `cpu` or `cuda`.
+            cpu_threads: threads of a run; on a GPU also the cores that are reserved beside it.
+            on_line: sees why it has to wait.
+        """
+        from tune_speed.search.ray_tuner import node_cpus
+
+        is_gpu = device == "cuda"
+        cpus = float(cpu_threads) if is_gpu else node_cpus()
+        self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu)}
+        self._on_line = on_line
+        self._actor: Any = None
+
+    def run(self, spec: TrialSpec) -> TrialRecord:
+        """Runs a trial and returns its record.
+
+        Raises: ServiceError if the device does not become free; TuneSpeedError as the trial does.
+        """
+        started_at, reason = utc_now(), ""
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                return TrialRecord.model_validate_json(self._call("run", spec.model_dump_json()))
+            except RayActorError as error:
+                self._actor, reason = None, f"its process died: {error}"
+        run = RunResult(
+            status=Status.FAILED,
+            seed=spec.seed,
+            stop_reason=reason.splitlines()[0],
+            traceback=reason,
+        )
+        return make_record(spec, spec.recipe, run, started_at=started_at)
+
+    def describe(self, spec: TrialSpec) -> str:
+        """Returns what is known of machine, code and model there, as JSON; see `certify`."""
+        return str(self._call("describe", spec.model_dump_json()))
+
+    def close(self) -> None:
+        """Lets the device go."""
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None
+
+    def _call(self, method: str, *arguments: str) -> Any:
+        if self._actor is None:
+            self._actor = self._start()
+        try:
+            return _wait_for(getattr(self._actor, method).remote(*arguments))
+        except RayTaskError as error:
+            if isinstance(error.cause, TuneSpeedError):
+                raise error.cause from error
+            raise
+
+    def _start(self) -> Any:
+        actor = ray.remote(_Runner).options(**self._request).remote()
+        waited_s = 0.0
+        ready = actor.ready.remote()
+        while True:
+            try:
+                ray.get(ready, timeout=POLL_S)
+                return actor
+            except GetTimeoutError:
+                waited_s += POLL_S
+            if waited_s % NOTE_EVERY_S == 0:
+                self._on_line(f"waiting for the whole device to become free ({waited_s:.0f} s)")
+            if waited_s >= WAIT_S:
+                ray.kill(actor)
+                raise ServiceError(
+                    f"a whole device must become free within {WAIT_S:.0f} s ({self._request}), but"
+                    " others hold it. Wait for them, and give the same command again."
+                )
+
+
+def _wait_for(reference: Any) -> Any:
+    while True:
+        try:
+            return ray.get(reference, timeout=POLL_S)
+        except GetTimeoutError:
+            continue  # A run ends by its workload's time limit.
+
+
+class _Runner:
+    """Runs trials one after the other in one process."""
+
+    def ready(self) -> bool:
+        return True
+
+    def run(self, spec_json: str) -> str:
+        from tune_speed.objective import finish, run_trial
+
+        spec = TrialSpec.model_validate_json(spec_json)
+        trial = run_trial(spec, refuse=(TuneSpeedError,))
+        return finish(trial, on_report=lambda record: None).model_dump_json()
+
+    def describe(self, spec_json: str) -> str:
+        from tune_speed.surroundings import describe
+
+        return describe(TrialSpec.model_validate_json(spec_json)).model_dump_json()

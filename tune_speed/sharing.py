@@ -1,0 +1,90 @@
+"""A run's place among others on its physical device: who they are, and whose turn it is."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Self
+
+from tune_speed.records import StepTime, Timing
+from tune_speed.tenants import Tenancy
+from tune_speed.turnstile import Turnstile
+
+
+class Sharing:
+    """What a run knows of its co-tenants, and the turnstile that it shares with them."""
+
+    def __init__(
+        self,
+        *,
+        label: str,
+        turnstile: Turnstile,
+        tenancy: Tenancy | None = None,
+        may_have_company: bool = False,
+        known: Sequence[StepTime] = (),
+    ) -> None:
+        """Looks around once.
+
+        Args:
+            label: `study/trial` of the run.
+            turnstile: of the device.
+            tenancy: its presence there; None: nobody is to know, or to be known.
+            may_have_company: whether others are going to come, even if nobody is there yet.
+            known: isolated step times that need not be measured again.
+        """
+        self.label, self.turnstile = label, turnstile
+        self.known = {step_time.key: step_time for step_time in known}
+        self._tenancy = tenancy
+        self._seen: set[str] = set()
+        self.look()
+        self.isolates = may_have_company or bool(self._seen)
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        device_key: str,
+        *,
+        study: str,
+        trial: str,
+        may_have_company: bool,
+        known: Sequence[StepTime],
+    ) -> Iterator[Self]:
+        """Takes a place on the physical device of that key, until the block ends."""
+        with ExitStack() as stack:
+            yield cls(
+                label=f"{study}/{trial}",
+                turnstile=stack.enter_context(Turnstile.open(device_key)),
+                tenancy=stack.enter_context(Tenancy.begin(device_key, study=study, trial=trial)),
+                may_have_company=may_have_company,
+                known=known,
+            )
+
+    @classmethod
+    def alone(cls) -> Self:
+        """Returns the place of a run that nobody is to know of, such as a test's."""
+        return cls(label="", turnstile=Turnstile(None, why_not="The run keeps to itself."))
+
+    def look(self) -> None:
+        """Takes note of who is there now."""
+        if self._tenancy is not None:
+            self._seen.update(self._tenancy.others())
+
+    @property
+    def cotenants(self) -> tuple[str, ...]:
+        """Who was on the device whenever this run looked: `study/trial`, sorted."""
+        return tuple(sorted(self._seen))
+
+    def timing_of_clock(self) -> tuple[Timing, str]:
+        """Returns what seconds that passed are worth, and why they are worth less than they could.
+
+        For a run whose step time is not isolated.
+        """
+        if self._tenancy is None:
+            return Timing.EXCLUSIVE, ""
+        why_not = self.turnstile.why_not or self._tenancy.why_not
+        if why_not:
+            return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
+        if self.isolates:
+            return Timing.SHARED, "no step could be timed while the co-tenants stood still"
+        if self._seen:
+            return Timing.SHARED, f"others came to the device: {', '.join(self.cotenants)}"
+        return Timing.EXCLUSIVE, ""
