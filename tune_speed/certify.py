@@ -1,0 +1,352 @@
+"""Finalists of a study run again: fresh seeds, the test part, the whole device, the leader beside.
+
+Every run is on disk before the next begins, so that the same command goes on where it stopped.
+"""
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tune_speed.certified import Finalist, Origin, certified_record
+from tune_speed.certify_ledger import CertifyLedger
+from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
+from tune_speed.errors import ConfigError, ServiceError
+from tune_speed.leaderboard import BoardKey, board_key
+from tune_speed.recipe import Recipe
+from tune_speed.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
+from tune_speed.redact import redact
+from tune_speed.search.exclusive import ExclusiveDevice
+from tune_speed.search.settings import CertifyConfig, ResourceConfig
+from tune_speed.stats import expected_time_s
+from tune_speed.surroundings import Surroundings
+from tune_speed.tracking.queries import find_trials
+from tune_speed.tracking.store import open_store
+from tune_speed.tracking.tracker import Tracker, Undelivered
+from tune_speed.tracking.uri import strip_secrets, tracking_uri
+from tune_speed.trial import Allotment, TrialSpec
+from tune_speed.workload import Workload
+
+DROPPING_RULE = (
+    "after each round a finalist is dropped whose expected time with restarts is above the best's"
+    " beyond doubt; the chance that the true best is dropped is at most 5 % over the whole race"
+)
+MAX_SHARED_RUNS = 3
+"""A run beside which others came to the device does not count; so many in a row end it all."""
+DELIVERY_S = 60.0
+CERTIFICATION = "certification"
+
+_FILE = re.compile(r"certify-(\d+)\.jsonl")
+
+
+class CertifyResult(NamedTuple):
+    """What a certification leaves for the user to read."""
+
+    records: tuple[TrialRecord, ...]
+    """Certified records, best first; empty if it was stopped."""
+    finalists: tuple[Finalist, ...]
+    """What was certified, the best estimate first."""
+    estimates: tuple[TrialRecord, ...]
+    """All trials of the study that may be compared with these."""
+    places: tuple[Placed, ...]
+    folder: Path
+    undelivered: tuple[Undelivered, ...]
+    was_stopped: bool
+
+
+def certify(
+    study: str,
+    *,
+    config: CertifyConfig,
+    folder: Path,
+    device: str | None,
+    address: str | None,
+    again: bool,
+    on_line: Callable[[str], None],
+) -> CertifyResult:
+    """Runs the finalists of a study, or goes on with them, and records what they are worth.
+
+    Args:
+        study: as MLflow has it.
+        config: how many run how often.
+        folder: of the study's files.
+        device: part of the device's name, where the study has estimates of several.
+        address: Ray cluster; None: a local one.
+        again: begin anew although one was begun before.
+        on_line: sees each run.
+
+    Raises: ConfigError, DataError, ServiceError, StorageError.
+    """
+    uri = tracking_uri()
+    estimates = _estimates(uri, study, device)
+    finalists = _finalists(estimates, config.top)
+    leader = _leader(uri, finalists)
+    path = _ledger_path(folder, again=again)
+    with CertifyLedger(path) as ledger:
+        ledger.begin(_header(config, finalists, leader))
+        contest = _contest(finalists, leader, config, seed_base=f"{study}/{path.stem}")
+        for ran in ledger.runs:
+            contest.add(ran.turn, ran.record.runs[0])
+        if ledger.runs:
+            on_line(f"going on after {len(ledger.runs)} runs that are in {path}")
+        everyone = {each.name: each for each in (*finalists, *([leader] if leader else []))}
+        surroundings: dict[str, tuple[Surroundings, Surroundings]] = {}
+        was_stopped = _run(contest, ledger, everyone, address, on_line, surroundings)
+        places = contest.places()
+        if was_stopped:
+            return CertifyResult((), tuple(finalists), (), places, folder, (), True)
+        origin = _origin(uri, estimates, config)
+        records = tuple(
+            certified_record(
+                placed,
+                finalists=everyone,
+                runs=ledger.runs,
+                surroundings=surroundings[placed.name],
+                origin=origin,
+                places={each.name: each for each in places},
+            )
+            for placed in places
+        )
+        _save(folder / "certified", records, surroundings)
+    own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
+    undelivered = _deliver(uri, study, own, number=path.stem)
+    return CertifyResult(
+        records, tuple(finalists), origin.estimates, places, folder, undelivered, False
+    )
+
+
+def _estimates(uri: str, study: str, device: str | None) -> list[Finalist]:
+    """Returns the study's estimates that may be compared, all of one device and protocol."""
+    found = [
+        Finalist(name=f"{t.record.study}/{t.record.trial_id}", record=t.record, run_id=t.run_id)
+        for t in find_trials(uri, study=study, kind="estimate")
+        if (device or "") in t.record.device and t.record.protocol_version == PROTOCOL_VERSION
+    ]
+    hits = [each for each in found if each.record.time_to_target_s is not None]
+    if not hits:
+        raise ConfigError(
+            f"a study must have a trial that met its target to be certified, but {study} has none"
+            f"{f' on a device like {device}' if device else ''} under protocol"
+            f" {PROTOCOL_VERSION} ({len(found)} trials). Search on, with `tune-speed search …"
+            " --resume` and more trials."
+        )
+    keys = {board_key(each.record) for each in hits}
+    if len(keys) > 1:
+        raise ConfigError(
+            "a certification must be of one workload and device, but the study has met the target"
+            f" on {', '.join(sorted(key.device for key in keys))}. Choose with --device."
+        )
+    return [each for each in found if board_key(each.record) in keys]
+
+
+def _finalists(estimates: Sequence[Finalist], top: int) -> list[Finalist]:
+    """Returns the fastest, each recipe once."""
+    timed = [e for e in estimates if e.record.time_to_target_s is not None]
+    ordered = sorted(timed, key=lambda e: (e.record.time_to_target_s or 0.0, e.name))
+    different = {json.dumps(e.record.recipe, sort_keys=True): e for e in reversed(ordered)}
+    return [e for e in ordered if e in different.values()][:top]
+
+
+def _leader(uri: str, finalists: Sequence[Finalist]) -> Finalist | None:
+    """Returns the best certified result of the same workload, device and protocol, if another's."""
+    key, recipes = board_key(finalists[0].record), [each.record.recipe for each in finalists]
+    wanted = BoardKey(**{**key._asdict(), "kind": "certified"})
+    found = [
+        Finalist(name=f"{t.record.study}/{t.record.trial_id}", record=t.record, run_id=t.run_id)
+        for t in find_trials(uri, workload=finalists[0].record.workload_name, kind="certified")
+        if board_key(t.record) == wanted and t.record.recipe not in recipes
+    ]
+    names = {each.name for each in finalists}
+    others = [each for each in found if each.name not in names]
+    return min(others, key=lambda each: expected_s(each.record), default=None)
+
+
+def expected_s(record: TrialRecord) -> float:
+    """Returns the expected time with restarts over the runs [s]; infinite without a hit."""
+    return expected_time_s([sample_of(run) for run in record.runs])
+
+
+def _ledger_path(folder: Path, *, again: bool) -> Path:
+    matches = (_FILE.fullmatch(path.name) for path in folder.glob("certify-*.jsonl"))
+    last = max((int(match[1]) for match in matches if match), default=0)
+    return folder / f"certify-{last + 1 if again or not last else last}.jsonl"
+
+
+def _header(
+    config: CertifyConfig, finalists: Sequence[Finalist], leader: Finalist | None
+) -> dict[str, object]:
+    return {
+        **config.model_dump(),
+        "finalists": [each.name for each in finalists],
+        "leader": leader.name if leader else None,
+        "workload_hash": finalists[0].record.workload_hash,
+        "protocol_version": PROTOCOL_VERSION,
+    }
+
+
+def _contest(
+    finalists: Sequence[Finalist],
+    leader: Finalist | None,
+    config: CertifyConfig,
+    *,
+    seed_base: str,
+) -> Contest:
+    workload = Workload.model_validate(finalists[0].record.workload)
+    return Contest(
+        [each.name for each in finalists],
+        leader=leader.name if leader else None,
+        plan=Plan(config.seeds, config.final, config.final_seeds),
+        seed_base=seed_base,
+        miss_s=workload.max_train_s if workload.mode == "anytime" else None,
+    )
+
+
+def _run(
+    contest: Contest,
+    ledger: CertifyLedger,
+    everyone: dict[str, Finalist],
+    address: str | None,
+    on_line: Callable[[str], None],
+    surroundings: dict[str, tuple[Surroundings, Surroundings]],
+) -> bool:
+    """Runs all turns; returns whether Ctrl-C ended it."""
+    from tune_speed.search import ray_tuner
+
+    first = next(iter(everyone.values())).record
+    kind = device_kind(first)
+    ray_tuner.connect(address, resources=ResourceConfig(cpu=1, gpu=float(kind == "cuda")))
+    device = ExclusiveDevice(device=kind, cpu_threads=first.cpu_threads, on_line=on_line)
+    try:
+        before = {n: _describe(device, each, on_line) for n, each in everyone.items()}
+        while (turn := contest.next()) is not None:
+            _take_turn(turn, contest, ledger, everyone[turn.name], device, on_line)
+        for name, each in everyone.items():
+            surroundings[name] = before[name], _describe(device, each, on_line)
+    except KeyboardInterrupt:
+        return True
+    finally:
+        device.close()
+        ray_tuner.disconnect()
+    return False
+
+
+def _describe(
+    device: ExclusiveDevice, finalist: Finalist, on_line: Callable[[str], None]
+) -> Surroundings:
+    facts = Surroundings.model_validate_json(device.describe(_spec(finalist, seed=0)))
+    if facts.machine.device != finalist.record.device:
+        raise ConfigError(
+            f"a study must be certified on the device of its trials, {finalist.record.device}, but"
+            f" this is {facts.machine.device}. Certify there, or search here first."
+        )
+    return facts
+
+
+def _take_turn(
+    turn: Turn,
+    contest: Contest,
+    ledger: CertifyLedger,
+    finalist: Finalist,
+    device: ExclusiveDevice,
+    on_line: Callable[[str], None],
+) -> None:
+    for _ in range(MAX_SHARED_RUNS):
+        record = device.run(_spec(finalist, seed=turn.seed))
+        run = record.runs[0]
+        if run.timing == Timing.EXCLUSIVE or run.status == Status.FAILED:
+            break
+        on_line(f"{turn.name} runs again: it was not alone on the device ({_company(record)})")
+    else:
+        raise ServiceError(
+            "a certified run must have its device to itself, but others were there in"
+            f" {MAX_SHARED_RUNS} runs: {_company(record)}. Let them end, and give the same command"
+            " again: nothing that ran is lost."
+        )
+    ledger.ran(turn, record)
+    dropped = contest.add(turn, run)
+    time = "missed" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
+    metric = "" if run.final is None else f", {run.final.accuracy:.4f}"
+    stage = "" if turn.stage == "first" else "final, "
+    left = contest.most_runs_left
+    rest = f"at most {left} to go" if left else "the last"
+    on_line(f"{stage}round {turn.round + 1}: {turn.name} {time}{metric}  ({rest})")
+    for each in dropped:
+        on_line(each.reason)
+
+
+def _company(record: TrialRecord) -> str:
+    run = record.runs[0]
+    return ", ".join(run.cotenants) or run.note or "unknown"
+
+
+def _spec(finalist: Finalist, *, seed: int) -> TrialSpec:
+    record = finalist.record
+    recipe, batch_size = Recipe.model_validate(record.recipe), record.runs[-1].batch_size
+    kind = device_kind(record)
+    return TrialSpec(
+        study=record.study,
+        trial_id=record.trial_id,
+        params=record.params,
+        recipe=recipe if batch_size is None else recipe.with_micro_batch(batch_size),
+        workload=Workload.model_validate(record.workload),
+        workload_hash=record.workload_hash,
+        space_hash=record.space_hash,
+        seed=seed,
+        evaluated_on="test",
+        allotment=Allotment(
+            device=kind, cpu_threads=record.cpu_threads, gpu_fraction=float(kind == "cuda")
+        ),
+    )
+
+
+def device_kind(record: TrialRecord) -> str:
+    """Returns `cpu` or `cuda`, from the device's name."""
+    return "cpu" if record.device.startswith("cpu") else "cuda"
+
+
+def _origin(uri: str, estimates: Sequence[Finalist], config: CertifyConfig) -> Origin:
+    return Origin(
+        uri=strip_secrets(uri),
+        command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
+        estimates=tuple(each.record for each in estimates),
+        sampler=None,
+        search_seed=None,
+        chosen_by=f"one of the {config.top} fastest of {len(estimates)} estimates of one seed each",
+        dropping_rule=DROPPING_RULE,
+    )
+
+
+def _save(
+    folder: Path,
+    records: Sequence[TrialRecord],
+    surroundings: dict[str, tuple[Surroundings, Surroundings]],
+) -> None:
+    """Writes each certificate, and the packages that it was made with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for record in records:
+        name = f"{record.study}-{record.trial_id}.json".replace("/", "_")
+        (folder / name).write_text(json.dumps(record.certificate, indent=2, allow_nan=False))
+    code = next(iter(surroundings.values()))[0].code
+    (folder / "packages.txt").write_text(code.lock)
+
+
+def _deliver(
+    uri: str, study: str, records: Sequence[TrialRecord], *, number: str
+) -> tuple[Undelivered, ...]:
+    tags = {
+        "workload": records[0].workload_name,
+        "workload_hash": records[0].workload_hash,
+        "protocol_version": str(PROTOCOL_VERSION),
+    }
+    tracker = Tracker(
+        open_store(uri),
+        study=study,
+        study_tags=tags,
+        search_id=number,
+        parent_kind=CERTIFICATION,
+    )
+    tracker.reconcile(records)
+    return tracker.close(timeout_s=DELIVERY_S)

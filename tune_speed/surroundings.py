@@ -1,0 +1,58 @@
+"""What a certificate says of machine, code and model, asked in the process that runs the trials."""
+
+from tune_speed.certificate import SystemFacts
+from tune_speed.code_state import CodeState, code_state
+from tune_speed.device import resolve_device, set_up_process
+from tune_speed.flops import num_parameters, training_flop_per_sample
+from tune_speed.objective import load_splits
+from tune_speed.records import Record
+from tune_speed.step import AUTOCAST_DTYPES
+from tune_speed.system import describe_system, throttle_count
+from tune_speed.train import build_model
+from tune_speed.trial import TrialSpec
+
+
+class Surroundings(Record):
+    """Facts that a record does not hold."""
+
+    machine: SystemFacts
+    throttle_count: int | None
+    """See `system.throttle_count`."""
+    code: CodeState
+    num_parameters: int
+    """Parameters of the recipe's model."""
+    flop_per_sample: float | None
+    """Floating-point operations of forward and backward per training sample; None: unknown."""
+    dataset_checksum: str
+    """Hash over the data set's images and labels."""
+    max_lr: float
+    """Learning rate of an optimizer step before the schedule's factors."""
+    num_train: int
+    """Samples of the training part."""
+
+
+def describe(spec: TrialSpec) -> Surroundings:
+    """Returns what surrounds the runs of a trial; takes seconds, the first time in a process."""
+    from tune_speed.data.cache import prepare
+
+    recipe = spec.recipe
+    device = resolve_device(spec.allotment.device)
+    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    splits = load_splits(spec.workload)
+    model = build_model(recipe, splits, device=device)
+    height, width, channels = splits.train.pixels.shape[1:]
+    return Surroundings(
+        machine=describe_system(device),
+        throttle_count=throttle_count(device),
+        code=code_state(),
+        num_parameters=num_parameters(model),
+        flop_per_sample=training_flop_per_sample(
+            model,
+            image_shape=(channels, height, width),
+            device=device,
+            autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
+        ),
+        dataset_checksum=prepare(spec.workload.dataset).data_hash,
+        max_lr=recipe.optimizer.step_lr(recipe.samples_per_step),
+        num_train=len(splits.train.labels),
+    )
