@@ -141,7 +141,7 @@ def _result(placed: Placed, records: Sequence[TrialRecord], facts: Surroundings)
     samples = [sample_of(run) for run in runs]
     times = [s.spent_s for s in samples if s.is_hit]
     metrics = [workload.metric_of(run.final) for run in runs if run.final is not None]
-    low, high = expected_time_interval_s(samples, confidence=CONFIDENCE)
+    low, high = expected_time_interval_s(samples, confidence=CONFIDENCE, miss_s=miss_s(workload))
     rate = wilson_interval(len(times), len(runs), confidence=CONFIDENCE)
     mean = statistics.fmean(metrics) if metrics else None
     flop = facts.flop_per_sample
@@ -169,6 +169,11 @@ def _result(placed: Placed, records: Sequence[TrialRecord], facts: Surroundings)
         peak_memory_gib=max((r.peak_memory_gib for r in runs if r.peak_memory_gib), default=None),
         runs=_rows(placed, records),
     )
+
+
+def miss_s(workload: Workload) -> float | None:
+    """Returns what a miss costs, where that is not a run's length: `anytime` runs to the limit."""
+    return workload.max_train_s if workload.mode == "anytime" else None
 
 
 def _rows(placed: Placed, records: Sequence[TrialRecord]) -> tuple[CertifiedRun, ...]:

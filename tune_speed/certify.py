@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tune_speed.certified import Finalist, Origin, certified_record
+from tune_speed.certified import Finalist, Origin, certified_record, miss_s
 from tune_speed.certify_ledger import CertifyLedger
 from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
 from tune_speed.errors import ConfigError, ServiceError
@@ -200,7 +200,7 @@ def _contest(
         leader=leader.name if leader else None,
         plan=Plan(config.seeds, config.final, config.final_seeds),
         seed_base=seed_base,
-        miss_s=workload.max_train_s if workload.mode == "anytime" else None,
+        miss_s=miss_s(workload),
     )
 
 

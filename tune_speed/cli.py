@@ -17,8 +17,11 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from tune_speed.leaderboard import Board
+    from tune_speed.records import TrialRecord
     from tune_speed.search.comparison import Search, Terms
     from tune_speed.search.conductor import Conductor
+    from tune_speed.search.settings import CertifyConfig
+    from tune_speed.search.study_file import RecipeFile
     from tune_speed.study import SearchResult, View
 
 NOT_REACHED = 1
@@ -112,8 +115,6 @@ def search(
     study = load_study(space, overrides=overrides, check_data=not download)
     from tune_speed import study as studies
 
-    if study.certify is not None:
-        _note("note: `certify` is read but not carried out yet; all results are estimates.")
     result = studies.search(
         study,
         address=address,
@@ -122,13 +123,19 @@ def search(
         on_progress=_print_decoding,
         make_view=_live_view,
     )
-    _print_search(result, study.name, as_json=as_json)
+    certifies = study.certify is not None and not result.was_stopped
+    has_winner = any(row.rank for board in result.boards for row in board.rows)
+    if not (as_json and certifies and has_winner):
+        _print_search(result, study.name, as_json=as_json)
     if result.was_stopped:
         again = [argument for argument in sys.argv[1:] if argument != "--resume"]
         _note(redact(f"stopped; go on with: tune-speed {shlex.join(again)} --resume"))
         raise typer.Exit(INTERRUPTED)
-    if not any(row.rank for board in result.boards for row in board.rows):
+    if not has_winner:
         raise typer.Exit(NOT_REACHED)
+    if study.certify is not None:
+        found = json.loads(_search_json(result, study.name)) if as_json else None
+        _certify(study.name, study.certify, address=address, search=found)
 
 
 @app.command()
@@ -137,31 +144,145 @@ def train(
         str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
     ],
     seeds: Annotated[int, typer.Option(min=1, help="Runs, with seeds one after the other.")] = 1,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OTHER", help="Another recipe: train both in turns, and say which is faster."
+        ),
+    ] = None,
     set_: SetOption = None,
     download: DownloadOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Train one recipe, once or with several seeds; needs neither Ray nor MLflow for a file.
 
+    With --against OTHER both train with the same seeds, and --set applies to both.
+
     Example: tune-speed train recipe.yaml --seeds 5 --set run.device=cpu
     """
-    from tune_speed.rerun import load_rerun, summarise, train_seeds
+    from tune_speed.rerun import load_rerun
 
-    file = load_rerun(recipe, overrides=set_ or [], check_data=not download)
-    record = train_seeds(
-        file,
-        seeds=seeds,
-        download=download,
-        on_progress=_print_decoding,
+    names = [recipe] if against is None else [recipe, against]
+    files = [load_rerun(name, overrides=set_ or [], check_data=not download) for name in names]
+    if against is None:
+        records, was_stopped = _train(files[0], seeds, download=download, as_json=as_json)
+    else:
+        records, was_stopped = _train_both(
+            files[0], files[1], names, seeds, download=download, as_json=as_json
+        )
+    runs = [run for record in records for run in record.runs]
+    for record in records:
+        if record.runs[-1].traceback and all(run.status == "failed" for run in record.runs):
+            _note(record.runs[-1].traceback)
+    if was_stopped:
+        planned = seeds * len(files)
+        _note(f"stopped; shown are the {len(runs)} of {planned} runs that were done")
+        raise typer.Exit(INTERRUPTED)
+    if not any(run.time_to_target_s is not None for run in runs):
+        raise typer.Exit(NOT_REACHED)
+
+
+def _train(
+    file: "RecipeFile", seeds: int, *, download: bool, as_json: bool
+) -> tuple[list["TrialRecord"], bool]:
+    """Trains and prints; returns the record, if a run was done, and whether Ctrl-C came."""
+    from tune_speed.export import to_json
+    from tune_speed.rerun import train_seeds
+    from tune_speed.summary import runs_dict, runs_text
+
+    record, was_stopped = train_seeds(
+        file, seeds=seeds, download=download, on_progress=_print_decoding, on_line=_note
+    )
+    if record is not None:
+        print(to_json(runs_dict(record)) if as_json else runs_text(record))
+    return [record] if record is not None else [], was_stopped
+
+
+def _train_both(
+    a: "RecipeFile",
+    b: "RecipeFile",
+    names: list[str],
+    seeds: int,
+    *,
+    download: bool,
+    as_json: bool,
+) -> tuple[list["TrialRecord"], bool]:
+    """Trains both in turns and prints; returns as `_train`."""
+    from tune_speed.duel import duel_dict, duel_text, train_both
+    from tune_speed.export import to_json
+
+    duel = train_both(
+        a, b, seeds=seeds, download=download, on_progress=_print_decoding, on_line=_note
+    )
+    records = [record for record in (duel.a, duel.b) if record is not None]
+    if records:
+        print(to_json(duel_dict(duel)) if as_json else duel_text(duel, a=names[0], b=names[1]))
+    return records, duel.was_stopped
+
+
+@app.command()
+def certify(
+    study: Annotated[str, typer.Argument(help="A study in MLflow.")],
+    top: Annotated[int, typer.Option(min=1, help="Fastest estimates to run again.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each.")] = 5,
+    final: Annotated[int, typer.Option(min=0, help="How many go on to the final.")] = 2,
+    final_seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each in it.")] = 20,
+    device: DeviceOption = None,
+    address: Annotated[
+        str | None,
+        typer.Option(help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one."),
+    ] = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Begin anew, with other seeds, where one was begun.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a study's fastest again with fresh seeds, alone on the device, on the test part.
+
+    Goes on where it stopped when it is given again.
+
+    Example: tune-speed certify digits_quickstart --top 3 --seeds 3 --final 2 --final-seeds 5
+    """
+    from tune_speed.search.settings import CertifyConfig
+
+    config = CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds)
+    found: dict[str, Any] | None = {} if as_json else None
+    _certify(study, config, device=device, address=address, again=again, search=found)
+
+
+def _certify(
+    study: str,
+    config: "CertifyConfig",
+    *,
+    address: str | None,
+    search: dict[str, Any] | None,
+    device: str | None = None,
+    again: bool = False,
+) -> None:
+    """Certifies and prints what came of it: as JSON into what is in `search`, unless it is None."""
+    from tune_speed import certify as certification
+    from tune_speed.certify_report import as_dict, certification_text
+    from tune_speed.leaderboard import make_boards
+    from tune_speed.study import studies_folder
+
+    result = certification.certify(
+        study,
+        config=config,
+        folder=studies_folder() / study,
+        device=device,
+        address=address,
+        again=again,
         on_line=_note,
     )
-    if as_json:
-        print(record.model_dump_json(indent=2))
+    if result.was_stopped:
+        _note(f"stopped; go on with: tune-speed certify {shlex.quote(study)}, and the same options")
+        raise typer.Exit(INTERRUPTED)
+    if search is not None:
+        print(json.dumps({**search, "certification": as_dict(result)}, indent=2))
     else:
-        print(summarise(record))
-    if record.runs[-1].traceback and all(run.status.value == "failed" for run in record.runs):
-        _note(record.runs[-1].traceback)
-    if not any(run.time_to_target_s is not None for run in record.runs):
+        _print_boards(make_boards((None, record) for record in result.records), Format.TABLE)
+        print(certification_text(result))
+    if not any(run.time_to_target_s for record in result.records for run in record.runs):
         raise typer.Exit(NOT_REACHED)
 
 
@@ -463,13 +584,26 @@ def _live_view(conductor: "Conductor") -> "View":
     )
 
 
+def _search_json(result: "SearchResult", study: str) -> str:
+    from tune_speed.export import search_json
+    from tune_speed.tracking.uri import strip_secrets
+
+    return search_json(
+        result.records,
+        result.boards,
+        study=study,
+        folder=str(result.folder),
+        uri=strip_secrets(result.uri),
+    )
+
+
 def _print_search(result: "SearchResult", study: str, *, as_json: bool) -> None:
-    from tune_speed.export import next_steps, search_json
+    from tune_speed.export import next_steps
     from tune_speed.tracking.uri import strip_secrets
 
     places = {"study": study, "folder": str(result.folder), "uri": strip_secrets(result.uri)}
     if as_json:
-        print(search_json(result.records, result.boards, **places))
+        print(_search_json(result, study))
     else:
         _print_boards(list(result.boards), Format.TABLE)
         print(next_steps(result.records, result.boards, **places))
@@ -514,6 +648,8 @@ def _export(boards: list["Board"], path: Path) -> None:
     from tune_speed.tracking.uri import tracking_uri
 
     with_rows = [board for board in boards if board.rows]
+    # What is certified is known better than what a search found.
+    with_rows = [board for board in with_rows if board.kind == "certified"] or with_rows
     if len(with_rows) != 1:
         among = "; ".join(f"{board.workload} on {board.device}" for board in with_rows) or "none"
         raise ConfigError(

@@ -1,10 +1,9 @@
 """One recipe, trained here and now: from a file, or from a trial on record."""
 
-import math
 import re
-import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import psutil
 
@@ -13,12 +12,20 @@ from tune_speed.data.cache import prepare
 from tune_speed.errors import TuneSpeedError
 from tune_speed.export import recipe_yaml
 from tune_speed.objective import finish, run_trial
-from tune_speed.records import Status, TrialRecord
+from tune_speed.records import TrialRecord
 from tune_speed.search.study_file import RecipeFile, load_recipe, parse_recipe
-from tune_speed.stats import median_time_s, wilson_interval
 from tune_speed.trial import Allotment, TrialSpec
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}|[\w.-]+/t\d{4,}")
+
+
+class Training(NamedTuple):
+    """What was trained."""
+
+    record: TrialRecord | None
+    """All finished runs; None if there is none."""
+    was_stopped: bool
+    """Whether Ctrl-C ended it; the run that it met is left out."""
 
 
 def load_rerun(source: str, *, overrides: Sequence[str], check_data: bool) -> RecipeFile:
@@ -44,32 +51,62 @@ def train_seeds(
     download: bool,
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
-) -> TrialRecord:
-    """Trains the recipe with `seeds` seeds, one after the other, and returns all runs in a record.
+) -> Training:
+    """Trains the recipe with `seeds` seeds, one after the other; Ctrl-C keeps what is done.
 
     Raises: ConfigError, DataError.
     """
-    data = prepare(file.workload.dataset, download=download, on_progress=on_progress)
+    records: list[TrialRecord] = []
+    try:
+        data = prepare(file.workload.dataset, download=download, on_progress=on_progress)
+        for seed in range(file.run.seed, file.run.seed + seeds):
+            record = train_once(file, data_hash=data.data_hash, seed=seed, on_line=on_line)
+            # Kept before it is shown: Ctrl-C may come in between.
+            records.append(record)
+            show_end(record, on_line)
+    except KeyboardInterrupt:
+        return Training(merged(records), was_stopped=True)
+    return Training(merged(records), was_stopped=False)
+
+
+def train_once(
+    file: RecipeFile, *, data_hash: str, seed: int, on_line: Callable[[str], None]
+) -> TrialRecord:
+    """Trains the recipe with one seed, in this process; `show_end` says the rest.
+
+    Raises: ConfigError, DataError.
+    """
     recipe = file.recipe.model_dump(mode="json")
-    threads = file.run.cpu_threads or psutil.cpu_count(logical=False) or 1
-    records = []
-    for seed in range(file.run.seed, file.run.seed + seeds):
-        spec = TrialSpec(
-            study=file.name,
-            trial_id="t0000",
-            params={},
-            recipe=file.recipe,
-            workload=file.workload,
-            workload_hash=file.workload.identity(data_hash=data.data_hash),
-            space_hash=canonical_hash(recipe),
-            seed=seed,
-            allotment=Allotment(device=file.run.device, cpu_threads=threads),
-        )
-        trial = run_trial(spec, refuse=(TuneSpeedError,))
-        record = finish(trial, on_report=lambda record: on_line(progress_line(record)))
-        on_line(progress_line(record))
-        on_line(f"seed {seed}: {record.status.value}, {record.stop_reason}")
-        records.append(record)
+    spec = TrialSpec(
+        study=file.name,
+        trial_id="t0000",
+        params={},
+        recipe=file.recipe,
+        workload=file.workload,
+        workload_hash=file.workload.identity(data_hash=data_hash),
+        space_hash=canonical_hash(recipe),
+        seed=seed,
+        allotment=Allotment(device=file.run.device, cpu_threads=cpu_threads(file)),
+    )
+    trial = run_trial(spec, refuse=(TuneSpeedError,))
+    return finish(trial, on_report=lambda record: on_line(progress_line(record)))
+
+
+def show_end(record: TrialRecord, on_line: Callable[[str], None]) -> None:
+    """Says how a run ended."""
+    on_line(progress_line(record))
+    on_line(f"seed {record.runs[-1].seed}: {record.status.value}, {record.stop_reason}")
+
+
+def cpu_threads(file: RecipeFile) -> int:
+    """Returns the threads of one operation on the CPU: by default one for each core."""
+    return file.run.cpu_threads or psutil.cpu_count(logical=False) or 1
+
+
+def merged(records: Sequence[TrialRecord]) -> TrialRecord | None:
+    """Returns one record with the runs of all; its status is the last one's. None of none."""
+    if not records:
+        return None
     runs = tuple(run for record in records for run in record.runs)
     return records[-1].model_copy(update={"runs": runs, "started_at": records[0].started_at})
 
@@ -85,28 +122,3 @@ def progress_line(record: TrialRecord) -> str:
         f"seed {run.seed}: epoch {e.epoch:.2f}  step {e.step}  train_s {e.train_s:.2f}"
         f"  accuracy {e.accuracy:.4f}  macro_f1 {e.macro_f1:.4f}  loss {loss}"
     )
-
-
-def summarise(record: TrialRecord) -> str:
-    """Returns what the runs say together: hits, time to target, accuracy, speed."""
-    runs, n = record.runs, len(record.runs)
-    hits = sum(run.status == Status.REACHED for run in runs)
-    low, high = wilson_interval(hits, n)
-    median_s = median_time_s([run.time_to_target_s for run in runs])
-    accuracies = [run.final.accuracy for run in runs if run.final is not None]
-    times = [f"{run.time_to_target_s:.3f}" for run in runs if run.time_to_target_s is not None]
-    target = record.workload["target"]
-    lines = [
-        f"{record.workload_name}: {target['metric']} ≥ {target['value']:g} on {record.device}",
-        f"  met the target   {hits}/{n}  (95 % interval of the rate: {low:.2f} to {high:.2f})",
-        f"  time to target   median {'∞' if median_s is None else f'{median_s:.3f} s'}"
-        f" with misses as ∞; hits: {', '.join(times) or 'none'}",
-    ]
-    if accuracies:
-        spread = f" ± {statistics.stdev(accuracies):.4f} (sd)" if len(accuracies) > 1 else ""
-        mean = math.fsum(accuracies) / len(accuracies)
-        lines.append(f"  final accuracy   {mean:.6f}{spread}, n = {len(accuracies)}")
-    last = runs[-1]
-    if last.images_per_s is not None:
-        lines.append(f"  speed            {last.images_per_s:.0f} images/s, {last.steps} steps")
-    return "\n".join(lines)
