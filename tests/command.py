@@ -42,7 +42,8 @@ def environment(folder: Path) -> dict[str, str]:
     """Returns the environment in which a command keeps everything in `folder`."""
     own = {k: v for k, v in os.environ.items() if not k.startswith(("TUNE_SPEED", "MLFLOW", "RAY"))}
     cache = os.environ["TUNE_SPEED_CACHE"]
-    return {**own, "TUNE_SPEED_CACHE": cache, "OMP_NUM_THREADS": "1", "PWD": str(folder)}
+    places = {"TUNE_SPEED_CACHE": cache, "TUNE_SPEED_TURNSTILE": str(folder / "turnstile")}
+    return {**own, **places, "OMP_NUM_THREADS": "1", "PWD": str(folder)}
 
 
 def run(*arguments: str, folder: Path, timeout_s: float = 300, **variables: str) -> Done:

@@ -15,10 +15,13 @@ from tune_speed.records import RunResult, Status
 Times = Callable[[Turn], float | None]
 
 
+PLAN = Plan(seeds=3, final=2, final_seeds=4)
+
+
 def make_contest(
-    *names: str, leader: str | None = None, plan: Plan = Plan(3, 2, 4), seed_base: str = "s"
+    *names: str, leader: str | None = None, plan: Plan = PLAN, seed_base: str = "s"
 ) -> Contest:
-    return Contest(names, leader=leader, plan=plan, seed_base=seed_base)
+    return Contest(names, leader=leader, plan=plan, seed_base=seed_base, miss_s=None)
 
 
 def run_for(turn: Turn, time_s: float | None) -> RunResult:

@@ -190,3 +190,21 @@ def test_unknown_failure_of_onednn_counts_only_near_the_limit() -> None:
         "    print(is_out_of_memory(error))\n"
     )
     assert outcomes.split() == ["False", "True"]
+
+
+def test_waiting_for_a_core_is_seen_where_two_share_one() -> None:
+    """Two busy processes on one core: each waits about half of the time."""
+    code = (
+        "import os, time, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from tune_speed.device import cpu_wait_s\n"
+        "before, end = cpu_wait_s(), time.monotonic() + 2.0\n"
+        "print('ready', flush=True)\n"
+        "while time.monotonic() < end: pass\n"
+        "print(cpu_wait_s() - before)\n"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    waited_s = [float(process.communicate(timeout=60)[0].split()[-1]) for process in started]
+    assert max(waited_s) > 0.1

@@ -2,12 +2,12 @@ import csv
 import io
 import json
 
-from making import make_record
+from making import make_record, make_run
 from rich.console import Console
 
 from tune_speed import report
 from tune_speed.leaderboard import Board, make_boards
-from tune_speed.records import Status
+from tune_speed.records import Status, Timing
 
 
 def boards() -> list[Board]:
@@ -64,3 +64,35 @@ def test_board_without_hits_says_so() -> None:
 
 def test_no_boards_say_that_nothing_is_there_yet() -> None:
     assert "No trial met its target yet" in shown([])
+
+
+def certified_boards() -> list[Board]:
+    verification = {
+        "status": "re-timed",
+        "incumbent": "study/t0001",
+        "speedup": 1.25,
+        "p_value": 0.01,
+        "adjusted_p_value": 0.02,
+    }
+    runs = tuple(make_run(time_s=1.0 + i / 10, seed=i) for i in range(6))
+    record = make_record(runs=runs).model_copy(
+        update={"kind": "certified", "certificate": {"verification": verification}}
+    )
+    return make_boards([(None, record), (None, make_record("t0001"))])
+
+
+def test_certified_rows_have_a_board_and_columns_of_their_own() -> None:
+    certified, estimates = certified_boards()
+    assert (certified.kind, estimates.kind) == ("certified", "estimate")
+    text = shown([certified])
+    assert "1.25 (" in text  # expected time, which is the mean where all hit
+    assert "6/6" in text and "1.25×, p = 0.02, study/t0001" in text
+    assert "faster than" not in shown([estimates])
+
+
+def test_what_the_clock_is_made_of_is_said() -> None:
+    record = make_record()
+    isolated = record.runs[0].model_copy(update={"timing": Timing.ISOLATED})
+    board = make_boards([(None, record.model_copy(update={"runs": (isolated,)}))])
+    assert "steps × isolated step time" in shown(board)
+    assert "SHARED" in shown(make_boards([(None, record)]))

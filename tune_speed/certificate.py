@@ -118,6 +118,9 @@ class CertifiedRun(Record):
     """Training samples per second of the training clock; None without a step."""
     peak_memory_gib: float | None
     """Peak of the device's allocator (CUDA), or of resident memory (CPU) [GiB]."""
+    cpu_wait_s: float | None
+    """Seconds that its threads waited for a core, because of other work on the machine; None: not
+    known."""
 
 
 class Result(Record):
@@ -474,6 +477,7 @@ def certified_run(
         samples=run.samples,
         images_per_s=run.images_per_s,
         peak_memory_gib=run.peak_memory_gib,
+        cpu_wait_s=run.cpu_wait_s,
     )
 
 

@@ -17,7 +17,7 @@ from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
 from tune_speed.errors import ConfigError, ServiceError
 from tune_speed.leaderboard import BoardKey, board_key
 from tune_speed.recipe import Recipe
-from tune_speed.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
+from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.redact import redact
 from tune_speed.search.exclusive import ExclusiveDevice
 from tune_speed.search.settings import CertifyConfig, ResourceConfig
@@ -36,6 +36,8 @@ DROPPING_RULE = (
 )
 MAX_SHARED_RUNS = 3
 """A run beside which others came to the device does not count; so many in a row end it all."""
+LARGE_WAIT = 0.05
+"""Share of a run's time in which its threads wait for a core, from which on it is said."""
 DELIVERY_S = 60.0
 CERTIFICATION = "certification"
 
@@ -273,8 +275,18 @@ def _take_turn(
     left = contest.most_runs_left
     rest = f"at most {left} to go" if left else "the last"
     on_line(f"{stage}round {turn.round + 1}: {turn.name} {time}{metric}  ({rest})")
+    if (share := _waiting_share(run)) > LARGE_WAIT:
+        on_line(
+            f"other work was on the machine: that run waited for a core {share:.0%} of its time"
+        )
     for each in dropped:
         on_line(each.reason)
+
+
+def _waiting_share(run: RunResult) -> float:
+    """Returns the share of training and evaluation in which threads waited for a core."""
+    busy_s = run.clocks.train_s + run.clocks.eval_s
+    return (run.cpu_wait_s or 0.0) / busy_s if busy_s else 0.0
 
 
 def _company(record: TrialRecord) -> str:

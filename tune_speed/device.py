@@ -164,6 +164,19 @@ def peak_memory_gib(device: torch.device) -> float:
     return (psutil.Process().memory_info().rss if peak is None else peak) / GIB
 
 
+def cpu_wait_s() -> float | None:
+    """Returns how long the threads of this process have waited for a core [s], in all.
+
+    Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`. None where
+    it does not.
+    """
+    try:
+        stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
+        return sum(int(stat.split()[1]) for stat in stats) / 1e9 if stats else None
+    except (OSError, ValueError, IndexError):  # A thread ended, or another system.
+        return None
+
+
 def release_memory(device: torch.device) -> None:
     """Gives back what dead tensors still hold, so that the next try starts from nothing."""
     gc.collect()

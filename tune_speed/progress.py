@@ -9,7 +9,13 @@ from torch import Tensor, nn
 from tune_speed.clock import Clock
 from tune_speed.data.loaders import eval_batches
 from tune_speed.data.split import Splits
-from tune_speed.device import describe_device, is_out_of_memory, peak_memory_gib, release_memory
+from tune_speed.device import (
+    cpu_wait_s,
+    describe_device,
+    is_out_of_memory,
+    peak_memory_gib,
+    release_memory,
+)
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.evaluate import Scores, evaluate
 from tune_speed.recipe import Recipe
@@ -61,6 +67,7 @@ class Progress:
         self._eval_batch_size = min(workload.eval_batch_size, len(splits.validation.labels))
         self._loss_sum = torch.zeros((), device=device)
         self._loss_samples = 0
+        self._waited_before_s = cpu_wait_s()
 
     def advance(self, num_samples: int, loss_sum: Tensor) -> None:
         """Counts one optimizer step; the loss stays on the device until the next evaluation."""
@@ -156,8 +163,16 @@ class Progress:
             shared_train_s=passed_s,
             slowdown=passed_s / train_s if self.phases and train_s else None,
             cotenants=self.sharing.cotenants,
+            cpu_wait_s=self._cpu_wait_s(),
             note=note,
         )
+
+    def _cpu_wait_s(self) -> float | None:
+        """Returns how long threads have waited for a core since the run began [s]."""
+        waited_s = cpu_wait_s()
+        if waited_s is None or self._waited_before_s is None:
+            return None
+        return max(0.0, waited_s - self._waited_before_s)  # Threads that ended took theirs along.
 
     def _is_last(self) -> bool:
         return self.steps == self.total_steps

@@ -135,6 +135,8 @@ class RunResult(Record):
     """`shared_train_s` over `train_s`; None where the clock is not isolated."""
     cotenants: tuple[str, ...] = ()
     """Who else was on the device meanwhile: `study/trial`."""
+    cpu_wait_s: float | None = None
+    """Seconds that the run's threads waited for a core: other work was on the machine."""
     note: str = ""
     """What limits the trust in these figures, in words; empty if nothing does."""
     peak_memory_gib: float | None = None

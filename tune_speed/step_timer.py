@@ -21,8 +21,9 @@ SHORT_EPOCH_S = 0.1
 """Epochs this short are blocks themselves: ends of epochs, with ragged steps, weigh in them."""
 PRECISION = 0.03
 """Half the 95 % interval of the median that is sought, as a share of the median."""
-LONGEST_S = 1.0
-"""Timing ends by then, as precise or not."""
+SHORTEST_S, LONGEST_S = 0.3, 1.0
+"""Timing takes as long at least, since blocks that follow one another are alike where a machine's
+speed drifts; and it ends by then, as precise or not [s]."""
 MIN_BLOCKS = 6
 """Blocks from which on order statistics have a 95 % interval of the median."""
 
@@ -127,7 +128,7 @@ def time_steps(
     synchronize()
     began_s = now()
     per_sample, num_steps, longest_s = list[float](), 0, 0.0
-    while not per_sample or (now() - began_s + longest_s < limit_s and not _is_precise(per_sample)):
+    while not per_sample or _goes_on(per_sample, now() - began_s, longest_s, limit_s):
         block_began_s, samples = now(), 0
         while samples < block_samples:
             samples += take_step()
@@ -146,6 +147,11 @@ def _block_samples(samples_per_step: int, num_train: int, step_s: float) -> int:
     if epoch_s <= SHORT_EPOCH_S:
         return num_train * max(1, math.ceil(BLOCK_S / max(epoch_s, 1e-6)))
     return samples_per_step * max(1, math.ceil(BLOCK_S / step_s))
+
+
+def _goes_on(per_sample: list[float], took_s: float, longest_s: float, limit_s: float) -> bool:
+    """Returns whether another block fits in, and is of use."""
+    return took_s + longest_s < limit_s and (took_s < SHORTEST_S or not _is_precise(per_sample))
 
 
 def _is_precise(values: list[float]) -> bool:
