@@ -10,11 +10,17 @@ from typing import Any
 
 import pytest
 from command import TINY_STUDY, run, start
+from making import make_record
 
 from tune_speed.certificate import Certificate
+from tune_speed.certify import find_estimates
 from tune_speed.contest import FIRST_FRESH_SEED
+from tune_speed.errors import ConfigError
+from tune_speed.records import Status
+from tune_speed.tracking import Tracker, open_store
 
 STUDY = TINY_STUDY.replace("value: 0.8", "value: 0.4").replace("trials: 6", "trials: 4")
+STUDY += "certify: {top: 2, seeds: 3, final: 1, final_seeds: 3}\n"
 OPTIONS = ("--top", "2", "--seeds", "3", "--final", "1", "--final-seeds", "3")
 NUM_RUNS = 2 * 3 + 3
 
@@ -22,22 +28,21 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Iterator[Path]:
-    """A folder with a searched study."""
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certify")
-    os.environ["TUNE_SPEED_CACHE"] = str(session_cache)  # As for each test, but before the first.
     (folder / "tiny.yaml").write_text(STUDY)
-    done = run("search", "tiny.yaml", folder=folder)
-    assert done.code == 0, done.err
-    yield folder
-    os.environ.pop("TUNE_SPEED_CACHE", None)
+    return folder
 
 
 @pytest.fixture(scope="module")
-def certified(folder: Path) -> Any:
-    done = run("certify", "tiny", *OPTIONS, "--json", folder=folder)
+def certified(folder: Path, session_cache: Path) -> Iterator[Any]:
+    """What a search whose file wants it certified prints of the certification."""
+    os.environ["TUNE_SPEED_CACHE"] = str(session_cache)  # As for each test, but before the first.
+    done = run("search", "tiny.yaml", "--json", folder=folder)
     assert done.code == 0, done.err
-    return done.json["certification"]
+    assert sum(done.json["trials"].values()) == 4
+    yield done.json["certification"]
+    os.environ.pop("TUNE_SPEED_CACHE", None)
 
 
 def events(folder: Path, number: int = 1) -> list[dict[str, Any]]:
@@ -107,10 +112,8 @@ def test_the_best_is_the_certified_one_and_can_be_trained_again(
 
 def test_a_certified_trial_is_shown_beside_its_estimate(folder: Path, certified: Any) -> None:
     name = certified["luck"][0]["name"]
-    estimate = run("show", name, "--json", folder=folder).json
     again = run("show", f"{name}@certified", "--json", folder=folder).json
-    assert (estimate["kind"], again["kind"]) == ("estimate", "certified")
-    assert (len(estimate["runs"]), len(again["runs"])) == (1, 3)
+    assert (again["kind"], len(again["runs"])) == ("certified", 3)
     assert Certificate.model_validate(again["certificate"])
 
 
@@ -153,17 +156,9 @@ def test_ctrl_c_loses_no_run_that_was_done(folder: Path, certified: Any) -> None
 
 
 def test_a_study_without_a_hit_cannot_be_certified(tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text(STUDY.replace("value: 0.4", "value: 0.999"))
-    run("search", "tiny.yaml", "--trials", "2", folder=tmp_path)
-    done = run("certify", "tiny", folder=tmp_path)
-    assert done.code == 2
-    assert "must have a trial that met its target" in done.err
-
-
-def test_certify_in_the_study_file_runs_at_the_end_of_the_search(tmp_path: Path) -> None:
-    wish = "certify: {top: 1, seeds: 2, final: 0}\n"
-    (tmp_path / "tiny.yaml").write_text(STUDY.replace("trials: 4", "trials: 3") + wish)
-    done = run("search", "tiny.yaml", "--json", folder=tmp_path)
-    assert done.code == 0, done.err
-    assert done.json["trials"]
-    assert len(done.json["certification"]["certificates"]) == 1
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    tracker = Tracker(open_store(uri), study="study", study_tags={}, linger_s=0.02)
+    tracker.trial_finished(record=make_record("t0000", Status.MISSED, study="study"))
+    assert tracker.close(timeout_s=30) == ()
+    with pytest.raises(ConfigError, match="must have a trial that met its target"):
+        find_estimates(uri, "study", None)

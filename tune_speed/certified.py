@@ -33,7 +33,6 @@ from tune_speed.stats import (
     wilson_interval,
 )
 from tune_speed.surroundings import Surroundings
-from tune_speed.system import was_throttled
 from tune_speed.workload import Workload
 
 CONFIDENCE = 0.95
@@ -234,8 +233,13 @@ def _system(
         cotenants=tuple(sorted({name for run in placed.runs for name in run.cotenants})),
         device_fraction=1.0,
         cpu_threads=record.cpu_threads,
-        was_throttled=was_throttled(before.throttle_count, after.throttle_count),
+        was_throttled=_rose(before.throttle_count, after.throttle_count),
     )
+
+
+def _rose(before: int | None, after: int | None) -> bool | None:
+    """Returns whether a count of throttling rose; None if it is not known."""
+    return None if before is None or after is None else after > before
 
 
 def _provenance(placed: Placed, own: Finalist, origin: Origin) -> Provenance:

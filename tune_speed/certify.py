@@ -6,10 +6,12 @@ Every run is on disk before the next begins, so that the same command goes on wh
 import json
 import re
 import shlex
+import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.certified import Finalist, Origin, certified_record, miss_s
 from tune_speed.certify_ledger import CertifyLedger
@@ -19,7 +21,7 @@ from tune_speed.leaderboard import BoardKey, board_key
 from tune_speed.recipe import Recipe
 from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.redact import redact
-from tune_speed.search.exclusive import ExclusiveDevice
+from tune_speed.search.exclusive import ExclusiveDevice, Stopped
 from tune_speed.search.settings import CertifyConfig, ResourceConfig
 from tune_speed.stats import expected_time_s
 from tune_speed.surroundings import Surroundings
@@ -83,7 +85,7 @@ def certify(
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
     uri = tracking_uri()
-    estimates = _estimates(uri, study, device)
+    estimates = find_estimates(uri, study, device)
     finalists = _finalists(estimates, config.top)
     leader = _leader(uri, finalists)
     path = _ledger_path(folder, again=again)
@@ -95,11 +97,13 @@ def certify(
         if ledger.runs:
             on_line(f"going on after {len(ledger.runs)} runs that are in {path}")
         everyone = {each.name: each for each in (*finalists, *([leader] if leader else []))}
-        surroundings: dict[str, tuple[Surroundings, Surroundings]] = {}
-        was_stopped = _run(contest, ledger, everyone, address, on_line, surroundings)
+        was_stopped = not _is_complete(contest, ledger, everyone) and _run(
+            contest, ledger, everyone, address, on_line
+        )
         places = contest.places()
         if was_stopped:
             return CertifyResult((), tuple(finalists), (), places, folder, (), True)
+        surroundings = {name: _facts(ledger, name) for name in everyone}
         origin = _origin(uri, estimates, config)
         records = tuple(
             certified_record(
@@ -120,8 +124,11 @@ def certify(
     )
 
 
-def _estimates(uri: str, study: str, device: str | None) -> list[Finalist]:
-    """Returns the study's estimates that may be compared, all of one device and protocol."""
+def find_estimates(uri: str, study: str, device: str | None) -> list[Finalist]:
+    """Returns the study's estimates that may be compared, all of one device and protocol.
+
+    Raises: ConfigError if none met the target, or they are of several devices; ServiceError.
+    """
     found = [
         Finalist(name=f"{t.record.study}/{t.record.trial_id}", record=t.record, run_id=t.run_id)
         for t in find_trials(uri, study=study, kind="estimate")
@@ -212,7 +219,6 @@ def _run(
     everyone: dict[str, Finalist],
     address: str | None,
     on_line: Callable[[str], None],
-    surroundings: dict[str, tuple[Surroundings, Surroundings]],
 ) -> bool:
     """Runs all turns; returns whether Ctrl-C ended it."""
     from tune_speed.search import ray_tuner
@@ -220,31 +226,73 @@ def _run(
     first = next(iter(everyone.values())).record
     kind = device_kind(first)
     ray_tuner.connect(address, resources=ResourceConfig(cpu=1, gpu=float(kind == "cuda")))
-    device = ExclusiveDevice(device=kind, cpu_threads=first.cpu_threads, on_line=on_line)
-    try:
-        before = {n: _describe(device, each, on_line) for n, each in everyone.items()}
-        while (turn := contest.next()) is not None:
-            _take_turn(turn, contest, ledger, everyone[turn.name], device, on_line)
-        for name, each in everyone.items():
-            surroundings[name] = before[name], _describe(device, each, on_line)
-    except KeyboardInterrupt:
-        return True
-    finally:
-        device.close()
-        ray_tuner.disconnect()
+    with _stop_signals() as is_stopped:
+        device = ExclusiveDevice(
+            device=kind, cpu_threads=first.cpu_threads, on_line=on_line, is_stopped=is_stopped
+        )
+        try:
+            _run_on(device, contest, ledger, everyone, on_line)
+        except Stopped:
+            return True
+        finally:
+            device.close()
+            ray_tuner.disconnect()
     return False
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Yields whether Ctrl-C or SIGTERM came, which act at the next wait and not in mid-sentence.
+
+    An exception that a signal raises anywhere may come out of a library as another one.
+    """
+    came: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(number, lambda number, _: came.append(number)) for number in numbers]
+    try:
+        yield lambda: bool(came)
+    finally:
+        for number, handler in zip(numbers, before, strict=True):
+            signal.signal(number, handler)
+
+
+def _run_on(
+    device: ExclusiveDevice,
+    contest: Contest,
+    ledger: CertifyLedger,
+    everyone: dict[str, Finalist],
+    on_line: Callable[[str], None],
+) -> None:
+    """Takes all turns that are left. Raises: Stopped."""
+    for name, each in everyone.items():
+        ledger.described(name, _describe(device, each, on_line))
+    while (turn := contest.next()) is not None:
+        _take_turn(turn, contest, ledger, everyone[turn.name], device, on_line)
+    for name, each in everyone.items():
+        ledger.described(name, _describe(device, each, on_line), is_last=True)
+
+
+def _is_complete(contest: Contest, ledger: CertifyLedger, everyone: dict[str, Finalist]) -> bool:
+    return contest.next() is None and all(name in ledger.last_facts for name in everyone)
+
+
+def _facts(ledger: CertifyLedger, name: str) -> tuple[Surroundings, Surroundings]:
+    """Returns what surrounded the runs of a contestant, before the first and after the last."""
+    facts = ledger.first_facts[name], ledger.last_facts[name]
+    before, after = (Surroundings.model_validate(each) for each in facts)
+    return before, after
 
 
 def _describe(
     device: ExclusiveDevice, finalist: Finalist, on_line: Callable[[str], None]
-) -> Surroundings:
+) -> dict[str, Any]:
     facts = Surroundings.model_validate_json(device.describe(_spec(finalist, seed=0)))
     if facts.machine.device != finalist.record.device:
         raise ConfigError(
             f"a study must be certified on the device of its trials, {finalist.record.device}, but"
             f" this is {facts.machine.device}. Certify there, or search here first."
         )
-    return facts
+    return facts.model_dump(mode="json")
 
 
 def _take_turn(

@@ -1,9 +1,11 @@
 """What a certification has run: one JSON line each, on disk before the next run begins.
 
-| event   | fields                        |
-|---------|-------------------------------|
-| `begin` | plan, finalists, leader       |
-| `run`   | stage, round, name, record    |
+| event       | fields                     | written                                     |
+|-------------|----------------------------|---------------------------------------------|
+| `begin`     | plan, finalists, leader    | once                                        |
+| `described` | name, facts, is_last       | machine and code, before the first run of a |
+|             |                            | session and after the last run of all       |
+| `run`       | stage, round, name, record | when a run ended                            |
 """
 
 import fcntl
@@ -37,6 +39,10 @@ class CertifyLedger:
         self.path = path
         self.header: dict[str, Any] | None = None
         self.runs: list[Ran] = []
+        self.first_facts: dict[str, dict[str, Any]] = {}
+        """Surroundings before the first run, by contestant."""
+        self.last_facts: dict[str, dict[str, Any]] = {}
+        """Surroundings after the last run; empty until then."""
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -73,6 +79,17 @@ class CertifyLedger:
                 f" ({self.path}). Begin another with --again, or give the same options."
             )
 
+    def described(self, name: str, facts: dict[str, Any], *, is_last: bool = False) -> None:
+        """Writes what surrounds the runs of a contestant."""
+        self._append({"event": "described", "name": name, "facts": facts, "is_last": is_last})
+        self._take_facts(name, facts, is_last=is_last)
+
+    def _take_facts(self, name: str, facts: dict[str, Any], *, is_last: bool) -> None:
+        if is_last:
+            self.last_facts[name] = facts
+        else:
+            self.first_facts.setdefault(name, facts)
+
     def ran(self, turn: Turn, record: TrialRecord) -> None:
         """Writes a run."""
         self._append({"event": "run", **turn._asdict(), "record": record.model_dump(mode="json")})
@@ -101,6 +118,9 @@ class CertifyLedger:
             kind = event.pop("event")
             if kind == "begin":
                 self.header = event
+                return
+            if kind == "described":
+                self._take_facts(event["name"], event["facts"], is_last=event["is_last"])
                 return
             record = TrialRecord.model_validate(event.pop("record"))
             self.runs.append(Ran(Turn(**event), record))

@@ -2,13 +2,7 @@
 
 from tune_speed.certificate import SystemFacts
 from tune_speed.code_state import CodeState, code_state
-from tune_speed.device import resolve_device, set_up_process
-from tune_speed.flops import num_parameters, training_flop_per_sample
-from tune_speed.objective import load_splits
 from tune_speed.records import Record
-from tune_speed.step import AUTOCAST_DTYPES
-from tune_speed.system import describe_system, throttle_count
-from tune_speed.train import build_model
 from tune_speed.trial import TrialSpec
 
 
@@ -33,7 +27,14 @@ class Surroundings(Record):
 
 def describe(spec: TrialSpec) -> Surroundings:
     """Returns what surrounds the runs of a trial; takes seconds, the first time in a process."""
+    # Late: whoever only reads such facts does without torch.
     from tune_speed.data.cache import prepare
+    from tune_speed.device import resolve_device, set_up_process
+    from tune_speed.flops import num_parameters, training_flop_per_sample
+    from tune_speed.objective import load_splits
+    from tune_speed.step import AUTOCAST_DTYPES
+    from tune_speed.system import describe_system, throttle_count
+    from tune_speed.train import build_model
 
     recipe = spec.recipe
     device = resolve_device(spec.allotment.device)

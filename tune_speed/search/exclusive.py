@@ -11,7 +11,7 @@ from tune_speed.records import RunResult, Status, TrialRecord
 from tune_speed.trial import TrialSpec, make_record, utc_now
 
 POLL_S = 1.0
-"""How often to look whether something has come [s]; Ctrl-C is heard in between."""
+"""How often to look whether to stop [s]."""
 WAIT_S = 1800.0
 """Longest wait for the device to become free [s]."""
 NOTE_EVERY_S = 30.0
@@ -19,29 +19,42 @@ MAX_ATTEMPTS = 2
 """A run whose process died is run once more; dying twice, it is recorded as failed."""
 
 
+class Stopped(Exception):
+    """Somebody wants it to end, and nothing was running or the run is given up."""
+
+
 class ExclusiveDevice:
     """A whole GPU with its cores, or all cores of a node."""
 
-    def __init__(self, *, device: str, cpu_threads: int, on_line: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        *,
+        device: str,
+        cpu_threads: int,
+        on_line: Callable[[str], None],
+        is_stopped: Callable[[], bool],
+    ) -> None:
         """Asks for nothing yet; Ray must be connected.
 
         Args:
             device: `cpu` or `cuda`.
             cpu_threads: threads of a run; on a GPU also the cores that are reserved beside it.
             on_line: sees why it has to wait.
+            is_stopped: whether to give up, which then raises `Stopped`; asked while it waits.
         """
         from tune_speed.search.ray_tuner import node_cpus
 
         is_gpu = device == "cuda"
         cpus = float(cpu_threads) if is_gpu else node_cpus()
         self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu)}
-        self._on_line = on_line
+        self._on_line, self._is_stopped = on_line, is_stopped
         self._actor: Any = None
 
     def run(self, spec: TrialSpec) -> TrialRecord:
         """Runs a trial and returns its record.
 
-        Raises: ServiceError if the device does not become free; TuneSpeedError as the trial does.
+        Raises: ServiceError if the device does not become free; TuneSpeedError as the trial does;
+            Stopped.
         """
         started_at, reason = utc_now(), ""
         for _ in range(MAX_ATTEMPTS):
@@ -71,11 +84,20 @@ class ExclusiveDevice:
         if self._actor is None:
             self._actor = self._start()
         try:
-            return _wait_for(getattr(self._actor, method).remote(*arguments))
+            return self._wait_for(getattr(self._actor, method).remote(*arguments))
         except RayTaskError as error:
             if isinstance(error.cause, TuneSpeedError):
                 raise error.cause from error
             raise
+
+    def _wait_for(self, reference: Any) -> Any:
+        while True:  # A run ends by its workload's time limit.
+            if self._is_stopped():
+                raise Stopped
+            try:
+                return ray.get(reference, timeout=POLL_S)
+            except GetTimeoutError:
+                continue
 
     def _start(self) -> Any:
         actor = ray.remote(_Runner).options(**self._request).remote()
@@ -87,6 +109,9 @@ class ExclusiveDevice:
                 return actor
             except GetTimeoutError:
                 waited_s += POLL_S
+            if self._is_stopped():
+                ray.kill(actor)
+                raise Stopped
             if waited_s % NOTE_EVERY_S == 0:
                 self._on_line(f"waiting for the whole device to become free ({waited_s:.0f} s)")
             if waited_s >= WAIT_S:
@@ -95,14 +120,6 @@ class ExclusiveDevice:
                     f"a whole device must become free within {WAIT_S:.0f} s ({self._request}), but"
                     " others hold it. Wait for them, and give the same command again."
                 )
-
-
-def _wait_for(reference: Any) -> Any:
-    while True:
-        try:
-            return ray.get(reference, timeout=POLL_S)
-        except GetTimeoutError:
-            continue  # A run ends by its workload's time limit.
 
 
 class _Runner:
