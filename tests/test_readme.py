@@ -75,7 +75,7 @@ def test_first_command_ends_with_a_leaderboard(folder: Path) -> None:
     command = INSTALLS[0].split(".venv/bin/")[-1]
     done = run(command, folder)
     assert done.code == 0, done.err
-    assert "20 trials: " in done.out
+    assert "30 trials: " in done.out
     assert "digits_quickstart/t00" in done.out
 
 

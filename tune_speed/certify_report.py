@@ -28,7 +28,7 @@ def certification_text(result: CertifyResult) -> str:
 
 def as_dict(result: CertifyResult) -> dict[str, Any]:
     """Returns the certified leaderboard, the luck of each finalist and all certificates."""
-    boards = make_boards((None, record) for record in result.records)
+    boards = make_boards(((None, record) for record in result.records), with_misses=True)
     return {
         "boards": [board.model_dump(mode="json") for board in boards],
         "luck": luck(result),

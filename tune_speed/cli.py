@@ -280,7 +280,8 @@ def _certify(
     if search is not None:
         print(json.dumps({**search, "certification": as_dict(result)}, indent=2))
     else:
-        _print_boards(make_boards((None, record) for record in result.records), Format.TABLE)
+        boards = make_boards(((None, record) for record in result.records), with_misses=True)
+        _print_boards(boards, Format.TABLE)
         print(certification_text(result))
     if not any(run.time_to_target_s for record in result.records for run in record.runs):
         raise typer.Exit(NOT_REACHED)
