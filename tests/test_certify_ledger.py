@@ -46,6 +46,25 @@ def test_other_options_are_refused_and_named(tmp_path: Path) -> None:
             ledger.begin({**HEADER, "top": 3})
 
 
+def test_what_differs_is_told_by_field_whatever_python_calls_it(tmp_path: Path) -> None:
+    with CertifyLedger(tmp_path / "certify-1.jsonl") as ledger:
+        ledger.begin(HEADER)
+        assert ledger.differences({**HEADER, "finalists": ("s/t0001", "s/t0002")}) == []
+        assert ledger.differences({**HEADER, "leader": "s/t0009"}) == ["leader = None, now s/t0009"]
+
+
+def test_what_surrounds_the_runs_is_kept_first_and_last(tmp_path: Path) -> None:
+    path = tmp_path / "certify-1.jsonl"
+    with CertifyLedger(path) as ledger:
+        for load in (1, 2):
+            ledger.described("s/t0001", {"load": load})
+        assert ledger.last_facts == {}
+        ledger.described("s/t0001", {"load": 3}, is_last=True)
+    with CertifyLedger(path) as ledger:
+        facts = ledger.first_facts["s/t0001"], ledger.last_facts["s/t0001"]
+        assert facts == ({"load": 1}, {"load": 3})
+
+
 def test_two_processes_cannot_certify_one_study(tmp_path: Path) -> None:
     path = tmp_path / "certify-1.jsonl"
     with CertifyLedger(path), pytest.raises(ConfigError, match="one process at a time"):

@@ -141,7 +141,8 @@ def test_train_of_an_unreachable_target_ends_with_code_1(tmp_path: Path) -> None
 def test_doctor_finds_this_machine_fit(tmp_path: Path) -> None:
     done = run("doctor", "--json", folder=tmp_path)
     findings = {finding["check"]: finding for finding in done.json}
-    assert {"python", "packages", "device", "ray", "mlflow"} <= set(findings)
+    assert {"python", "packages", "device", "turnstile", "ray", "mlflow"} <= set(findings)
+    assert findings["turnstile"]["is_ok"], findings
     assert findings["ray"]["is_ok"], findings
     assert findings["mlflow"]["is_ok"], findings
 

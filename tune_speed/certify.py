@@ -70,6 +70,7 @@ def certify(
     address: str | None,
     again: bool,
     on_line: Callable[[str], None],
+    anew_if_changed: bool = False,
 ) -> CertifyResult:
     """Runs the finalists of a study, or goes on with them, and records what they are worth.
 
@@ -81,6 +82,8 @@ def certify(
         address: Ray cluster; None: a local one.
         again: begin anew although one was begun before.
         on_line: sees each run.
+        anew_if_changed: begin anew where finalists, leader or numbers are not those that were
+            begun, instead of raising an error.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
@@ -88,9 +91,12 @@ def certify(
     estimates = find_estimates(uri, study, device)
     finalists = _finalists(estimates, config.top)
     leader = _leader(uri, finalists)
+    header = _header(config, finalists, leader)
     path = _ledger_path(folder, again=again)
+    if anew_if_changed and _is_another(path, header):
+        path = _ledger_path(folder, again=True)
     with CertifyLedger(path) as ledger:
-        ledger.begin(_header(config, finalists, leader))
+        ledger.begin(header)
         contest = _contest(finalists, leader, config, seed_base=f"{study}/{path.stem}")
         for ran in ledger.runs:
             contest.add(ran.turn, ran.record.runs[0])
@@ -182,6 +188,12 @@ def _ledger_path(folder: Path, *, again: bool) -> Path:
     matches = (_FILE.fullmatch(path.name) for path in folder.glob("certify-*.jsonl"))
     last = max((int(match[1]) for match in matches if match), default=0)
     return folder / f"certify-{last + 1 if again or not last else last}.jsonl"
+
+
+def _is_another(path: Path, header: dict[str, object]) -> bool:
+    """Returns whether something else was begun in the file."""
+    with CertifyLedger(path) as ledger:
+        return ledger.header is not None and bool(ledger.differences(header))
 
 
 def _header(

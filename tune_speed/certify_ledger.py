@@ -70,14 +70,19 @@ class CertifyLedger:
             self._append({"event": "begin", **header})
             self.header = dict(header)
             return
-        ours = json.loads(json.dumps(dict(header)))
-        other = [name for name in ours if ours[name] != self.header.get(name)]
-        if other:
-            told = ", ".join(f"{n} = {self.header.get(n)}, now {ours[n]}" for n in other)
+        told = ", ".join(self.differences(header))
+        if told:
             raise ConfigError(
                 f"a certification that was begun must go on as it began, but differs: {told}"
                 f" ({self.path}). Begin another with --again, or give the same options."
             )
+
+    def differences(self, header: Mapping[str, Any]) -> list[str]:
+        """Returns how `header` differs from what was begun, a phrase a field."""
+        assert self.header is not None
+        theirs, ours = self.header, json.loads(json.dumps(dict(header)))
+        other = [name for name in ours if ours[name] != theirs.get(name)]
+        return [f"{name} = {theirs.get(name)}, now {ours[name]}" for name in other]
 
     def described(self, name: str, facts: dict[str, Any], *, is_last: bool = False) -> None:
         """Writes what surrounds the runs of a contestant."""

@@ -135,7 +135,7 @@ def search(
         raise typer.Exit(NOT_REACHED)
     if study.certify is not None:
         found = json.loads(_search_json(result, study.name)) if as_json else None
-        _certify(study.name, study.certify, address=address, search=found)
+        _certify(study.name, study.certify, address=address, search=found, anew_if_changed=True)
 
 
 @app.command()
@@ -258,6 +258,7 @@ def _certify(
     search: dict[str, Any] | None,
     device: str | None = None,
     again: bool = False,
+    anew_if_changed: bool = False,
 ) -> None:
     """Certifies and prints what came of it: as JSON into what is in `search`, unless it is None."""
     from tune_speed import certify as certification
@@ -273,6 +274,7 @@ def _certify(
         address=address,
         again=again,
         on_line=_note,
+        anew_if_changed=anew_if_changed,
     )
     if result.was_stopped:
         _note(f"stopped; go on with: tune-speed certify {shlex.quote(study)}, and the same options")

@@ -64,6 +64,14 @@ def _device() -> tuple[bool, str]:
     return True, f"{describe_device(resolve_device('auto'))}; CUDA devices: {count}"
 
 
+def _turnstile() -> tuple[bool, str]:
+    from tune_speed.turnstile import Turnstile, default_folder
+
+    with Turnstile.open("doctor") as turnstile:
+        why_not = turnstile.why_not
+    return why_not is None, why_not or f"locks in {default_folder()}: steps can be isolated"
+
+
 def _memory() -> tuple[bool, str]:
     memory = psutil.virtual_memory()
     found = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
@@ -124,6 +132,7 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "packages": _packages,
     "device": _device,
     "cores": _cores,
+    "turnstile": _turnstile,
     "memory": _memory,
     "shared memory": _shared_memory,
     "studies folder": _studies,
