@@ -14,6 +14,7 @@ from tune_speed.source import read_yaml
 
 RECIPE = TINY_STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1")
 RECIPE = RECIPE.replace("{low: 1, high: 10}", "4").replace("{choices: [25, 50]}", "50")
+RECIPE += "run: {cpu_threads: 1}\n"
 
 NOTHING_INSTALLED = """
 import sys

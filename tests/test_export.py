@@ -3,7 +3,7 @@ from making import make_record, make_run
 
 from tune_speed.export import counts, describe, listing, next_steps, recipe_yaml
 from tune_speed.leaderboard import make_boards
-from tune_speed.records import Status, TrialRecord
+from tune_speed.records import Status, Timing, TrialRecord
 from tune_speed.search.study_file import parse_recipe
 
 RECIPE = {"model": {"resnet20": {}}, "optimizer": {"sgd": {"lr": 0.3}}, "epochs": 2.5}
@@ -74,3 +74,18 @@ def test_next_steps_name_the_nearest_miss_where_nothing_hit() -> None:
 @pytest.mark.parametrize("what", ["models", "optimizers", "schedules", "datasets", "loaders"])
 def test_listing_names_each_field(what: str) -> None:
     assert all(set(row) == {"name", "about", "fields"} for row in listing(what))
+
+
+def test_description_of_several_runs_names_each_time_and_what_the_clock_is() -> None:
+    runs = (make_run(time_s=1.25), make_run(Status.MISSED), make_run(time_s=1.5))
+    last = runs[-1].model_copy(
+        update={
+            "timing": Timing.ISOLATED,
+            "shared_train_s": 3.0,
+            "slowdown": 2.0,
+            "cotenants": ("study/t0009",),
+        }
+    )
+    text = describe(make_record(runs=(*runs[:2], last)), run_id="r")
+    assert "2 of 3 met the target [s]: 1.250, ∞, 1.500" in text
+    assert "isolated; 3.000 s passed, 2.00 times as long; beside study/t0009" in text

@@ -12,7 +12,7 @@ from tune_speed.leaderboard import Board
 from tune_speed.models import MODELS
 from tune_speed.optim import OPTIMIZERS
 from tune_speed.recipe import Recipe
-from tune_speed.records import Evaluation, Status, TrialRecord
+from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
 from tune_speed.report import describe_params
 from tune_speed.schedules import SCHEDULES
 from tune_speed.source import dump_yaml
@@ -76,7 +76,10 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"{record.study}/{record.trial_id}  (MLflow run {run_id})",
         f"  status           {run.status.value}: {run.stop_reason}",
         f"  time to target   {time}   ({record.kind}, seed {run.seed})",
-        f"  workload         {record.workload_name} ({record.workload_hash})",
+        *_runs(record),
+        f"  clock            {_clock(run)}",
+        f"  workload         {record.workload_name} ({record.workload_hash}), on the"
+        f" {record.evaluated_on} part",
         f"  device           {record.device}, up to {record.max_cotenants} co-tenants",
         f"  clocks [s]       {clocks}",
         f"  speed            {_figure(run.images_per_s)} images/s,"
@@ -93,6 +96,26 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         dump_yaml({"recipe": record.recipe}).rstrip(),
     ]
     return "\n".join([*lines, *(["", run.traceback.rstrip()] if run.traceback else [])])
+
+
+def _runs(record: TrialRecord) -> list[str]:
+    """Returns a line on all runs, where there are several; what follows is of the last."""
+    if len(record.runs) == 1:
+        return []
+    times = [run.time_to_target_s for run in record.runs]
+    told = ", ".join("∞" if time_s is None else f"{time_s:.3f}" for time_s in times)
+    hits = sum(time_s is not None for time_s in times)
+    return [f"  all runs         {hits} of {len(times)} met the target [s]: {told}"]
+
+
+def _clock(run: RunResult) -> str:
+    """Returns what the training clock is made of, and what passed."""
+    words = [run.timing.value]
+    if run.slowdown is not None and run.shared_train_s is not None:
+        words.append(f"{run.shared_train_s:.3f} s passed, {run.slowdown:.2f} times as long")
+    if run.cotenants:
+        words.append(f"beside {', '.join(run.cotenants)}")
+    return "; ".join([*words, *([run.note] if run.note else [])])
 
 
 def _figure(value: float | None) -> str:
