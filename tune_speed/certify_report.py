@@ -11,6 +11,10 @@ from tune_speed.margin import estimate_slope, suggestion
 from tune_speed.records import TrialRecord
 from tune_speed.workload import Workload
 
+NEAR = 0.05
+"""Trials that end this far below the target or less tell what length is worth: what fails by more
+fails for a reason that no length mends."""
+
 
 def certification_text(result: CertifyResult) -> str:
     """Returns estimate beside certified time of each finalist, who was dropped, and what to try."""
@@ -82,7 +86,8 @@ def _suggestions(result: CertifyResult) -> list[str]:
 
 def _suggestion(record: TrialRecord, result: CertifyResult) -> str | None:
     workload = Workload.model_validate(record.workload)
-    slope = estimate_slope([point for point in map(_length_and_metric, result.estimates) if point])
+    points = [point for point in map(_length_and_metric, result.estimates) if point]
+    slope = estimate_slope([p for p in points if p[1] >= workload.target.value - NEAR])
     finals = [run.final for run in record.runs if run.final is not None]
     if slope is None or workload.mode != "fixed_length" or not finals:
         return None
