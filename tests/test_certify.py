@@ -147,6 +147,7 @@ def test_ctrl_c_loses_no_run_that_was_done(folder: Path, certified: Any) -> None
     process.send_signal(signal.SIGINT)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err
+    assert f"2 finalists: at most {NUM_RUNS} runs" in err
     done_before = turns(folder, 2)
     assert 2 <= len(done_before) < NUM_RUNS
     again = run("certify", "tiny", *OPTIONS, folder=folder)

@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import signal
+import statistics
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -102,6 +103,7 @@ def certify(
             contest.add(ran.turn, ran.record.runs[0])
         if ledger.runs:
             on_line(f"going on after {len(ledger.runs)} runs that are in {path}")
+        on_line(_outlook(contest, finalists))
         everyone = {each.name: each for each in (*finalists, *([leader] if leader else []))}
         was_stopped = not _is_complete(contest, ledger, everyone) and _run(
             contest, ledger, everyone, address, on_line
@@ -188,6 +190,16 @@ def _ledger_path(folder: Path, *, again: bool) -> Path:
     matches = (_FILE.fullmatch(path.name) for path in folder.glob("certify-*.jsonl"))
     last = max((int(match[1]) for match in matches if match), default=0)
     return folder / f"certify-{last + 1 if again or not last else last}.jsonl"
+
+
+def _outlook(contest: Contest, finalists: Sequence[Finalist]) -> str:
+    """Returns how much is to come, by what the finalists' runs took in the search."""
+    runs = [each.record.runs[-1] for each in finalists]
+    run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
+    left = contest.most_runs_left
+    leader = f" beside {contest.leader}" if contest.leader else ""
+    told = f"at most {left} runs, about {left * run_s / 60:.1f} min of training and evaluation"
+    return f"{len(finalists)} finalists{leader}: {told}"
 
 
 def _is_another(path: Path, header: dict[str, object]) -> bool:
