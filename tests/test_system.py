@@ -10,7 +10,7 @@ import pytest
 import torch
 from training import CPU
 
-from tune_speed.certificate import SystemFacts
+from tune_speed.certificate import SystemFacts, was_throttled
 from tune_speed.device import device_key
 from tune_speed.system import (
     CLOCK_REASONS,
@@ -31,7 +31,6 @@ from tune_speed.system import (
     parse_gpu_rows,
     throttle_count,
     visible_mig,
-    was_throttled,
 )
 
 UUID = "GPU-4f0c1f6e-7a5b-2d0c-9b61-0c8d3a5e7f12"

@@ -450,6 +450,11 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def was_throttled(before: int | None, after: int | None) -> bool | None:
+    """Returns whether the count of `system.throttle_count` rose; None if it is not known."""
+    return None if before is None or after is None else after > before
+
+
 def certified_run(
     run: RunResult, *, final_metric: float | None, order: int, started_at: str
 ) -> CertifiedRun:

@@ -20,6 +20,7 @@ from tune_speed.certificate import (
     certified_run,
     clock_sheet,
     finite_or_none,
+    was_throttled,
 )
 from tune_speed.certify_ledger import Ran
 from tune_speed.config import canonical_hash
@@ -140,7 +141,7 @@ def _result(placed: Placed, records: Sequence[TrialRecord], facts: Surroundings)
     samples = [sample_of(run) for run in runs]
     times = [s.spent_s for s in samples if s.is_hit]
     metrics = [workload.metric_of(run.final) for run in runs if run.final is not None]
-    low, high = expected_time_interval_s(samples, confidence=CONFIDENCE, miss_s=miss_s(workload))
+    low, high = expected_time_interval_s(samples, confidence=CONFIDENCE, miss_s=records[0].miss_s)
     rate = wilson_interval(len(times), len(runs), confidence=CONFIDENCE)
     mean = statistics.fmean(metrics) if metrics else None
     flop = facts.flop_per_sample
@@ -168,11 +169,6 @@ def _result(placed: Placed, records: Sequence[TrialRecord], facts: Surroundings)
         peak_memory_gib=max((r.peak_memory_gib for r in runs if r.peak_memory_gib), default=None),
         runs=_rows(placed, records),
     )
-
-
-def miss_s(workload: Workload) -> float | None:
-    """Returns what a miss costs, where that is not a run's length: `anytime` runs to the limit."""
-    return workload.max_train_s if workload.mode == "anytime" else None
 
 
 def _rows(placed: Placed, records: Sequence[TrialRecord]) -> tuple[CertifiedRun, ...]:
@@ -233,13 +229,8 @@ def _system(
         cotenants=tuple(sorted({name for run in placed.runs for name in run.cotenants})),
         device_fraction=1.0,
         cpu_threads=record.cpu_threads,
-        was_throttled=_rose(before.throttle_count, after.throttle_count),
+        was_throttled=was_throttled(before.throttle_count, after.throttle_count),
     )
-
-
-def _rose(before: int | None, after: int | None) -> bool | None:
-    """Returns whether a count of throttling rose; None if it is not known."""
-    return None if before is None or after is None else after > before
 
 
 def _provenance(placed: Placed, own: Finalist, origin: Origin) -> Provenance:

@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tune_speed.certified import Finalist, Origin, certified_record, miss_s
+from tune_speed.certified import Finalist, Origin, certified_record
 from tune_speed.certify_ledger import CertifyLedger
 from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
 from tune_speed.errors import ConfigError, ServiceError
+from tune_speed.export import recipe_that_ran
 from tune_speed.leaderboard import BoardKey, board_key
-from tune_speed.recipe import Recipe
 from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.redact import redact
 from tune_speed.search.exclusive import ExclusiveDevice, Stopped
@@ -227,13 +227,12 @@ def _contest(
     *,
     seed_base: str,
 ) -> Contest:
-    workload = Workload.model_validate(finalists[0].record.workload)
     return Contest(
         [each.name for each in finalists],
         leader=leader.name if leader else None,
         plan=Plan(config.seeds, config.final, config.final_seeds),
         seed_base=seed_base,
-        miss_s=miss_s(workload),
+        miss_s=finalists[0].record.miss_s,
     )
 
 
@@ -248,7 +247,7 @@ def _run(
     from tune_speed.search import ray_tuner
 
     first = next(iter(everyone.values())).record
-    kind = device_kind(first)
+    kind = first.device_kind
     ray_tuner.connect(address, resources=ResourceConfig(cpu=1, gpu=float(kind == "cuda")))
     with _stop_signals() as is_stopped:
         device = ExclusiveDevice(
@@ -368,13 +367,12 @@ def _company(record: TrialRecord) -> str:
 
 def _spec(finalist: Finalist, *, seed: int) -> TrialSpec:
     record = finalist.record
-    recipe, batch_size = Recipe.model_validate(record.recipe), record.runs[-1].batch_size
-    kind = device_kind(record)
+    kind = record.device_kind
     return TrialSpec(
         study=record.study,
         trial_id=record.trial_id,
         params=record.params,
-        recipe=recipe if batch_size is None else recipe.with_micro_batch(batch_size),
+        recipe=recipe_that_ran(record),
         workload=Workload.model_validate(record.workload),
         workload_hash=record.workload_hash,
         space_hash=record.space_hash,
@@ -384,11 +382,6 @@ def _spec(finalist: Finalist, *, seed: int) -> TrialSpec:
             device=kind, cpu_threads=record.cpu_threads, gpu_fraction=float(kind == "cuda")
         ),
     )
-
-
-def device_kind(record: TrialRecord) -> str:
-    """Returns `cpu` or `cuda`, from the device's name."""
-    return "cpu" if record.device.startswith("cpu") else "cuda"
 
 
 def _origin(uri: str, estimates: Sequence[Finalist], config: CertifyConfig) -> Origin:

@@ -40,15 +40,19 @@ SPEEDUPS = (
 """Recipe fields that are speed-ups, or trade speed for something."""
 
 
+def recipe_that_ran(record: TrialRecord) -> Recipe:
+    """Returns the recipe with the micro-batch of the last run, where that is known."""
+    recipe, batch_size = Recipe.model_validate(record.recipe), record.runs[-1].batch_size
+    return recipe if batch_size is None else recipe.with_micro_batch(batch_size)
+
+
 def recipe_yaml(record: TrialRecord, *, run_id: str | None) -> str:
     """Returns a file for `tune-speed train` that repeats the record's last run.
 
     It holds what the run's figures depend on beside the recipe: seed, threads and kind of device.
     """
     run = record.runs[-1]
-    recipe = Recipe.model_validate(record.recipe)
-    if run.batch_size is not None:
-        recipe = recipe.with_micro_batch(run.batch_size)
+    recipe = recipe_that_ran(record)
     time = "no time" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
     header = [
         f"# {record.study}/{record.trial_id}, MLflow run {run_id or 'none'}",
@@ -56,12 +60,11 @@ def recipe_yaml(record: TrialRecord, *, run_id: str | None) -> str:
         f"# finished {record.finished_at}, tune_speed {record.environment.get('tune_speed')}",
         f"# torch {record.environment.get('torch')}, commit {record.environment.get('commit')}",
     ]
-    device = "cpu" if record.device.startswith("cpu") else "cuda"
     tree = {
         "study": record.study,
         "workload": record.workload,
         "recipe": recipe.model_dump(mode="json", exclude_none=True),
-        "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": device},
+        "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": record.device_kind},
     }
     # A name with a line break in it must not get out of the comment.
     return "\n".join([*(" ".join(line.split()) for line in header), dump_yaml(tree)])

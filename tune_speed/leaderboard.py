@@ -214,7 +214,7 @@ def _times(record: TrialRecord) -> dict[str, float | None]:
         return dict.fromkeys(names, times[0])
     median, expected = (
         median_interval_s(times),
-        expected_time_interval_s(samples, miss_s=_miss_s(record)),
+        expected_time_interval_s(samples, miss_s=record.miss_s),
     )
     return {
         "median_low_s": finite_or_none(median.low),
@@ -223,13 +223,6 @@ def _times(record: TrialRecord) -> dict[str, float | None]:
         "expected_low_s": finite_or_none(expected[0]),
         "expected_high_s": finite_or_none(expected[1]),
     }
-
-
-def _miss_s(record: TrialRecord) -> float | None:
-    """Returns what a miss costs, where that is not a run's length: `anytime` runs to the limit."""
-    limit_s: float = record.workload.get("max_train_s", math.inf)
-    is_limited = record.workload.get("mode") == "anytime" and math.isfinite(limit_s)
-    return limit_s if is_limited else None
 
 
 def _final_metric(workload: Mapping[str, Any], record: TrialRecord) -> float | None:

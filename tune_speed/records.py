@@ -199,6 +199,17 @@ class TrialRecord(Record):
     """Of a certified result: all that `certificate.Certificate` holds."""
 
     @property
+    def device_kind(self) -> str:
+        """`cpu` or `cuda`, from the device's name."""
+        return "cpu" if self.device.startswith("cpu") else "cuda"
+
+    @property
+    def miss_s(self) -> float | None:
+        """What a miss costs [s] where that is not a run's length: the limit, in `anytime` mode."""
+        limit_s: float | None = self.workload.get("max_train_s")
+        return limit_s if self.workload.get("mode") == "anytime" else None
+
+    @property
     def time_to_target_s(self) -> float | None:
         """Time to target of the only run; None if it was missed."""
         return self.runs[-1].time_to_target_s if self.runs else None

@@ -106,7 +106,7 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         median_interval=_time_interval(*median_interval_s(times_s, confidence=CONFIDENCE)),
         mean_hit_s=mean_hit_s(samples),
         expected_s=finite_or_none(expected_time_s(samples)),
-        expected_interval=_expected_interval(samples, miss_s=miss_s(record)),
+        expected_interval=_expected_interval(samples, miss_s=record.miss_s),
         final_accuracy=_spread([end.accuracy for end in ends]),
         metric=target["metric"],
         target=target["value"],
@@ -118,12 +118,6 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
         notes=tuple(dict.fromkeys(run.note for run in runs if run.note)),
     )
-
-
-def miss_s(record: TrialRecord) -> float | None:
-    """Returns what a miss costs [s] where that is known: the time limit, in `anytime` mode."""
-    workload = record.workload
-    return float(workload["max_train_s"]) if workload["mode"] == "anytime" else None
 
 
 def metric_of(evaluation: Evaluation, metric: str) -> float:

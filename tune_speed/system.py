@@ -92,11 +92,6 @@ def throttle_count(device: torch.device) -> int | None:
     return cpu_throttle_count(SYS_CPU)
 
 
-def was_throttled(before: int | None, after: int | None) -> bool | None:
-    """Returns whether the count of `throttle_count` rose; None if it is not known."""
-    return None if before is None or after is None else after > before
-
-
 def parse_gpu_rows(text: str, fields: Sequence[str]) -> list[Row]:
     """Returns one row a GPU from nvidia-smi's `--format=csv,noheader,nounits`.
 

@@ -10,7 +10,7 @@ from tune_speed.contest import sample_of
 from tune_speed.race import LEAST_PAIRS
 from tune_speed.records import Record, RunResult, TrialRecord
 from tune_speed.stats import Comparison, Sample, compare
-from tune_speed.summary import CONFIDENCE, miss_s
+from tune_speed.summary import CONFIDENCE
 
 Side = Literal["a", "b"]
 MOST_P_VALUE = (1 - CONFIDENCE) / 2
@@ -57,13 +57,13 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
     pairs = common_seeds(a, b)
     assert pairs
     ours, theirs = ([sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))
-    forward = compare(ours, theirs, confidence=CONFIDENCE, miss_s=miss_s(a))
+    forward = compare(ours, theirs, confidence=CONFIDENCE, miss_s=a.miss_s)
     if forward.ratio is None or forward.ratio == 1:
         return _draw(forward)
     if forward.ratio < 1:
         return _verdict("a", forward, ours, theirs)
     # Again, as the p-value is one-sided.
-    backward = compare(theirs, ours, confidence=CONFIDENCE, miss_s=miss_s(a))
+    backward = compare(theirs, ours, confidence=CONFIDENCE, miss_s=a.miss_s)
     return _verdict("b", backward, theirs, ours)
 
 
