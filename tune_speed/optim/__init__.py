@@ -3,10 +3,30 @@
 from tune_speed.optim.adam import Adam
 from tune_speed.optim.adamw import AdamW
 from tune_speed.optim.base import OptimizerConfig
+from tune_speed.optim.muon import Muon
 from tune_speed.optim.rates import set_rates
 from tune_speed.optim.sgd import Sgd
+from tune_speed.optim.swats import Swats
+from tune_speed.optim.yellowfin import YellowFin
 
-OPTIMIZERS: dict[str, type[OptimizerConfig]] = {"sgd": Sgd, "adam": Adam, "adamw": AdamW}
+OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
+    "sgd": Sgd,
+    "adam": Adam,
+    "adamw": AdamW,
+    "swats": Swats,
+    "yellowfin": YellowFin,
+    "muon": Muon,
+}
 """Every optimizer by the name it has in YAML."""
 
-__all__ = ["OPTIMIZERS", "Adam", "AdamW", "OptimizerConfig", "Sgd", "set_rates"]
+__all__ = [
+    "OPTIMIZERS",
+    "Adam",
+    "AdamW",
+    "Muon",
+    "OptimizerConfig",
+    "Sgd",
+    "Swats",
+    "YellowFin",
+    "set_rates",
+]

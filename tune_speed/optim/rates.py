@@ -19,12 +19,15 @@ class Rates(Protocol):
 
 
 def set_rates(optimizer: "Optimizer", factors: Rates) -> None:
-    """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given."""
+    """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given.
+
+    A group without either finds its momentum by itself (YellowFin), and the schedule's is ignored.
+    """
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factors.lr
         if factors.momentum is None:
             continue
         if "betas" in group:
             group["betas"] = (factors.momentum, *group["betas"][1:])
-        else:
+        elif "momentum" in group:
             group["momentum"] = factors.momentum

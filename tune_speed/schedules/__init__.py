@@ -1,10 +1,34 @@
-"""Learning-rate schedules: pure functions of progress, one file each."""
+"""Learning-rate schedules: pure functions of progress and past losses, one file each."""
 
 from tune_speed.schedules.base import Factors, ScheduleConfig
 from tune_speed.schedules.constant import Constant
+from tune_speed.schedules.cosine import Cosine
+from tune_speed.schedules.drop_on_stall import DropOnStall
 from tune_speed.schedules.one_cycle import OneCycle
+from tune_speed.schedules.one_cycle_fastai import OneCycleFastai
+from tune_speed.schedules.step_drops import StepDrops
+from tune_speed.schedules.trapezoid import Trapezoid
 
-SCHEDULES: dict[str, type[ScheduleConfig]] = {"constant": Constant, "one_cycle": OneCycle}
+SCHEDULES: dict[str, type[ScheduleConfig]] = {
+    "constant": Constant,
+    "step_drops": StepDrops,
+    "drop_on_stall": DropOnStall,
+    "cosine": Cosine,
+    "trapezoid": Trapezoid,
+    "one_cycle": OneCycle,
+    "one_cycle_fastai": OneCycleFastai,
+}
 """Every schedule by the name it has in YAML."""
 
-__all__ = ["SCHEDULES", "Constant", "Factors", "OneCycle", "ScheduleConfig"]
+__all__ = [
+    "SCHEDULES",
+    "Constant",
+    "Cosine",
+    "DropOnStall",
+    "Factors",
+    "OneCycle",
+    "OneCycleFastai",
+    "ScheduleConfig",
+    "StepDrops",
+    "Trapezoid",
+]

@@ -1,11 +1,19 @@
-"""The base rate, always."""
+"""The base rate, after a warm-up if there is one."""
 
-from tune_speed.schedules.base import Factors, ScheduleConfig
+from collections.abc import Sequence
+
+from tune_speed.schedules.base import Factors, share_before
+from tune_speed.schedules.warmup import WithWarmup
 
 
-class Constant(ScheduleConfig):
-    """Leaves the rate and the momentum as the optimizer has them."""
+class Constant(WithWarmup):
+    """Leaves the rate and the momentum as the optimizer has them, from the warm-up's end on.
 
-    def factors(self, progress: float, *, step_frac: float) -> Factors:
-        """Returns a factor of 1 and no momentum, whatever the progress."""
-        return Factors(lr=1.0, momentum=None)
+    Source: SGD with one rate to tune; the warm-up of Goyal et al., arXiv 1706.02677.
+    """
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        """Returns the warm-up's factor, or 1 without one, and no momentum."""
+        return Factors(lr=self.warmup(share_before(progress, step_frac=step_frac)), momentum=None)

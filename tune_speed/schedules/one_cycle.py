@@ -14,19 +14,21 @@ Corners. Where a <= s, the rise holds no step before its peak: for a < s the fir
 way down already, as in torch, and so a run of a single step gets the last, lowest rate; for a = s
 the first step has the highest rate, where torch divides by zero.
 
-fastai's `fit_one_cycle(n, lr_max, div, div_final, pct_start)` counts its final divisor from the
-*highest* rate: here that is final_div_factor = div_final / div. Its defaults are pct_start 0.25,
-div_factor 25, final_div_factor 4000, momentum 0.95 - 0.85 - 0.95, on a grid that starts at p = 0.
+fastai's `fit_one_cycle(n, lr_max, div, div_final, pct_start)`, which is `one_cycle_fastai` here,
+counts its final divisor from the *highest* rate: here that is final_div_factor = div_final / div.
+Its defaults are pct_start 0.25, div_factor 25, final_div_factor 4000, momentum 0.95 - 0.85 - 0.95,
+on a grid that starts at p = 0.
 
 Source: Smith and Topin, "Super-Convergence", arXiv 1708.07120; torch.optim.lr_scheduler.OneCycleLR.
 """
 
-import math
+from collections.abc import Sequence
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
 from tune_speed.schedules.base import Factors, ScheduleConfig
+from tune_speed.schedules.shapes import cosine, linear
 
 
 class OneCycle(ScheduleConfig):
@@ -60,7 +62,9 @@ class OneCycle(ScheduleConfig):
             )
         return self
 
-    def factors(self, progress: float, *, step_frac: float) -> Factors:
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
         """Returns rate and momentum of the step; the formula heads this module."""
         assert 0 < step_frac <= progress <= 1, f"{progress=}, {step_frac=}"
         first = 1 / self.div_factor
@@ -84,13 +88,3 @@ def rise_position(progress: float, *, pct_start: float, step_frac: float) -> flo
     if pct_start <= step_frac:
         return 1.0
     return (progress - step_frac) / (pct_start - step_frac)
-
-
-def cosine(start: float, end: float, x: float) -> float:
-    """Returns end + (start - end) (1 + cos(pi x)) / 2."""
-    return end + (start - end) * (1 + math.cos(math.pi * x)) / 2
-
-
-def linear(start: float, end: float, x: float) -> float:
-    """Returns start + (end - start) x."""
-    return start + (end - start) * x

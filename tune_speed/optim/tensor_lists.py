@@ -1,0 +1,52 @@
+"""What the optimizers of this folder do with all tensors of a model at once."""
+
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+import torch
+from torch import Tensor
+
+Closure = Callable[[], Any]
+"""Computes the loss and its gradients anew; only callers outside this package give one."""
+
+
+def evaluated(closure: Closure | None) -> Any:
+    """Returns the closure's loss, or None without a closure."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
+def with_gradients(groups: Sequence[dict[str, Any]]) -> list[Tensor]:
+    """Returns the weights of `groups` that have a gradient: a skipped block's have none."""
+    held = chain.from_iterable(group["params"] for group in groups)
+    return [weight for weight in held if weight.grad is not None]
+
+
+def gradients_of(weights: Sequence[Tensor]) -> list[Tensor]:
+    """Returns the gradients of weights that all have one."""
+    return [weight.grad for weight in weights if weight.grad is not None]
+
+
+def decayed_gradients(groups: Sequence[dict[str, Any]]) -> list[Tensor]:
+    """Returns gradient + weight_decay * weight, in the order of `with_gradients`."""
+    gradients: list[Tensor] = []
+    for group in groups:
+        weights = with_gradients([group])
+        decay = group["weight_decay"]
+        raw = gradients_of(weights)
+        gradients += torch._foreach_add(raw, weights, alpha=decay) if decay and raw else raw
+    return gradients
+
+
+def squared_norm(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns the sum of all squared entries, shape `()`, float64, on the tensors' device."""
+    norms = torch._foreach_norm(list(tensors))
+    return torch.stack(list(norms)).double().square().sum()
+
+
+def flat(tensors: Sequence[Tensor]) -> Tensor:
+    """Returns all entries as one vector, each tensor in its logical order."""
+    return torch.cat([tensor.reshape(-1) for tensor in tensors])
