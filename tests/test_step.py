@@ -12,8 +12,10 @@ from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
 from tune_speed.optim import OPTIMIZERS, Sgd
 from tune_speed.recipe import Recipe
+from tune_speed.speedups.base import Shape
 from tune_speed.step import Group, build_optimizer, sum_of_losses, take_step
 
+SHAPE = Shape(6, 6)
 PLAIN = Sgd(lr=1.0, momentum=0.0, nesterov=False)
 """Each step changes the weights by minus the gradient."""
 
@@ -36,7 +38,16 @@ def step(
     optimizer, scaler = build_optimizer(model, recipe, device=CPU)
     parts = zip(*(tensor.split(sizes) for tensor in batch), strict=True)
     group = Group(sum(sizes), list(parts))
-    take_step(group, recipe, forward=model, optimizer=optimizer, scaler=scaler, device=CPU)
+    take_step(
+        group,
+        recipe,
+        shape=SHAPE,
+        frac=1.0,
+        forward=model,
+        optimizer=optimizer,
+        scaler=scaler,
+        device=CPU,
+    )
     return scaler
 
 
@@ -89,7 +100,14 @@ def test_step_returns_the_sum_of_losses_and_leaves_no_gradient() -> None:
     optimizer, scaler = build_optimizer(model, recipe, device=CPU)
     group = Group(20, [(images[:8], labels[:8]), (images[8:], labels[8:])])
     loss_sum = take_step(
-        group, recipe, forward=model, optimizer=optimizer, scaler=scaler, device=CPU
+        group,
+        recipe,
+        shape=SHAPE,
+        frac=1.0,
+        forward=model,
+        optimizer=optimizer,
+        scaler=scaler,
+        device=CPU,
     )
     assert loss_sum.item() == pytest.approx(expected, rel=1e-6)
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -141,7 +159,7 @@ def test_forward_runs_in_the_precision_and_loss_in_fp32(precision: str) -> None:
         return seen[-1]
 
     loss = sum_of_losses(
-        *make_batch(), make_recipe(precision=precision), forward=forward, device=CPU
+        *make_batch(), make_recipe(precision=precision), frac=1.0, forward=forward, device=CPU
     )
     names = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
     assert seen[0].dtype == names[precision]
@@ -184,6 +202,7 @@ def test_smoothed_loss_is_that_of_the_smoothed_distribution(smoothing: float) ->
         torch.tensor(logits),
         torch.tensor(labels),
         make_recipe(label_smoothing=smoothing),
+        frac=1.0,
         forward=lambda images: images,
         device=CPU,
     )
@@ -196,3 +215,31 @@ def test_rate_per_examples_refers_to_the_effective_batch() -> None:
     )
     optimizer, _ = build_optimizer(make_model(), recipe, device=CPU)
     assert {group["lr"] for group in optimizer.param_groups} == {0.5 * 256 / 1024}
+
+
+def test_value_clipping_bounds_each_gradient_before_the_norm_is_taken() -> None:
+    free = step_gradient(sizes=(8, 8, 4))
+    clipped = step_gradient(clip_value=0.01, sizes=(8, 8, 4))
+    torch.testing.assert_close(clipped, free.clamp(-0.01, 0.01))
+    both = step_gradient(clip_value=0.01, clip_norm=0.005)
+    expected = free.clamp(-0.01, 0.01) * 0.005 / free.clamp(-0.01, 0.01).norm()
+    torch.testing.assert_close(both, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_loss_scale_starts_and_grows_as_the_recipe_says() -> None:
+    recipe = make_recipe(precision="fp16", init_loss_scale=8.0, loss_scale_growth_steps=2)
+    model, scales = make_model(), list[float]()
+    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
+    for _ in range(4):
+        scales.append(scaler.get_scale())
+        take_step(
+            Group(20, [make_batch()]),
+            recipe,
+            shape=SHAPE,
+            frac=1.0,
+            forward=model,
+            optimizer=optimizer,
+            scaler=scaler,
+            device=CPU,
+        )
+    assert [*scales, scaler.get_scale()] == [8, 8, 16, 16, 32]

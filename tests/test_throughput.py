@@ -6,9 +6,11 @@ from tune_speed.models.resnet20 import ResNet20
 from tune_speed.optim import Adam, Sgd
 from tune_speed.recipe import Recipe
 from tune_speed.schedules import OneCycle
+from tune_speed.speedups.base import Shape
 from tune_speed.throughput import LEARNING_ONLY, speed_fields, throughput_key
 
 PLACE: dict[str, Any] = {
+    "shape": Shape(32, 32),
     "image_shape": (32, 32, 3),
     "num_train": 1000,
     "num_classes": 10,
@@ -50,6 +52,8 @@ def test_what_changes_only_learning_is_not_in_the_key(change: dict[str, Any]) ->
         {"compile": True},
         {"deterministic": False},
         {"clip_norm": 1.0},
+        {"clip_value": 1.0},
+        {"devices": 2},
     ],
 )
 def test_what_changes_a_steps_speed_is_in_the_key(change: dict[str, Any]) -> None:
@@ -59,6 +63,8 @@ def test_what_changes_a_steps_speed_is_in_the_key(change: dict[str, Any]) -> Non
 @pytest.mark.parametrize(
     "change",
     [
+        {"shape": Shape(16, 16)},
+        {"shape": Shape(32, 32, growth=2)},
         {"image_shape": (24, 24, 3)},
         {"num_train": 999},
         {"num_classes": 100},
@@ -76,6 +82,7 @@ def test_the_hosts_name_is_not_in_the_key() -> None:
 
 def test_one_norm_costs_as_much_as_another() -> None:
     assert key(make_recipe(clip_norm=1.0)) == key(make_recipe(clip_norm=5.0))
+    assert key(make_recipe(clip_value=1.0)) == key(make_recipe(clip_value=5.0))
 
 
 def test_each_field_of_a_recipe_is_in_the_key_unless_it_is_named() -> None:

@@ -24,10 +24,15 @@ from tune_speed.data.split import Splits
 from tune_speed.data.streaming import StreamingLoader
 from tune_speed.errors import ConfigError
 from tune_speed.evaluate import Scores
+from tune_speed.fed_ratio import Waits
 from tune_speed.optim import Adam, Sgd
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status
 from tune_speed.schedules import OneCycle
+from tune_speed.schedules.drop_on_stall import DropOnStall
+from tune_speed.speedups.base import Shape
+
+SHAPE = Shape(6, 6)
 
 
 class FakeTime:
@@ -143,8 +148,8 @@ def test_each_epoch_of_groups_covers_every_sample_once() -> None:
     splits = make_splits()
     recipe = make_recipe(accumulation_steps=2)
     loader = train.open_dummy(recipe, splits, num_samples=20, device=CPU)
-    groups = train._groups(loader, recipe)
-    sizes = [[len(labels) for _, labels in next(groups).micro_batches] for _ in range(4)]
+    steps = train._steps(loader, recipe, [(SHAPE, 4)], Waits())
+    sizes = [[len(labels) for _, labels in group.micro_batches] for _, group in steps]
     assert sizes == [[8, 8], [4], [8, 8], [4]]
 
 
@@ -264,9 +269,9 @@ def test_warm_up_leaves_no_trace(
 
 def test_warm_up_restores_weights_statistics_and_random_numbers() -> None:
     recipe, splits = make_recipe(model=DROPOUT), make_splits()
-    model = train.build_model(recipe, splits, device=CPU)
+    model = train.build_model(recipe, splits, seed=0, device=CPU)
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    train._warm_up(model, model, recipe, splits, device=CPU)
+    train._warm_up(model, model, recipe, splits, SHAPE, device=CPU)
     assert all(map(torch.equal, before.values(), model.state_dict().values()))
     assert torch.equal(random, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -280,9 +285,9 @@ def test_warm_up_sees_every_size_of_micro_batch(
     num_train: int, batch_size: int, sizes: list[int]
 ) -> None:
     recipe, splits = make_recipe(batch_size=batch_size), make_splits(num_train)
-    model, seen = train.build_model(recipe, splits, device=CPU), list[int]()
+    model, seen = train.build_model(recipe, splits, seed=0, device=CPU), list[int]()
     model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    train._warm_up(model, model, recipe, splits, device=CPU)
+    train._warm_up(model, model, recipe, splits, SHAPE, device=CPU)
     assert seen == sizes
 
 
@@ -575,3 +580,16 @@ def test_peak_memory_is_that_of_this_run_alone() -> None:
     assert large > small + 0.05
     assert again == pytest.approx(small, abs=0.03)
     assert not math.isinf(again)
+
+
+def test_schedule_follows_the_validation_loss_whatever_part_is_evaluated() -> None:
+    splits = make_splits()
+    other = splits._replace(test=splits.train)
+    recipe = make_recipe(lr_schedule=DropOnStall(patience=0), epochs=4.0)
+    on_validation, on_test = (
+        to_end(train.train(make_workload(), recipe, other, seed=0, evaluated_on=part, device=CPU))
+        for part in ("validation", "test")
+    )
+    assert losses(on_validation) != losses(on_test)
+    trained = [[e.train_loss for e in run.evaluations] for run in (on_validation, on_test)]
+    assert trained[0] == trained[1]

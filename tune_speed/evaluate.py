@@ -1,7 +1,7 @@
-"""Loss, accuracy and macro F1 of a model on a split."""
+"""Loss, accuracy, macro and micro F1 of a model on a split."""
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -18,6 +18,17 @@ class Scores(NamedTuple):
     """Mean F1 score of the classes that are among the labels or the predictions, in [0, 1]."""
     loss: float | None
     """Mean cross-entropy per sample [nat], without label smoothing; None if not finite."""
+    micro_f1: float | None = None
+    """F1 score of all classes' counts together, in [0, 1]: equals the accuracy, by other sums."""
+
+
+Predict = Callable[[nn.Module, Tensor], Tensor]
+
+
+def call(model: nn.Module, images: Tensor) -> Tensor:
+    """Returns the model's logits for the images as they are."""
+    logits: Tensor = model(images)
+    return logits
 
 
 def evaluate(
@@ -26,17 +37,19 @@ def evaluate(
     *,
     device: torch.device,
     autocast_dtype: torch.dtype | None,
+    predict: Predict = call,
 ) -> Scores:
     """Returns the scores of `model` in evaluation mode over `batches` of images and labels.
 
-    The host waits for the device once, at the end. Training mode is restored.
+    The host waits for the device once, at the end. Training mode is restored. `predict` makes
+    logits (N, K) of the model and images.
     """
     was_training = model.training
     model.eval()
     autocast = torch.autocast(device.type, autocast_dtype, enabled=autocast_dtype is not None)
     try:
         with torch.inference_mode(), autocast:
-            per_batch = [_sums(model(images), labels) for images, labels in batches]
+            per_batch = [_sums(predict(model, images), labels) for images, labels in batches]
     finally:
         model.train(was_training)
     return _scores(torch.stack(per_batch).sum(dim=0).tolist())
@@ -58,7 +71,7 @@ def _sums(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def _scores(sums: list[list[float]]) -> Scores:
-    """Returns accuracy Σ hits / N, mean F1 = 2 hits / (labels + predictions), and loss / N."""
+    """Returns accuracy Σ hits / N, F1 = 2 hits / (labels + predictions) both ways, and loss / N."""
     hits, labels, predictions, (loss, *_) = sums
     num_samples = sum(labels)
     f1_scores = [
@@ -69,4 +82,5 @@ def _scores(sums: list[list[float]]) -> Scores:
         accuracy=sum(hits) / num_samples,
         macro_f1=sum(f1_scores) / len(f1_scores),
         loss=mean_loss if math.isfinite(mean_loss) else None,
+        micro_f1=2 * sum(hits) / (num_samples + sum(predictions)),
     )

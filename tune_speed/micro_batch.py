@@ -3,6 +3,7 @@
 import math
 import statistics
 import time
+from collections.abc import Callable
 
 import torch
 
@@ -63,9 +64,13 @@ def candidates(effective_batch_size: int) -> list[int]:
 
 
 def _probe(recipe: Recipe, splits: Splits, *, device: torch.device) -> float | None:
-    """Returns the seconds per sample; infinite where batch norm refuses, None where memory ends."""
+    return seconds_or_none(lambda: _seconds_per_sample(recipe, splits, device=device))
+
+
+def seconds_or_none(measure: Callable[[], float]) -> float | None:
+    """Returns what is measured [s]; infinite where batch norm refuses, None where memory ends."""
     try:
-        return _seconds_per_sample(recipe, splits, device=device)
+        return measure()
     except Exception as error:
         if is_out_of_memory(error):
             return None
@@ -79,12 +84,12 @@ def _seconds_per_sample(recipe: Recipe, splits: Splits, *, device: torch.device)
     size = min(micro_batch_of(recipe), len(splits.train.labels))
     synchronize, times = synchronizer(device), list[float]()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        model = build_model(recipe, splits, device=device)
+        model = build_model(recipe, splits, seed=0, device=device)
         ((images, labels),) = open_dummy(recipe, splits, num_samples=size, device=device).epoch(0)
         while len(times) < 1 + PROBE_STEPS and sum(times[1:]) < PROBE_S:
             synchronize()
             started = time.perf_counter()
-            loss = sum_of_losses(images, labels, recipe, forward=model, device=device)
+            loss = sum_of_losses(images, labels, recipe, frac=1.0, forward=model, device=device)
             torch.autograd.backward(loss)
             synchronize()
             times.append(time.perf_counter() - started)

@@ -100,8 +100,6 @@ def _run_there(
     clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
     with clock.span("setup_s"):
         splits = load_splits(spec.workload)
-        if spec.evaluated_on == "test":
-            splits = splits._replace(validation=splits.test)
     with clock.span("compile_s"):
         recipe = first = fastest(spec.recipe, splits, device=device)
     while True:
@@ -111,6 +109,7 @@ def _run_there(
                 recipe,
                 splits,
                 seed=spec.seed,
+                evaluated_on=spec.evaluated_on,
                 device=device,
                 clock=clock,
                 sharing=sharing,

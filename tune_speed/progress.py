@@ -1,7 +1,9 @@
 """Where a run stands: samples seen, losses, evaluations, and whether it has ended."""
 
 import math
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -18,12 +20,18 @@ from tune_speed.device import (
 )
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.evaluate import Scores, evaluate
+from tune_speed.fed_ratio import Waits, fed_ratio
+from tune_speed.metrics.work import gpu_utilisation
 from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, RunResult, Status, Timing
 from tune_speed.sharing import Sharing
-from tune_speed.step import AUTOCAST_DTYPES, micro_batch_of
+from tune_speed.speedups.base import Averager, Shape
+from tune_speed.step import AUTOCAST_DTYPES, accumulation_of, micro_batch_of
 from tune_speed.training_time import Phase, isolated_train_s
 from tune_speed.workload import Workload
+
+Part = Literal["validation", "test"]
+"""Of the data: that a search is judged on, or that certified results are."""
 
 
 class Progress:
@@ -36,53 +44,76 @@ class Progress:
         splits: Splits,
         *,
         seed: int,
+        evaluated_on: Part,
         device: torch.device,
         model: nn.Module,
         clock: Clock,
         sharing: Sharing,
-        phases: tuple[Phase, ...] = (),
+        stretches: Sequence[tuple[Shape, int]],
+        phases: Mapping[Shape, Phase],
     ) -> None:
         """Begins before the first step.
 
         Args:
             workload: what must be reached.
             recipe: as it runs.
-            splits: the validation part is evaluated.
+            splits: the data, one part of which is evaluated.
             seed: of the run.
+            evaluated_on: that part.
             device: where it runs.
             model: what is evaluated.
             clock: of the run.
             sharing: who else is on the device.
-            phases: what the steps take in isolation; empty: the clock is what counts.
+            stretches: the run as shapes of steps, each with its number of steps in a row.
+            phases: what steps of each shape take in isolation; empty: the clock is what counts.
         """
         self.workload, self.recipe, self.splits = workload, recipe, splits
         self.seed, self.device, self.model, self.clock = seed, device, model, clock
-        self.sharing, self.phases = sharing, phases
+        self.evaluated_on: Part = evaluated_on
+        self.sharing, self.stretches, self.phases = sharing, stretches, phases
+        self.averager: Averager | None = None
+        self.waits = Waits()
         self.num_train = len(splits.train.labels)
         self.grid = workload.grid(num_train=self.num_train)
-        self.total_steps = recipe.steps(num_train=self.num_train)
+        self.total_steps = sum(num_steps for _, num_steps in stretches)
         self.steps = self.samples = 0
+        self.init_s = 0.0
         self.evaluations: list[Evaluation] = []
+        self.losses: list[float] = []
+        """Validation losses so far, where the schedule follows them; all are finite, as a run with
+        another one has ended."""
         self.status = Status.CAPPED  # What a run is until it has ended by itself.
         self._eval_batch_size = min(workload.eval_batch_size, len(splits.validation.labels))
         self._loss_sum = torch.zeros((), device=device)
         self._loss_samples = 0
         self._waited_before_s = cpu_wait_s()
+        self._utilisations = list[float]()
 
-    def advance(self, num_samples: int, loss_sum: Tensor) -> None:
-        """Counts one optimizer step; the loss stays on the device until the next evaluation."""
+    def begin(self) -> None:
+        """Takes note that the first step is next: what is on the clock is what went before it."""
+        self.init_s = self.clock.elapsed("train_s")
+
+    def advance(self, shape: Shape, num_samples: int, loss_sum: Tensor, num_learned: int) -> None:
+        """Counts one optimizer step; the loss stays on the device until the next evaluation.
+
+        Args:
+            shape: of the step.
+            num_samples: that it went through.
+            loss_sum: of those that it learned from.
+            num_learned: how many these are.
+        """
         self.steps += 1
         self.samples += num_samples
         if self.phases:
-            self.phases[-1].samples += num_samples
-        self._loss_samples += num_samples
+            self.phases[shape].samples += num_samples
+        self._loss_samples += num_learned
         self._loss_sum += loss_sum
 
     @property
     def train_s(self) -> float:
         """The training clock [s]: steps times isolated step time where that is known."""
         if self.phases:
-            return isolated_train_s(self.phases)
+            return isolated_train_s(self.phases.values(), other_s=self.init_s)
         return self.clock.elapsed("train_s")
 
     def is_due(self) -> bool:
@@ -94,8 +125,11 @@ class Progress:
     def evaluate(self) -> None:
         """Adds an evaluation of the model as it is."""
         self.sharing.look()
+        if (utilisation := gpu_utilisation(self.device)) is not None and self.steps:
+            self._utilisations.append(utilisation)
         with self.clock.span("eval_s"):
-            scores = self._scores()
+            scores = self._scores(self.evaluated_on)
+            self._follow_loss(scores)
         self.evaluations.append(
             Evaluation(
                 step=self.steps,
@@ -153,19 +187,36 @@ class Progress:
             steps=self.steps,
             samples=self.samples,
             images_per_s=self.samples / train_s if train_s else None,
-            step_time_ms=1000 * train_s / self.steps if self.steps else None,
+            step_time_ms=self._step_time_ms(),
+            fed_ratio=self._fed_ratio(),
+            gpu_utilisation=statistics.fmean(self._utilisations) if self._utilisations else None,
             peak_memory_gib=peak_memory_gib(self.device),
             batch_size=micro_batch_of(self.recipe),
-            accumulation_steps=self.recipe.samples_per_step // micro_batch_of(self.recipe),
+            accumulation_steps=accumulation_of(self.recipe),
             device=describe_device(self.device),
             timing=timing,
-            step_times=tuple(phase.step_time for phase in self.phases),
+            step_times=tuple(phase.step_time for phase in self.phases.values()),
+            init_s=self.init_s,
             shared_train_s=passed_s,
             slowdown=passed_s / train_s if self.phases and train_s else None,
             cotenants=self.sharing.cotenants,
             cpu_wait_s=self._cpu_wait_s(),
             note=note,
         )
+
+    def _step_time_ms(self) -> float | None:
+        """Returns the mean time of a step, over the whole run where it is known beforehand."""
+        if self.phases:
+            times_s = (
+                count * self.phases[shape].step_time.step_s for shape, count in self.stretches
+            )
+            return 1000 * sum(times_s) / self.total_steps
+        return 1000 * (self.train_s - self.init_s) / self.steps if self.steps else None
+
+    def _fed_ratio(self) -> float | None:
+        """Returns the share of the time since the first step that did not go into waiting."""
+        wall_s = self.clock.elapsed("train_s") - self.init_s
+        return fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s)
 
     def _cpu_wait_s(self) -> float | None:
         """Returns how long threads have waited for a core since the run began [s]."""
@@ -194,11 +245,20 @@ class Progress:
         self._loss_samples = 0
         return mean if math.isfinite(mean) else None
 
-    def _scores(self) -> Scores:
+    def _follow_loss(self, scores: Scores) -> None:
+        """Keeps the validation loss where the schedule follows it; `scores` may be the test's."""
+        if not self.recipe.lr_schedule.follows_loss:
+            return
+        if self.evaluated_on != "validation":
+            scores = self._scores("validation")
+        if scores.loss is not None:
+            self.losses.append(scores.loss)
+
+    def _scores(self, part: Part) -> Scores:
         """Returns the model's scores; in smaller batches, from now on, where memory runs out."""
         while True:
             try:
-                return self._scores_by(self._eval_batch_size)
+                return self._scores_by(self._eval_batch_size, part)
             except Exception as error:
                 if not is_out_of_memory(error) or self._eval_batch_size == 1:
                     raise
@@ -206,9 +266,9 @@ class Progress:
             release_memory(self.device)
             self._eval_batch_size = math.ceil(self._eval_batch_size / 2)
 
-    def _scores_by(self, batch_size: int) -> Scores:
+    def _scores_by(self, batch_size: int, part: Part) -> Scores:
         batches = eval_batches(
-            self.splits.validation,
+            self.splits.validation if part == "validation" else self.splits.test,
             mean=self.splits.mean,
             std=self.splits.std,
             batch_size=batch_size,
@@ -217,7 +277,11 @@ class Progress:
         )
         dtype = AUTOCAST_DTYPES[self.recipe.precision]
         return evaluate(
-            self.model, self._one_by_one(batches), device=self.device, autocast_dtype=dtype
+            self.model if self.averager is None else self.averager.model,
+            self._one_by_one(batches),
+            device=self.device,
+            autocast_dtype=dtype,
+            predict=self.recipe.speedups.predict,
         )
 
     def _one_by_one(

@@ -1,18 +1,22 @@
 """Everything that a search may change about a training."""
 
 import math
+from itertools import groupby
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
 from tune_speed.config import Component, Config
-from tune_speed.data import LOADERS
+from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.loaders import LoaderConfig, Resident
+from tune_speed.data.orders import OrderConfig, Shuffle
 from tune_speed.models import MODELS
 from tune_speed.models.base import ModelConfig
 from tune_speed.optim import OPTIMIZERS, OptimizerConfig
 from tune_speed.schedules import SCHEDULES, Constant, ScheduleConfig
+from tune_speed.speedups.base import Shape
+from tune_speed.speedups.chosen import Speedups, conflicts
 
 Positive = Annotated[int, Field(gt=0)]
 
@@ -21,8 +25,8 @@ class Recipe(Config):
     """One way to train.
 
     Batch words: `batch_size` is one micro-batch on one device, `accumulation_steps` the
-    micro-batches of one optimizer step, and
-    `effective_batch_size = batch_size · accumulation_steps` the samples of one optimizer step.
+    micro-batches of one optimizer step on it, and
+    `effective_batch_size = batch_size · accumulation_steps · devices` the samples of one step.
     Give either the first two, or `effective_batch_size` with `accumulation_steps: auto`: then the
     fastest micro-batch that fits is measured before training.
     """
@@ -41,14 +45,27 @@ class Recipe(Config):
     """Micro-batches of one optimizer step; `auto` needs `effective_batch_size`."""
     effective_batch_size: Positive | None = None
     """Samples of one optimizer step; only with `accumulation_steps: auto`."""
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """Arithmetic of forward and backward: autocast for `bf16` and `fp16`; `fp16` needs CUDA."""
+    devices: Annotated[int, Field(gt=0, le=64)] = 1
+    """Devices that train together, each on its own micro-batches, with the gradient of all."""
+    precision: Literal["fp32", "bf16", "fp16", "half"] = "fp32"
+    """Arithmetic of forward and backward: autocast for `bf16` and `fp16`, which needs CUDA; `half`:
+    weights and all in fp16 without a master copy or loss scaling, a negative control."""
+    init_loss_scale: Annotated[float, Field(gt=0)] | None = None
+    """First loss scale, in `fp16` only; null: 65536 on CUDA, 1024 elsewhere."""
+    loss_scale_growth_steps: Annotated[int, Field(gt=0)] = 2000
+    """Optimizer steps without overflow after which the loss scale doubles, in `fp16` only."""
+    order: Annotated[OrderConfig, Component(ORDERS)] = Shuffle()
+    """In which order, and how often, samples are seen."""
     augmentation: Augmentation = Augmentation()
     """Changes to training images."""
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
     """Share of the target distribution that is spread evenly over the classes."""
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Largest norm of the whole gradient; null: not clipped."""
+    clip_value: Annotated[float, Field(gt=0)] | None = None
+    """Largest size of each gradient by itself; null: not clipped. Acts before `clip_norm`."""
+    speedups: Speedups = Speedups()
+    """Techniques that act on model, batch, loss or evaluation, one a slot."""
     loader: Annotated[LoaderConfig, Component(LOADERS)] = Resident()
     """How batches reach the device."""
     channels_last: bool = True
@@ -72,9 +89,43 @@ class Recipe(Config):
             )
         return self
 
+    @model_validator(mode="after")
+    def _techniques_go_together(self) -> Self:
+        order = next(name for name, kind in ORDERS.items() if type(self.order) is kind)
+        reasons = [
+            *(str(problem) for problem in self.speedups.refusals(self)),
+            *conflicts(self.speedups.named(), (order,)),
+        ]
+        if reasons:
+            raise ValueError(" ".join(reasons))
+        return self
+
     def steps(self, *, num_train: int) -> int:
-        """Returns the optimizer steps of the run: `round(epochs · steps per epoch)`, at least 1."""
-        return max(1, round(self.epochs * self.steps_per_epoch(num_train=num_train)))
+        """Returns the optimizer steps of the run, over all stages of `growth_steps`."""
+        return sum(num_steps for _, num_steps in self.growth_steps(num_train=num_train))
+
+    def growth_steps(self, *, num_train: int) -> tuple[tuple[int, int], ...]:
+        """Returns the stages of the batch size: factor f and number of optimizer steps.
+
+        A stage with the share s of the run's samples has
+        round(s · epochs · ⌈num_train / (f · effective_batch_size)⌉) steps, at least 1.
+        """
+        return tuple(
+            (factor, max(1, round(share * self.epochs * math.ceil(num_train / samples))))
+            for share, factor in self.speedups.growth()
+            for samples in [factor * self.samples_per_step]
+        )
+
+    def stretches(
+        self, *, num_train: int, height: int, width: int
+    ) -> tuple[tuple[Shape, int], ...]:
+        """Returns the run as shapes of steps, each with its number of steps in a row."""
+        stages = self.growth_steps(num_train=num_train)
+        bases = [Shape(height, width, factor) for factor, count in stages for _ in range(count)]
+        shapes = (
+            self.speedups.shape(shape, frac=step / len(bases)) for step, shape in enumerate(bases)
+        )
+        return tuple((shape, sum(1 for _ in steps)) for shape, steps in groupby(shapes))
 
     def steps_per_epoch(self, *, num_train: int) -> int:
         """Returns `⌈num_train / effective_batch_size⌉`: a ragged last group is a step too."""
@@ -82,22 +133,23 @@ class Recipe(Config):
 
     @property
     def samples_per_step(self) -> int:
-        """The effective batch size on one device, however it was given."""
+        """The effective batch size over all devices, however it was given."""
         if self.effective_batch_size is not None:
             return self.effective_batch_size
         assert self.batch_size is not None and isinstance(self.accumulation_steps, int)
-        return self.batch_size * self.accumulation_steps
+        return self.batch_size * self.accumulation_steps * self.devices
 
     def with_micro_batch(self, batch_size: int) -> "Recipe":
         """Returns the recipe with another micro-batch and the same effective batch size.
 
-        Where `batch_size` does not divide the effective batch size, it is an error of ours.
+        Where `batch_size` does not divide a device's share of it, it is an error of ours.
         """
-        assert self.samples_per_step % batch_size == 0, (self.samples_per_step, batch_size)
+        share = self.samples_per_step // self.devices
+        assert share % batch_size == 0, (share, batch_size)
         return self.model_copy(
             update={
                 "batch_size": batch_size,
-                "accumulation_steps": self.samples_per_step // batch_size,
+                "accumulation_steps": share // batch_size,
                 "effective_batch_size": None,
             }
         )

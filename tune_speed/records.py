@@ -66,6 +66,8 @@ class Evaluation(Record):
     """Share of correct predictions, in [0, 1]."""
     macro_f1: float
     """Mean over classes of the F1 score, in [0, 1]."""
+    micro_f1: float | None = None
+    """F1 score of all classes' counts together, in [0, 1]; None in records without it."""
     loss: float | None
     """Mean cross-entropy per sample [nat]; None if it is not finite."""
     train_loss: float | None = None
@@ -124,11 +126,14 @@ class RunResult(Record):
     images_per_s: float | None = None
     """Training samples per second of the training clock."""
     step_time_ms: float | None = None
-    """Training clock per optimizer step."""
+    """Training clock per optimizer step, without `init_s`."""
     timing: Timing = Timing.SHARED
     """What the training clock is made of."""
     step_times: tuple[StepTime, ...] = ()
-    """Isolated step times that the training clock is made of, one a phase."""
+    """Isolated step times that the training clock is made of, one a shape of step."""
+    init_s: float = 0.0
+    """Part of the training clock that went into the weights that the first step starts from:
+    pretraining, statistics of the data [s]. Without it, the time is amortised over later runs."""
     shared_train_s: float | None = None
     """Seconds that passed in training, slowed by whoever shared the device."""
     slowdown: float | None = None
@@ -139,6 +144,10 @@ class RunResult(Record):
     """Seconds that the run's threads waited for a core: other work was on the machine."""
     note: str = ""
     """What limits the trust in these figures, in words; empty if nothing does."""
+    fed_ratio: float | None = None
+    """Share of the training time in which the loop did not wait for its next batch."""
+    gpu_utilisation: float | None = None
+    """Share of time in which some kernel ran on the GPU, the mean of samples at the evaluations."""
     peak_memory_gib: float | None = None
     """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU)."""
     memory_limit_gib: float | None = None
@@ -149,6 +158,11 @@ class RunResult(Record):
     device: str = "cpu"
     """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
     traceback: str | None = None
+
+    @property
+    def amortised_time_to_target_s(self) -> float | None:
+        """Time to target without `init_s` [s]: what it costs where those weights are at hand."""
+        return None if self.time_to_target_s is None else self.time_to_target_s - self.init_s
 
     @property
     def final(self) -> Evaluation | None:

@@ -1,6 +1,7 @@
 """One optimizer step: the gradient of a group of micro-batches, scaled, clipped and applied."""
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from typing import NamedTuple
 
@@ -8,9 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tune_speed.data.base import Images
+from tune_speed.data.orders import Order
 from tune_speed.recipe import Recipe
+from tune_speed.speedups.base import Shape
 
-AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}
+AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "half": None}
 
 Forward = Callable[[Tensor], Tensor]
 """Images (N, C, H, W) to logits (N, num_classes)."""
@@ -22,11 +26,32 @@ class Group(NamedTuple):
     num_samples: int
     micro_batches: Iterable[tuple[Tensor, Tensor]]
 
+    def num_learned(self, recipe: Recipe, shape: Shape) -> int:
+        """Returns how many of its samples are learned from."""
+        whole, rest = divmod(self.num_samples, micro_batch_of(recipe))
+        sizes = [micro_batch_of(recipe)] * whole + [rest] * (rest > 0)
+        return sum(recipe.speedups.kept(size, shape) for size in sizes)
+
 
 def micro_batch_of(recipe: Recipe) -> int:
     """Returns the samples of one micro-batch; `accumulation_steps: auto` is resolved by then."""
     assert recipe.batch_size is not None, "accumulation_steps: auto is resolved before training"
     return recipe.batch_size
+
+
+def open_order(recipe: Recipe, images: Images, *, seed: int) -> Order:
+    """Returns the order in which the recipe goes through the images."""
+    return recipe.order.open(
+        images.labels,
+        batch_size=micro_batch_of(recipe),
+        samples_per_step=recipe.samples_per_step,
+        seed=seed,
+    )
+
+
+def accumulation_of(recipe: Recipe) -> int:
+    """Returns the micro-batches that one device gives to an optimizer step."""
+    return recipe.samples_per_step // recipe.devices // micro_batch_of(recipe)
 
 
 def is_lone_image(error: BaseException) -> bool:
@@ -48,36 +73,52 @@ def build_optimizer(
         fused=device.type in ("cpu", "cuda"),
     )
     # 2^16 is torch's start on CUDA; on a CPU it overflows fp16 in the first step.
-    init_scale = 2.0**16 if device.type == "cuda" else 2.0**10
-    is_fp16 = recipe.precision == "fp16"
-    return optimizer, torch.amp.GradScaler(device.type, enabled=is_fp16, init_scale=init_scale)
+    init_scale = recipe.init_loss_scale or (2.0**16 if device.type == "cuda" else 2.0**10)
+    scaler = torch.amp.GradScaler(
+        device.type,
+        enabled=recipe.precision == "fp16",
+        init_scale=init_scale,
+        growth_interval=recipe.loss_scale_growth_steps,
+    )
+    return optimizer, scaler
 
 
 def take_step(
     group: Group,
     recipe: Recipe,
     *,
+    shape: Shape,
+    frac: float,
     forward: Forward,
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     device: torch.device,
 ) -> Tensor:
-    """Does one optimizer step and returns the sum of its samples' losses, on the device.
+    """Does one optimizer step and returns the sum of the losses that it learned from, on `device`.
 
     The gradient is that of (1/M) Σ loss over all M samples of the group, whatever the sizes of
     its micro-batches: each contributes its sum divided by M, never its own mean divided by their
     number, which would weigh the samples of a ragged micro-batch more. With batch norm the split
     still matters, because each micro-batch is normalised by its own statistics.
+
+    Args:
+        group: the samples of the step.
+        recipe: how to learn from them.
+        shape: of the step.
+        frac: of the run, in (0, 1], that the step ends at.
+        forward: the model, compiled or not.
+        optimizer: over its parameters.
+        scaler: of the loss.
+        device: where all of it is.
     """
     loss_sum = torch.zeros((), device=device)
+    num_learned = group.num_learned(recipe, shape)
+    loss_of = partial(sum_of_losses, recipe=recipe, frac=frac, forward=forward, device=device)
     for images, labels in group.micro_batches:
-        loss = sum_of_losses(images, labels, recipe, forward=forward, device=device)
-        torch.autograd.backward(scaler.scale(loss / group.num_samples))
+        loss = loss_of(*_learned_from(images, labels, recipe, shape, forward, device))
+        torch.autograd.backward(scaler.scale(loss / num_learned))
         loss_sum += loss.detach()
-    if recipe.clip_norm is not None:
-        scaler.unscale_(optimizer)
-        parameters = chain.from_iterable(g["params"] for g in optimizer.param_groups)
-        nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
+    _clip(recipe, optimizer, scaler)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
@@ -85,12 +126,59 @@ def take_step(
 
 
 def sum_of_losses(
-    images: Tensor, labels: Tensor, recipe: Recipe, *, forward: Forward, device: torch.device
+    images: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    *,
+    frac: float,
+    forward: Forward,
+    device: torch.device,
 ) -> Tensor:
-    """Returns the sum over samples of the cross-entropy [nat], in fp32 whatever the precision."""
+    """Returns the sum over samples of the loss [nat], in fp32 whatever the precision.
+
+    The loss is cross-entropy, unless a speed-up has its own.
+    """
     dtype = AUTOCAST_DTYPES[recipe.precision]
     with torch.autocast(device.type, dtype, enabled=dtype is not None):
         logits = forward(images)
-    return functional.cross_entropy(
-        logits.float(), labels, reduction="sum", label_smoothing=recipe.label_smoothing
+    smoothing = recipe.label_smoothing
+    loss = recipe.speedups.sum_of_losses(
+        logits.float(), labels, frac=frac, label_smoothing=smoothing
     )
+    if loss is not None:
+        return loss
+    return functional.cross_entropy(
+        logits.float(), labels, reduction="sum", label_smoothing=smoothing
+    )
+
+
+def _learned_from(
+    images: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    shape: Shape,
+    forward: Forward,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Returns what the network learns from of a micro-batch, as it sees it."""
+
+    def losses(images: Tensor, labels: Tensor) -> Tensor:
+        dtype = AUTOCAST_DTYPES[recipe.precision]
+        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype is not None):
+            logits = forward(images)
+        return functional.cross_entropy(logits.float(), labels, reduction="none")
+
+    images = recipe.speedups.change_batch(images, shape)
+    return recipe.speedups.choose(images, labels, shape, losses=losses)
+
+
+def _clip(recipe: Recipe, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
+    """Clips the gradient, once its scale is taken off: each value, then the norm of the whole."""
+    if recipe.clip_value is None and recipe.clip_norm is None:
+        return
+    scaler.unscale_(optimizer)
+    parameters = list(chain.from_iterable(g["params"] for g in optimizer.param_groups))
+    if recipe.clip_value is not None:
+        nn.utils.clip_grad_value_(parameters, recipe.clip_value)
+    if recipe.clip_norm is not None:
+        nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)

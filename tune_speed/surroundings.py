@@ -40,7 +40,7 @@ def describe(spec: TrialSpec) -> Surroundings:
     device = resolve_device(spec.allotment.device)
     set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
     splits = load_splits(spec.workload)
-    model = build_model(recipe, splits, device=device)
+    model = build_model(recipe, splits, seed=0, device=device)
     height, width, channels = splits.train.pixels.shape[1:]
     return Surroundings(
         machine=describe_system(device),

@@ -8,7 +8,11 @@
 | `precision`, `channels_last`, `compile`,       | which kernels do the same arithmetic            |
 | `deterministic`                                |                                                 |
 | `augmentation`, `loader` and all below them    | making a batch is on the training clock         |
-| `clip_norm`, whether it is null                | a norm over the whole gradient, and a scale     |
+| `clip_norm`, `clip_value`, whether null        | a pass over the whole gradient                  |
+| `speedups`, as far as they change a step       | what is computed of a sample                    |
+| the step's shape: size of the images it sees,  | phases of one run                               |
+| growth, share learned from, stage              |                                                 |
+| `devices`                                      | they wait for one another                       |
 | shape and number of the images, classes        | size of the arithmetic, where epochs end        |
 | device, threads, versions of torch and ours    | what does the arithmetic                        |
 
@@ -21,8 +25,17 @@ from typing import Any
 
 from tune_speed.config import canonical_hash
 from tune_speed.recipe import Recipe
+from tune_speed.speedups.base import Shape
 
-LEARNING_ONLY = {"lr_schedule", "epochs", "label_smoothing", "effective_batch_size"}
+LEARNING_ONLY = {
+    "lr_schedule",
+    "epochs",
+    "label_smoothing",
+    "effective_batch_size",
+    "order",
+    "init_loss_scale",
+    "loss_scale_growth_steps",
+}
 """Fields of a recipe that leave a step's speed alone, or are said by others."""
 VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
 
@@ -30,6 +43,7 @@ VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
 def throughput_key(
     recipe: Recipe,
     *,
+    shape: Shape,
     image_shape: tuple[int, ...],
     num_train: int,
     num_classes: int,
@@ -40,7 +54,8 @@ def throughput_key(
 
     Args:
         recipe: as it runs.
-        image_shape: (H, W, C).
+        shape: of the step.
+        image_shape: (H, W, C) of the data.
         num_train: images of an epoch.
         num_classes: size of the last layer.
         device: name with threads, such as `cpu (2 threads, AMD EPYC)`.
@@ -49,7 +64,8 @@ def throughput_key(
     versions = {name: environment.get(name, "") for name in VERSIONS}
     place = {"device": device, "versions": versions}
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
-    return canonical_hash({"recipe": speed_fields(recipe), "data": data, **place})
+    fields = {"recipe": speed_fields(recipe), "shape": shape._asdict()}
+    return canonical_hash({**fields, "data": data, **place})
 
 
 def speed_fields(recipe: Recipe) -> dict[str, Any]:
@@ -57,4 +73,6 @@ def speed_fields(recipe: Recipe) -> dict[str, Any]:
     fields = recipe.model_dump(mode="json", exclude=LEARNING_ONLY)
     fields["optimizer"] = type(recipe.optimizer).__name__
     fields["clip_norm"] = recipe.clip_norm is not None
+    fields["clip_value"] = recipe.clip_value is not None
+    fields["speedups"] = recipe.speedups.speed_fields()
     return fields

@@ -2,31 +2,41 @@
 
 import math
 import time
-from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
-from itertools import count, islice
+from collections.abc import Callable, Generator, Iterable, Iterator
+from itertools import islice, repeat
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from tune_speed.clock import Clock
 from tune_speed.data.base import Images
 from tune_speed.data.loaders import Loader, LoaderConfig, Resident
 from tune_speed.data.split import Splits
-from tune_speed.device import describe_device, reset_peak_memory, synchronizer
+from tune_speed.device import (
+    describe_device,
+    is_out_of_memory,
+    reset_peak_memory,
+    synchronizer,
+)
 from tune_speed.errors import ConfigError, Problem
+from tune_speed.fed_ratio import Waits
+from tune_speed.models.base import first_line
+from tune_speed.models.half import Half
 from tune_speed.optim import set_rates
-from tune_speed.progress import Progress
+from tune_speed.preparation import needs_preparation, prepare, without_trace
+from tune_speed.progress import Part, Progress
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, StepTime
 from tune_speed.sharing import Sharing
+from tune_speed.speedups.base import Shape
 from tune_speed.step import (
     Forward,
     Group,
     build_optimizer,
     is_lone_image,
     micro_batch_of,
+    open_order,
     take_step,
 )
 from tune_speed.step_timer import isolated_time
@@ -38,6 +48,8 @@ from tune_speed.workload import Workload
 Run = Generator[RunResult, str | None, RunResult]
 """Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
 there, or None to go on; returns the result."""
+Stretches = tuple[tuple[Shape, int], ...]
+"""A run as shapes of steps, each with its number of steps in a row."""
 
 
 class Interrupted(Exception):
@@ -54,6 +66,7 @@ def train(
     splits: Splits,
     *,
     seed: int,
+    evaluated_on: Part = "validation",
     device: torch.device,
     clock: Clock | None = None,
     sharing: Sharing | None = None,
@@ -72,6 +85,8 @@ def train(
         recipe: how to train; `accumulation_steps` is a number here.
         splits: training and validation images and the training part's channel statistics.
         seed: of weights, sample order, augmentation and dropout.
+        evaluated_on: the part on which the target must hold. A schedule that follows the loss
+            follows that of the validation part all the same.
         device: where to train.
         clock: one that has begun with what came before; by default a new one.
         sharing: the run's place among others on the device; by default it is alone. The clock
@@ -83,13 +98,16 @@ def train(
     """
     clock = clock or Clock(synchronize=synchronizer(device))
     sharing = sharing or Sharing.alone()
+    speedups = recipe.speedups
+    stretches = stretches_of(recipe, splits)
     reset_peak_memory(device)
     with clock.span("setup_s"):
         model, loader = _set_up(recipe, splits, seed=seed, device=device)
     try:
         with clock.span("compile_s"):
             forward = _compiled(model) if recipe.compile else model
-            _warm_up(model, forward, recipe, splits, device=device)
+            for shape in dict(stretches):
+                _warm_up(model, forward, recipe, splits, shape, device=device)
         phases = _phases(
             model, forward, loader, recipe, splits, device=device, clock=clock, sharing=sharing
         )
@@ -100,27 +118,49 @@ def train(
             recipe,
             splits,
             seed=seed,
+            evaluated_on=evaluated_on,
             device=device,
             model=model,
             clock=clock,
             sharing=sharing,
+            stretches=stretches,
             phases=phases,
         )
+        speedups.begin(model, seed=seed)
+        speedups.begin_step(model, stretches[0][0])
         progress.evaluate()
         progress.refuse_met_target()
 
         num_steps = progress.total_steps
+        if needs_preparation(recipe):
+            with clock.span("train_s"):
+                prepare(model, loader, recipe, splits, forward=forward, seed=seed, device=device)
+            progress.begin()
+        averager = progress.averager = speedups.averager(model)
         clock.start("train_s")
-        for step, group in enumerate(islice(_groups(loader, recipe), num_steps), start=1):
+        steps = _steps(loader, recipe, stretches, progress.waits)
+        for step, (shape, group) in enumerate(steps, start=1):
             if interrupt():
                 raise Interrupted
             clock.let_others_measure()
-            factors = recipe.lr_schedule.factors(step / num_steps, step_frac=1 / num_steps)
-            set_rates(optimizer, factors)
-            loss_sum = take_step(
-                group, recipe, forward=forward, optimizer=optimizer, scaler=scaler, device=device
+            factors = recipe.lr_schedule.factors(
+                step / num_steps, step_frac=1 / num_steps, losses=progress.losses
             )
-            progress.advance(group.num_samples, loss_sum)
+            set_rates(optimizer, factors)
+            speedups.begin_step(model, shape)
+            loss_sum = take_step(
+                group,
+                recipe,
+                shape=shape,
+                frac=step / num_steps,
+                forward=forward,
+                optimizer=optimizer,
+                scaler=scaler,
+                device=device,
+            )
+            if averager is not None:
+                averager.update(model, frac=step / num_steps)
+            progress.advance(shape, group.num_samples, loss_sum, group.num_learned(recipe, shape))
             if not progress.is_due():
                 continue
             clock.stop()
@@ -135,24 +175,32 @@ def train(
         loader.close()
 
 
+def stretches_of(recipe: Recipe, splits: Splits) -> Stretches:
+    """Returns the run as shapes of steps, each with its number of steps in a row."""
+    num_train, height, width, _ = splits.train.pixels.shape
+    return recipe.stretches(num_train=num_train, height=height, width=width)
+
+
 def _set_up(
     recipe: Recipe, splits: Splits, *, seed: int, device: torch.device
 ) -> tuple[nn.Module, Loader]:
     torch.manual_seed(seed)
     torch.backends.cudnn.deterministic = recipe.deterministic
     torch.backends.cudnn.benchmark = not recipe.deterministic
-    model = build_model(recipe, splits, device=device)
+    model = build_model(recipe, splits, seed=seed, device=device)
     return model, _open(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
 
 
-def build_model(recipe: Recipe, splits: Splits, *, device: torch.device) -> nn.Module:
+def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
     """Returns the recipe's model for the data, on the device, in the recipe's memory format."""
     _, height, width, channels = splits.train.pixels.shape
     model = recipe.model.build(
         in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)
     )
+    model = recipe.speedups.change_model(model, num_classes=splits.num_classes, seed=seed)
     memory_format = torch.channels_last if recipe.channels_last else torch.contiguous_format
-    return model.to(device).to(memory_format=memory_format)
+    model = model.to(device).to(memory_format=memory_format)
+    return Half(model) if recipe.precision == "half" else model
 
 
 def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torch.device) -> Loader:
@@ -180,6 +228,7 @@ def _open(
         seed=seed,
         device=device,
         channels_last=recipe.channels_last,
+        order=open_order(recipe, images, seed=seed),
     )
 
 
@@ -192,35 +241,57 @@ def _compiled(model: nn.Module) -> Forward:
 
 
 def _warm_up(
-    model: nn.Module, forward: Forward, recipe: Recipe, splits: Splits, *, device: torch.device
+    model: nn.Module,
+    forward: Forward,
+    recipe: Recipe,
+    splits: Splits,
+    shape: Shape,
+    *,
+    device: torch.device,
 ) -> None:
     """Does one optimizer step on dummy micro-batches of each size, and leaves no trace of it."""
     num_train, batch_size = len(splits.train.labels), micro_batch_of(recipe)
     num_samples = min(batch_size, num_train) + num_train % batch_size * (num_train > batch_size)
     dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
-    with _without_trace(model, device=device):
-        optimizer, scaler = build_optimizer(model, recipe, device=device)
-        group = Group(num_samples, dummy.epoch(0))
+    with without_trace(model, device=device):
+        take = _step_taker(model, forward, recipe, device=device)
         try:
-            take_step(
-                group, recipe, forward=forward, optimizer=optimizer, scaler=scaler, device=device
-            )
+            take(Group(num_samples, dummy.epoch(0)), shape)
         except Exception as error:
-            if not is_lone_image(error):
+            if is_lone_image(error):
+                raise _lone_image(batch_size, num_train) from error
+            if is_out_of_memory(error) or shape[:2] == splits.train.pixels.shape[1:3]:
                 raise
-            raise _lone_image(batch_size, num_train) from error
+            raise _too_small(shape, error) from error
     dummy.close()
 
 
-@contextmanager
-def _without_trace(model: nn.Module, *, device: torch.device) -> Iterator[None]:
-    """Puts weights, batch statistics and random numbers back as they were, after the block."""
-    # On the host, so that the copy is no part of the peak on a GPU.
-    state = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
-    model.train()
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        yield
-    model.load_state_dict(state)
+def _step_taker(
+    model: nn.Module, forward: Forward, recipe: Recipe, *, device: torch.device
+) -> Callable[[Group, Shape], None]:
+    """Returns what takes a step that is no part of the training, with an optimizer of its own."""
+    optimizer, scaler = build_optimizer(model, recipe, device=device)
+    averager = recipe.speedups.averager(model)
+    # A rate of zero takes as long, and weights that go astray may not.
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = 0.0
+
+    def take(group: Group, shape: Shape) -> None:
+        recipe.speedups.begin_step(model, shape)
+        take_step(
+            group,
+            recipe,
+            shape=shape,
+            frac=1.0,
+            forward=forward,
+            optimizer=optimizer,
+            scaler=scaler,
+            device=device,
+        )
+        if averager is not None:
+            averager.update(model, frac=0.5)
+
+    return take
 
 
 def _phases(
@@ -233,25 +304,36 @@ def _phases(
     device: torch.device,
     clock: Clock,
     sharing: Sharing,
-) -> tuple[Phase, ...]:
-    """Returns the run's phases with their isolated step times; none where the clock is to count.
-
-    All steps of a recipe have one shape so far, so there is one phase.
-    """
+) -> dict[Shape, Phase]:
+    """Returns the isolated step time of each shape of step; none where the clock is to count."""
     if not sharing.isolates:
-        return ()
-    key = throughput_key(
-        recipe,
-        image_shape=splits.train.pixels.shape[1:],
-        num_train=loader.num_samples,
-        num_classes=splits.num_classes,
-        device=describe_device(device),
-        environment=environment(),
-    )
-    step_time = sharing.known.get(key) or _measure(
-        model, forward, loader, recipe, key=key, device=device, clock=clock, sharing=sharing
-    )
-    return () if step_time is None else (Phase(step_time, recipe.samples_per_step),)
+        return {}
+    phases: dict[Shape, Phase] = {}
+    for shape in dict(stretches_of(recipe, splits)):
+        key = throughput_key(
+            recipe,
+            shape=shape,
+            image_shape=splits.train.pixels.shape[1:],
+            num_train=loader.num_samples,
+            num_classes=splits.num_classes,
+            device=describe_device(device),
+            environment=environment(),
+        )
+        step_time = sharing.known.get(key) or _measure(
+            model,
+            forward,
+            loader,
+            recipe,
+            shape,
+            key=key,
+            device=device,
+            clock=clock,
+            sharing=sharing,
+        )
+        if step_time is None:
+            return {}
+        phases[shape] = Phase(step_time, recipe.samples_per_step * shape.growth)
+    return phases
 
 
 def _measure(
@@ -259,6 +341,7 @@ def _measure(
     forward: Forward,
     loader: Loader,
     recipe: Recipe,
+    shape: Shape,
     *,
     key: str,
     device: torch.device,
@@ -266,33 +349,38 @@ def _measure(
     sharing: Sharing,
 ) -> StepTime | None:
     """Returns the isolated step time, measured on the run's own loader and model, or None."""
-    with _without_trace(model, device=device):
-        optimizer, scaler = build_optimizer(model, recipe, device=device)
-        # A rate of zero takes as long, and weights that go astray may not.
-        for parameters in optimizer.param_groups:
-            parameters["lr"] = 0.0
-        groups = _groups(loader, recipe)
+    with without_trace(model, device=device):
+        take = _step_taker(model, forward, recipe, device=device)
+        steps = _steps(loader, recipe, repeat((shape, 1)), Waits())
 
         def step() -> int:
-            group = next(groups)
-            take_step(
-                group, recipe, forward=forward, optimizer=optimizer, scaler=scaler, device=device
-            )
+            _, group = next(steps)
+            take(group, shape)
             return group.num_samples
 
         timed = isolated_time(
             step,
-            samples_per_step=recipe.samples_per_step,
+            samples_per_step=recipe.samples_per_step * shape.growth,
             num_train=loader.num_samples,
             clock=clock,
             turnstile=sharing.turnstile,
             synchronize=synchronizer(device),
             now=time.perf_counter,
         )
-        groups.close()
+        steps.close()
     if timed is None:
         return None
     return StepTime(key=key, **timed._asdict(), measured_in=sharing.label)
+
+
+def _too_small(shape: Shape, error: Exception) -> ConfigError:
+    problem = Problem(
+        path="recipe.speedups.resolution",
+        must=f"must show the network images that it can take, but {shape.height}x{shape.width}"
+        f" pixels fail with {first_line(error)}",
+        hint="Begin with larger images, or take another model.",
+    )
+    return ConfigError(problems=(problem,))
 
 
 def _lone_image(batch_size: int, num_train: int) -> LoneImage:
@@ -306,17 +394,23 @@ def _lone_image(batch_size: int, num_train: int) -> LoneImage:
     return LoneImage(problems=(problem,))
 
 
-def _groups(loader: Loader, recipe: Recipe) -> Generator[Group]:
-    """Yields the groups of one optimizer step, epoch after epoch, without end.
+def _steps(
+    loader: Loader, recipe: Recipe, stretches: Iterable[tuple[Shape, int]], waits: Waits
+) -> Generator[tuple[Shape, Group]]:
+    """Yields the shape and the samples of each optimizer step, epoch after epoch.
 
     An epoch's last group may be ragged: fewer micro-batches, the last of them smaller.
     """
-    for epoch in count():
-        micro_batches = loader.epoch(epoch)
-        for first in range(0, loader.num_samples, recipe.samples_per_step):
-            num_samples = min(recipe.samples_per_step, loader.num_samples - first)
-            num_batches = math.ceil(num_samples / micro_batch_of(recipe))
-            yield Group(num_samples, islice(micro_batches, num_batches))
-        # Also lets the loader see its epoch end, without which it would start its workers anew.
-        rest = next(micro_batches, None)
-        assert rest is None, "an epoch has no more batches than its number of samples"
+    epoch, left = -1, 0
+    micro_batches: Iterator[tuple[Tensor, Tensor]] = iter(())
+    for shape in (shape for shape, num_steps in stretches for _ in range(num_steps)):
+        if left == 0:
+            # Also lets the loader see its epoch end, without which it would start its workers anew.
+            rest = next(micro_batches, None)
+            assert rest is None, "an epoch has no more batches than its number of samples"
+            epoch += 1
+            micro_batches, left = waits.over(loader.epoch(epoch)), loader.num_in(epoch)
+        num_samples = min(recipe.samples_per_step * shape.growth, left)
+        num_batches = math.ceil(num_samples / micro_batch_of(recipe))
+        left -= num_samples
+        yield shape, Group(num_samples, islice(micro_batches, num_batches))

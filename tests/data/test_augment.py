@@ -3,7 +3,7 @@ import itertools
 import numpy as np
 import pytest
 
-from tune_speed.data.augment import Augmentation, Draws, draw
+from tune_speed.data.augment import Augmentation, Draws, draw, draw_in_order
 from tune_speed.errors import ConfigError
 
 SET = {"num_samples": 4000, "height": 6, "width": 10}
@@ -64,3 +64,39 @@ def test_settings_too_large_for_the_images_are_refused_together() -> None:
         "augmentation.cutout: must be at most 6 for images of 6x10 pixels, but got 7.",
     ]
     Augmentation(pad=5, cutout=6).check(height=6, width=10)
+
+
+def in_order(config: Augmentation, order: np.ndarray, *, repeats: bool, epoch: int = 0) -> Draws:
+    fields = {"num_images": 4000, "height": 6, "width": 10, "seed": 0, "epoch": epoch}
+    return draw_in_order(config, order, repeats=repeats, **fields)
+
+
+@pytest.mark.parametrize("flip", ["random", "alternating"])
+def test_order_without_repeats_gives_each_image_its_own_draws(flip: str) -> None:
+    config = Augmentation(pad=2, flip=flip, cutout=3)
+    order = np.random.default_rng(0).permutation(4000)
+    by_image = draw(config, **SET, seed=0, epoch=3)
+    by_position = in_order(config, order, repeats=False, epoch=3)
+    assert all((a[order] == b).all() for a, b in zip(by_image, by_position, strict=True))
+
+
+def test_repeated_image_is_changed_anew_each_time() -> None:
+    config = Augmentation(pad=2, flip="random", cutout=3)
+    draws = in_order(config, np.zeros(4000, dtype=np.int64), repeats=True)
+    assert set(zip(draws.shift_y, draws.shift_x, strict=True)) == set(
+        itertools.product(range(5), range(5))
+    )
+    assert 1900 < draws.is_flipped.sum() < 2100
+
+
+def test_alternating_flips_alternate_from_showing_to_showing() -> None:
+    config = Augmentation(flip="alternating")
+    order = np.random.default_rng(0).integers(0, 20, 200)
+    first, second = (
+        in_order(config, order, repeats=True, epoch=epoch).is_flipped for epoch in range(2)
+    )
+    assert (first + second == 1).all()
+    for image in range(20):
+        assert (np.diff(first[order == image]) != 0).all()
+    alone = in_order(config, order, repeats=False).is_flipped
+    assert all(first[order == image][0] == alone[order == image][0] for image in range(20))

@@ -12,6 +12,9 @@ from tune_speed.data import LOADERS
 from tune_speed.data.augment import Augmentation, draw
 from tune_speed.data.base import Images
 from tune_speed.data.loaders import Loader, LoaderConfig, Streaming, eval_batches
+from tune_speed.data.orders import Order
+from tune_speed.data.repeat_factor import RepeatedOrder
+from tune_speed.data.sample_order import SampleOrder
 from tune_speed.errors import ConfigError
 
 CPU = torch.device("cpu")
@@ -133,6 +136,56 @@ def test_epochs_may_be_left_early_and_taken_in_any_order(
     expected = {epoch: labels_of(list(loader.epoch(epoch))) for epoch in (2, 0, 1)}
     next(iter(loader.epoch(2)))
     assert {epoch: labels_of(list(loader.epoch(epoch))) for epoch in (0, 2, 1)} == expected
+
+
+def repeating(batch_size: int = BATCH_SIZE) -> Order:
+    return RepeatedOrder(np.linspace(1, 3, NUM_IMAGES), batch_size, seed=1)
+
+
+def test_repeating_order_gives_epochs_of_its_lengths(
+    config: LoaderConfig, open_loader: OpenLoader
+) -> None:
+    loader = open_loader(config, order=repeating())
+    for epoch in range(3):
+        batches = list(loader.epoch(epoch))
+        assert labels_of(batches) == repeating().epoch(epoch).tolist()
+        assert loader.num_in(epoch) == len(labels_of(batches)) > NUM_IMAGES
+        assert all(len(labels) == BATCH_SIZE for _, labels in batches[:-1])
+    assert loader.num_samples == NUM_IMAGES
+
+
+def test_image_that_comes_again_is_changed_anew(
+    config: LoaderConfig, open_loader: OpenLoader
+) -> None:
+    loader = open_loader(config, augmentation=ALL, order=repeating())
+    reference = open_loader(LOADERS["resident"](), augmentation=ALL, order=repeating())
+    batches = list(loader.epoch(0))
+    images = torch.cat([batch for batch, _ in batches])
+    labels = torch.cat([labels for _, labels in batches])
+    last_image = images[labels == NUM_IMAGES - 1]
+    assert len(last_image) == 3 and not torch.equal(last_image[0], last_image[2])
+    assert torch.equal(images, torch.cat([batch for batch, _ in reference.epoch(0)]))
+
+
+def test_order_given_as_the_default_one_changes_nothing(
+    config: LoaderConfig, open_loader: OpenLoader
+) -> None:
+    default = open_loader(config, augmentation=ALL)
+    given = open_loader(config, augmentation=ALL, order=SampleOrder(NUM_IMAGES, BATCH_SIZE, 1))
+    for (images, labels), (images_g, labels_g) in zip(
+        default.epoch(1), given.epoch(1), strict=True
+    ):
+        assert torch.equal(images, images_g) and torch.equal(labels, labels_g)
+
+
+def test_new_order_holds_from_the_next_epoch_on(
+    config: LoaderConfig, open_loader: OpenLoader
+) -> None:
+    loader = open_loader(config)
+    assert len(labels_of(list(loader.epoch(0)))) == NUM_IMAGES
+    loader.reorder(repeating())
+    for epoch in (0, 1, 2):
+        assert labels_of(list(loader.epoch(epoch))) == repeating().epoch(epoch).tolist()
 
 
 def test_changes_to_an_image_do_not_depend_on_the_batch_size(

@@ -10,6 +10,7 @@ from tune_speed.data.cache import PreparedData
 from tune_speed.data.split import (
     SplitConfig,
     channel_statistics,
+    long_tail,
     make_splits,
     quotas,
     split_sizes,
@@ -150,3 +151,42 @@ def test_channel_that_never_varies_is_refused(random_pixels: Callable[..., np.nd
     pixels[..., 1] = 9
     with pytest.raises(DataError, match="channel 1 is 9 in each pixel"):
         channel_statistics(pixels)
+
+
+def test_long_tail_of_cifar10_is_the_published_one() -> None:
+    expected = [5000, 2997, 1796, 1077, 645, 387, 232, 139, 83, 50]
+    counts = long_tail(10, 12_406, ratio=0.01)
+    assert counts.sum() == 12_406
+    assert abs(counts - expected).max() <= 1
+
+
+def test_long_tail_thins_the_training_part_alone(make_data: MakeData) -> None:
+    data = make_data([200, 200, 200], num_test=9)
+    plain = make_splits(data, SplitConfig())
+    tailed = make_splits(data, SplitConfig(train_samples=210, long_tail=0.25))
+    assert np.bincount(tailed.train.labels).tolist() == [120, 60, 30]
+    assert (tailed.validation.pixels == plain.validation.pixels).all()
+    assert tailed.split_hash != plain.split_hash
+    assert split_sizes(600, 9, SplitConfig(train_samples=210, long_tail=0.25)).train == 210
+
+
+def test_long_tail_of_ratio_one_is_balanced() -> None:
+    assert long_tail(4, 10, ratio=1.0).tolist() == [3, 3, 2, 2]
+    assert long_tail(1, 7, ratio=0.1).tolist() == [7]
+
+
+def test_long_tail_that_a_class_is_too_small_for_is_refused(make_data: MakeData) -> None:
+    with pytest.raises(ConfigError, match=r"train_samples: .* class 0 .* 90 .* gives it 120"):
+        make_splits(
+            make_data([100] * 3, num_test=9), SplitConfig(train_samples=210, long_tail=0.25)
+        )
+
+
+def test_long_tail_needs_a_size() -> None:
+    with pytest.raises(ValueError, match="train_samples must be given with long_tail"):
+        SplitConfig(long_tail=0.1)
+
+
+def test_a_split_without_long_tail_has_the_identity_that_it_always_had() -> None:
+    assert "long_tail" not in SplitConfig().model_dump(mode="json")
+    assert SplitConfig(train_samples=9, long_tail=0.1).model_dump()["long_tail"] == 0.1

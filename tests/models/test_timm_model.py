@@ -1,8 +1,7 @@
-import huggingface_hub
 import pytest
 import torch
+from hub_cache import go_offline, publish
 from pydantic import ValidationError
-from safetensors.torch import save_file
 from torch import nn
 
 from tune_speed.errors import ConfigError, DataError
@@ -98,6 +97,11 @@ def test_drop_path_is_refused_where_there_are_no_paths(name):
     assert caught.value.problems[0].given == "0.1"
 
 
+def test_patch_size_is_refused_where_there_are_no_patches():
+    with pytest.raises(ConfigError, match=r"timm.patch_size: must be left out.*resnet18"):
+        Timm(name="resnet18", patch_size=4).check(**RGB)
+
+
 def test_images_that_are_too_small_are_refused_before_training():
     with pytest.raises(ConfigError, match="3 x 8 x 8"):
         Timm(name="vit_tiny_patch16_224").check(in_channels=3, num_classes=10, image_size=8)
@@ -124,25 +128,16 @@ def test_mistakes_are_refused_at_load(fields, message):
         Timm(**fields)
 
 
-def offline_hub(monkeypatch, folder):
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(folder))
-
-
 def test_missing_published_weights_are_a_data_error(monkeypatch, tmp_path):
-    offline_hub(monkeypatch, tmp_path)
+    go_offline(monkeypatch, tmp_path)
     with pytest.raises(DataError, match="`pretrained: false`"):
         Timm(name="test_resnet", pretrained=True).build(**RGB)
 
 
 def test_published_weights_are_loaded_and_the_classifier_starts_fresh(monkeypatch, tmp_path):
     published = Timm(name="test_resnet").build(in_channels=3, num_classes=1000, image_size=160)
-    repository = tmp_path / "models--timm--test_resnet.r160_in1k"
-    (repository / "refs").mkdir(parents=True)
-    (repository / "refs/main").write_text("0" * 40)
-    (repository / "snapshots" / ("0" * 40)).mkdir(parents=True)
-    save_file(published.state_dict(), repository / "snapshots" / ("0" * 40) / "model.safetensors")
-    offline_hub(monkeypatch, tmp_path)
+    publish(published, tmp_path, name="test_resnet.r160_in1k")
+    go_offline(monkeypatch, tmp_path)
     network = Timm(name="test_resnet", pretrained=True).build(
         in_channels=1, num_classes=10, image_size=32
     )

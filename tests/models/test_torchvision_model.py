@@ -68,7 +68,7 @@ def test_cifar_stem_keeps_the_resolution_that_the_native_one_loses(name, factor)
     assert sizes[0] == factor * sizes[1]
 
 
-@pytest.mark.parametrize("name", ["vgg11", "convnext_tiny", "squeezenet1_1"])
+@pytest.mark.parametrize("name", ["vgg11", "convnext_tiny", "swin_t"])
 def test_cifar_stem_is_refused_where_there_is_none(name):
     with pytest.raises(ConfigError, match=f"must be native for {name}"):
         TorchVision(name=name, stem="cifar").check(**RGB)

@@ -83,6 +83,56 @@ def draw(
     )
 
 
+def draw_in_order(
+    config: Augmentation,
+    order: NDArray[np.int64],
+    *,
+    repeats: bool,
+    num_images: int,
+    height: int,
+    width: int,
+    seed: int,
+    epoch: int,
+) -> Draws:
+    """Returns the random numbers of epoch number `epoch`, for each position of its order.
+
+    Where images repeat, they are drawn for each position anew, so that no two showings are alike;
+    alternating flips alternate from showing to showing.
+
+    Args:
+        config: What is changed.
+        order: Indices of the epoch's images, (M,).
+        repeats: Whether the order is of a kind that has images twice.
+        num_images: Of the set.
+        height: Of an image [pixels].
+        width: Of an image [pixels].
+        seed: Of the run.
+        epoch: Its number.
+    """
+
+    def draw_of(num_samples: int) -> Draws:
+        return draw(
+            config, num_samples=num_samples, height=height, width=width, seed=seed, epoch=epoch
+        )
+
+    if not repeats:
+        return Draws(*np.stack(draw_of(num_images)).take(order, axis=1))
+    draws = draw_of(len(order))
+    if config.flip != "alternating":
+        return draws
+    flips = _flips(config.flip, num_images, seed, epoch)
+    return draws._replace(is_flipped=flips.take(order) ^ (_showings(order) & 1))
+
+
+def _showings(order: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Returns how often the image of each position came before it, (M,)."""
+    positions = np.argsort(order, kind="stable")
+    _, starts, counts = np.unique(order[positions], return_index=True, return_counts=True)
+    showings = np.empty(len(order), dtype=np.int64)
+    showings[positions] = np.arange(len(order)) - np.repeat(starts, counts)
+    return showings
+
+
 def _flips(flip: str, num_samples: int, seed: int, epoch: int) -> NDArray[np.int64]:
     if flip == "none":
         return np.zeros(num_samples, dtype=np.int64)

@@ -9,8 +9,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.data import image_ops
-from tune_speed.data.augment import Augmentation, draw
-from tune_speed.data.sample_order import SampleOrder
+from tune_speed.data.augment import Augmentation, draw_in_order
+from tune_speed.data.orders import Order
 
 
 class BatchPlan(NamedTuple):
@@ -32,7 +32,7 @@ class Batches:
     def __init__(
         self,
         labels: NDArray[np.int64],
-        order: SampleOrder,
+        order: Order,
         *,
         height: int,
         width: int,
@@ -44,6 +44,7 @@ class Batches:
     ) -> None:
         self.device = device
         self.order = order
+        self.num_samples = len(labels)
         self._labels = labels
         self._height, self._width = height, width
         self._augmentation = augmentation
@@ -52,23 +53,35 @@ class Batches:
             mean=mean, std=std, height=height, width=width, device=device
         )
 
+    def indices(self, epoch: int) -> Iterator[NDArray[np.int64]]:
+        """Yields which images are in each batch of epoch number `epoch`, (B,)."""
+        order = self.order.epoch(epoch)
+        for start in range(0, len(order), self.order.batch_size):
+            yield order[start : start + self.order.batch_size]
+
+    def reorder(self, order: Order) -> None:
+        """Gives the epochs from now on another order."""
+        assert order.batch_size == self.order.batch_size, "loaders have room for one batch size"
+        self.order = order
+
     def plans(self, epoch: int) -> Iterator[BatchPlan]:
         """Yields what each batch of epoch number `epoch` is made of."""
-        draws = draw(
+        order = self.order.epoch(epoch)
+        draws = draw_in_order(
             self._augmentation,
-            num_samples=self.order.num_samples,
+            order,
+            repeats=self.order.repeats,
+            num_images=self.num_samples,
             height=self._height,
             width=self._width,
             seed=self.order.seed,
             epoch=epoch,
         )
-        order = self.order.epoch(epoch)
-        by_image = np.stack([self._labels, *draws]).take(order, axis=1)
-        table = torch.from_numpy(np.concatenate([order[None], by_image]))
+        table = torch.from_numpy(np.stack([order, self._labels.take(order), *draws]))
         if self.device.type == "cuda":
             table = table.pin_memory()  # a copy from pageable memory would wait for the GPU
         table = table.to(self.device, non_blocking=True)
-        for start in range(0, self.order.num_samples, self.order.batch_size):
+        for start in range(0, len(order), self.order.batch_size):
             yield BatchPlan(*table[:, start : start + self.order.batch_size].unbind())
 
     def images(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:

@@ -8,15 +8,24 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.data.batches import Batches
+from tune_speed.data.orders import Order
 
 
 class ResidentLoader:
     """Gathers batches from a uint8 copy of the set on the device; see `Resident`."""
 
     def __init__(self, pixels: NDArray[np.uint8], batches: Batches) -> None:
-        self.num_samples = batches.order.num_samples
+        self.num_samples = batches.num_samples
         self._batches = batches
         self._pixels: Tensor | None = _on_device(pixels, batches.device)
+
+    def num_in(self, epoch: int) -> int:
+        """Returns the samples of epoch number `epoch`."""
+        return self._batches.order.num_in(epoch)
+
+    def reorder(self, order: Order) -> None:
+        """Gives the epochs from now on another order of the same batch size."""
+        self._batches.reorder(order)
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the batches of epoch number `epoch`."""

@@ -1,7 +1,6 @@
 """The order in which an epoch goes through the set."""
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,18 +12,21 @@ ORDER = 0
 
 
 class SampleOrder(NamedTuple):
-    """Which images are in which batch: a function of the seed and the epoch's number alone."""
+    """Every image once an epoch: a function of the seed and the epoch's number alone."""
 
     num_samples: int
     batch_size: int
     seed: int
+    repeats: bool = False
+
+    def num_in(self, epoch: int) -> int:
+        """Returns the number of images, whatever the epoch."""
+        return self.num_samples
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Returns the indices of all images in the order of epoch number `epoch`, (N,)."""
         return randomness.permutation(self.seed, epoch, ORDER, count=self.num_samples)
 
-    def batches(self, epoch: int) -> Iterator[NDArray[np.int64]]:
-        """Yields the indices of each batch, (B,); the last may be smaller."""
-        order = self.epoch(epoch)
-        for start in range(0, self.num_samples, self.batch_size):
-            yield order[start : start + self.batch_size]
+    def with_scores(self, scores: NDArray[np.floating]) -> Self:
+        """Returns the same order: it has no use for scores."""
+        return self

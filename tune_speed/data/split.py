@@ -6,11 +6,11 @@ gives the same parts on every machine; `split_hash` says which.
 
 import hashlib
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from tune_speed.config import Config
 from tune_speed.data import randomness
@@ -35,9 +35,22 @@ class SplitConfig(Config):
     seed: int = Field(default=0, ge=0, lt=2**63)
     """Seed of the cut and of the subsets."""
     train_samples: int | None = Field(default=None, ge=1)
-    """Size of the training part: a subset with the classes in proportion; None: all."""
+    """Size of the training part: a subset, of which `long_tail` says how the classes share in it;
+    None: all."""
     validation_samples: int | None = Field(default=None, ge=1)
     """Size of the validation part: a subset with the classes in proportion; None: all."""
+    long_tail: float | None = Field(
+        default=None, gt=0, le=1, exclude_if=lambda ratio: ratio is None
+    )
+    """Images of the last class over those of the first in the training part, with equal ratios from
+    class to class; needs `train_samples`, and leaves the other parts as they are. None: classes in
+    proportion. Source: Cui et al. 2019, long-tailed CIFAR (arXiv:1901.05555)."""
+
+    @model_validator(mode="after")
+    def _size_is_known(self) -> Self:
+        if self.long_tail is not None and self.train_samples is None:
+            raise ValueError("train_samples must be given with long_tail")
+        return self
 
 
 class SplitSizes(NamedTuple):
@@ -91,7 +104,7 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
     """Returns the parts of `data`, each a copy in the data's order; the test part may be a view.
 
     Raises:
-        ConfigError: As `split_sizes`.
+        ConfigError: As `split_sizes`, or a class is too small for its part of the long tail.
         DataError: A class has no training image, or a channel is the same in all of them.
     """
     num_test = None if data.test is None else len(data.test.labels)
@@ -145,6 +158,17 @@ def quotas(counts: Indices, total: int) -> Indices:
     order = np.lexsort((-remainder, would_be_empty))
     taken[order[: total - taken.sum()]] += 1
     return np.asarray(taken)
+
+
+def long_tail(num_classes: int, total: int, *, ratio: float) -> Indices:
+    """Returns the images of each class, `total` in all, in proportion to ratio^(j / (K - 1))."""
+    steps = max(1, num_classes - 1)
+    shares = [math.pow(ratio, j / steps) for j in range(num_classes)]
+    exact = np.array([total * share / math.fsum(shares) for share in shares])
+    numbers = np.floor(exact).astype(np.int64)
+    largest_remainders = np.argsort(numbers - exact, kind="stable")
+    numbers[largest_remainders[: total - numbers.sum()]] += 1
+    return np.asarray(numbers)
 
 
 def _channel_sums(pixels: NDArray[np.uint8]) -> tuple[list[int], list[int]]:
@@ -201,7 +225,7 @@ def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[I
     validation, classes = _take(classes, _share(split.validation_frac, left - num_test))
     if split.validation_samples is not None:
         validation, _ = _take(validation, sizes.validation)
-    train = classes if split.train_samples is None else _take(classes, sizes.train)[0]
+    train = classes if split.train_samples is None else _take_train(classes, split, sizes.train)
     return [np.sort(np.concatenate(part)) for part in (train, validation, test)]
 
 
@@ -218,6 +242,27 @@ def _take(classes: list[Indices], total: int) -> tuple[list[Indices], list[Indic
     numbers = quotas(np.array([len(members) for members in classes]), total)
     taken = [members[:n] for members, n in zip(classes, numbers, strict=True)]
     return taken, [members[n:] for members, n in zip(classes, numbers, strict=True)]
+
+
+def _take_train(classes: list[Indices], split: SplitConfig, total: int) -> list[Indices]:
+    if split.long_tail is None:
+        return _take(classes, total)[0]
+    numbers = long_tail(len(classes), total, ratio=split.long_tail)
+    available = [len(members) for members in classes]
+    if any(n > most for n, most in zip(numbers, available, strict=True)):
+        raise _too_long_tail(numbers, available, split)
+    return [members[:n] for members, n in zip(classes, numbers, strict=True)]
+
+
+def _too_long_tail(numbers: Indices, available: list[int], split: SplitConfig) -> ConfigError:
+    lacking = next(c for c, most in enumerate(available) if numbers[c] > most)
+    problem = Problem(
+        path="split.train_samples",
+        must=f"must leave class {lacking} at most the {available[lacking]} images that it has, but"
+        f" long_tail={split.long_tail} gives it {numbers[lacking]}",
+        given=str(split.train_samples),
+    )
+    return ConfigError(problems=(problem,))
 
 
 def _rows(images: Images, indices: Indices) -> Images:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.data.batches import Batches
+from tune_speed.data.orders import Order
 
 
 class Source(Protocol):
@@ -60,7 +61,7 @@ class StreamingLoader:
     def __init__(
         self, source: Source, batches: Batches, *, pin_memory: bool, is_persistent: bool
     ) -> None:
-        self.num_samples = batches.order.num_samples
+        self.num_samples = batches.num_samples
         self._source = source
         self._batches = batches
         self._pin_memory = pin_memory and batches.device.type == "cuda"
@@ -72,6 +73,15 @@ class StreamingLoader:
         except BaseException:
             self.close()
             raise
+
+    def num_in(self, epoch: int) -> int:
+        """Returns the samples of epoch number `epoch`."""
+        return self._batches.order.num_in(epoch)
+
+    def reorder(self, order: Order) -> None:
+        """Gives the epochs from now on another order of the same batch size."""
+        self._batches.reorder(order)
+        self._begin(0)
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the batches of epoch number `epoch`; one epoch at a time.
@@ -101,9 +111,7 @@ class StreamingLoader:
     def _begin(self, epoch: int) -> None:
         assert not self._is_closed, "the loader is closed"
         epochs = itertools.count(epoch) if self._is_persistent else [epoch]
-        self._source.begin(
-            batch for number in epochs for batch in self._batches.order.batches(number)
-        )
+        self._source.begin(batch for number in epochs for batch in self._batches.indices(number))
         self._next_epoch = epoch
 
     def _on_device(self, pixels: Tensor) -> Tensor:

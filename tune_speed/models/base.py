@@ -13,6 +13,10 @@ if TYPE_CHECKING:
 class ModelConfig(Config):
     """A classifier: images (N, C, H, W) in, logits (N, num_classes) out."""
 
+    weights_file: str | None = None
+    """Start from this file: a state dict of the same model, written by torch.save. The classifier
+    may be of another class count; then it starts fresh."""
+
     @abstractmethod
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with fresh weights, on torch's default device, in training mode.
@@ -22,7 +26,7 @@ class ModelConfig(Config):
         """
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns the network with the weights that training starts from.
+        """Returns the network with the weights that training starts from: fresh, or the file's.
 
         Args:
             in_channels: channels C of an image.
@@ -33,7 +37,14 @@ class ModelConfig(Config):
             ConfigError: if this model cannot be had in that form.
             DataError: if its weights cannot be fetched or read.
         """
-        return self.network(in_channels=in_channels, num_classes=num_classes, image_size=image_size)
+        network = self.network(
+            in_channels=in_channels, num_classes=num_classes, image_size=image_size
+        )
+        if self.weights_file is None:
+            return network
+        from tune_speed.models.weights import load_weights_file
+
+        return load_weights_file(network, self.weights_file, num_classes=num_classes)
 
     def check(self, *, in_channels: int, num_classes: int, image_size: int) -> None:
         """Runs a fresh network once, on torch's meta device: shapes alone, no memory, no weights.
@@ -76,9 +87,15 @@ class ModelConfig(Config):
             path="model",
             must=f"must classify images of {' x '.join(map(str, size[1:]))} (channels, size, size)",
             given=f"{type(self).__name__} {fields}, which {reason.rstrip('.')}",
-            hint="Try larger images, `stem: cifar` or another model.",
+            hint=f"Try {', '.join(self._ways_out())} or another model.",
         )
         return ConfigError(problems=(problem,))
+
+    def _ways_out(self) -> list[str]:
+        fields = self.model_dump()
+        ways = {"`stem: cifar`": ("stem", "native"), "`resize_to`": ("resize_to", None)}
+        offered = [way for way, (name, value) in ways.items() if fields.get(name, 0) == value]
+        return ["larger images", *offered]
 
 
 def first_line(error: BaseException) -> str:

@@ -5,6 +5,8 @@ shortcut A: it has no parameters, subsamples by taking every second pixel and fi
 channels with zeros. They do not say where the zeros go; here they surround the old channels.
 """
 
+from collections.abc import Iterator
+
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -28,9 +30,15 @@ class CifarResNet(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits (N, num_classes)."""
-        features = F.relu(self.norm(self.conv(images)), inplace=True)
-        features = self.blocks(features).mean(dim=(2, 3))
-        logits: Tensor = self.classifier(self.dropout(features))
+        return self.head(self.blocks(self.stem(images)))
+
+    def stem(self, images: Tensor) -> Tensor:
+        """Returns the features (N, 16, H, W) that the first block takes."""
+        return F.relu(self.norm(self.conv(images)), inplace=True)
+
+    def head(self, features: Tensor) -> Tensor:
+        """Returns the logits (N, num_classes) for the last block's features (N, 64, h, w)."""
+        logits: Tensor = self.classifier(self.dropout(features.mean(dim=(2, 3))))
         return logits
 
 
@@ -47,29 +55,51 @@ class BasicBlock(nn.Module):
         self.norm2 = nn.BatchNorm2d(out_channels)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Returns relu(branch + shortcut)."""
-        branch = F.relu(self.norm1(self.conv1(features)), inplace=True)
-        branch = self.norm2(self.conv2(branch))
-        return F.relu(branch + self.shortcut(features), inplace=True)
+        """Returns join(branch, shortcut)."""
+        return self.join(self.branch(features), self.shortcut(features))
+
+    def branch(self, features: Tensor) -> Tensor:
+        """Returns norm(conv(relu(norm(conv(features)))))."""
+        hidden = F.relu(self.norm1(self.conv1(features)), inplace=True)
+        output: Tensor = self.norm2(self.conv2(hidden))
+        return output
 
     def shortcut(self, features: Tensor) -> Tensor:
-        """Returns `features` (N, in, H, W) with every stride-th pixel and zeros as new channels."""
-        if self.stride == 1 and self.new_channels == 0:
-            return features
-        before = self.new_channels // 2
-        padding = (0, 0, 0, 0, before, self.new_channels - before)
-        return F.pad(features[:, :, :: self.stride, :: self.stride], padding)
+        """Returns `features` in the shape of the branch."""
+        return subsample(features, stride=self.stride, new_channels=self.new_channels)
+
+    def join(self, branch: Tensor, shortcut: Tensor) -> Tensor:
+        """Returns relu(branch + shortcut) as a new tensor; `branch` may be a number."""
+        return F.relu(branch + shortcut, inplace=True)
+
+
+def subsample(features: Tensor, *, stride: int, new_channels: int) -> Tensor:
+    """Returns `features` (N, C, H, W) with every stride-th pixel and zeros as new channels."""
+    if stride == 1 and new_channels == 0:
+        return features
+    before = new_channels // 2
+    padding = (0, 0, 0, 0, before, new_channels - before)
+    return F.pad(features[:, :, ::stride, ::stride], padding)
 
 
 def residual_blocks(blocks_per_stage: int) -> list[BasicBlock]:
-    """Returns the blocks of all stages; each stage but the first begins with stride 2."""
-    blocks = []
+    """Returns the blocks of all stages."""
+    return [
+        BasicBlock(in_channels, out_channels, stride=stride)
+        for in_channels, out_channels, stride in block_shapes(blocks_per_stage)
+    ]
+
+
+def block_shapes(blocks_per_stage: int) -> Iterator[tuple[int, int, int]]:
+    """Yields channels in and out and the stride of each block.
+
+    Each stage but the first begins with stride 2.
+    """
     in_channels = WIDTHS[0]
     for width in WIDTHS:
         for _ in range(blocks_per_stage):
-            blocks.append(BasicBlock(in_channels, width, stride=1 if width == in_channels else 2))
+            yield in_channels, width, 1 if width == in_channels else 2
             in_channels = width
-    return blocks
 
 
 def conv3x3(in_channels: int, out_channels: int, *, stride: int = 1) -> nn.Conv2d:

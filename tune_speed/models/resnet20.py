@@ -11,7 +11,11 @@ if TYPE_CHECKING:
 
 
 class ResNet20(ModelConfig):
-    """The CIFAR ResNet with 20 layers: 269,722 parameters at 3 channels and 10 classes."""
+    """The CIFAR ResNet with 20 layers: 269,722 parameters at 3 channels and 10 classes.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2, with
+    shortcut A.
+    """
 
     stem: Literal["cifar", "native"] = "cifar"
     """First layer; both words mean this model's own, a 3x3 convolution of stride 1."""

@@ -1,8 +1,8 @@
 """Fitting the first layers of a published network to small images or other channels.
 
-Networks for ImageNet shrink an image four-fold before their first stage: a 32-pixel image would
-end as one pixel. The `cifar` stem keeps the resolution: the first convolution becomes 3x3 with
-stride 1, and the max-pool after it goes. The further convolutions of a deep stem stay.
+Networks for ImageNet shrink an image four-fold or more before their first stage: a 32-pixel image
+would end as one pixel. The `cifar` stem keeps the resolution: the first convolution becomes 3x3
+with stride 1, and the max-pool after it goes. The further convolutions of a deep stem stay.
 """
 
 from collections.abc import Mapping
@@ -30,6 +30,7 @@ STEMS: Mapping[str, Stem] = {
     "timm.models.regnet.RegNet": Stem("stem"),
     "timm.models.resnet.ResNet": Stem("conv1", ("maxpool",)),
     "timm.models.resnetv2.ResNetV2": Stem("stem", ("stem.pad", "stem.pool")),
+    "torchvision.models.alexnet.AlexNet": Stem("features.0", ("features.2",)),
     "torchvision.models.densenet.DenseNet": Stem("features.conv0", ("features.pool0",)),
     "torchvision.models.efficientnet.EfficientNet": Stem("features.0"),
     "torchvision.models.mnasnet.MNASNet": Stem("layers.0"),
@@ -38,6 +39,7 @@ STEMS: Mapping[str, Stem] = {
     "torchvision.models.regnet.RegNet": Stem("stem"),
     "torchvision.models.resnet.ResNet": Stem("conv1", ("maxpool",)),
     "torchvision.models.shufflenetv2.ShuffleNetV2": Stem("conv1", ("maxpool",)),
+    "torchvision.models.squeezenet.SqueezeNet": Stem("features.0", ("features.2",)),
 }
 """Stem of each network class that can have the `cifar` stem; any other class is refused."""
 
@@ -53,7 +55,7 @@ def use_cifar_stem(network: nn.Module, *, library: str, name: str) -> nn.Module:
     if stem is None:
         raise _no_cifar_stem(library, name)
     path, conv = first_conv(network, within=stem.conv)
-    if conv.stride != (2, 2) or conv.groups != 1:
+    if conv.stride not in ((2, 2), (4, 4)) or conv.groups != 1:
         raise _no_cifar_stem(library, name)
     network.set_submodule(path, _small_conv(conv))
     for dropped in dict(network.named_modules()).keys() & stem.dropped:

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 from tune_speed.config import did_you_mean
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.models.base import ModelConfig
+from tune_speed.models.fields import Pretrained, ResizeTo
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,7 +24,10 @@ def _names() -> frozenset[str]:
 
 
 class Timm(ModelConfig):
-    """Any image classifier of timm, by name."""
+    """Any image classifier of timm, by name.
+
+    Source: the library timm, `timm.create_model`. The `cifar` stem is not of its making.
+    """
 
     name: str
     """Name in timm, such as `resnet18`; with a tag, `resnet18.a1_in1k`, it picks the weights that
@@ -31,16 +35,16 @@ class Timm(ModelConfig):
     stem: Literal["cifar", "native"] = "native"
     """native: first layers as published. cifar: for small images, the first convolution 3x3 with
     stride 1 (fresh weights) and no max-pool after it; ResNets and their kin have it."""
-    pretrained: bool = False
-    """Start from the published weights, which are downloaded once."""
-    weights_file: str | None = None
-    """Start from this file: a state dict of the same model, written by torch.save. The classifier
-    may be of another class count; then it starts fresh."""
+    pretrained: Pretrained = False
     drop_rate: float | None = Field(default=None, ge=0, lt=1)
     """Share of the features before the classifier that is dropped, in [0, 1); None: timm's own."""
     drop_path_rate: float | None = Field(default=None, ge=0, lt=1)
     """Probability of skipping the last residual branch (stochastic depth; earlier ones less), in
     [0, 1); None: timm's own."""
+    patch_size: int | None = Field(default=None, ge=1)
+    """Side of the patches that a vision transformer cuts its input into [pixels, or cells of the
+    feature map of a hybrid]; None: as published. `pretrained` weights are resampled to it."""
+    resize_to: ResizeTo = None
 
     @field_validator("name")
     @classmethod
@@ -54,8 +58,6 @@ class Timm(ModelConfig):
     def _check_weights(self) -> Self:
         import timm
 
-        if self.pretrained and self.weights_file is not None:
-            raise ValueError("`pretrained` and `weights_file` must not be given both")
         if self.pretrained and not timm.is_model_pretrained(self.name):
             raise ValueError(f"`pretrained` must be false: timm has no weights for {self.name}")
         return self
@@ -66,7 +68,7 @@ class Timm(ModelConfig):
         Raises:
             ConfigError: if the model does not take a field that is set, or has no such stem.
         """
-        return self._with_stem(self._create(in_channels, num_classes, image_size, pretrained=False))
+        return self._fit(self._create(in_channels, num_classes, image_size, pretrained=False))
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with fresh weights, the published ones or those of the file.
@@ -75,16 +77,11 @@ class Timm(ModelConfig):
             ConfigError: if the model does not take a field that is set, or has no such stem.
             DataError: if the published weights cannot be fetched, or the file cannot be used.
         """
-        from tune_speed.models.weights import load_weights_file
-
-        network = self._with_stem(
-            self._create_pretrained(in_channels, num_classes, image_size)
-            if self.pretrained
-            else self._create(in_channels, num_classes, image_size, pretrained=False)
-        )
-        if self.weights_file is not None:
-            load_weights_file(network, self.weights_file, num_classes=num_classes)
-        return network
+        if not self.pretrained:
+            return super().build(
+                in_channels=in_channels, num_classes=num_classes, image_size=image_size
+            )
+        return self._fit(self._create_pretrained(in_channels, num_classes, image_size))
 
     def _create_pretrained(
         self, in_channels: int, num_classes: int, image_size: int
@@ -107,7 +104,8 @@ class Timm(ModelConfig):
                 in_chans=in_channels,
                 drop_rate=self.drop_rate,
                 drop_path_rate=self.drop_path_rate,
-                img_size=self._img_size(image_size),
+                img_size=self._img_size(self.resize_to or image_size),
+                patch_size=self.patch_size,
             )
         except TypeError as error:
             self._refuse_field(error, image_size)
@@ -122,7 +120,11 @@ class Timm(ModelConfig):
         return image_size if published is not None and published.fixed_input_size else None
 
     def _refuse_field(self, error: TypeError, image_size: int) -> None:
-        given = {"drop_rate": self.drop_rate, "drop_path_rate": self.drop_path_rate}
+        given = {
+            "drop_rate": self.drop_rate,
+            "drop_path_rate": self.drop_path_rate,
+            "patch_size": self.patch_size,
+        }
         for field, value in given.items():
             if f"'{field}'" in str(error):
                 raise self._must(field, "must be left out, as it takes none", value) from error
@@ -135,9 +137,11 @@ class Timm(ModelConfig):
         problem = Problem(path=path, must=f"{must} ({self.name})", given=str(given))
         return ConfigError(problems=(problem,))
 
-    def _with_stem(self, network: "nn.Module") -> "nn.Module":
+    def _fit(self, network: "nn.Module") -> "nn.Module":
+        from tune_speed.models.resize import resize_images
         from tune_speed.models.stem import use_cifar_stem
 
+        resize_images(network, self.resize_to)
         if self.stem == "native":
             return network
         return use_cifar_stem(network, library="timm", name=self.name)

@@ -9,6 +9,7 @@ from pydantic_core import PydanticCustomError
 
 from tune_speed.config import did_you_mean
 from tune_speed.models.base import ModelConfig
+from tune_speed.models.fields import Pretrained, ResizeTo
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -37,24 +38,25 @@ DROP_PATH_RATE_ARGUMENTS: Mapping[str, str] = {
 
 
 class TorchVision(ModelConfig):
-    """Any image classifier of torchvision, by name."""
+    """Any image classifier of torchvision, by name.
+
+    Source: the library torchvision, `torchvision.models.get_model`. The `cifar` stem is not of its
+    making.
+    """
 
     name: str
     """Name in torchvision, such as `resnet18`."""
     stem: Literal["cifar", "native"] = "native"
     """native: first layers as published. cifar: for small images, the first convolution 3x3 with
     stride 1 (fresh weights) and no max-pool after it; ResNets and their kin have it."""
-    pretrained: bool = False
-    """Start from the published weights, which are downloaded once."""
-    weights_file: str | None = None
-    """Start from this file: a state dict of the same model, written by torch.save. The classifier
-    may be of another class count; then it starts fresh."""
+    pretrained: Pretrained = False
     drop_rate: float | None = Field(default=None, ge=0, lt=1)
     """Torchvision's `dropout`, mostly the share of the features before the classifier that is
     dropped, in [0, 1); None: torchvision's own."""
     drop_path_rate: float | None = Field(default=None, ge=0, lt=1)
     """Probability of skipping the last residual branch (stochastic depth; earlier ones less), in
     [0, 1); None: torchvision's own."""
+    resize_to: ResizeTo = None
 
     @field_validator("name")
     @classmethod
@@ -69,8 +71,6 @@ class TorchVision(ModelConfig):
 
     @model_validator(mode="after")
     def _check_fields(self) -> Self:
-        if self.pretrained and self.weights_file is not None:
-            raise ValueError("`pretrained` and `weights_file` must not be given both")
         if self.drop_rate is not None and self._family not in DROP_RATE_ARGUMENTS:
             raise ValueError(f"`drop_rate` must be left out: torchvision's {self.name} takes none")
         if self.drop_path_rate is not None and self._family not in DROP_PATH_RATE_ARGUMENTS:
@@ -94,16 +94,15 @@ class TorchVision(ModelConfig):
             ConfigError: if the model has no such stem.
             DataError: if the published weights cannot be fetched, or weights do not fit.
         """
-        from tune_speed.models.weights import load_weights, load_weights_file
+        from tune_speed.models.weights import load_weights
 
+        if not self.pretrained:
+            return super().build(
+                in_channels=in_channels, num_classes=num_classes, image_size=image_size
+            )
         network = self._create(num_classes, image_size)
-        if self.pretrained:
-            published = self._published()
-            load_weights(network, published, num_classes=num_classes, origin=self.name)
-        network = self._fit(network, in_channels)
-        if self.weights_file is not None:
-            load_weights_file(network, self.weights_file, num_classes=num_classes)
-        return network
+        load_weights(network, self._published(), num_classes=num_classes, origin=self.name)
+        return self._fit(network, in_channels)
 
     @property
     def _family(self) -> str:
@@ -113,7 +112,8 @@ class TorchVision(ModelConfig):
     def _create(self, num_classes: int, image_size: int) -> "nn.Module":
         import torchvision
 
-        arguments = {"num_classes": num_classes, **self._arguments(image_size)}
+        seen_size = self.resize_to or image_size
+        arguments = {"num_classes": num_classes, **self._arguments(seen_size)}
         network: nn.Module = torchvision.models.get_model(self.name, weights=None, **arguments)
         return network
 
@@ -145,9 +145,10 @@ class TorchVision(ModelConfig):
         return {k: v for k, v in weights.items() if not k.lower().startswith("aux")}
 
     def _fit(self, network: "nn.Module", in_channels: int) -> "nn.Module":
+        from tune_speed.models.resize import resize_images
         from tune_speed.models.stem import set_in_channels, use_cifar_stem
 
-        network = set_in_channels(network, in_channels)
+        network = resize_images(set_in_channels(network, in_channels), self.resize_to)
         if self.stem == "native":
             return network
         return use_cifar_stem(network, library="torchvision", name=self.name)

@@ -44,12 +44,15 @@ class Sgd(OptimizerConfig):
             return self._sgdw(model, effective_batch_size)
         from torch.optim import SGD
 
-        return SGD(
+        optimizer = SGD(
             self.groups(model, effective_batch_size),
             momentum=self.momentum,
             nesterov=self.nesterov,
             fused=fused_or_default(fused),
         )
+        if fused and self.momentum:
+            _begin_buffers(optimizer)
+        return optimizer
 
     def _sgdw(self, model: "nn.Module", effective_batch_size: int) -> "Optimizer":
         from timm.optim import SGDW
@@ -60,3 +63,16 @@ class Sgd(OptimizerConfig):
             nesterov=self.nesterov,
         )
         return optimizer
+
+
+def _begin_buffers(optimizer: "Optimizer") -> None:
+    """Gives each weight a momentum buffer of zeros, which the first step turns into its gradient.
+
+    Torch would make them as gradients come, but its fused kernel fails where some weights had one
+    before others, as with blocks that are skipped at random.
+    """
+    import torch
+
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

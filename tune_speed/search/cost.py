@@ -12,7 +12,8 @@ changes a step's speed, the *throughput key*, and is seen when the first trial w
 | `precision`, `channels_last`, `compile`,           | which kernels do the same arithmetic        |
 | `deterministic`                                    |                                             |
 | `augmentation` and `loader`, and all below them    | making a batch is on the training clock     |
-| `clip_norm`, whether it is null                    | a norm over the whole gradient, and a scale |
+| `speedups` and all below them                      | what is computed of a sample                |
+| `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
 
 Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
 All that is not searched is the same in every trial, so a key is made of searched values alone.
@@ -30,8 +31,9 @@ from tune_speed.records import TrialRecord
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.step_time import Key, StepTimes
 from tune_speed.search.trials import Cost
+from tune_speed.speedups.chosen import Speedups
 
-WHOLE = ("model", "augmentation", "loader")
+WHOLE = ("model", "augmentation", "loader", "speedups")
 """Fields of a recipe that are in the key with all that lies below them."""
 OWN = (
     "optimizer",
@@ -42,9 +44,12 @@ OWN = (
     "channels_last",
     "compile",
     "deterministic",
+    "devices",
 )
 """Fields that are in the key themselves."""
-CLIP = "clip_norm"
+CLIPS = ("clip_norm", "clip_value")
+Growth = tuple[tuple[float, int], ...]
+"""Stages of the batch size: share of the run's samples, factor."""
 OPTIMISM = 0.5
 """Of a step time that is carried over from another key: two kinds of step rarely differ by more."""
 
@@ -62,11 +67,14 @@ class CostModel:
         names = [parameter.name for parameter in space.parameters]
         self._names = tuple(name for name in names if _changes_speed(name))
         self._model = tuple(i for i, n in enumerate(self._names) if n.split(".")[0] == "model")
-        self._num_train = num_train
+        self._space, self._num_train = space, num_train
+        self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
+        self._growths: dict[Key, Growth] = {}
         self._epochs = _reader(space, "epochs", None)
         self._batch_size = _reader(space, "batch_size", None)
         self._accumulation_steps = _reader(space, "accumulation_steps", 1)
         self._effective_batch_size = _reader(space, "effective_batch_size", None)
+        self._devices = _reader(space, "devices", 1)
         self._seen: dict[Key, tuple[float, int]] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
@@ -89,15 +97,29 @@ class CostModel:
 
     def steps(self, params: Mapping[str, Any]) -> int:
         """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
-        steps_per_epoch = -(-self._num_train // self.samples_per_step(params))
-        return max(1, round(float(self._epochs(params)) * steps_per_epoch))
+        epochs, samples = float(self._epochs(params)), self.samples_per_step(params)
+        return sum(
+            max(1, round(share * epochs * -(-self._num_train // (factor * samples))))
+            for share, factor in self._growth(params)
+        )
+
+    def _growth(self, params: Mapping[str, Any]) -> Growth:
+        """Returns the stages of the batch size, looked up once for each way to choose them."""
+        key = tuple(params.get(name) for name in self._growth_names)
+        if key not in self._growths:
+            tree = self._space.build(params) if self._growth_names else self._space.tree
+            speedups = tree.get("speedups") or {}
+            slot = {name: speedups[name] for name in ("batch_growth",) if name in speedups}
+            self._growths[key] = Speedups.model_validate(slot).growth()
+        return self._growths[key]
 
     def samples_per_step(self, params: Mapping[str, Any]) -> int:
         """Returns the effective batch size of a configuration, as the recipe does."""
         effective_batch_size = self._effective_batch_size(params)
         if effective_batch_size is not None:
             return int(effective_batch_size)
-        return int(self._batch_size(params) * self._accumulation_steps(params))
+        per_device = self._batch_size(params) * self._accumulation_steps(params)
+        return int(per_device * self._devices(params))
 
     def finished(self, record: TrialRecord) -> None:
         """Learns the step time of a trial that ended, however it ended."""
@@ -114,8 +136,8 @@ class CostModel:
         self._step_times = None
 
     def _key(self, params: Mapping[str, Any]) -> Key:
-        get = params.get
-        return tuple([get(name) is not None if name == CLIP else get(name) for name in self._names])
+        values = ((name, params.get(name)) for name in self._names)
+        return tuple([value is not None if name in CLIPS else value for name, value in values])
 
     def _carried_over(self, key: Key, params: Mapping[str, Any]) -> tuple[float, float] | None:
         """Returns least and most likely step time [s] of a key that never ran, or None."""
@@ -154,7 +176,7 @@ class CostModel:
 
 
 def _changes_speed(name: str) -> bool:
-    return name.split(".")[0] in WHOLE or name in (*OWN, CLIP)
+    return name.split(".")[0] in WHOLE or name in (*OWN, *CLIPS)
 
 
 def _reader(space: SearchSpace, name: str, default: Any) -> Callable[[Mapping[str, Any]], Any]:

@@ -73,6 +73,8 @@ _OWN_KEYS = {"title", "description", "default"}
 
 
 def _leaf_options(kind: type[Config], name: str, value: JsonSchema) -> list[JsonSchema]:
+    if value.get("type") == "array":  # A list is one fixed value.
+        return []
     listed = _choices_schema({"type": "array", "items": value})
     numbers = number_types(kind, name)
     if not numbers:

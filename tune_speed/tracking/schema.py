@@ -9,9 +9,9 @@
 |            | otherwise (a halved micro-batch) stands beside it as `ran.<field>`                 |
 | metrics    | over steps: accuracy, macro_f1, val_loss, train_loss, train_s; once, at the end:   |
 |            | reached, time_to_target_s, gap, final_accuracy, final_macro_f1, images_per_s,      |
-|            | step_time_ms, peak_memory_gib, shared_train_s, slowdown, the clocks, and           |
-|            | `recipe/<field>` for each number of |
-|            | the recipe that ran                                                               |
+|            | step_time_ms, peak_memory_gib, shared_train_s, slowdown, init_s, fed_ratio,        |
+|            | gpu_utilisation, amortised_time_to_target_s, the clocks, and `recipe/<field>` for  |
+|            | each number of the recipe that ran                                                |
 | tags       | `tune_speed.<name>`; `tune_speed.record` is the record without its curve           |
 | artifacts  | recipe.yaml, environment.json, record.json (the whole record)                      |
 
@@ -124,6 +124,10 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
         "peak_memory_gib": run.peak_memory_gib,
         "shared_train_s": run.shared_train_s,
         "slowdown": run.slowdown,
+        "init_s": run.init_s,
+        "amortised_time_to_target_s": run.amortised_time_to_target_s if run.init_s else None,
+        "fed_ratio": run.fed_ratio,
+        "gpu_utilisation": run.gpu_utilisation,
         **run.clocks.model_dump(),
     }
     at_ms = start_ms + round(run.clocks.train_s * 1000)

@@ -1,0 +1,31 @@
+"""Every figure that the source documents report, or that is reported here: one file a family.
+
+Those of a run come from what its record stores; the others are functions of numbers. Importing
+this package imports no torch.
+"""
+
+from tune_speed.metrics.base import Metric
+from tune_speed.metrics.convergence import CONVERGENCE
+from tune_speed.metrics.memory import MEMORY
+from tune_speed.metrics.memory_network import MEMORY_NETWORK
+from tune_speed.metrics.quantisation import QUANTISATION
+from tune_speed.metrics.repeats import REPEATS
+from tune_speed.metrics.scores import SCORES
+from tune_speed.metrics.speed_up import SPEED_UPS
+from tune_speed.metrics.times import TIMES
+from tune_speed.metrics.work import WORK
+
+METRICS: dict[str, Metric] = {
+    **SCORES,
+    **TIMES,
+    **CONVERGENCE,
+    **WORK,
+    **MEMORY,
+    **SPEED_UPS,
+    **QUANTISATION,
+    **REPEATS,
+    **MEMORY_NETWORK,
+}
+"""Every metric by its name."""
+
+__all__ = ["METRICS", "Metric"]

@@ -1,0 +1,19 @@
+"""What every metric states of itself."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from tune_speed.records import RunResult
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Metric:
+    """A figure that `tune-speed list metrics` names, and `tune-speed show` where a run has it."""
+
+    about: str
+    """One line: what it is, and the function of this package that computes it."""
+    unit: str
+    """`1` for a ratio or share."""
+    source: str
+    of_run: Callable[[RunResult], float | None] | None = None
+    """Returns it for a run; None where the run does not tell. No function: not of a single run."""

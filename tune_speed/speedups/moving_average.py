@@ -1,0 +1,55 @@
+"""An exponential moving average of a network's weights and statistics.
+
+Weights θ_1, θ_2, … are taken in at f_1 < f_2 < … of the run. With half-life h and f_0 = 0,
+average_k = Σ_i (0.5^((f_k − f_i)/h) − 0.5^((f_k − f_{i−1})/h)) · θ_i / (1 − 0.5^(f_k/h)):
+each θ_i stands for the stretch of the run that ends with it, and what the stretch weighs decays.
+"""
+
+import copy
+import math
+
+import torch
+from torch import Tensor, nn
+
+
+class MovingAverage:
+    """Keeps the average in a model of its own."""
+
+    def __init__(self, model: nn.Module, *, half_life: float, every: int) -> None:
+        """Begins with an empty average.
+
+        Args:
+            model: whose weights are averaged; it is copied.
+            half_life: share of the run after which weights count half.
+            every: steps between two updates.
+        """
+        self.model = copy.deepcopy(model).requires_grad_(False)
+        self._half_life, self._every = half_life, every
+        self._num_steps, self._frac = 0, 0.0
+
+    def update(self, model: nn.Module, *, frac: float) -> None:
+        """Takes in the weights after the optimizer step that ends at `frac` of the run."""
+        is_due = self._num_steps % self._every == 0 or frac >= 1
+        self._num_steps += 1
+        if is_due:
+            _move(self.model, model, weight=self._gone(frac - self._frac) / self._gone(frac))
+            self._frac = frac
+
+    def _gone(self, frac: float) -> float:
+        """Returns what is gone, of a weight of 1, after a share of the run."""
+        return 1 - math.exp2(-frac / self._half_life)
+
+
+@torch.no_grad()
+def _move(average: nn.Module, model: nn.Module, *, weight: float) -> None:
+    """Brings the average nearer to the model: by `weight` of their distance, integers wholly."""
+    pairs = list(zip(_tensors(average), _tensors(model), strict=True))
+    floats = [(mean, new) for mean, new in pairs if mean.is_floating_point()]
+    torch._foreach_lerp_([mean for mean, _ in floats], [new for _, new in floats], weight)
+    for mean, new in pairs:
+        if not mean.is_floating_point():
+            mean.copy_(new)
+
+
+def _tensors(model: nn.Module) -> list[Tensor]:
+    return [*model.parameters(), *model.buffers()]

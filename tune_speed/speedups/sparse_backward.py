@@ -1,0 +1,107 @@
+"""A linear layer whose gradient keeps the largest output gradients only.
+
+| symbol | shape  | meaning                                          |
+|--------|--------|--------------------------------------------------|
+| x      | (M, I) | inputs of M samples                              |
+| w      | (O, I) | weights; y = x wᵀ + b                            |
+| dy     | (M, O) | gradient of the loss by y                        |
+| kept   | (k,)   | outputs that pass back what dy has (unified)     |
+"""
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class SparseLinear(nn.Linear):
+    """Shares the parameters of a linear layer; its backward pass keeps `k` outputs."""
+
+    def __init__(self, layer: nn.Linear, *, k: int, unified: bool) -> None:
+        super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
+        self.weight, self.k, self.unified = layer.weight, k, unified
+        self.register_parameter("bias", layer.bias)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """Returns (…, out_features) of (…, in_features)."""
+        if self.k >= self.out_features:
+            return super().forward(input)
+        inputs, weight, bias = in_autocast_dtype(input, self.weight, self.bias)
+        flat = inputs.reshape(-1, self.in_features)
+        outputs = SparseBackward.apply(flat, weight, bias, self.k, self.unified)
+        return cast(Tensor, outputs).reshape(*input.shape[:-1], self.out_features)
+
+
+class SparseBackward(torch.autograd.Function):
+    """y = x wᵀ + b, with dx and dw of the k largest |dy|, and db of all of it."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, k: int, unified: bool) -> Tensor:
+        """Returns y (M, O), exact."""
+        ctx.save_for_backward(x, w)
+        ctx.k, ctx.unified = k, unified
+        return functional.linear(x, w, b)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(
+        ctx: Any, dy: Tensor
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
+        """Returns dx, dw, db; None for what needs no gradient."""
+        x, w = ctx.saved_tensors
+        needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]
+        products = unified_products if ctx.unified else products_by_sample
+        dx, dw = products(dy, x, w, k=ctx.k, needs_dx=needs_dx, needs_dw=needs_dw)
+        return dx, dw, dy.sum(dim=0) if needs_db else None, None, None
+
+
+def unified_products(
+    dy: Tensor, x: Tensor, w: Tensor, *, k: int, needs_dx: bool, needs_dw: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Returns dx and dw of the k outputs with the largest Σ |dy| over the samples."""
+    kept = dy.abs().sum(dim=0, dtype=torch.float32).topk(k, sorted=False).indices
+    small = dy.index_select(1, kept)
+    dx = small @ w.index_select(0, kept) if needs_dx else None
+    dw = torch.zeros_like(w).index_copy_(0, kept, small.T @ x) if needs_dw else None
+    return dx, dw
+
+
+def products_by_sample(
+    dy: Tensor, x: Tensor, w: Tensor, *, k: int, needs_dx: bool, needs_dw: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """Returns dx and dw of each sample's k largest |dy|."""
+    kept = dy.abs().topk(k, dim=1, sorted=False).indices
+    sparse = torch.zeros_like(dy).scatter_(1, kept, dy.gather(1, kept))
+    return sparse @ w if needs_dx else None, sparse.T @ x if needs_dw else None
+
+
+def sparsify(model: nn.Module, *, k: int, unified: bool) -> None:
+    """Puts a `SparseLinear` in the place of each hidden linear layer."""
+    for name, layer in hidden_linears(model).items():
+        model.set_submodule(name, SparseLinear(layer, k=k, unified=unified))
+
+
+def hidden_linears(model: nn.Module) -> dict[str, nn.Linear]:
+    """Returns the linear layers but the last and those with as many outputs, by name.
+
+    Subclasses are left out: those of torch do not call their `forward`, or quantise.
+    """
+    layers = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
+    if not layers:
+        return {}
+    *_, last = layers.values()
+    return {name: m for name, m in layers.items() if m.out_features != last.out_features}
+
+
+def in_autocast_dtype(
+    inputs: Tensor, weight: Tensor, bias: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Returns a layer's tensors in the type that autocast, where it is on, computes layers in.
+
+    `torch.amp.custom_fwd` does this too, but for one kind of device only.
+    """
+    if not torch.is_autocast_enabled(inputs.device.type):
+        return inputs, weight, bias
+    dtype = torch.get_autocast_dtype(inputs.device.type)
+    return inputs.to(dtype), weight.to(dtype), None if bias is None else bias.to(dtype)
