@@ -11,6 +11,7 @@ from command import TINY_STUDY, TUNE_SPEED, environment, run
 
 from tune_speed import cli
 from tune_speed.source import read_yaml
+from tune_speed.techniques import techniques_table
 
 RECIPE = TINY_STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1")
 RECIPE = RECIPE.replace("{low: 1, high: 10}", "4").replace("{choices: [25, 50]}", "50")
@@ -56,6 +57,29 @@ def test_listing_on_a_terminal_names_every_model(
     assert call("list", "models", monkeypatch=monkeypatch) == 0
     out = capsys.readouterr().out
     assert all(name in out for name in ("resnet20", "timm", "torchvision"))
+
+
+@pytest.mark.parametrize(
+    ("form", "beginning"),
+    [("markdown", "| name | about | fields |"), ("csv", "name,about,fields"), ("json", "[")],
+)
+def test_listing_has_other_forms(
+    form: str,
+    beginning: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call("list", "orders", "--format", form, monkeypatch=monkeypatch) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == beginning
+    assert any("repeat_factor" in line for line in rest)
+
+
+def test_markdown_of_the_techniques_is_the_readmes_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("list", "techniques", "--format", "markdown", monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out.strip() == techniques_table()
 
 
 def test_schema_accepts_the_shipped_files(

@@ -37,7 +37,14 @@ def test_scores_are_those_of_scikit_learn(seed: int) -> None:
     probabilities = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     assert scores.accuracy == accuracy_score(labels, predictions)
     assert scores.macro_f1 == pytest.approx(f1_score(labels, predictions, average="macro"))
+    assert scores.micro_f1 == pytest.approx(f1_score(labels, predictions, average="micro"))
     assert scores.loss == pytest.approx(log_loss(labels, probabilities, labels=range(5)), rel=1e-6)
+
+
+def test_micro_f1_is_the_accuracy_where_each_image_has_one_label() -> None:
+    scores = scores_of(*random_predictions(4))
+    assert scores.micro_f1 == pytest.approx(scores.accuracy)
+    assert scores.macro_f1 != pytest.approx(scores.accuracy)
 
 
 @pytest.mark.parametrize("absent", [{3}, {0, 4}])

@@ -1,3 +1,5 @@
+import re
+
 import pytest
 from making import make_record, make_run
 
@@ -71,9 +73,32 @@ def test_next_steps_name_the_nearest_miss_where_nothing_hit() -> None:
     assert "tune-speed best" not in text
 
 
-@pytest.mark.parametrize("what", ["models", "optimizers", "schedules", "datasets", "loaders"])
+@pytest.mark.parametrize(
+    "what", ["models", "optimizers", "schedules", "datasets", "loaders", "orders"]
+)
 def test_listing_names_each_field(what: str) -> None:
     assert all(set(row) == {"name", "about", "fields"} for row in listing(what))
+
+
+def test_listing_of_speedups_has_techniques_by_slot_and_plain_settings() -> None:
+    rows = {row["name"]: row["where"] for row in listing("speedups")}
+    assert rows["stochastic_depth"] == "speedups.depth"
+    assert rows["precision"] == "recipe"
+    assert len(rows) == len(listing("speedups"))
+
+
+def test_description_has_every_metric_of_the_run_with_its_unit() -> None:
+    text = describe(make_record(), run_id=None)
+    assert re.search(r"^  epoch_s +1 s$", text, re.MULTILINE)
+    assert re.search(r"^  peak_memory_frac +0\.5$", text, re.MULTILINE)
+    assert "fed_ratio" not in text  # not stored in this record
+
+
+def test_description_of_several_runs_has_mean_and_spread() -> None:
+    """1, 2 and 3 s: mean 2, sample standard deviation 1, t(0.975, 2) = 4.303."""
+    runs = tuple(make_run(time_s=time_s) for time_s in (1.0, 2.0, 3.0))
+    text = describe(make_record(runs=runs), run_id=None)
+    assert "time_to_target_s         2 ± 1 (sd, n = 3; 95 %: -0.4841 to 4.484) s" in text
 
 
 def test_description_of_several_runs_names_each_time_and_what_the_clock_is() -> None:

@@ -96,3 +96,18 @@ def test_what_the_clock_is_made_of_is_said() -> None:
     board = make_boards([(None, record.model_copy(update={"runs": (isolated,)}))])
     assert "steps × isolated step time" in shown(board)
     assert "SHARED" in shown(make_boards([(None, record)]))
+
+
+def test_listing_as_markdown_keeps_its_columns_whatever_is_in_a_cell() -> None:
+    rows = [{"name": "a|b", "about": "two\nlines"}, {"name": "c", "about": None}]
+    assert report.rows_as_markdown(rows).splitlines() == [
+        "| name | about |",
+        "| --- | --- |",
+        "| a\\|b | two lines |",
+        "| c |  |",
+    ]
+
+
+def test_listing_as_csv_reads_back() -> None:
+    rows = [{"name": "a,b", "about": 'with "quotes"\nand a line'}]
+    assert list(csv.DictReader(io.StringIO(report.rows_as_csv(rows)))) == rows

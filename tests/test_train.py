@@ -406,7 +406,7 @@ def test_clock_leaves_out_evaluations_and_waiting(monkeypatch: pytest.MonkeyPatc
 
 
 def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    time, original = FakeTime(), train._open
+    time, original = FakeTime(), train.open_loader
 
     def open_slow(config: LoaderConfig, *args: Any, **kwargs: Any) -> Any:
         loader = original(config, *args, **kwargs)
@@ -420,7 +420,7 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
         loader.epoch = slow_epoch
         return loader
 
-    monkeypatch.setattr(train, "_open", open_slow)
+    monkeypatch.setattr(train, "open_loader", open_slow)
     running = train.train(
         make_workload(), make_recipe(), make_splits(), seed=0, device=CPU, clock=time.clock()
     )

@@ -39,7 +39,7 @@ app = typer.Typer(
 
 
 class Format(StrEnum):
-    """Forms of a leaderboard."""
+    """Forms of leaderboards and listings."""
 
     TABLE = "table"
     JSON = "json"
@@ -57,6 +57,9 @@ class Listing(StrEnum):
     DATASETS = "datasets"
     LOADERS = "loaders"
     SPEEDUPS = "speedups"
+    ORDERS = "orders"
+    METRICS = "metrics"
+    TECHNIQUES = "techniques"
     STUDIES = "studies"
 
 
@@ -331,17 +334,22 @@ def leaderboard(
 
 @app.command("list")
 def list_(
-    what: Annotated[Listing, typer.Argument(help="What to list.")], as_json: JsonOption = False
+    what: Annotated[Listing, typer.Argument(help="What to list.")],
+    format_: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TABLE,
+    as_json: JsonOption = False,
 ) -> None:
     """List what a study file can name, or the studies on record, with one line each.
 
     Example: tune-speed list models
     """
-    rows = _study_rows() if what is Listing.STUDIES else _listing(what)
-    if as_json:
-        print(json.dumps(rows, indent=2))
+    form = Format.JSON if as_json else format_
+    if what is Listing.TECHNIQUES and form is Format.MARKDOWN:
+        from tune_speed.techniques import techniques_table
+
+        print(techniques_table())
         return
-    _print_rows(rows, title=what.value)
+    rows = _study_rows() if what is Listing.STUDIES else _listing(what)
+    _print_listing(rows, form, title=what.value)
 
 
 @app.command()
@@ -700,6 +708,19 @@ def _study_rows() -> list[dict[str, Any]]:
         }
         for study in list_studies(tracking_uri())
     ]
+
+
+def _print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> None:
+    from tune_speed import report
+
+    if form is Format.JSON:
+        print(json.dumps(rows, indent=2))
+    elif form is Format.MARKDOWN:
+        print(report.rows_as_markdown(rows))
+    elif form is Format.CSV:
+        print(report.rows_as_csv(rows), end="")
+    else:
+        _print_rows(rows, title=title)
 
 
 def _print_rows(rows: list[dict[str, Any]], *, title: str) -> None:

@@ -1,14 +1,16 @@
 """Texts on results: a recipe file, one trial in words, a search's last lines, the listings."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel
 
 from tune_speed.config import Table
-from tune_speed.data import DATASETS, LOADERS
+from tune_speed.data import DATASETS, LOADERS, ORDERS
 from tune_speed.leaderboard import Board
+from tune_speed.metrics import METRICS
+from tune_speed.metrics.repeats import mean_interval
 from tune_speed.models import MODELS
 from tune_speed.optim import OPTIMIZERS
 from tune_speed.recipe import Recipe
@@ -16,6 +18,8 @@ from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
 from tune_speed.report import describe_params
 from tune_speed.schedules import SCHEDULES
 from tune_speed.source import dump_yaml
+from tune_speed.speedups import SPEEDUPS
+from tune_speed.techniques import SETTINGS, first_paragraph, technique_rows
 from tune_speed.workload import WORKLOADS
 
 TABLES: dict[str, Table] = {
@@ -24,20 +28,8 @@ TABLES: dict[str, Table] = {
     "schedules": SCHEDULES,
     "datasets": DATASETS,
     "loaders": LOADERS,
+    "orders": ORDERS,
 }
-
-SPEEDUPS = (
-    "precision",
-    "channels_last",
-    "compile",
-    "accumulation_steps",
-    "effective_batch_size",
-    "augmentation",
-    "label_smoothing",
-    "clip_norm",
-    "deterministic",
-)
-"""Recipe fields that are speed-ups, or trade speed for something."""
 
 
 def recipe_that_ran(record: TrialRecord) -> Recipe:
@@ -94,11 +86,34 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  finished         {record.finished_at}",
         f"  environment      {' '.join(f'{k}={v}' for k, v in record.environment.items())}",
         "",
+        *_metric_lines(record),
+        "",
         *_curve(run.evaluations),
         "",
         dump_yaml({"recipe": record.recipe}).rstrip(),
     ]
     return "\n".join([*lines, *(["", run.traceback.rstrip()] if run.traceback else [])])
+
+
+def _metric_lines(record: TrialRecord) -> list[str]:
+    """Returns a line on each metric that the runs have; of several, mean ± standard deviation."""
+    lines = []
+    for name, metric in METRICS.items():
+        of_run = metric.of_run
+        values = [] if of_run is None else [of_run(run) for run in record.runs]
+        known = [value for value in values if value is not None]
+        if known:
+            unit = "" if metric.unit == "1" else f" {metric.unit}"
+            lines.append(f"  {name:<24} {_mean(known)}{unit}")
+    return lines
+
+
+def _mean(values: list[float]) -> str:
+    found = mean_interval(values)
+    if found.sd is None:
+        return _figure(found.mean)
+    interval = f"{_figure(found.low)} to {_figure(found.high)}"
+    return f"{_figure(found.mean)} ± {_figure(found.sd)} (sd, n = {found.n}; 95 %: {interval})"
 
 
 def _runs(record: TrialRecord) -> list[str]:
@@ -126,7 +141,7 @@ def _figure(value: float | None) -> str:
 
 
 def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
-    names = ("step", "epoch", "train_s", "accuracy", "macro_f1", "loss", "train_loss")
+    names = ("step", "epoch", "train_s", "accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
     header = "  ".join(f"{name:>10}" for name in names)
     rows = (
         "  ".join(f"{_figure(getattr(evaluation, name)):>10}" for name in names)
@@ -137,22 +152,60 @@ def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
 
 def listing(what: str) -> list[dict[str, Any]]:
     """Returns name and one line on each entry of a table, with its fields."""
-    if what == "workloads":
-        return [
-            {
-                "name": name,
-                "about": f"{workload.dataset_name}: {workload.target.metric} ≥"
-                f" {workload.target.value:g}, {workload.mode}, at most {workload.max_train_s:g} s",
-            }
-            for name, workload in WORKLOADS.items()
-        ]
-    if what == "speedups":
-        fields = Recipe.model_fields
-        return [{"name": name, "about": _one_line(fields[name].description)} for name in SPEEDUPS]
+    if what in LISTINGS:
+        return LISTINGS[what]()
     return [
-        {"name": name, "about": _one_line(kind.__doc__), "fields": ", ".join(_fields(kind))}
+        {"name": name, "about": first_paragraph(kind.__doc__), "fields": ", ".join(_fields(kind))}
         for name, kind in TABLES[what].items()
     ]
+
+
+def _workloads() -> list[dict[str, Any]]:
+    return [
+        {
+            "name": name,
+            "about": f"{workload.dataset_name}: {workload.target.metric} ≥"
+            f" {workload.target.value:g}, {workload.mode}, at most {workload.max_train_s:g} s",
+        }
+        for name, workload in WORKLOADS.items()
+    ]
+
+
+def _speedups() -> list[dict[str, Any]]:
+    """Returns the speed-ups by slot, then the plain settings of a recipe."""
+    by_slot = sorted(SPEEDUPS.items(), key=lambda entry: entry[1].slot)
+    techniques = [
+        {
+            "name": name,
+            "where": f"speedups.{kind.slot}",
+            "about": first_paragraph(kind.__doc__),
+            "fields": ", ".join(_fields(kind)),
+        }
+        for name, kind in by_slot
+    ]
+    return [*techniques, *(_setting(name) for name in SETTINGS)]
+
+
+def _setting(name: str) -> dict[str, Any]:
+    field = Recipe.model_fields[name]
+    about = first_paragraph(field.description)
+    return {"name": name, "where": "recipe", "about": about, "fields": ""}
+
+
+def _metrics() -> list[dict[str, Any]]:
+    return [
+        {"name": name, "about": metric.about, "unit": metric.unit, "source": metric.source}
+        for name, metric in METRICS.items()
+    ]
+
+
+LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
+    "workloads": _workloads,
+    "speedups": _speedups,
+    "metrics": _metrics,
+    "techniques": technique_rows,
+}
+"""What is no plain table of configs."""
 
 
 def _fields(kind: type[BaseModel]) -> list[str]:
@@ -160,10 +213,6 @@ def _fields(kind: type[BaseModel]) -> list[str]:
         name if field.is_required() else f"{name}={field.default!r}"
         for name, field in kind.model_fields.items()
     ]
-
-
-def _one_line(text: str | None) -> str:
-    return " ".join((text or "").split("\n\n")[0].split())
 
 
 def counts(records: tuple[TrialRecord, ...]) -> Mapping[str, int]:

@@ -6,6 +6,7 @@ from functools import cache
 
 import torch
 
+from tune_speed import batch_tuner, serving
 from tune_speed.clock import Clock
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, make_splits
@@ -101,7 +102,7 @@ def _run_there(
     with clock.span("setup_s"):
         splits = load_splits(spec.workload)
     with clock.span("compile_s"):
-        recipe = first = fastest(spec.recipe, splits, device=device)
+        recipe = first = _resolved(spec.recipe, splits, device=device)
     while True:
         try:
             run = train(
@@ -130,6 +131,13 @@ def _run_there(
             return recipe, _out_of_memory(spec, recipe, device, message)
         recipe = smaller
         clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
+
+
+def _resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
+    """Returns `recipe` with numbers for all that is `auto`: batch, accumulation, then workers."""
+    recipe = batch_tuner.resolved(recipe, splits, device=device)
+    recipe = fastest(recipe, splits, device=device)
+    return serving.resolved(recipe, splits, device=device)
 
 
 def _as_records(

@@ -138,6 +138,7 @@ class Progress:
                 train_s=self.train_s,
                 accuracy=scores.accuracy,
                 macro_f1=scores.macro_f1,
+                micro_f1=scores.micro_f1,
                 loss=scores.loss,
                 train_loss=self._take_train_loss(),
             )

@@ -39,8 +39,9 @@ class Recipe(Config):
     """How rates change over the run."""
     epochs: Annotated[float, Field(gt=0, le=100_000)]
     """Passes over the training part; need not be whole."""
-    batch_size: Positive | None = None
-    """Samples of one micro-batch on one device."""
+    batch_size: Positive | Literal["auto"] | None = None
+    """Samples of one micro-batch on one device; `auto`, which a search does not take: the smallest
+    that is as fast as any that fits. Then give the optimizer's rate `lr_per_examples`."""
     accumulation_steps: Positive | Literal["auto"] = 1
     """Micro-batches of one optimizer step; `auto` needs `effective_batch_size`."""
     effective_batch_size: Positive | None = None
@@ -136,7 +137,8 @@ class Recipe(Config):
         """The effective batch size over all devices, however it was given."""
         if self.effective_batch_size is not None:
             return self.effective_batch_size
-        assert self.batch_size is not None and isinstance(self.accumulation_steps, int)
+        assert isinstance(self.batch_size, int), "batch_size: auto is resolved before training"
+        assert isinstance(self.accumulation_steps, int)
         return self.batch_size * self.accumulation_steps * self.devices
 
     def with_micro_batch(self, batch_size: int) -> "Recipe":

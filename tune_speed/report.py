@@ -182,6 +182,26 @@ def _markdown(board: Board) -> str:
     return "\n".join([*lines, "", _plain(caption(board)), ""])
 
 
+def rows_as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns a GitHub table with the first row's names as header; cells may have Markdown."""
+    header = list(rows[0]) if rows else []
+    lines = [header, ["---"] * len(header), *([_cell(value) for value in r.values()] for r in rows)]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Returns one line a row after a line of the first row's names."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerows([list(rows[0]) if rows else [], *(row.values() for row in rows)])
+    return out.getvalue()
+
+
+def _cell(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
 def _plain(text: str) -> str:
     """Returns `text` so that Markdown and the HTML in it show it and do nothing with it."""
     for character in "\\`*_{}[]<>|":

@@ -34,8 +34,8 @@ class Group(NamedTuple):
 
 
 def micro_batch_of(recipe: Recipe) -> int:
-    """Returns the samples of one micro-batch; `accumulation_steps: auto` is resolved by then."""
-    assert recipe.batch_size is not None, "accumulation_steps: auto is resolved before training"
+    """Returns the samples of one micro-batch; what is `auto` is resolved by then."""
+    assert isinstance(recipe.batch_size, int), "auto is resolved before training"
     return recipe.batch_size
 
 

@@ -188,7 +188,7 @@ def _set_up(
     torch.backends.cudnn.deterministic = recipe.deterministic
     torch.backends.cudnn.benchmark = not recipe.deterministic
     model = build_model(recipe, splits, seed=seed, device=device)
-    return model, _open(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
+    return model, open_loader(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
 
 
 def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
@@ -207,10 +207,10 @@ def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torc
     """Returns a loader of black images of the data's shape, which go the way of real ones."""
     _, *shape = splits.train.pixels.shape
     images = Images(np.zeros((num_samples, *shape), np.uint8), np.zeros(num_samples, np.int64))
-    return _open(Resident(), images, recipe, splits, seed=0, device=device)
+    return open_loader(Resident(), images, recipe, splits, seed=0, device=device)
 
 
-def _open(
+def open_loader(
     loader: LoaderConfig,
     images: Images,
     recipe: Recipe,
@@ -219,6 +219,7 @@ def _open(
     seed: int,
     device: torch.device,
 ) -> Loader:
+    """Returns a loader of the images, in the recipe's order."""
     return loader.open(
         images,
         mean=splits.mean,
@@ -254,7 +255,7 @@ def _warm_up(
     num_samples = min(batch_size, num_train) + num_train % batch_size * (num_train > batch_size)
     dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
     with without_trace(model, device=device):
-        take = _step_taker(model, forward, recipe, device=device)
+        take = step_taker(model, forward, recipe, device=device)
         try:
             take(Group(num_samples, dummy.epoch(0)), shape)
         except Exception as error:
@@ -266,7 +267,7 @@ def _warm_up(
     dummy.close()
 
 
-def _step_taker(
+def step_taker(
     model: nn.Module, forward: Forward, recipe: Recipe, *, device: torch.device
 ) -> Callable[[Group, Shape], None]:
     """Returns what takes a step that is no part of the training, with an optimizer of its own."""
@@ -350,7 +351,7 @@ def _measure(
 ) -> StepTime | None:
     """Returns the isolated step time, measured on the run's own loader and model, or None."""
     with without_trace(model, device=device):
-        take = _step_taker(model, forward, recipe, device=device)
+        take = step_taker(model, forward, recipe, device=device)
         steps = _steps(loader, recipe, repeat((shape, 1)), Waits())
 
         def step() -> int:

@@ -46,6 +46,7 @@ def study_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistak
         space = SearchSpace.from_tree(tree["recipe"])
         has_gpu = (search.get("resources") or {}).get("gpu", 0) > 0
         yield from combination_mistakes(space, ("recipe",), has_gpu=has_gpu)
+        yield from _auto_mistakes(tree["recipe"])
         yield from point_mistakes(
             space, search.get("points_to_evaluate", ()), ("search", "points_to_evaluate")
         )
@@ -144,6 +145,15 @@ def _batch_size_mistakes(recipe: Any, num_train: int) -> Iterator[Mistake]:
             if isinstance(value, int) and value > num_train:
                 must = f"must be at most {num_train}, the size of the training part"
                 yield Mistake(path, must, shown(value))
+
+
+def _auto_mistakes(recipe: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields where a search is left without knowing the steps of a run beforehand."""
+    for path, value in _values(recipe.get("batch_size"), ("recipe", "batch_size")):
+        if value == "auto":
+            must = "must be a number in a search, which knows what a trial costs before it starts"
+            hint = "Try `effective_batch_size` with `accumulation_steps: auto`."
+            yield Mistake(path, must, shown(value), hint)
 
 
 def _values(node: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
