@@ -15,6 +15,7 @@ from tune_speed.search.study_file import load_study
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+YAML_BLOCKS = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
 INSTALLS = [command for command in COMMANDS if command.startswith("python3 -m venv")]
 NEED_A_GPU = [command for command in COMMANDS if "--download" in command]
@@ -104,10 +105,18 @@ def test_search_on_a_cluster(folder: Path, cluster: str) -> None:
 
 
 def test_study_file_of_the_readme_is_valid(tmp_path: Path) -> None:
-    [yaml] = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     file = tmp_path / "my_search.yaml"
-    file.write_text(yaml)
+    file.write_text(YAML_BLOCKS[0])
     assert load_study(file, check_data=False).space.parameters
+
+
+def test_techniques_of_the_readme_are_valid_in_a_study(tmp_path: Path) -> None:
+    [_, techniques] = YAML_BLOCKS
+    rest = ["model: resnet20", "optimizer: {sgd: {lr: 0.1}}", "epochs: 2", "batch_size: 64"]
+    file = tmp_path / "techniques_of_the_readme.yaml"
+    file.write_text("workload: digits\n" + techniques + "".join(f"  {line}\n" for line in rest))
+    names = {parameter.name for parameter in load_study(file, check_data=False).space.parameters}
+    assert {"order", "speedups.init", "speedups.depth", "speedups.resolution"} <= names
 
 
 def test_every_shipped_file_and_benchmark_is_mentioned() -> None:

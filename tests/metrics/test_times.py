@@ -1,7 +1,7 @@
 import pytest
 from making import make_evaluation, make_run
 
-from tune_speed.metrics.times import TIMES, epoch_s, execution_s, train_s
+from tune_speed.metrics.times import TIMES, amortised_s, epoch_s, execution_s, train_s
 from tune_speed.records import Clocks, RunResult, Status
 
 
@@ -31,3 +31,10 @@ def test_miss_has_no_time_to_target() -> None:
     assert time_to_target_s is not None
     assert time_to_target_s(make_run(time_s=3.0)) == 3.0
     assert time_to_target_s(make_run(Status.MISSED)) is None
+
+
+def test_amortised_time_leaves_out_what_the_first_weights_took() -> None:
+    pretrained = make_run(time_s=3.0).model_copy(update={"init_s": 1.25})
+    assert amortised_s(pretrained) == 1.75
+    assert amortised_s(make_run(time_s=3.0)) is None
+    assert amortised_s(make_run(Status.MISSED).model_copy(update={"init_s": 1.0})) is None

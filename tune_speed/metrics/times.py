@@ -14,6 +14,11 @@ def train_s(run: RunResult) -> float | None:
     return run.clocks.train_s or None
 
 
+def amortised_s(run: RunResult) -> float | None:
+    """Returns the time to target where the first step's weights are at hand [s]."""
+    return run.amortised_time_to_target_s if run.init_s else None
+
+
 def epoch_s(run: RunResult) -> float | None:
     """Returns the training clock over the passes done, which need not be whole [s]."""
     epochs = run.final.epoch if run.final else 0.0
@@ -39,6 +44,13 @@ TIMES = {
         unit="s",
         source="Coleman et al. 2017, DAWNBench",
         of_run=lambda run: run.time_to_target_s,
+    ),
+    "amortised_time_to_target_s": Metric(
+        about="Time to target without what went into the weights that the first step starts from,"
+        " such as pretraining; given where there was such a thing.",
+        unit="s",
+        source="S4, Pretraining",
+        of_run=amortised_s,
     ),
     "epoch_s": Metric(
         about="Training clock of one pass over the training part, the mean over the run.",
