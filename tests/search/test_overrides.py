@@ -133,7 +133,9 @@ def test_near_name_is_given_as_it_would_be_written(texts_with):
 
 def test_wrong_value_is_laid_to_its_override(texts_with):
     (text,) = texts_with("batch_size=-1")
-    assert text == "--set batch_size=-1: recipe.batch_size: must be greater than 0, but got -1."
+    assert text == (
+        "--set batch_size=-1: recipe.batch_size: must be greater than 0 or 'auto', but got -1."
+    )
 
 
 def test_file_and_overrides_are_checked_in_one_go(texts_with):

@@ -36,6 +36,19 @@ def test_rise_is_that_of_simulated_looks(mean: float, correlation: float) -> Non
     assert rise == pytest.approx(simulated_rise(run, correlation), rel=0.02)
 
 
+def test_rise_of_what_is_hardly_likely_is_seen_too() -> None:
+    run = Unsure(-0.25, sd=0.0625, luck_sd=0.03125, threshold=0.0)
+    half, all_ = expected_rise(run, np.array([0.5, 1.0]))
+    chance = norm.sf(0.25, 0, math.hypot(0.0625, 0.03125))
+    # With all told, the chance that the distance itself is enough, spread by luck alone.
+    z = np.linspace(-8, 8, 2_000_001)
+    told, left = 0.999 * 0.0625, math.hypot(0.0625 * math.sqrt(1 - 0.999**2), 0.03125)
+    after = norm.cdf((told * z - 0.25) / left)
+    exact = np.trapezoid(np.maximum(after - chance, 0) * norm.pdf(z), z) / chance
+    assert all_ == pytest.approx(exact, rel=0.1)
+    assert 0.3 < half < all_
+
+
 def test_look_that_tells_nothing_raises_nothing() -> None:
     run = Unsure(-0.5, sd=1.0, luck_sd=0.1, threshold=0.0)
     assert expected_rise(run, np.array([0.0]))[0] == pytest.approx(0.0, abs=1e-9)

@@ -31,9 +31,8 @@ CHEAPER = 0.7
 """Share of the dear run's cost that a look may take."""
 MOST_TOLD = 0.999
 """Correlation that is taken for the largest: something always stays open."""
-Z = ndtri((np.arange(64) + 0.5) / 64)
-"""Values of z that are equally likely. A quadrature for smooth functions does worse: p' may be a
-step."""
+LEVELS = (np.arange(64) + 0.5) / 64
+"""Quantiles at which z is taken. A quadrature for smooth functions does worse: p' may be a step."""
 
 
 class Unsure(NamedTuple):
@@ -62,7 +61,13 @@ def expected_rise(run: Unsure, correlations: FloatArray) -> FloatArray:
     """Returns E[(p' − p)⁺] / p for runs of these correlations ρ (M,) with it: (M,)."""
     told = np.clip(np.abs(correlations), 0.0, MOST_TOLD)[:, None] * run.sd
     left = np.sqrt(run.sd**2 - told**2 + run.luck_sd**2)
-    before = ndtr((run.mean - run.threshold) / np.hypot(run.sd, run.luck_sd))
-    after = ndtr((run.mean + told * Z - run.threshold) / left)
-    rise: FloatArray = np.maximum(after - before, 0.0).mean(axis=1) / max(float(before), 1e-9)
+    above, spread = run.mean - run.threshold, float(np.hypot(run.sd, run.luck_sd))
+    before = float(ndtr(above / spread))
+    # p' > p where z exceeds this, which may be far out: z is drawn from beyond it alone.
+    is_told = told > 0
+    least = np.where(is_told, above * (left / spread - 1) / np.where(is_told, told, 1.0), 0.0)
+    share = ndtr(-least)
+    after = ndtr((above - told * ndtri(share * LEVELS)) / left)
+    gain = share * np.maximum(after - before, 0.0)
+    rise: FloatArray = gain.mean(axis=1) / max(before, 1e-9)
     return rise
