@@ -251,7 +251,11 @@ def _run(
     ray_tuner.connect(address, resources=ResourceConfig(cpu=1, gpu=float(kind == "cuda")))
     with _stop_signals() as is_stopped:
         device = ExclusiveDevice(
-            device=kind, cpu_threads=first.cpu_threads, on_line=on_line, is_stopped=is_stopped
+            device=kind,
+            cpu_threads=first.cpu_threads,
+            devices=max(each.record.recipe.get("devices", 1) for each in everyone.values()),
+            on_line=on_line,
+            is_stopped=is_stopped,
         )
         try:
             _run_on(device, contest, ledger, everyone, on_line)

@@ -66,6 +66,11 @@ def describe_device(device: torch.device) -> str:
     return f"cpu ({torch.get_num_threads()} threads, {_cpu_model()})"
 
 
+def describe_devices(device: torch.device, count: int) -> str:
+    """Returns the name of so many devices that train together: `2 x NVIDIA H200`."""
+    return describe_device(device) if count == 1 else f"{count} x {describe_device(device)}"
+
+
 def device_key(device: torch.device) -> str:
     """Returns what names the physical device to all processes that share it.
 

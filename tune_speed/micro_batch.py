@@ -26,10 +26,12 @@ def halved(recipe: Recipe) -> Recipe | None:
     """Returns `recipe` with at most half the micro-batch and the same effective batch size.
 
     The micro-batch is halved and the accumulation doubled; where the micro-batch is odd, the
-    largest divisor of the effective batch size below its half is taken. None below 1.
+    largest divisor of a device's share of the effective batch size below its half is taken. None
+    below 1.
     """
+    share = recipe.samples_per_step // recipe.devices
     for batch_size in range(micro_batch_of(recipe) // 2, 0, -1):
-        if recipe.samples_per_step % batch_size == 0:
+        if share % batch_size == 0:
             return recipe.with_micro_batch(batch_size)
     return None
 
@@ -37,14 +39,14 @@ def halved(recipe: Recipe) -> Recipe | None:
 def fastest(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     """Returns `recipe` with the fastest micro-batch that fits, for `accumulation_steps: auto`.
 
-    Probes effective_batch_size / 64 … 4, 2, 1 (whole numbers only), small ones first, so that the
+    Probes a device's share of it / 64 … 4, 2, 1 (whole numbers only), small ones first, so that the
     first that does not fit is the last that is tried, with forward and backward on dummy data, and
     compares the median time per sample. `torch.compile` is left out. Where none fits, the smallest
     is returned, from which `halved` goes on. A recipe that gives its micro-batch is returned as is.
     """
     if recipe.accumulation_steps != "auto":
         return recipe
-    sizes = candidates(recipe.samples_per_step)
+    sizes = candidates(recipe.samples_per_step // recipe.devices)
     times: dict[int, float] = {}
     for batch_size in sizes:
         seconds = _probe(recipe.with_micro_batch(batch_size), splits, device=device)

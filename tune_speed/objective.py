@@ -2,6 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Generator
+from contextlib import nullcontext
 from functools import cache
 
 import torch
@@ -11,7 +12,7 @@ from tune_speed.clock import Clock
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, make_splits
 from tune_speed.device import (
-    describe_device,
+    describe_devices,
     device_key,
     is_out_of_memory,
     memory_limit_gib,
@@ -23,10 +24,11 @@ from tune_speed.device import (
 )
 from tune_speed.errors import ConfigError
 from tune_speed.micro_batch import fastest, halved
+from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, TrialRecord
 from tune_speed.sharing import Sharing
-from tune_speed.step import micro_batch_of
+from tune_speed.step import accumulation_of
 from tune_speed.train import Interrupted, LoneImage, Run, train
 from tune_speed.trial import TrialSpec, failure, make_record, utc_now
 from tune_speed.workload import Workload
@@ -50,18 +52,20 @@ def run_trial(
     *,
     interrupt: Callable[[], bool] = lambda: False,
     refuse: tuple[type[Exception], ...] = (),
+    ranks: Ranks = ALONE,
 ) -> Trial:
     """Runs one trial; whatever goes wrong in it becomes its status, reason and traceback.
 
     Out of memory: the micro-batch is halved and the accumulation doubled, so that the effective
     batch size and with it the learning rate stay; with a micro-batch of one, the outcome is `oom`.
+    It is at once where this process is one of several `ranks`, which have to start anew together.
 
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
     """
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
     try:
-        recipe, run = yield from _run(spec, interrupt, passed_on, started_at)
+        recipe, run = yield from _run(spec, interrupt, passed_on, started_at, ranks)
     except passed_on:
         raise
     except Exception as error:
@@ -74,6 +78,7 @@ def _run(
     interrupt: Callable[[], bool],
     passed_on: tuple[type[Exception], ...],
     started_at: str,
+    ranks: Ranks,
 ) -> Attempt:
     """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
     device = resolve_device(spec.allotment.device)
@@ -85,8 +90,10 @@ def _run(
         may_have_company=spec.allotment.max_cotenants > 0,
         known=spec.step_times,
     )
-    with place as sharing:
-        return (yield from _run_there(spec, device, sharing, interrupt, passed_on, started_at))
+    with place if ranks.is_first else nullcontext(Sharing.alone()) as sharing:
+        return (
+            yield from _run_there(spec, device, sharing, interrupt, passed_on, started_at, ranks)
+        )
 
 
 def _run_there(
@@ -96,13 +103,15 @@ def _run_there(
     interrupt: Callable[[], bool],
     passed_on: tuple[type[Exception], ...],
     started_at: str,
+    ranks: Ranks,
 ) -> Attempt:
     limit_gib = _memory_limit_gib(spec, device)
     clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
     with clock.span("setup_s"):
         splits = load_splits(spec.workload)
     with clock.span("compile_s"):
-        recipe = first = _resolved(spec.recipe, splits, device=device)
+        chosen = _resolved(spec.recipe, splits, device=device) if ranks.is_first else spec.recipe
+        recipe = first = ranks.tell(chosen)
     while True:
         try:
             run = train(
@@ -115,6 +124,7 @@ def _run_there(
                 clock=clock,
                 sharing=sharing,
                 interrupt=interrupt,
+                ranks=ranks,
             )
             result = yield from _as_records(run, spec, recipe, limit_gib, passed_on, started_at)
             return recipe, _with_note(result, first, recipe)
@@ -126,7 +136,7 @@ def _run_there(
             message = traceback.format_exc()
         # Outside the handler: its traceback would keep the failed run's tensors alive.
         release_memory(device)
-        smaller = halved(recipe)
+        smaller = halved(recipe) if ranks.size == 1 else None
         if smaller is None:
             return recipe, _out_of_memory(spec, recipe, device, message)
         recipe = smaller
@@ -187,8 +197,8 @@ def _out_of_memory(
         peak_memory_gib=peak_memory_gib(device),
         memory_limit_gib=_memory_limit_gib(spec, device),
         batch_size=recipe.batch_size,
-        accumulation_steps=recipe.samples_per_step // micro_batch_of(recipe),
-        device=describe_device(device),
+        accumulation_steps=accumulation_of(recipe),
+        device=describe_devices(device, recipe.devices),
         traceback=message,
     )
 
@@ -197,7 +207,7 @@ def _failed(spec: TrialSpec, error: Exception) -> RunResult:
     """Returns the result of a run that never began."""
     result = failure(spec, error)
     try:
-        device = describe_device(resolve_device(spec.allotment.device))
+        device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
     except ConfigError:  # The device itself may be what is wrong.
         return result
     return result.model_copy(update={"device": device})

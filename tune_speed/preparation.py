@@ -17,6 +17,7 @@ from torch.nn import functional
 from tune_speed.data.curriculum import Curriculum
 from tune_speed.data.loaders import Loader, eval_batches
 from tune_speed.data.split import Splits
+from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.speedups.base import Shape, Start
 from tune_speed.step import (
@@ -47,8 +48,13 @@ def prepare(
     forward: Forward,
     seed: int,
     device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> None:
-    """Sets the weights that training starts from, and puts samples in an order of their scores."""
+    """Sets the weights that training starts from, and puts samples in an order of their scores.
+
+    Of several ranks each does it by itself, and rank 0's outcome holds: `forward` must not average
+    gradients.
+    """
     _, height, width, _ = splits.train.pixels.shape
     shape = Shape(height, width)
 
@@ -69,6 +75,7 @@ def prepare(
 
     start = Start(loader.epoch, loader.num_samples, splits.num_classes, device, seed, fit)
     recipe.speedups.init_weights(model, start)
+    ranks.align(model)
     if not isinstance(recipe.order, Curriculum):
         return
     num_batches = recipe.order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
@@ -76,7 +83,7 @@ def prepare(
         fit(model, _epochs(loader), max(1, round(num_batches)))
         scores = _losses(model, recipe, splits, device=device)
     order = open_order(recipe, splits.train, seed=seed)
-    loader.reorder(order.with_scores(scores))
+    loader.reorder(order.with_scores(ranks.tell(scores)))
 
 
 @contextmanager

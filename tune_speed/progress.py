@@ -13,7 +13,7 @@ from tune_speed.data.loaders import eval_batches
 from tune_speed.data.split import Splits
 from tune_speed.device import (
     cpu_wait_s,
-    describe_device,
+    describe_devices,
     is_out_of_memory,
     peak_memory_gib,
     release_memory,
@@ -22,6 +22,7 @@ from tune_speed.errors import ConfigError, Problem
 from tune_speed.evaluate import Scores, evaluate
 from tune_speed.fed_ratio import Waits, fed_ratio
 from tune_speed.metrics.work import gpu_utilisation
+from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, RunResult, Status, Timing
 from tune_speed.sharing import Sharing
@@ -51,6 +52,7 @@ class Progress:
         sharing: Sharing,
         stretches: Sequence[tuple[Shape, int]],
         phases: Mapping[Shape, Phase],
+        ranks: Ranks = ALONE,
     ) -> None:
         """Begins before the first step.
 
@@ -66,11 +68,13 @@ class Progress:
             sharing: who else is on the device.
             stretches: the run as shapes of steps, each with its number of steps in a row.
             phases: what steps of each shape take in isolation; empty: the clock is what counts.
+            ranks: those that train together; rank 0 evaluates for all.
         """
         self.workload, self.recipe, self.splits = workload, recipe, splits
         self.seed, self.device, self.model, self.clock = seed, device, model, clock
         self.evaluated_on: Part = evaluated_on
         self.sharing, self.stretches, self.phases = sharing, stretches, phases
+        self.ranks = ranks
         self.averager: Averager | None = None
         self.waits = Waits()
         self.num_train = len(splits.train.labels)
@@ -120,28 +124,35 @@ class Progress:
         """Whether to evaluate: a grid point was passed, the run ends, or its time is over."""
         last_seen = self.evaluations[-1].samples
         passed_grid = self.samples // self.grid > last_seen // self.grid
-        return passed_grid or self._is_last() or self._is_over_time()
+        is_over_time = self.ranks.lately(self._is_over_time())
+        return passed_grid or self._is_last() or is_over_time
 
     def evaluate(self) -> None:
-        """Adds an evaluation of the model as it is."""
+        """Adds an evaluation of the model as it is: rank 0's."""
+        train_loss = self._take_train_loss()
+        mine = self._evaluation(train_loss) if self.ranks.is_first else None
+        evaluation, self.losses = self.ranks.tell((mine, self.losses))
+        assert evaluation is not None
+        self.evaluations.append(evaluation)
+
+    def _evaluation(self, train_loss: float | None) -> Evaluation:
+        """Returns the evaluation of the model as it is, and follows its loss."""
         self.sharing.look()
         if (utilisation := gpu_utilisation(self.device)) is not None and self.steps:
             self._utilisations.append(utilisation)
         with self.clock.span("eval_s"):
             scores = self._scores(self.evaluated_on)
             self._follow_loss(scores)
-        self.evaluations.append(
-            Evaluation(
-                step=self.steps,
-                samples=self.samples,
-                epoch=self.samples / self.num_train,
-                train_s=self.train_s,
-                accuracy=scores.accuracy,
-                macro_f1=scores.macro_f1,
-                micro_f1=scores.micro_f1,
-                loss=scores.loss,
-                train_loss=self._take_train_loss(),
-            )
+        return Evaluation(
+            step=self.steps,
+            samples=self.samples,
+            epoch=self.samples / self.num_train,
+            train_s=self.train_s,
+            accuracy=scores.accuracy,
+            macro_f1=scores.macro_f1,
+            micro_f1=scores.micro_f1,
+            loss=scores.loss,
+            train_loss=train_loss,
         )
 
     def refuse_met_target(self) -> None:
@@ -194,7 +205,7 @@ class Progress:
             peak_memory_gib=peak_memory_gib(self.device),
             batch_size=micro_batch_of(self.recipe),
             accumulation_steps=accumulation_of(self.recipe),
-            device=describe_device(self.device),
+            device=describe_devices(self.device, self.recipe.devices),
             timing=timing,
             step_times=tuple(phase.step_time for phase in self.phases.values()),
             init_s=self.init_s,
@@ -241,7 +252,7 @@ class Progress:
         """Returns the mean loss since the last evaluation; None if there is none or not finite."""
         if self._loss_samples == 0:
             return None
-        mean = float(self._loss_sum) / self._loss_samples
+        mean = float(self.ranks.sum(self._loss_sum)) / self._loss_samples
         self._loss_sum.zero_()
         self._loss_samples = 0
         return mean if math.isfinite(mean) else None

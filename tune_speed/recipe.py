@@ -88,6 +88,8 @@ class Recipe(Config):
                 "batch_size must be given, and effective_batch_size left out, unless"
                 " accumulation_steps is auto"
             )
+        if (self.effective_batch_size or 0) % self.devices:
+            raise ValueError("effective_batch_size must be a multiple of devices")
         return self
 
     @model_validator(mode="after")

@@ -11,7 +11,8 @@ from tune_speed.config import canonical_hash
 from tune_speed.data.cache import prepare
 from tune_speed.errors import TuneSpeedError
 from tune_speed.export import recipe_yaml
-from tune_speed.objective import finish, run_trial
+from tune_speed.local_crew import run_here
+from tune_speed.objective import finish
 from tune_speed.records import TrialRecord
 from tune_speed.search.study_file import RecipeFile, load_recipe, parse_recipe
 from tune_speed.trial import Allotment, TrialSpec
@@ -88,7 +89,7 @@ def train_once(
         seed=seed,
         allotment=Allotment(device=file.run.device, cpu_threads=cpu_threads(file)),
     )
-    trial = run_trial(spec, refuse=(TuneSpeedError,))
+    trial = run_here(spec, refuse=(TuneSpeedError,))
     return finish(trial, on_report=lambda record: on_line(progress_line(record)))
 
 
@@ -99,8 +100,9 @@ def show_end(record: TrialRecord, on_line: Callable[[str], None]) -> None:
 
 
 def cpu_threads(file: RecipeFile) -> int:
-    """Returns the threads of one operation on the CPU: by default one for each core."""
-    return file.run.cpu_threads or psutil.cpu_count(logical=False) or 1
+    """Returns the threads of one operation on the CPU: by default the cores, shared by devices."""
+    cores = psutil.cpu_count(logical=False) or 1
+    return file.run.cpu_threads or max(1, cores // file.recipe.devices)
 
 
 def merged(records: Sequence[TrialRecord]) -> TrialRecord | None:

@@ -1,5 +1,6 @@
 """One optimizer step: the gradient of a group of micro-batches, scaled, clipped and applied."""
 
+import math
 from collections.abc import Callable, Iterable
 from functools import partial
 from itertools import chain
@@ -11,6 +12,7 @@ from torch.nn import functional
 
 from tune_speed.data.base import Images
 from tune_speed.data.orders import Order
+from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.speedups.base import Shape
 
@@ -21,16 +23,25 @@ Forward = Callable[[Tensor], Tensor]
 
 
 class Group(NamedTuple):
-    """The micro-batches of one optimizer step."""
+    """The samples of one optimizer step, and the micro-batches of them that are this device's."""
 
     num_samples: int
+    """Over all devices."""
     micro_batches: Iterable[tuple[Tensor, Tensor]]
+    counts: tuple[int, ...] = ()
+    """Samples of each device, where there are several."""
 
     def num_learned(self, recipe: Recipe, shape: Shape) -> int:
-        """Returns how many of its samples are learned from."""
-        whole, rest = divmod(self.num_samples, micro_batch_of(recipe))
-        sizes = [micro_batch_of(recipe)] * whole + [rest] * (rest > 0)
+        """Returns how many of its samples are learned from, over all devices."""
+        counts, sizes = self.counts or (self.num_samples,), list[int]()
+        for whole, rest in (divmod(count, micro_batch_of(recipe)) for count in counts):
+            sizes += [micro_batch_of(recipe)] * whole + [rest] * (rest > 0)
         return sum(recipe.speedups.kept(size, shape) for size in sizes)
+
+    def num_batches(self, recipe: Recipe, ranks: Ranks) -> int:
+        """Returns the number of its micro-batches."""
+        count = self.counts[ranks.rank] if self.counts else self.num_samples
+        return math.ceil(count / micro_batch_of(recipe))
 
 
 def micro_batch_of(recipe: Recipe) -> int:
@@ -93,6 +104,7 @@ def take_step(
     optimizer: torch.optim.Optimizer,
     scaler: torch.amp.GradScaler,
     device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> Tensor:
     """Does one optimizer step and returns the sum of the losses that it learned from, on `device`.
 
@@ -110,14 +122,20 @@ def take_step(
         optimizer: over its parameters.
         scaler: of the loss.
         device: where all of it is.
+        ranks: of several devices, which average their gradients once a step; they average sums
+            over ranks, hence the factor.
     """
     loss_sum = torch.zeros((), device=device)
     num_learned = group.num_learned(recipe, shape)
     loss_of = partial(sum_of_losses, recipe=recipe, frac=frac, forward=forward, device=device)
-    for images, labels in group.micro_batches:
-        loss = loss_of(*_learned_from(images, labels, recipe, shape, forward, device))
-        torch.autograd.backward(scaler.scale(loss / num_learned))
-        loss_sum += loss.detach()
+    num_batches = group.num_batches(recipe, ranks)
+    # A rank without a micro-batch learns nothing from its stand-in.
+    divisor = num_learned / ranks.size if num_batches else math.inf
+    for number, (images, labels) in enumerate(group.micro_batches, start=1):
+        with ranks.syncing(forward, is_last=number >= num_batches):
+            loss = loss_of(*_learned_from(images, labels, recipe, shape, forward, device))
+            torch.autograd.backward(scaler.scale(loss / divisor))
+        loss_sum += loss.detach() if num_batches else 0.0
     _clip(recipe, optimizer, scaler)
     scaler.step(optimizer)
     scaler.update()

@@ -18,11 +18,13 @@ from tune_speed.data.split import make_splits
 from tune_speed.errors import ConfigError, Problem, StorageError
 from tune_speed.leaderboard import Board, make_boards
 from tune_speed.records import PROTOCOL_VERSION, StepTime, TrialRecord
+from tune_speed.search import fit
 from tune_speed.search.admission import admit, begin
 from tune_speed.search.conductor import Conductor, Observer
+from tune_speed.search.devices import most_devices
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.ray_token import agree_on_token
-from tune_speed.search.settings import ResourceConfig, SearchConfig
+from tune_speed.search.settings import SearchConfig
 from tune_speed.search.study_file import StudyFile
 from tune_speed.tracking.step_times import find_step_times
 from tune_speed.tracking.store import open_store
@@ -71,6 +73,17 @@ class SearchResult(NamedTuple):
     """Whether Ctrl-C ended the search."""
 
 
+class PreparedWorkload(NamedTuple):
+    """What is known of a workload once its data are at hand."""
+
+    workload_hash: str
+    data_hash: str
+    image_shape: tuple[int, ...]
+    """(H, W, C)."""
+    num_classes: int
+    num_train: int
+
+
 def studies_folder() -> Path:
     """Returns where studies keep their ledgers: $TUNE_SPEED_STUDIES or ./tune_speed_studies."""
     return Path(os.environ.get("TUNE_SPEED_STUDIES", "tune_speed_studies")).absolute()
@@ -97,12 +110,12 @@ def search(
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
-    workload_hash, data_hash = prepare_workload(
-        study.workload, download=download, on_progress=on_progress
-    )
-    with Ledger(folder) as ledger:
+    data = prepare_workload(study.workload, download=download, on_progress=on_progress)
+    workload_hash, data_hash = data.workload_hash, data.data_hash
+    with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
         admit(ledger, study, workload_hash=workload_hash, resume=resume)
-        with _services(uri, address, resources=study.search.resources) as client:
+        with _services(uri, address, study) as client:
+            refuse_misfits()
             carried = read_new(
                 study, ledger, uri=uri, data_hash=data_hash, allotment=_allotment(study)
             )
@@ -133,7 +146,7 @@ def search(
 
 
 @contextmanager
-def _services(uri: str, address: str | None, *, resources: ResourceConfig) -> Iterator[Any]:
+def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
     """Opens the MLflow store and joins or starts Ray, both at once; yields the store's client."""
     if address is not None:
         agree_on_token(address)
@@ -143,7 +156,8 @@ def _services(uri: str, address: str | None, *, resources: ResourceConfig) -> It
         store = pool.submit(open_store, uri)
         # Imports of the first proposal, while Ray's own processes start.
         policies = pool.submit(importlib.import_module, "tune_speed.search.policies")
-        ray_tuner.connect(address, resources=resources)
+        devices = most_devices(study.space)
+        ray_tuner.connect(address, resources=study.search.resources, devices=devices)
         client = store.result()
         policies.result()
     try:
@@ -186,10 +200,25 @@ def _run(
     return not conductor.is_over()
 
 
+@contextmanager
+def _misfits_refused(study: StudyFile, data: PreparedWorkload) -> Iterator[Callable[[], None]]:
+    """Tries networks and techniques meanwhile; yields what waits for the answer and raises it."""
+    question = fit.ask(
+        study.space,
+        image_shape=data.image_shape,
+        num_classes=data.num_classes,
+        num_train=data.num_train,
+    )
+    try:
+        yield lambda: fit.refuse_misfits(question, study.space, study.source)
+    finally:
+        fit.withdraw(question)
+
+
 def prepare_workload(
     workload: Workload, *, download: bool, on_progress: Callable[[int, int], None]
-) -> tuple[str, str]:
-    """Decodes the workload's data into this node's cache; returns the workload's and data's hash.
+) -> PreparedWorkload:
+    """Decodes the workload's data into this node's cache; returns what is known of it then.
 
     Raises: DataError; ConfigError if a guess that never looks at the image meets the target.
     """
@@ -207,7 +236,13 @@ def prepare_workload(
             hint="Such a target is met before training; choose a higher one.",
         )
         raise ConfigError(problems=(problem,))
-    return workload.identity(data_hash=data.data_hash), data.data_hash
+    return PreparedWorkload(
+        workload_hash=workload.identity(data_hash=data.data_hash),
+        data_hash=data.data_hash,
+        image_shape=splits.train.pixels.shape[1:],
+        num_classes=splits.num_classes,
+        num_train=len(splits.train.labels),
+    )
 
 
 def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:

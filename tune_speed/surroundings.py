@@ -29,7 +29,7 @@ def describe(spec: TrialSpec) -> Surroundings:
     """Returns what surrounds the runs of a trial; takes seconds, the first time in a process."""
     # Late: whoever only reads such facts does without torch.
     from tune_speed.data.cache import prepare
-    from tune_speed.device import resolve_device, set_up_process
+    from tune_speed.device import describe_devices, resolve_device, set_up_process
     from tune_speed.flops import num_parameters, training_flop_per_sample
     from tune_speed.objective import load_splits
     from tune_speed.step import AUTOCAST_DTYPES
@@ -42,8 +42,9 @@ def describe(spec: TrialSpec) -> Surroundings:
     splits = load_splits(spec.workload)
     model = build_model(recipe, splits, seed=0, device=device)
     height, width, channels = splits.train.pixels.shape[1:]
+    name = describe_devices(device, recipe.devices)
     return Surroundings(
-        machine=describe_system(device),
+        machine=describe_system(device).model_copy(update={"device": name}),
         throttle_count=throttle_count(device),
         code=code_state(),
         num_parameters=num_parameters(model),

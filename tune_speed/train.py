@@ -1,9 +1,8 @@
 """The training loop: one recipe, one seed, from fresh weights to a `RunResult`."""
 
-import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import islice, repeat
+from itertools import chain, islice, repeat
 
 import numpy as np
 import torch
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from tune_speed.clock import Clock
 from tune_speed.data.base import Images
 from tune_speed.data.loaders import Loader, LoaderConfig, Resident
+from tune_speed.data.share import WHOLE, Share
 from tune_speed.data.split import Splits
 from tune_speed.device import (
     describe_device,
@@ -26,6 +26,7 @@ from tune_speed.models.half import Half
 from tune_speed.optim import set_rates
 from tune_speed.preparation import needs_preparation, prepare, without_trace
 from tune_speed.progress import Part, Progress
+from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, StepTime
 from tune_speed.sharing import Sharing
@@ -71,6 +72,7 @@ def train(
     clock: Clock | None = None,
     sharing: Sharing | None = None,
     interrupt: Callable[[], bool] = lambda: False,
+    ranks: Ranks = ALONE,
 ) -> Run:
     """Trains from fresh weights and says when the target held.
 
@@ -92,6 +94,8 @@ def train(
         sharing: the run's place among others on the device; by default it is alone. The clock
             must have the same turnstile.
         interrupt: asked before each step; a true answer raises `Interrupted`.
+        ranks: this process's place among those of the recipe's devices. Rank 0 alone evaluates,
+            yields and is told to stop.
 
     Raises: ConfigError if the untrained model already meets the target, or if the model's batch
         norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted.
@@ -102,12 +106,13 @@ def train(
     stretches = stretches_of(recipe, splits)
     reset_peak_memory(device)
     with clock.span("setup_s"):
-        model, loader = _set_up(recipe, splits, seed=seed, device=device)
+        model, loader = _set_up(recipe, splits, seed=seed, device=device, ranks=ranks)
     try:
         with clock.span("compile_s"):
-            forward = _compiled(model) if recipe.compile else model
+            own_forward = _compiled(model) if recipe.compile else model
+            forward = ranks.wrap(own_forward, may_skip=bool(speedups.chosen))
             for shape in dict(stretches):
-                _warm_up(model, forward, recipe, splits, shape, device=device)
+                _warm_up(model, forward, recipe, splits, shape, device=device, ranks=ranks)
         phases = _phases(
             model, forward, loader, recipe, splits, device=device, clock=clock, sharing=sharing
         )
@@ -125,6 +130,7 @@ def train(
             sharing=sharing,
             stretches=stretches,
             phases=phases,
+            ranks=ranks,
         )
         speedups.begin(model, seed=seed)
         speedups.begin_step(model, stretches[0][0])
@@ -134,11 +140,20 @@ def train(
         num_steps = progress.total_steps
         if needs_preparation(recipe):
             with clock.span("train_s"):
-                prepare(model, loader, recipe, splits, forward=forward, seed=seed, device=device)
+                prepare(
+                    model,
+                    loader,
+                    recipe,
+                    splits,
+                    forward=own_forward,
+                    seed=seed,
+                    device=device,
+                    ranks=ranks,
+                )
             progress.begin()
         averager = progress.averager = speedups.averager(model)
         clock.start("train_s")
-        steps = _steps(loader, recipe, stretches, progress.waits)
+        steps = _steps(loader, recipe, stretches, progress.waits, ranks=ranks)
         for step, (shape, group) in enumerate(steps, start=1):
             if interrupt():
                 raise Interrupted
@@ -157,6 +172,7 @@ def train(
                 optimizer=optimizer,
                 scaler=scaler,
                 device=device,
+                ranks=ranks,
             )
             if averager is not None:
                 averager.update(model, frac=step / num_steps)
@@ -165,7 +181,10 @@ def train(
                 continue
             clock.stop()
             progress.evaluate()
-            stop_reason = progress.verdict() or (yield progress.result())
+            stop_reason = progress.verdict()
+            if ranks.is_first:
+                stop_reason = stop_reason or (yield progress.result())
+            stop_reason = ranks.tell(stop_reason)
             if stop_reason:
                 return progress.result(stop_reason=stop_reason)
             clock.start("train_s")
@@ -182,13 +201,18 @@ def stretches_of(recipe: Recipe, splits: Splits) -> Stretches:
 
 
 def _set_up(
-    recipe: Recipe, splits: Splits, *, seed: int, device: torch.device
+    recipe: Recipe, splits: Splits, *, seed: int, device: torch.device, ranks: Ranks
 ) -> tuple[nn.Module, Loader]:
     torch.manual_seed(seed)
     torch.backends.cudnn.deterministic = recipe.deterministic
     torch.backends.cudnn.benchmark = not recipe.deterministic
     model = build_model(recipe, splits, seed=seed, device=device)
-    return model, open_loader(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
+    ranks.seed(seed)
+    share = ranks.share(recipe.samples_per_step)
+    loader = open_loader(
+        recipe.loader, splits.train, recipe, splits, seed=seed, device=device, share=share
+    )
+    return model, loader
 
 
 def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
@@ -218,6 +242,7 @@ def open_loader(
     *,
     seed: int,
     device: torch.device,
+    share: Share = WHOLE,
 ) -> Loader:
     """Returns a loader of the images, in the recipe's order."""
     return loader.open(
@@ -230,6 +255,7 @@ def open_loader(
         device=device,
         channels_last=recipe.channels_last,
         order=open_order(recipe, images, seed=seed),
+        share=share,
     )
 
 
@@ -249,9 +275,11 @@ def _warm_up(
     shape: Shape,
     *,
     device: torch.device,
+    ranks: Ranks = ALONE,
 ) -> None:
     """Does one optimizer step on dummy micro-batches of each size, and leaves no trace of it."""
-    num_train, batch_size = len(splits.train.labels), micro_batch_of(recipe)
+    share, batch_size = ranks.share(recipe.samples_per_step), micro_batch_of(recipe)
+    num_train = share.counts(len(splits.train.labels))[ranks.rank]
     num_samples = min(batch_size, num_train) + num_train % batch_size * (num_train > batch_size)
     dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
     with without_trace(model, device=device):
@@ -260,7 +288,7 @@ def _warm_up(
             take(Group(num_samples, dummy.epoch(0)), shape)
         except Exception as error:
             if is_lone_image(error):
-                raise _lone_image(batch_size, num_train) from error
+                raise _lone_image(batch_size, len(splits.train.labels)) from error
             if is_out_of_memory(error) or shape[:2] == splits.train.pixels.shape[1:3]:
                 raise
             raise _too_small(shape, error) from error
@@ -307,8 +335,8 @@ def _phases(
     sharing: Sharing,
 ) -> dict[Shape, Phase]:
     """Returns the isolated step time of each shape of step; none where the clock is to count."""
-    if not sharing.isolates:
-        return {}
+    if not sharing.isolates or recipe.devices > 1:
+        return {}  # Where several devices train, the clock counts: none can be measured alone.
     phases: dict[Shape, Phase] = {}
     for shape in dict(stretches_of(recipe, splits)):
         key = throughput_key(
@@ -396,13 +424,21 @@ def _lone_image(batch_size: int, num_train: int) -> LoneImage:
 
 
 def _steps(
-    loader: Loader, recipe: Recipe, stretches: Iterable[tuple[Shape, int]], waits: Waits
+    loader: Loader,
+    recipe: Recipe,
+    stretches: Iterable[tuple[Shape, int]],
+    waits: Waits,
+    *,
+    ranks: Ranks = ALONE,
 ) -> Generator[tuple[Shape, Group]]:
     """Yields the shape and the samples of each optimizer step, epoch after epoch.
 
-    An epoch's last group may be ragged: fewer micro-batches, the last of them smaller.
+    An epoch's last group may be ragged: fewer micro-batches, the last of them smaller. Of several
+    ranks some may then have no micro-batch; they get the one before as a stand-in, because
+    gradients are averaged by all or none.
     """
-    epoch, left = -1, 0
+    epoch, left, share = -1, 0, ranks.share(recipe.samples_per_step)
+    before: list[tuple[Tensor, Tensor]] = []
     micro_batches: Iterator[tuple[Tensor, Tensor]] = iter(())
     for shape in (shape for shape, num_steps in stretches for _ in range(num_steps)):
         if left == 0:
@@ -412,6 +448,22 @@ def _steps(
             epoch += 1
             micro_batches, left = waits.over(loader.epoch(epoch)), loader.num_in(epoch)
         num_samples = min(recipe.samples_per_step * shape.growth, left)
-        num_batches = math.ceil(num_samples / micro_batch_of(recipe))
         left -= num_samples
-        yield shape, Group(num_samples, islice(micro_batches, num_batches))
+        group = Group(num_samples, micro_batches, share.counts(num_samples))
+        own = islice(micro_batches, group.num_batches(recipe, ranks))
+        if ranks.size == 1:
+            yield shape, group._replace(micro_batches=own)
+            continue
+        yield shape, group._replace(micro_batches=_or_stand_in(own, before))
+
+
+def _or_stand_in(
+    own: Iterator[tuple[Tensor, Tensor]], before: list[tuple[Tensor, Tensor]]
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields a rank's micro-batches, or the one that it had before; `before` remembers it."""
+    first = next(own, None)
+    if first is None:
+        yield from before
+        return
+    for before[:] in ([batch] for batch in chain([first], own)):
+        yield before[0]

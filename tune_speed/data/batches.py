@@ -11,6 +11,7 @@ from torch import Tensor
 from tune_speed.data import image_ops
 from tune_speed.data.augment import Augmentation, draw_in_order
 from tune_speed.data.orders import Order
+from tune_speed.data.share import WHOLE, Share
 
 
 class BatchPlan(NamedTuple):
@@ -41,9 +42,11 @@ class Batches:
         augmentation: Augmentation,
         device: torch.device,
         channels_last: bool,
+        share: Share = WHOLE,
     ) -> None:
         self.device = device
         self.order = order
+        self.share = share
         self.num_samples = len(labels)
         self._labels = labels
         self._height, self._width = height, width
@@ -55,7 +58,7 @@ class Batches:
 
     def indices(self, epoch: int) -> Iterator[NDArray[np.int64]]:
         """Yields which images are in each batch of epoch number `epoch`, (B,)."""
-        order = self.order.epoch(epoch)
+        order = self.share.of(self.order.epoch(epoch))
         for start in range(0, len(order), self.order.batch_size):
             yield order[start : start + self.order.batch_size]
 
@@ -77,11 +80,11 @@ class Batches:
             seed=self.order.seed,
             epoch=epoch,
         )
-        table = torch.from_numpy(np.stack([order, self._labels.take(order), *draws]))
+        table = torch.from_numpy(self.share.of(np.stack([order, self._labels.take(order), *draws])))
         if self.device.type == "cuda":
             table = table.pin_memory()  # a copy from pageable memory would wait for the GPU
         table = table.to(self.device, non_blocking=True)
-        for start in range(0, len(order), self.order.batch_size):
+        for start in range(0, table.shape[1], self.order.batch_size):
             yield BatchPlan(*table[:, start : start + self.order.batch_size].unbind())
 
     def images(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:

@@ -11,6 +11,7 @@ from tune_speed.config import Config
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
 from tune_speed.data.orders import Order
+from tune_speed.data.share import WHOLE, Share
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,7 +29,7 @@ class Loader(Protocol):
     """Images of the set; so many come in an epoch, unless its order is a special one."""
 
     def num_in(self, epoch: int) -> int:
-        """Returns the samples of epoch number `epoch`, at least 1."""
+        """Returns the samples of epoch number `epoch` over all devices, at least 1."""
 
     def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
         """Returns the batches of epoch number `epoch`, from 0; the last may be smaller.
@@ -59,6 +60,7 @@ class LoaderConfig(Config):
         device: torch.device,
         channels_last: bool,
         order: Order | None = None,
+        share: Share = WHOLE,
     ) -> Loader:
         """Returns a loader of `images`; to be closed.
 
@@ -72,6 +74,7 @@ class LoaderConfig(Config):
             device: Where batches are wanted, and where they are augmented.
             channels_last: Use torch's channels-last memory format.
             order: Of the images, with this batch size; by default a new shuffle each epoch.
+            share: What this device takes of it, where several do; by default everything.
 
         Raises:
             ConfigError: The images are too small for the augmentation.
@@ -93,6 +96,7 @@ class LoaderConfig(Config):
             augmentation=augmentation,
             device=device,
             channels_last=channels_last,
+            share=share,
         )
         return self.open_batches(images.pixels, batches)
 

@@ -31,6 +31,7 @@ class ExclusiveDevice:
         *,
         device: str,
         cpu_threads: int,
+        devices: int = 1,
         on_line: Callable[[str], None],
         is_stopped: Callable[[], bool],
     ) -> None:
@@ -39,14 +40,15 @@ class ExclusiveDevice:
         Args:
             device: `cpu` or `cuda`.
             cpu_threads: threads of a run; on a GPU also the cores that are reserved beside it.
+            devices: the most GPUs that one run trains on; all on one node.
             on_line: sees why it has to wait.
             is_stopped: whether to give up, which then raises `Stopped`; asked while it waits.
         """
         from tune_speed.search.ray_tuner import node_cpus
 
         is_gpu = device == "cuda"
-        cpus = float(cpu_threads) if is_gpu else node_cpus()
-        self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu)}
+        cpus = float(cpu_threads) * devices if is_gpu else node_cpus()
+        self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu) * devices}
         self._on_line, self._is_stopped = on_line, is_stopped
         self._actor: Any = None
 
@@ -129,10 +131,11 @@ class _Runner:
         return True
 
     def run(self, spec_json: str) -> str:
-        from tune_speed.objective import finish, run_trial
+        from tune_speed.local_crew import run_here
+        from tune_speed.objective import finish
 
         spec = TrialSpec.model_validate_json(spec_json)
-        trial = run_trial(spec, refuse=(TuneSpeedError,))
+        trial = run_here(spec, refuse=(TuneSpeedError,))
         return finish(trial, on_report=lambda record: None).model_dump_json()
 
     def describe(self, spec_json: str) -> str:

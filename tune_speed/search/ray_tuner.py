@@ -24,6 +24,7 @@ import tune_speed
 from tune_speed.errors import ConfigError, ServiceError
 from tune_speed.records import TrialRecord
 from tune_speed.search.conductor import Conductor
+from tune_speed.search.holdings import Holdings
 from tune_speed.search.settings import ResourceConfig
 from tune_speed.search.trial_process import TrialProcess
 
@@ -35,6 +36,7 @@ class _Adapter:
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
+        self.holdings = Holdings()
         self.trial_ids: dict[str, str] = {}
         """Our id of each Ray trial that is running."""
 
@@ -45,6 +47,9 @@ class _Adapter:
         self.trial_ids[ray_id] = spec.trial_id
         return {
             "spec": spec.model_dump_json(),
+            "devices": spec.recipe.devices,
+            "holdings": self.holdings.name,
+            "resources": self.conductor.study.search.resources.model_dump_json(),
             "folder": str(self.conductor.ledger.folder),
             "stop_after_s": self.conductor.time_left_s(),
         }
@@ -70,6 +75,7 @@ class _Adapter:
         trial_id = self.trial_ids.pop(ray_trial.trial_id, None)
         if trial_id is None:
             return
+        self.holdings.release(trial_id)
         details = _error_text(ray_trial)
         last_line = details.strip().splitlines()[-1]
         self.conductor.died(trial_id, reason=f"its process died: {last_line}", details=details)
@@ -170,8 +176,13 @@ class _ConductorCallback(_Unpickled, tune.Callback):  # type: ignore[misc]
         self._adapter.experiment_ended()
 
 
-def connect(address: str | None, *, resources: ResourceConfig) -> None:
+def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
     """Connects to the Ray cluster at `address`, or starts a local one.
+
+    Args:
+        address: of the cluster; None: a local one.
+        resources: what one device of a trial gets.
+        devices: the most that a trial trains on.
 
     Raises: ServiceError if nothing answers there, or if it lacks the resources of one trial.
     """
@@ -193,7 +204,7 @@ def connect(address: str | None, *, resources: ResourceConfig) -> None:
             f"a Ray cluster must answer at {address or 'this machine'}, but got: {error}."
             " Start one with `ray start --head`, or leave --address out for a local one."
         ) from error
-    _refuse_missing_resources(resources)
+    _refuse_missing_resources(resources, devices)
 
 
 def _quiet_ray() -> None:
@@ -237,15 +248,16 @@ def _refuse_dead_address(address: str) -> None:
         ) from error
 
 
-def _refuse_missing_resources(resources: ResourceConfig) -> None:
+def _refuse_missing_resources(resources: ResourceConfig, devices: int) -> None:
     total = ray.cluster_resources()
-    for name, wanted in (("CPU", resources.cpu), ("GPU", resources.gpu)):
+    for name, each in (("CPU", resources.cpu), ("GPU", resources.gpu)):
+        wanted = each * devices
         there = total.get(name, 0.0)
         if wanted > there:
             raise ServiceError(
                 f"search.resources.{name.lower()}: the cluster must have the {name} of one trial,"
                 f" but got {wanted:g} asked for and {there:g} there."
-                f" Try --set search.resources.{name.lower()}={there:g}."
+                f" Try --set search.resources.{name.lower()}={there / devices:g}."
             )
 
 
@@ -273,26 +285,26 @@ def _keep_tune_here(folder: Path) -> None:
 
 def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
     """Runs trials until the conductor proposes no more; Ctrl-C stops it and keeps what finished."""
-    resources = conductor.study.search.resources
-    request: dict[str, float] = {"cpu": resources.cpu, "gpu": resources.gpu}
-    if resources.memory_gib is not None:
-        request["memory"] = resources.memory_gib * 2**30
     adapter = _Adapter(conductor)
     # Ray's state of the experiment: nothing in it that the ledger does not have.
     with tempfile.TemporaryDirectory(prefix="tune_speed-", ignore_cleanup_errors=True) as folder:
         if ray.util.client.ray.is_connected():
             _keep_tune_here(Path(folder))
-        _run_tune(adapter, request, folder, on_tick)
+        _run_tune(adapter, folder, on_tick)
 
 
-def _run_tune(
-    adapter: _Adapter, request: dict[str, float], folder: str, on_tick: Callable[[], None]
-) -> None:
+def _run_tune(adapter: _Adapter, folder: str, on_tick: Callable[[], None]) -> None:
+    resources = adapter.conductor.study.search.resources
+
+    def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        # Several devices are reserved by Ray Train, see `ray_ddp`; Tune must ask for something.
+        is_keeper = config["devices"] > 1
+        return tune.PlacementGroupFactory([{"memory": 1} if is_keeper else resources.bundle()])
+
     tune.run(
-        TrialProcess,
+        tune.with_resources(TrialProcess, request),
         name="ray",
         storage_path=folder,
-        resources_per_trial=request,
         num_samples=10**9,  # The searcher says when it is over.
         search_alg=tune.search.ConcurrencyLimiter(
             _ConductorSearcher(adapter), max_concurrent=adapter.conductor.study.search.concurrent

@@ -15,7 +15,7 @@ DATABASES = ("postgresql", "mysql", "sqlite")
 
 
 class ResourceConfig(Config):
-    """What one trial gets of a node."""
+    """What one trial gets of a node; with `recipe.devices`, each of its devices."""
 
     cpu: Annotated[float, Field(gt=0)] = 1
     """CPU cores; also the number of threads, rounded down, at least 1."""
@@ -31,6 +31,12 @@ class ResourceConfig(Config):
         if gpu > 1 and gpu != int(gpu):
             raise ValueError("must be at most 1, or a whole number")
         return gpu
+
+    def bundle(self) -> dict[str, float]:
+        """Returns the resources as Ray names them; memory in bytes."""
+        memory = (self.memory_gib or 0.0) * 2**30
+        request = {"CPU": self.cpu, "GPU": self.gpu, "memory": memory}
+        return {name: amount for name, amount in request.items() if amount}
 
 
 class SearchConfig(Config):

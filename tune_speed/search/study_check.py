@@ -9,6 +9,7 @@ import pydantic
 from tune_speed.errors import ConfigError, DataError, Problem
 from tune_speed.search.check import config_mistakes, field_mistakes, must_text, name_mistakes
 from tune_speed.search.combinations import combination_mistakes, written_path
+from tune_speed.search.devices import devices_mistakes
 from tune_speed.search.leaf import is_leaf
 from tune_speed.search.mistake import Mistake, near_miss, shown
 from tune_speed.search.points import point_mistakes
@@ -50,6 +51,7 @@ def study_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistak
         yield from point_mistakes(
             space, search.get("points_to_evaluate", ()), ("search", "points_to_evaluate")
         )
+        yield from devices_mistakes(space, search)
         if search.get("sampler") == "grid":
             yield from _grid_mistakes(space)
     if _is_right("search", tree, found):

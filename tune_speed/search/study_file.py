@@ -53,6 +53,8 @@ class StudyFile:
     text: str
     """The file as it was written."""
     file: str
+    source: Source
+    """The tree with the place of each value, for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,7 +83,8 @@ def load_study(
     """
     source, problems = _resolved(scan_file(find_file(path_or_name)), overrides)
     more = study_mistakes(source.tree, stem=_stem(source), check_data=check_data)
-    tree = _checked(source, problems, more).tree
+    source = _checked(source, problems, more)
+    tree = source.tree
     return StudyFile(
         name=tree.get("study") or _stem(source),
         workload=Workload.model_validate(tree["workload"]),
@@ -92,6 +95,7 @@ def load_study(
         tree=tree,
         text=source.text,
         file=str(source.file),
+        source=source,
     )
 
 

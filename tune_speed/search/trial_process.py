@@ -6,6 +6,7 @@ class, does without.
 
 import gc
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -71,18 +72,29 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         """Loads nothing, see `save_checkpoint`."""
 
     def _begin(self, config: dict[str, Any]) -> None:
-        from tune_speed.device import limit_memory, resolve_device
-        from tune_speed.objective import run_trial
-
         spec = TrialSpec.model_validate_json(config["spec"])
         self._folder = Path(config["folder"])
         deadline = _deadline(config["stop_after_s"])
+        self._trial = self._open(spec, config, interrupt=lambda: time.monotonic() > deadline)
+
+    def _open(
+        self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
+    ) -> "Trial":
+        from tune_speed.device import limit_memory, resolve_device
+        from tune_speed.objective import run_trial
+
+        if spec.recipe.devices > 1:
+            from tune_speed.search.ray_ddp import run_on_cluster
+
+            return run_on_cluster(
+                spec, config["resources"], holdings=config["holdings"], interrupt=interrupt
+            )
         limit_memory(
             resolve_device(spec.allotment.device),
             gpu_fraction=spec.allotment.gpu_fraction,
             cpu_fraction=_memory_fraction(spec.allotment.memory_gib),
         )
-        self._trial = run_trial(spec, interrupt=lambda: time.monotonic() > deadline)
+        return run_trial(spec, interrupt=interrupt)
 
 
 def _freeze_modules() -> None:
