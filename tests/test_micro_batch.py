@@ -94,7 +94,7 @@ def fake_probes(
     [
         ({4: 4.0, 8: 2.0, 16: 1.0}, 16, 16),
         ({4: 4.0, 8: 1.0, 16: 1.05}, 8, 16),
-        ({4: 1.0, 8: 1.2, 16: 0.1}, 4, 8),  # larger ones are not tried once it gets worse
+        ({4: 1.0, 8: 1.2, 16: 0.1}, 16, 16),  # one that is worse may have been disturbed
         ({4: 4.0, 8: None, 16: 1.0}, 4, 8),  # nor once memory ran out
         ({4: None, 8: 1.0, 16: 1.0}, 4, 4),  # none fits: `halved` goes on from the smallest
         ({4: math.inf, 8: 2.0, 16: 1.0}, 16, 16),  # batch norm refuses the smallest
@@ -112,6 +112,15 @@ def test_fastest_that_fits_is_chosen(
     assert (recipe.batch_size, recipe.accumulation_steps) == (chosen, 16 // chosen)
     assert recipe.effective_batch_size is None
     assert probed[-1] == last_probed
+
+
+def test_larger_sizes_are_not_tried_after_two_that_were_worse(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(micro_batch, "SMALLEST_SHARE", 8)
+    probed = fake_probes(monkeypatch, {2: 1.0, 4: 1.2, 8: 1.3, 16: 0.1})
+    assert fastest(auto(16), make_splits(), device=CPU).batch_size == 2
+    assert probed == [2, 4, 8]
 
 
 def test_given_micro_batch_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 import gc
 import json
+import math
 import subprocess
 import sys
 import weakref
@@ -111,6 +112,33 @@ def test_training_clock_on_a_shared_device_is_steps_times_isolated_step_time() -
     )
     assert step_time.low_s <= step_time.step_s <= step_time.high_s
     assert result.clocks.measuring_s > 0
+
+
+def test_steps_of_other_shapes_are_timed_apart_and_a_run_costs_their_sum() -> None:
+    growing = {"batch_stages": {"factors": [1, 2], "at": [0.0, 0.5]}}
+    resizing = {"progressive_resizing": {"delay_frac": 0.6, "finetune_frac": 0.4}}
+    result = run_shared(epochs=4.0, speedups={"batch_growth": growing, "resolution": resizing})
+    small, large = result.step_times
+    assert small.key != large.key and result.timing == Timing.ISOLATED
+    # Two epochs of small images in steps of 16, then two of whole ones in steps of 32; the first
+    # stage ends where its steps do, which need not be where an epoch does.
+    first = 2 * math.ceil(NUM_TRAIN / 16)
+    seen = sum(min(16, NUM_TRAIN - i % math.ceil(NUM_TRAIN / 16) * 16) for i in range(first))
+    expected_s = seen / 16 * small.step_s + (result.samples - seen) / 32 * large.step_s
+    assert result.clocks.train_s == pytest.approx(expected_s)
+    mean_s = (first * small.step_s + (result.steps - first) * large.step_s) / result.steps
+    assert result.step_time_ms == pytest.approx(1000 * mean_s)
+
+
+def test_what_sets_the_first_weights_is_on_the_clock_and_known_apart() -> None:
+    result = run_shared(speedups={"init": {"pretrain_subset": {"part": 0.5}}})
+    (step_time,) = result.step_times
+    assert result.init_s > 0
+    steps_s = result.samples / 16 * step_time.step_s
+    assert result.clocks.train_s == pytest.approx(result.init_s + steps_s)
+    assert result.evaluations[0].train_s == 0.0
+    alone = run(speedups={"init": {"pretrain_subset": {"part": 0.5}}}).runs[0]
+    assert 0 < alone.init_s < alone.clocks.train_s
 
 
 def test_what_passed_stands_beside_the_isolated_clock() -> None:

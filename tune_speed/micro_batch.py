@@ -19,7 +19,8 @@ PROBE_S = 0.5
 SMALLEST_SHARE = 64
 """Micro-batches below effective_batch_size / 64 are not probed: accumulation only costs there."""
 WORSE = 1.1
-"""A size this much slower than the best so far ends the search: larger ones are slower still."""
+"""Two sizes in a row this much slower than the best end the search: larger ones are slower still,
+and one alone may have been disturbed."""
 
 
 def halved(recipe: Recipe) -> Recipe | None:
@@ -54,7 +55,8 @@ def fastest(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
         if seconds is None:
             break
         times[batch_size] = seconds
-        if seconds > WORSE * min(times.values()):
+        last_two = list(times.values())[-2:]
+        if len(times) > 2 and min(last_two) > WORSE * min(times.values()):
             break
     return recipe.with_micro_batch(min(times, key=lambda size: times[size], default=sizes[0]))
 

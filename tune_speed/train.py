@@ -110,7 +110,7 @@ def train(
     try:
         with clock.span("compile_s"):
             own_forward = _compiled(model) if recipe.compile else model
-            forward = ranks.wrap(own_forward, may_skip=bool(speedups.chosen))
+            forward = ranks.wrap(own_forward, may_skip=speedups.leaves_gradients_out)
             for shape in dict(stretches):
                 _warm_up(model, forward, recipe, splits, shape, device=device, ranks=ranks)
         phases = _phases(
