@@ -235,9 +235,8 @@ INVENTORY: dict[int, Item] = {
     58: Item("focal-loss prior bias", ("speedups.focal",)),
     59: Item(
         "pretraining on another data set or task",
-        ("models.resnet50.pretrained", "models.resnet20.weights_file"),
-        about="Published weights, or a file's from a training before; what they took is not on the"
-        " clock.",
+        ("speedups.pretrain_other", "models.resnet50.pretrained", "models.resnet20.weights_file"),
+        about="Published weights, or a file's from a training before, are not on the clock.",
     ),
     60: Item(
         "pretraining on a subset of the same data set",

@@ -58,16 +58,16 @@ def prepare(
     _, height, width, _ = splits.train.pixels.shape
     shape = Shape(height, width)
 
-    def fit(model: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], num_steps: int) -> None:
-        optimizer, scaler = build_optimizer(model, recipe, device=device)
-        recipe.speedups.begin_step(model, shape)
+    def fit(fitted: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], num_steps: int) -> None:
+        optimizer, scaler = build_optimizer(fitted, recipe, device=device)
+        recipe.speedups.begin_step(fitted, shape)
         for images, labels in islice(batches, num_steps):
             take_step(
                 Group(len(labels), [(images, labels)]),
                 recipe,
                 shape=shape,
                 frac=1.0,
-                forward=forward,
+                forward=forward if fitted is model else fitted,
                 optimizer=optimizer,
                 scaler=scaler,
                 device=device,

@@ -158,6 +158,11 @@ class Recipe(Config):
             }
         )
 
+    def located(self) -> Self:
+        """Returns the same recipe with absolute paths: trials run in folders of their own."""
+        parts = {"model": self.model.located(), "speedups": self.speedups.located()}
+        return self.model_copy(update=parts)
+
     def needs_cuda(self) -> str | None:
         """Returns why this recipe cannot run on a CPU, or None."""
         if self.precision == "fp16":

@@ -206,6 +206,7 @@ def _set_up(
     torch.manual_seed(seed)
     torch.backends.cudnn.deterministic = recipe.deterministic
     torch.backends.cudnn.benchmark = not recipe.deterministic
+    recipe.speedups.read_data()
     model = build_model(recipe, splits, seed=seed, device=device)
     ranks.seed(seed)
     share = ranks.share(recipe.samples_per_step)

@@ -21,6 +21,7 @@ FIELDS: dict[str, dict[str, Any]] = {
     "easiest_first": {"groups": (0, 0, 1)},
     "meprop": {"k": 2},
     "boosted": {"stages": 2},
+    "pretrain_other": {"dataset": {"name": "digits"}, "train_samples": 50},
     "curriculum": {"step_length": 1, "scoring_epochs": 0.5},
     "repeat_factor": {"threshold": 0.9},
 }

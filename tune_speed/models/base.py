@@ -1,7 +1,8 @@
 """What every model offers."""
 
+import os
 from abc import abstractmethod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from tune_speed.config import Config
 from tune_speed.errors import ConfigError, Problem
@@ -16,6 +17,12 @@ class ModelConfig(Config):
     weights_file: str | None = None
     """Start from this file: a state dict of the same model, written by torch.save. The classifier
     may be of another class count; then it starts fresh."""
+
+    def located(self) -> Self:
+        """Returns the same with absolute paths, which mean the same in every process."""
+        if self.weights_file is None:
+            return self
+        return self.model_copy(update={"weights_file": os.path.abspath(self.weights_file)})
 
     @abstractmethod
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":

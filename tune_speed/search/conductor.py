@@ -245,7 +245,7 @@ class Conductor:
         self._found_nothing = False
 
     def _spec(self, proposal: Proposal) -> TrialSpec:
-        recipe = Recipe.model_validate(self.study.space.build(proposal.params))
+        recipe = Recipe.model_validate(self.study.space.build(proposal.params)).located()
         return TrialSpec(
             study=self.study.name,
             trial_id=proposal.trial_id,

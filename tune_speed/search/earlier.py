@@ -135,7 +135,7 @@ def _unusable(
     if not _same_task(record, workload, data_hash):
         return "other data, split or evaluation grid"
     try:
-        ours = Recipe.model_validate(space.build(record.params))
+        ours = Recipe.model_validate(space.build(record.params)).located()
         theirs = Recipe.model_validate(record.recipe)
     except (ConfigError, ValidationError):
         return "parameters that do not fit this space"

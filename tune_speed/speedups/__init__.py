@@ -13,6 +13,7 @@ from tune_speed.speedups.ema import Ema
 from tune_speed.speedups.focal import Focal
 from tune_speed.speedups.kaiming import Kaiming
 from tune_speed.speedups.meprop import MeProp
+from tune_speed.speedups.pretrain_other import PretrainOther
 from tune_speed.speedups.pretrain_subset import PretrainSubset
 from tune_speed.speedups.progressive_resizing import ProgressiveResizing
 from tune_speed.speedups.selective_backprop import SelectiveBackprop
@@ -28,6 +29,7 @@ SPEEDUPS: dict[str, type[SpeedupConfig]] = {
     "kaiming": Kaiming,
     "whitening": Whitening,
     "pretrain_subset": PretrainSubset,
+    "pretrain_other": PretrainOther,
     "progressive_resizing": ProgressiveResizing,
     "batch_stages": BatchStages,
     "selective_backprop": SelectiveBackprop,

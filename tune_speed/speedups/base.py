@@ -6,6 +6,7 @@ in `train.py` and the step in `step.py` call them where this table says.
 | seam              | when                                    | what may change                  |
 |-------------------|-----------------------------------------|----------------------------------|
 | `change_model`    | while the model is built, off the clock | the network's structure          |
+| `read_data`       | while the run is set up, off the clock  | nothing: data of its own is read |
 | `begin`           | once warm-up and timing are over        | state that these have moved      |
 | `init_weights`    | before the first step, on the clock     | what the weights are             |
 | `growth`          | when the run is planned                 | samples of a step, by stages     |
@@ -19,7 +20,7 @@ in `train.py` and the step in `step.py` call them where this table says.
 """
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from tune_speed.config import Config
 from tune_speed.errors import Problem
@@ -128,6 +129,13 @@ class SpeedupConfig(Config):
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns the network that is trained in the place of `model`, which may be changed."""
         return model
+
+    def located(self) -> Self:
+        """Returns the same with absolute paths, which mean the same in every process."""
+        return self
+
+    def read_data(self) -> None:
+        """Reads data of its own into memory. Raises: ConfigError, DataError."""
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
         """Starts afresh what steps on dummy data and timed steps have moved, such as draws."""

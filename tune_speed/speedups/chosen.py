@@ -69,6 +69,15 @@ class Speedups(Config):
         entries = (getattr(self, slot) for slot in type(self).model_fields)
         return tuple(entry for entry in entries if type(entry) is not Off)
 
+    def located(self) -> Self:
+        """Returns the same with absolute paths."""
+        return self.model_copy(update={"init": self.init.located()})
+
+    def read_data(self) -> None:
+        """Reads data that any needs beside the run's own. Raises: ConfigError, DataError."""
+        for speedup in self.chosen:
+            speedup.read_data()
+
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
         """Yields why any of them cannot be had with the rest of the recipe."""
         for speedup in self.chosen:

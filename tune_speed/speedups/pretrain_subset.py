@@ -22,10 +22,6 @@ class PretrainSubset(SpeedupConfig):
     record's time before the first step is the pretraining's, and what a user who has the weights
     already would save.
 
-    Pretraining on *another* data set is the model's `weights_file`: train there, save the state
-    dict, and name the file; a final layer for another number of classes starts fresh. Its time
-    does not count.
-
     Source: the blog post "Training Time Speed Ups". Deviation: the part is random rather than the
     least valuable one; passes over it show the same batches again.
     """
