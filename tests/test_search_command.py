@@ -299,7 +299,7 @@ def test_killed_trial_process_costs_no_trial(tmp_path: Path) -> None:
 def test_crashed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_path: Path) -> None:
     text = TINY_STUDY.replace(
         "model: resnet20",
-        "model: {choices: {resnet20: {}, torchvision: {name: alexnet}}}",
+        "model: {choices: {resnet20: {}, resnet: {weights_file: nothing.pt}}}",
     )
     text = text.replace("lr: {low: 0.02, high: 0.4, log: true}", "lr: {choices: [0.1, 1.0e+30]}")
     text = text.replace("epochs: {low: 1, high: 10}", "epochs: 4")
@@ -313,7 +313,7 @@ def test_crashed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_pat
     }
     assert len(by_model) == 4
     for lr in (0.1, 1e30):
-        crashed = by_model["torchvision", lr]
+        crashed = by_model["resnet", lr]
         assert crashed["status"] == "failed"
         assert "Traceback" in crashed["runs"][0]["traceback"]
     diverged = by_model["resnet20", 1e30]
@@ -321,3 +321,14 @@ def test_crashed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_pat
     assert "loss is not finite" in diverged["runs"][0]["stop_reason"]
     assert by_model["resnet20", 0.1]["status"] in ("reached", "missed")
     assert {status for _, status in mlflow_runs(tmp_path)} == {"FINISHED", "FAILED"}
+
+
+def test_technique_that_does_not_fit_is_refused_before_any_trial(tmp_path: Path) -> None:
+    technique = "model: plain_cnn\n  speedups: {depth: {choices: {off: , stochastic_depth: }}}"
+    text = TINY_STUDY.replace("model: resnet20", technique)
+    (tmp_path / "tiny.yaml").write_text(text)
+    done = run("search", "tiny.yaml", folder=tmp_path)
+    assert done.code == 2
+    line = 1 + text.splitlines().index(technique.splitlines()[1])
+    assert f"tiny.yaml:{line}: recipe.speedups.depth.stochastic_depth: must have" in done.err
+    assert finished(tmp_path) == []

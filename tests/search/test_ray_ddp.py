@@ -1,8 +1,10 @@
 """Trials on two devices of a Ray cluster that has room for two of them at a time."""
 
+import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from functools import cache
 from typing import Any, NamedTuple
@@ -40,7 +42,7 @@ class Outcomes(NamedTuple):
 
     whole: TrialRecord
     stopped: TrialRecord
-    died: Exception
+    died: str
     free_cpus: float
     held_by_the_dead: float
     """CPUs that a trial holds whose own process was killed, after they were given back."""
@@ -142,27 +144,33 @@ def free_cpus() -> float:
 
 @pytest.fixture(scope="module")
 def outcomes(session_cache: Any) -> Iterator[Outcomes]:
+    """In a process of its own: one that was Ray's driver ends with whatever Ray stops later."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+            yield pool.submit(find_outcomes).result(timeout=500)
+
+
+def find_outcomes() -> Outcomes:
     found: dict[str, Any] = {}
 
     def keep(name: str, run: Callable[[], Any]) -> None:
         found[name] = run()
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
-        _quiet_ray()
-        ray.init(address="local", num_cpus=CPUS, include_dashboard=False, log_to_driver=False)
-        holdings()  # Before threads could make one each.
-        trials = {"whole": run_to_end, "stopped": run_until_stopped}
-        threads = [threading.Thread(target=keep, args=item) for item in trials.items()]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        found["died"] = run_until_a_worker_dies()
-        found["free_cpus"] = free_cpus()
-        found["held_by_the_dead"] = held_after_keeper_died()
-        yield Outcomes(**found)
-        ray.shutdown()
+    _quiet_ray()
+    ray.init(address="local", num_cpus=CPUS, include_dashboard=False, log_to_driver=False)
+    holdings()  # Before threads could make one each.
+    trials = {"whole": run_to_end, "stopped": run_until_stopped}
+    threads = [threading.Thread(target=keep, args=item) for item in trials.items()]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found["died"] = str(run_until_a_worker_dies())
+    found["free_cpus"] = free_cpus()
+    found["held_by_the_dead"] = held_after_keeper_died()
+    ray.shutdown()
+    return Outcomes(**found)
 
 
 def test_trials_that_fill_the_cluster_all_end(outcomes: Outcomes) -> None:
@@ -177,7 +185,7 @@ def test_trial_stops_at_an_evaluation_for_the_reason_given(outcomes: Outcomes) -
 
 
 def test_worker_that_dies_ends_the_trial_and_frees_its_devices(outcomes: Outcomes) -> None:
-    assert "Ray Train ended" in str(outcomes.died)
+    assert "Ray Train ended" in outcomes.died
     assert outcomes.free_cpus == CPUS
 
 
