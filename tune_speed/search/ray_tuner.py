@@ -36,7 +36,7 @@ class _Adapter:
 
     def __init__(self, conductor: Conductor) -> None:
         self.conductor = conductor
-        self.holdings = Holdings()
+        self._holdings: Holdings | None = None
         self.trial_ids: dict[str, str] = {}
         """Our id of each Ray trial that is running."""
 
@@ -48,11 +48,21 @@ class _Adapter:
         return {
             "spec": spec.model_dump_json(),
             "devices": spec.recipe.devices,
-            "holdings": self.holdings.name,
+            "holdings": self._holdings_for(spec.recipe.devices),
             "resources": self.conductor.study.search.resources.model_dump_json(),
             "folder": str(self.conductor.ledger.folder),
             "stop_after_s": self.conductor.time_left_s(),
         }
+
+    def _holdings_for(self, devices: int) -> str:
+        """Returns the name of the list of what several devices hold, empty for one device.
+
+        The list is an actor, hence a process: only trials that need it start it.
+        """
+        if devices == 1:
+            return ""
+        self._holdings = self._holdings or Holdings()
+        return self._holdings.name
 
     def reported(self, ray_id: str, result: dict[str, Any]) -> bool:
         """Returns whether to stop the trial."""
@@ -75,7 +85,8 @@ class _Adapter:
         trial_id = self.trial_ids.pop(ray_trial.trial_id, None)
         if trial_id is None:
             return
-        self.holdings.release(trial_id)
+        if self._holdings is not None:
+            self._holdings.release(trial_id)
         details = _error_text(ray_trial)
         last_line = details.strip().splitlines()[-1]
         self.conductor.died(trial_id, reason=f"its process died: {last_line}", details=details)
