@@ -305,15 +305,8 @@ def run_search(conductor: Conductor, *, on_tick: Callable[[], None]) -> None:
 
 
 def _run_tune(adapter: _Adapter, folder: str, on_tick: Callable[[], None]) -> None:
-    resources = adapter.conductor.study.search.resources
-
-    def request(config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        # Several devices are reserved by Ray Train, see `ray_ddp`; Tune must ask for something.
-        is_keeper = config["devices"] > 1
-        return tune.PlacementGroupFactory([{"memory": 1} if is_keeper else resources.bundle()])
-
     tune.run(
-        tune.with_resources(TrialProcess, request),
+        TrialProcess,
         name="ray",
         storage_path=folder,
         num_samples=10**9,  # The searcher says when it is over.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from ray import tune
 
+from tune_speed.search.settings import ResourceConfig
 from tune_speed.search.trial_file import write_trial_file
 from tune_speed.trial import TrialSpec
 
@@ -27,6 +28,17 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
     clock, until the driver has decided. Nothing runs when a trial ends, so that the next one cannot
     meet a thread of its predecessor.
     """
+
+    @classmethod
+    def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
+        """Returns what Tune reserves for a trial.
+
+        Several devices are reserved by Ray Train, see `ray_ddp`; Tune must ask for something.
+        """
+        if config["devices"] > 1:
+            return tune.PlacementGroupFactory([{"memory": 1}])
+        resources = ResourceConfig.model_validate_json(config["resources"])
+        return tune.PlacementGroupFactory([resources.bundle()])
 
     def setup(self, config: dict[str, Any]) -> None:
         """Takes the first trial."""
