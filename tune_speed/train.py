@@ -114,7 +114,15 @@ def train(
             for shape in dict(stretches):
                 _warm_up(model, forward, recipe, splits, shape, device=device, ranks=ranks)
         phases = _phases(
-            model, forward, loader, recipe, splits, device=device, clock=clock, sharing=sharing
+            model,
+            forward,
+            loader,
+            recipe,
+            splits,
+            shapes=dict(stretches),
+            device=device,
+            clock=clock,
+            sharing=sharing,
         )
         with clock.span("setup_s"):
             optimizer, scaler = build_optimizer(model, recipe, device=device)
@@ -331,6 +339,7 @@ def _phases(
     recipe: Recipe,
     splits: Splits,
     *,
+    shapes: Iterable[Shape],
     device: torch.device,
     clock: Clock,
     sharing: Sharing,
@@ -339,7 +348,7 @@ def _phases(
     if not sharing.isolates or recipe.devices > 1:
         return {}  # Where several devices train, the clock counts: none can be measured alone.
     phases: dict[Shape, Phase] = {}
-    for shape in dict(stretches_of(recipe, splits)):
+    for shape in shapes:
         key = throughput_key(
             recipe,
             shape=shape,
