@@ -9,7 +9,7 @@ import jsonschema
 import pytest
 from command import TINY_STUDY, TUNE_SPEED, environment, run
 
-from tune_speed import cli
+from tune_speed import cli, cli_runs
 from tune_speed.source import read_yaml
 from tune_speed.techniques import techniques_table
 
@@ -41,7 +41,9 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
     return code if isinstance(code, int) else 0
 
 
-@pytest.mark.parametrize("what", [listing.value for listing in cli.Listing if listing != "studies"])
+@pytest.mark.parametrize(
+    "what", [listing.value for listing in cli_runs.Listing if listing != "studies"]
+)
 def test_each_listing_has_a_line_on_each_entry(
     what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -19,11 +19,11 @@ from tune_speed.certify_ledger import CertifyLedger
 from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
 from tune_speed.errors import ConfigError, ServiceError
 from tune_speed.export import recipe_that_ran
-from tune_speed.leaderboard import BoardKey, board_key
 from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.redact import redact
 from tune_speed.search.exclusive import ExclusiveDevice, Stopped
 from tune_speed.search.settings import CertifyConfig, ResourceConfig
+from tune_speed.standing import BoardKey, board_key
 from tune_speed.stats import expected_time_s
 from tune_speed.surroundings import Surroundings
 from tune_speed.tracking.queries import find_trials

@@ -4,19 +4,30 @@ import json
 import os
 import shlex
 import sys
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tune_speed import cli_boards, cli_runs
+from tune_speed.cli_common import (
+    INTERRUPTED,
+    NOT_REACHED,
+    DeviceOption,
+    DownloadOption,
+    Format,
+    JsonOption,
+    SetOption,
+    note,
+    print_boards,
+    print_rows,
+    print_wide,
+    stderr,
+)
 from tune_speed.errors import ConfigError, TuneSpeedError
 from tune_speed.redact import redact
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
-
-    from tune_speed.leaderboard import Board
     from tune_speed.records import TrialRecord
     from tune_speed.search.comparison import Search, Terms
     from tune_speed.search.conductor import Conductor
@@ -24,8 +35,6 @@ if TYPE_CHECKING:
     from tune_speed.search.study_file import RecipeFile
     from tune_speed.study import SearchResult, View
 
-NOT_REACHED = 1
-INTERRUPTED = 130
 
 app = typer.Typer(
     name="tune-speed",
@@ -38,52 +47,12 @@ app = typer.Typer(
 )
 
 
-class Format(StrEnum):
-    """Forms of leaderboards and listings."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
-
-
-class Listing(StrEnum):
-    """What `list` can list."""
-
-    WORKLOADS = "workloads"
-    MODELS = "models"
-    OPTIMIZERS = "optimizers"
-    SCHEDULES = "schedules"
-    DATASETS = "datasets"
-    LOADERS = "loaders"
-    SPEEDUPS = "speedups"
-    ORDERS = "orders"
-    METRICS = "metrics"
-    TECHNIQUES = "techniques"
-    STUDIES = "studies"
-
-
-SetOption = Annotated[
-    list[str] | None,
-    typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the file; repeatable."),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead.")]
-DownloadOption = Annotated[
-    bool, typer.Option("--download", help="Fetch the data set if it is missing.")
-]
-StudyOption = Annotated[str | None, typer.Option("--study", help="Only this study.")]
-WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
-DeviceOption = Annotated[
-    str | None, typer.Option("--device", help="Only devices whose name contains this.")
-]
-
-
 def main() -> None:
     """Runs the command line; an error of the user's ends with its message and exit code."""
     try:
         app()
     except TuneSpeedError as error:
-        _note(f"error: {error}")
+        note(f"error: {error}")
         sys.exit(error.exit_code)
 
 
@@ -132,7 +101,7 @@ def search(
         _print_search(result, study.name, as_json=as_json)
     if result.was_stopped:
         again = [argument for argument in sys.argv[1:] if argument != "--resume"]
-        _note(redact(f"stopped; go on with: tune-speed {shlex.join(again)} --resume"))
+        note(redact(f"stopped; go on with: tune-speed {shlex.join(again)} --resume"))
         raise typer.Exit(INTERRUPTED)
     if not has_winner:
         raise typer.Exit(NOT_REACHED)
@@ -176,10 +145,10 @@ def train(
     runs = [run for record in records for run in record.runs]
     for record in records:
         if record.runs[-1].traceback and all(run.status == "failed" for run in record.runs):
-            _note(record.runs[-1].traceback)
+            note(record.runs[-1].traceback)
     if was_stopped:
         planned = seeds * len(files)
-        _note(f"stopped; shown are the {len(runs)} of {planned} runs that were done")
+        note(f"stopped; shown are the {len(runs)} of {planned} runs that were done")
         raise typer.Exit(INTERRUPTED)
     if not any(run.time_to_target_s is not None for run in runs):
         raise typer.Exit(NOT_REACHED)
@@ -194,7 +163,7 @@ def _train(
     from tune_speed.summary import runs_dict, runs_text
 
     record, was_stopped = train_seeds(
-        file, seeds=seeds, download=download, on_progress=_print_decoding, on_line=_note
+        file, seeds=seeds, download=download, on_progress=_print_decoding, on_line=note
     )
     if record is not None:
         print(to_json(runs_dict(record)) if as_json else runs_text(record))
@@ -215,7 +184,7 @@ def _train_both(
     from tune_speed.export import to_json
 
     duel = train_both(
-        a, b, seeds=seeds, download=download, on_progress=_print_decoding, on_line=_note
+        a, b, seeds=seeds, download=download, on_progress=_print_decoding, on_line=note
     )
     records = [record for record in (duel.a, duel.b) if record is not None]
     if records:
@@ -276,101 +245,26 @@ def _certify(
         device=device,
         address=address,
         again=again,
-        on_line=_note,
+        on_line=note,
         anew_if_changed=anew_if_changed,
     )
     if result.was_stopped:
-        _note(f"stopped; go on with: tune-speed certify {shlex.quote(study)}, and the same options")
+        note(f"stopped; go on with: tune-speed certify {shlex.quote(study)}, and the same options")
         raise typer.Exit(INTERRUPTED)
     if search is not None:
         print(json.dumps({**search, "certification": as_dict(result)}, indent=2))
     else:
         boards = make_boards(((None, record) for record in result.records), with_misses=True)
-        _print_boards(boards, Format.TABLE)
+        print_boards(boards, Format.TABLE)
         print(certification_text(result))
     if not any(run.time_to_target_s for record in result.records for run in record.runs):
         raise typer.Exit(NOT_REACHED)
 
 
-@app.command()
-def best(
-    study: StudyOption = None,
-    workload: WorkloadOption = None,
-    device: DeviceOption = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
-    export: Annotated[
-        Path | None, typer.Option(help="Write the fastest recipe to this file, for `train`.")
-    ] = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the fastest recipes on record, and write one to a file.
-
-    Example: tune-speed best --study digits_quickstart --export recipe.yaml
-    """
-    boards = _boards(study, workload, device, top)
-    _print_boards(boards, Format.JSON if as_json else Format.TABLE)
-    if export is not None:
-        _export(boards, export)
-    if not any(board.rows for board in boards):
-        raise typer.Exit(NOT_REACHED)
-
-
-@app.command()
-def leaderboard(
-    study: StudyOption = None,
-    workload: WorkloadOption = None,
-    device: DeviceOption = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 20,
-    format_: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TABLE,
-    as_json: JsonOption = False,
-) -> None:
-    """Show the trials that met the target, fastest first; one board per workload and device.
-
-    Example: tune-speed leaderboard --workload digits --format markdown
-    """
-    boards = _boards(study, workload, device, top)
-    _print_boards(boards, Format.JSON if as_json else format_)
-
-
-@app.command("list")
-def list_(
-    what: Annotated[Listing, typer.Argument(help="What to list.")],
-    format_: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TABLE,
-    as_json: JsonOption = False,
-) -> None:
-    """List what a study file can name, or the studies on record, with one line each.
-
-    Example: tune-speed list models
-    """
-    form = Format.JSON if as_json else format_
-    if what is Listing.TECHNIQUES and form is Format.MARKDOWN:
-        from tune_speed.techniques import techniques_table
-
-        print(techniques_table())
-        return
-    rows = _study_rows() if what is Listing.STUDIES else _listing(what)
-    _print_listing(rows, form, title=what.value)
-
-
-@app.command()
-def show(
-    run_id: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY/TRIAL.")],
-    as_json: JsonOption = False,
-) -> None:
-    """Show one trial: its recipe, curve, clocks, environment and how it ended.
-
-    Example: tune-speed show digits_quickstart/t0007
-    """
-    from tune_speed.export import describe
-    from tune_speed.tracking.queries import find_trial
-    from tune_speed.tracking.uri import tracking_uri
-
-    tracked = find_trial(tracking_uri(), run_id)
-    if as_json:
-        fields = {"run_id": tracked.run_id, **tracked.record.model_dump(mode="json")}
-        print(json.dumps(fields, indent=2))
-        return
-    print(describe(tracked.record, run_id=tracked.run_id))
+app.command()(cli_boards.best)
+app.command()(cli_boards.leaderboard)
+app.command("list")(cli_runs.list_)
+app.command()(cli_runs.show)
 
 
 @app.command()
@@ -454,7 +348,7 @@ def doctor(as_json: JsonOption = False) -> None:
             {"check": f.check, "state": "ok" if f.is_ok else "PROBLEM", "found": f.found}
             for f in findings
         ]
-        _print_rows(rows, title="doctor")
+        print_rows(rows, title="doctor")
     if not all(finding.is_ok for finding in findings):
         raise typer.Exit(NOT_REACHED)
 
@@ -508,7 +402,7 @@ def _demonstrate(
     if as_json:
         print(json.dumps(simulation.demonstration_dict(shown), indent=2))
     else:
-        _print_wide(simulation_report.demonstration_tables(shown))
+        print_wide(simulation_report.demonstration_tables(shown))
     if not shown.trace.incumbents:
         raise typer.Exit(NOT_REACHED)
 
@@ -540,13 +434,13 @@ def _compare(
     )
     if done.searches:
         plots.plot_comparison(done.searches, budgets, plot)
-        _note(f"wrote {plot}")
+        note(f"wrote {plot}")
         if as_json:
             print(json.dumps(simulation.comparison_dict(done.searches, budgets), indent=2))
         else:
-            _print_wide(simulation_report.comparison_tables(done.searches, budgets))
+            print_wide(simulation_report.comparison_tables(done.searches, budgets))
     if done.was_stopped:
-        _note(f"stopped; shown are the {len(done.searches)} searches that were done")
+        note(f"stopped; shown are the {len(done.searches)} searches that were done")
         raise typer.Exit(INTERRUPTED)
 
 
@@ -554,24 +448,7 @@ def _print_simulated(search: "Search", done: int, total: int) -> None:
     best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
     trials = sum(search.statuses.values())
     what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
-    _note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
-
-
-def _print_wide(renderable: "RenderableType") -> None:
-    from rich.console import Console
-
-    Console(width=None if sys.stdout.isatty() else 100).print(renderable)
-
-
-def _stderr() -> "Console":
-    from rich.console import Console
-
-    return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
-
-
-def _note(line: str) -> None:
-    """Prints a line on stderr, as it is."""
-    print(line, file=sys.stderr, flush=True)
+    note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
 
 
 def _print_decoding(done: int, total: int) -> None:
@@ -586,9 +463,9 @@ def _live_view(conductor: "Conductor") -> "View":
     study = conductor.study
     started = f"{study.name}: {study.search.trials} trials, {study.search.concurrent} at a time"
     target = study.workload.target
-    _note(f"{started}; target {target.metric} ≥ {target.value:g}, {study.workload.mode}")
+    note(f"{started}; target {target.metric} ≥ {target.value:g}, {study.workload.mode}")
     return LiveView(
-        _stderr(),
+        stderr(),
         trials=study.search.trials,
         finished=list(conductor.ledger.records.values()),
         time_left_s=conductor.time_left_s,
@@ -616,124 +493,11 @@ def _print_search(result: "SearchResult", study: str, *, as_json: bool) -> None:
     if as_json:
         print(_search_json(result, study))
     else:
-        _print_boards(list(result.boards), Format.TABLE)
+        print_boards(list(result.boards), Format.TABLE)
         print(next_steps(result.records, result.boards, **places))
     if result.undelivered:
-        _note(
+        note(
             f"warning: MLflow at {places['uri']} has not taken {len(result.undelivered)} trials"
             f" ({result.undelivered[0].reason}); the ledger in {result.folder} has them, and"
             " --resume delivers them."
         )
-
-
-def _boards(study: str | None, workload: str | None, device: str | None, top: int) -> list["Board"]:
-    from tune_speed.leaderboard import make_boards
-    from tune_speed.tracking.queries import find_trials
-    from tune_speed.tracking.uri import tracking_uri
-
-    found = find_trials(tracking_uri(), study=study, workload=workload, device=device)
-    return make_boards(((trial.run_id, trial.record) for trial in found), top=top)
-
-
-def _print_boards(boards: list["Board"], form: Format) -> None:
-    from tune_speed import report
-
-    if form is Format.TABLE:
-        from rich.console import Console
-
-        # Piped output is not cut to a terminal's width.
-        console = Console(width=None if sys.stdout.isatty() else 200)
-        console.print(report.as_renderable(boards))
-        return
-    forms = {
-        Format.JSON: report.as_json,
-        Format.CSV: report.as_csv,
-        Format.MARKDOWN: report.as_markdown,
-    }
-    print(forms[form](boards))
-
-
-def _export(boards: list["Board"], path: Path) -> None:
-    from tune_speed.export import recipe_yaml
-    from tune_speed.tracking.queries import find_trial
-    from tune_speed.tracking.uri import tracking_uri
-
-    with_rows = [board for board in boards if board.rows]
-    # What is certified is known better than what a search found.
-    with_rows = [board for board in with_rows if board.kind == "certified"] or with_rows
-    if len(with_rows) != 1:
-        among = "; ".join(f"{board.workload} on {board.device}" for board in with_rows) or "none"
-        raise ConfigError(
-            f"--export needs one leaderboard to take the best from, but got {len(with_rows)}:"
-            f" {among}. Choose with --study, --workload or --device."
-        )
-    run_id = with_rows[0].rows[0].run_id
-    assert run_id is not None
-    tracked = find_trial(tracking_uri(), run_id)
-    _write(path, recipe_yaml(tracked.record, run_id=tracked.run_id))
-    _note(f"wrote {path}; train it with: tune-speed train {path}")
-
-
-def _write(path: Path, text: str) -> None:
-    from tune_speed.errors import StorageError
-
-    try:
-        path.write_text(text)
-    except OSError as error:
-        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
-
-
-def _listing(what: Listing) -> list[dict[str, Any]]:
-    from tune_speed.export import listing
-
-    return listing(what.value)
-
-
-def _study_rows() -> list[dict[str, Any]]:
-    from tune_speed.records import Status
-    from tune_speed.tracking.queries import list_studies
-    from tune_speed.tracking.uri import tracking_uri
-
-    return [
-        {
-            "study": study.name,
-            "workload": study.workload,
-            "trials": sum(study.num_trials.values()),
-            "reached": study.num_trials.get(Status.REACHED, 0),
-            "best_time_s": study.best_time_s,
-            "best_trial": study.best_trial,
-            "device": study.device,
-            "last_activity": study.last_activity,
-            "is_running": study.is_running,
-        }
-        for study in list_studies(tracking_uri())
-    ]
-
-
-def _print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> None:
-    from tune_speed import report
-
-    if form is Format.JSON:
-        print(json.dumps(rows, indent=2))
-    elif form is Format.MARKDOWN:
-        print(report.rows_as_markdown(rows))
-    elif form is Format.CSV:
-        print(report.rows_as_csv(rows), end="")
-    else:
-        _print_rows(rows, title=title)
-
-
-def _print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
-
-    if not rows:
-        _note(f"no {title} on record")
-        return
-    table = Table(title=title, title_justify="left")
-    for name in rows[0]:
-        table.add_column(name, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)

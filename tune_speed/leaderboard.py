@@ -3,12 +3,13 @@
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any
 
 from tune_speed.certificate import finite_or_none
 from tune_speed.config import Config
 from tune_speed.contest import sample_of
 from tune_speed.records import Status, TrialRecord
+from tune_speed.standing import BoardKey, board_key
 from tune_speed.stats import (
     expected_time_interval_s,
     expected_time_s,
@@ -16,16 +17,6 @@ from tune_speed.stats import (
     median_time_s,
     wilson_interval,
 )
-
-
-class BoardKey(NamedTuple):
-    """What two rows must share to be compared."""
-
-    workload: str
-    workload_hash: str
-    protocol_version: int
-    device: str
-    kind: str
 
 
 class Row(Config):
@@ -117,17 +108,6 @@ def make_boards(
     ordered = sorted(trials, key=lambda trial: board_key(trial[1]))
     groups = groupby(ordered, key=lambda trial: board_key(trial[1]))
     return [_board(key, list(group), top, with_misses) for key, group in groups]
-
-
-def board_key(record: TrialRecord) -> BoardKey:
-    """Returns what a record must share with another to be compared with it."""
-    return BoardKey(
-        workload=record.workload_name,
-        workload_hash=record.workload_hash,
-        protocol_version=record.protocol_version,
-        device=record.device,
-        kind=record.kind,
-    )
 
 
 def _board(

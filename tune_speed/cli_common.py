@@ -1,0 +1,123 @@
+"""What the commands share: options, forms of output, printing.
+
+Results go to stdout, all else to stderr.
+"""
+
+import json
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from tune_speed.leaderboard import Board
+
+NOT_REACHED = 1
+INTERRUPTED = 130
+
+
+class Format(StrEnum):
+    """Forms of leaderboards and listings."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+
+
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the file; repeatable."),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead.")]
+DownloadOption = Annotated[
+    bool, typer.Option("--download", help="Fetch the data set if it is missing.")
+]
+StudyOption = Annotated[str | None, typer.Option("--study", help="Only this study.")]
+WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
+DeviceOption = Annotated[
+    str | None, typer.Option("--device", help="Only devices whose name contains this.")
+]
+
+
+def print_wide(renderable: "RenderableType") -> None:
+    """Prints on stdout; piped output is 100 characters wide."""
+    from rich.console import Console
+
+    Console(width=None if sys.stdout.isatty() else 100).print(renderable)
+
+
+def stderr() -> "Console":
+    """Returns a console on stderr that shows texts as they are."""
+    from rich.console import Console
+
+    return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+
+
+def note(line: str) -> None:
+    """Prints a line on stderr, as it is."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def print_boards(boards: list["Board"], form: Format) -> None:
+    """Prints leaderboards on stdout."""
+    from tune_speed import report
+
+    if form is Format.TABLE:
+        from rich.console import Console
+
+        # Piped output is not cut to a terminal's width.
+        console = Console(width=None if sys.stdout.isatty() else 200)
+        console.print(report.as_renderable(boards))
+        return
+    forms = {
+        Format.JSON: report.as_json,
+        Format.CSV: report.as_csv,
+        Format.MARKDOWN: report.as_markdown,
+    }
+    print(forms[form](boards))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file. Raises: StorageError if it cannot be written."""
+    from tune_speed.errors import StorageError
+
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+
+
+def print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> None:
+    """Prints rows of the same fields on stdout."""
+    from tune_speed import report
+
+    if form is Format.JSON:
+        print(json.dumps(rows, indent=2))
+    elif form is Format.MARKDOWN:
+        print(report.rows_as_markdown(rows))
+    elif form is Format.CSV:
+        print(report.rows_as_csv(rows), end="")
+    else:
+        print_rows(rows, title=title)
+
+
+def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
+    """Prints rows of the same fields as a table on stdout."""
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    if not rows:
+        note(f"no {title} on record")
+        return
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
+    Console(width=None if sys.stdout.isatty() else 160).print(table)

@@ -1,0 +1,59 @@
+"""What two results must share to be compared, and what a group of such results adds up to."""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tune_speed.config import Config
+from tune_speed.records import Status, TrialRecord
+
+
+class BoardKey(NamedTuple):
+    """What two rows must share to be compared."""
+
+    workload: str
+    workload_hash: str
+    protocol_version: int
+    device: str
+    kind: str
+    """`estimate` or `certified`."""
+
+
+class Totals(Config):
+    """What the trials of one group come to, those that no leaderboard shows among them."""
+
+    trials: int = 0
+    """Finished trials, misses included."""
+    reached: int = 0
+    """Those that met the target."""
+    tuning_cost_s: float = 0.0
+    """Training clock of all their runs together [s]."""
+    device_s: float = 0.0
+    """Seconds for which they held a device: wall-clock from first to last line of each run, shared
+    by the trials that could run beside one another on the device."""
+
+
+def board_key(record: TrialRecord) -> BoardKey:
+    """Returns what a record must share with another to be compared with it."""
+    return BoardKey(
+        workload=record.workload_name,
+        workload_hash=record.workload_hash,
+        protocol_version=record.protocol_version,
+        device=record.device,
+        kind=record.kind,
+    )
+
+
+def totals_of(records: Iterable[TrialRecord]) -> Totals:
+    """Returns what `records` come to."""
+    counted = list(records)
+    return Totals(
+        trials=len(counted),
+        reached=sum(record.status is Status.REACHED for record in counted),
+        tuning_cost_s=sum(run.clocks.train_s for record in counted for run in record.runs),
+        device_s=sum(map(_device_s, counted)),
+    )
+
+
+def _device_s(record: TrialRecord) -> float:
+    """Returns the record's wall-clock, divided among those that could share its device."""
+    return sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)

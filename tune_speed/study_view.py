@@ -1,0 +1,157 @@
+"""A study as people look at it: one frozen picture of it, which pages, figures and `watch` draw.
+
+A study's trials are split into parts whose figures may be compared: a part is one workload, one
+protocol and one device. Nothing is ever drawn or ranked across parts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, NamedTuple
+
+from tune_speed.leaderboard import Board
+from tune_speed.records import TrialRecord
+from tune_speed.standing import board_key
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewedTrial:
+    """A finished trial, and where to look at it."""
+
+    record: TrialRecord
+    run_id: str
+    url: str | None
+    """Its page in MLflow; None where no server shows it."""
+    has_curve: bool
+    """False: each run has its last evaluation only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTrial:
+    """A trial without an outcome yet."""
+
+    trial_id: str
+    run_id: str
+    started_at: str
+    """UTC, ISO 8601."""
+    params: Mapping[str, str]
+    """What the search chose, as text; empty where MLflow does not tell it from the recipe."""
+    accuracy: float | None
+    """At its latest evaluation; None before the first."""
+    train_s: float | None
+    """Training clock at that moment [s]."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchFacts:
+    """One search of a study: its parent run in MLflow."""
+
+    run_id: str
+    started_at: str
+    updated_at: str
+    is_running: bool
+    """Begun and not ended; a killed driver leaves it so until the study is resumed."""
+    tags: Mapping[str, str]
+    """Its tags without the prefix: what the study file said of the search, versions, commit."""
+
+
+class PartKey(NamedTuple):
+    """What the trials of a part share."""
+
+    workload: str
+    workload_hash: str
+    protocol_version: int
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPart:
+    """The trials of a study that may be compared."""
+
+    key: PartKey
+    trials: tuple[ViewedTrial, ...]
+    """Estimates, in the order in which they finished."""
+    certified: tuple[ViewedTrial, ...]
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        """The workload, as YAML has it."""
+        return (self.trials or self.certified)[0].record.workload
+
+    @property
+    def leader(self) -> ViewedTrial | None:
+        """The fastest estimate; None if none met the target."""
+        timed = [trial for trial in self.trials if trial.record.time_to_target_s is not None]
+        return min(timed, key=lambda trial: trial.record.time_to_target_s or 0.0, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyView:
+    """A study at one moment."""
+
+    study: str
+    uri: str
+    """Tracking URI, without secrets."""
+    url: str | None
+    """The study's page in MLflow; None where no server shows it."""
+    ui_command: str | None
+    """Command that opens the store in MLflow's own pages; None where a server does."""
+    read_at: str
+    """UTC, ISO 8601."""
+    searches: tuple[SearchFacts, ...]
+    """In the order in which they began."""
+    trials: tuple[ViewedTrial, ...]
+    """Estimates, in the order in which they finished."""
+    certified: tuple[ViewedTrial, ...]
+    running: tuple[RunningTrial, ...]
+    interrupted: int
+    """Trials that were stopped without an outcome, and were not run again yet."""
+    boards: tuple[Board, ...] = field(default=())
+    """Leaderboards of all trials, misses included at their ends."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a search has begun and not ended."""
+        return any(search.is_running for search in self.searches)
+
+    @property
+    def parts(self) -> tuple[StudyPart, ...]:
+        """The trials, split into what may be compared; the part with the most trials first."""
+        keys = dict.fromkeys(part_key(trial.record) for trial in (*self.trials, *self.certified))
+        parts = [
+            StudyPart(key=key, trials=_of(self.trials, key), certified=_of(self.certified, key))
+            for key in keys
+        ]
+        return tuple(sorted(parts, key=lambda part: -len(part.trials)))
+
+
+def part_key(record: TrialRecord) -> PartKey:
+    """Returns the part that a record belongs to."""
+    key = board_key(record)
+    return PartKey(key.workload, key.workload_hash, key.protocol_version, key.device)
+
+
+def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
+    """Returns by trial id when each trial finished [s], on a clock that stands while none runs.
+
+    A study that was stopped and resumed the next day did not search overnight.
+    """
+    spans = [(_moment_s(t.record.started_at), _moment_s(t.record.finished_at)) for t in trials]
+    changes = sorted([(start, 1) for start, _ in spans] + [(finish, -1) for _, finish in spans])
+    elapsed_s, before, running = 0.0, 0.0, 0
+    clock: dict[float, float] = {}
+    for moment, change in changes:
+        elapsed_s += moment - before if running else 0.0
+        clock[moment], before, running = elapsed_s, moment, running + change
+    return {
+        trial.record.trial_id: clock[finish]
+        for trial, (_, finish) in zip(trials, spans, strict=True)
+    }
+
+
+def _moment_s(text: str) -> float:
+    return datetime.fromisoformat(text).timestamp()
+
+
+def _of(trials: Sequence[ViewedTrial], key: PartKey) -> tuple[ViewedTrial, ...]:
+    return tuple(trial for trial in trials if part_key(trial.record) == key)
