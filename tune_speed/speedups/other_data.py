@@ -15,6 +15,7 @@ from tune_speed.data.split import SplitConfig, Splits, make_splits
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.speedups.base import Start
 from tune_speed.speedups.heads import Classifier, find_classifier
+from tune_speed.speedups.patches import first_conv
 
 PATH = "speedups.init.pretrain_other"
 
@@ -60,7 +61,7 @@ def learn_from_other(
 
 
 def _check_channels(model: nn.Module, splits: Splits) -> None:
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    first = first_conv(model)
     channels = splits.train.pixels.shape[-1]
     if first is None or first.in_channels == channels:
         return

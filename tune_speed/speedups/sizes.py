@@ -5,6 +5,8 @@ import copy
 import torch
 from torch import nn
 
+from tune_speed.speedups.patches import first_conv
+
 SIDES = (32, 64, 96, 128, 48, 192, 224, 160, 256, 16, 28, 8)
 """Sides of images [pixels] that are tried; networks without global pooling take one of them."""
 
@@ -14,7 +16,7 @@ def why_one_size(model: nn.Module) -> Exception | None:
 
     It runs where its weights are; on torch's meta device not every network can.
     """
-    first = next((m for m in model.modules() if isinstance(m, nn.Conv2d)), None)
+    first = first_conv(model)
     if first is None:
         return TypeError("it has no convolution")
     network = copy.deepcopy(model).eval()
