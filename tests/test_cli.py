@@ -42,7 +42,7 @@ def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.parametrize(
-    "what", [listing.value for listing in cli_runs.Listing if listing != "studies"]
+    "what", [each.value for each in cli_runs.Listing if each not in ("studies", "trials")]
 )
 def test_each_listing_has_a_line_on_each_entry(
     what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

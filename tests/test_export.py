@@ -7,6 +7,7 @@ from tune_speed.export import counts, describe, listing, next_steps, recipe_yaml
 from tune_speed.leaderboard import make_boards
 from tune_speed.records import Status, Timing, TrialRecord
 from tune_speed.search.study_file import parse_recipe
+from tune_speed.standing import Totals
 
 RECIPE = {"model": {"resnet20": {}}, "optimizer": {"sgd": {"lr": 0.3}}, "epochs": 2.5}
 
@@ -37,10 +38,42 @@ def test_export_says_where_the_recipe_comes_from() -> None:
         assert part in "\n".join(header)
 
 
-def test_newline_in_a_device_name_cannot_leave_the_header() -> None:
-    record = trained().model_copy(update={"device": "cpu\nrecipe: evil"})
-    text = recipe_yaml(record, run_id=None)
-    assert "\nrecipe: evil" not in text
+def header_of(text: str) -> list[str]:
+    return [line for line in text.splitlines() if line.startswith("# ")]
+
+
+def test_header_says_what_the_estimate_is_worth_and_what_it_cost() -> None:
+    search = Totals(trials=60, reached=3, tuning_cost_s=60.0, device_s=49.0)
+    text = recipe_yaml(trained(), run_id="abc", search=search, rerun="tune-speed train best.yaml")
+    header = "\n".join(header_of(text))
+    for part in (
+        "one run: how it spreads over seeds is not known",
+        "accuracy ≥ 0.9, fixed_length, on the validation part of digits",
+        f"workload {'w' * 16}, search space {'s' * 16}, protocol 2",
+        "60 trials, 49 device-seconds",
+        "train it: tune-speed train best.yaml",
+    ):
+        assert part in header
+
+
+def test_header_of_a_certified_recipe_has_its_hits_and_intervals() -> None:
+    """3 of 4 hit: Wilson's interval of the rate is 0.30 to 0.95 (Wilson 1927)."""
+    hits = tuple(make_run(time_s=1.0 + i / 10, seed=i) for i in range(3))
+    runs = (*hits, make_run(Status.MISSED, time_s=1.0, seed=3))
+    record = trained().model_copy(update={"runs": runs, "kind": "certified"})
+    line = header_of(recipe_yaml(record, run_id=None))[1]
+    assert "certified: 3 of 4 runs met the target (95 % interval of the rate: 0.30–0.95)" in line
+    assert "expected time with restarts 1.43 (" in line and "median 1.15 (" in line
+
+
+@pytest.mark.parametrize("break_", ["\n", "\r", "\x85", "\u2028", "\x00\x1b"])
+def test_no_name_can_leave_the_header_or_spoil_the_file(break_: str) -> None:
+    evil = f"evil{break_}recipe: evil"
+    changes = {"device": f"cpu {evil}", "trial_id": evil, "finished_at": evil, "space_hash": evil}
+    record = trained().model_copy(update={**changes, "environment": {"torch": evil}})
+    text = recipe_yaml(record, run_id=evil, rerun=evil)
+    assert parse_recipe(text, file="best.yaml").recipe.epochs == 2.5
+    assert not any(line.startswith("recipe: evil") for line in text.splitlines())
 
 
 def test_description_shows_curve_and_traceback() -> None:

@@ -1,6 +1,7 @@
 """Every command of the README, in its order, in one folder, as a reader would run them."""
 
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from tune_speed.search.study_file import load_study
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
+PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 YAML_BLOCKS = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
 COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
 INSTALLS = [command for command in COMMANDS if command.startswith("python3 -m venv")]
@@ -52,7 +54,7 @@ def cluster() -> Iterator[str]:
 def run(command: str, folder: Path, **variables: str) -> Done:
     assert command.startswith("tune-speed ")
     done = subprocess.run(
-        [TUNE_SPEED, *command.split()[1:]],
+        [TUNE_SPEED, *shlex.split(command)[1:]],
         cwd=folder,
         env={**environment(folder), **variables},
         capture_output=True,
@@ -88,6 +90,21 @@ def test_command_does_what_it_says(command: str, folder: Path) -> None:
     done = run(command, folder)
     assert done.code == 0, done.err
     assert done.out
+
+
+def test_python_of_the_readme_runs(folder: Path) -> None:
+    [code] = PYTHON_BLOCKS
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
+        env=environment(folder),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "digits_quickstart" in done.stdout and "accuracy" in done.stdout
 
 
 @pytest.mark.parametrize("command", NEED_A_GPU)

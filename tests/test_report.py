@@ -2,12 +2,18 @@ import csv
 import io
 import json
 
+import pandas as pd
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 from making import make_record, make_run
 from rich.console import Console
 
 from tune_speed import report
-from tune_speed.leaderboard import Board, make_boards
+from tune_speed.board_table import as_renderable
+from tune_speed.leaderboard import Board, Row, make_boards
 from tune_speed.records import Status, Timing
+
+NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=8)
 
 
 def boards() -> list[Board]:
@@ -17,7 +23,7 @@ def boards() -> list[Board]:
 
 def shown(boards: list[Board]) -> str:
     console = Console(width=200, file=io.StringIO())
-    console.print(report.as_renderable(boards))
+    console.print(as_renderable(boards))
     file = console.file
     assert isinstance(file, io.StringIO)
     return file.getvalue()
@@ -111,3 +117,63 @@ def test_listing_as_markdown_keeps_its_columns_whatever_is_in_a_cell() -> None:
 def test_listing_as_csv_reads_back() -> None:
     rows = [{"name": "a,b", "about": 'with "quotes"\nand a line'}]
     assert list(csv.DictReader(io.StringIO(report.rows_as_csv(rows)))) == rows
+
+
+def test_ties_are_told_in_every_form() -> None:
+    tied = make_boards((None, make_record(f"t{i:04d}")) for i in range(2))
+    assert [row["rank"] for row in json.loads(report.as_json(tied))[0]["rows"]] == [1, 1]
+    assert all(row["tied"] is True for row in json.loads(report.as_json(tied))[0]["rows"])
+    lines = list(csv.DictReader(io.StringIO(report.as_csv(tied))))
+    assert [(line["rank"], line["tied"]) for line in lines] == [("1", "True")] * 2
+    assert report.as_markdown(tied).count("| 1= |") == 2
+    assert "Ranks with = are shared" in report.caption(tied[0])
+    assert "Ranks with =" not in report.caption(boards()[0])
+
+
+def test_caption_counts_trials_and_what_they_took() -> None:
+    trials = [(None, make_record("t0000")), (None, make_record("t0001", Status.MISSED))]
+    text = report.caption(make_boards(trials)[0])
+    assert "1 shown of 1 that met the target, among 2 trials" in text
+    assert "2 s of training and 4 device-seconds" in text
+
+
+def test_a_condition_stands_in_the_title() -> None:
+    board = make_boards([(None, make_record())], where="batch_size>=512")[0]
+    assert report.title(board).endswith(", where batch_size>=512")
+    assert "among 1 trials that the condition holds for" in report.caption(board)
+
+
+def test_fields_of_board_and_row_have_different_names() -> None:
+    header = report.as_csv(boards()).splitlines()[0].split(",")
+    assert len(set(header)) == len(header) == len(Board.model_fields) - 1 + len(Row.model_fields)
+
+
+@settings(max_examples=40)
+@example([("\r", 'a\r\n,"', True)])
+@given(st.lists(st.tuples(NAMES, NAMES, st.booleans()), min_size=1, max_size=4))
+def test_csv_reads_back_with_pandas(trials: list[tuple[str, str, bool]]) -> None:
+    records = [
+        make_record(
+            f"t{number:04d}",
+            Status.REACHED if is_hit else Status.FAILED,
+            study=study,
+            device=device,
+            params={device: study, "lr": 0.1 / 3},
+        )
+        for number, (study, device, is_hit) in enumerate(trials)
+    ]
+    made = make_boards(((None, record) for record in records), with_misses=True)
+    read = pd.read_csv(io.StringIO(report.as_csv(made), newline=""), dtype=str, na_filter=False)
+    rows = [(board, row) for board in made for row in board.rows]
+    for (board, row), (_, line) in zip(rows, read.iterrows(), strict=True):
+        assert (line["device"], line["study"]) == (board.device, row.study)
+        assert line["rank"] == ("" if row.rank is None else str(row.rank))
+        assert json.loads(line["params"]) == row.params
+        assert line["expected_s"] == ("" if row.expected_s is None else repr(row.expected_s))
+
+
+def test_csv_has_numbers_where_pandas_expects_them() -> None:
+    read = pd.read_csv(io.StringIO(report.as_csv(boards())))
+    assert read["rank"].tolist() == [1, 2, 3]
+    assert read["expected_s"].tolist() == [1.0, 2.0, 3.0]
+    assert read["tied"].tolist() == [False] * 3

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed import cli_boards, cli_runs
+from tune_speed import cli_boards, cli_pages, cli_runs, cli_watch
 from tune_speed.cli_common import (
     INTERRUPTED,
     NOT_REACHED,
@@ -95,6 +95,8 @@ def search(
         on_progress=_print_decoding,
         make_view=_live_view,
     )
+    if result.model_line:
+        note(result.model_line)
     certifies = study.certify is not None and not result.was_stopped
     has_winner = any(row.rank for board in result.boards for row in board.rows)
     if not (as_json and certifies and has_winner):
@@ -265,6 +267,9 @@ app.command()(cli_boards.best)
 app.command()(cli_boards.leaderboard)
 app.command("list")(cli_runs.list_)
 app.command()(cli_runs.show)
+app.command()(cli_pages.report)
+app.command()(cli_runs.compare)
+app.command()(cli_watch.watch)
 
 
 @app.command()

@@ -1,5 +1,8 @@
 """The commands on leaderboards: `best` and `leaderboard`."""
 
+import shlex
+import sys
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -19,13 +22,51 @@ from tune_speed.cli_common import (
 from tune_speed.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from tune_speed.board_query import Choice
+    from tune_speed.history import RecordHeld
     from tune_speed.leaderboard import Board
+
+
+class BoardFormat(StrEnum):
+    """Forms of leaderboards."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+class Kind(StrEnum):
+    """How far a result is known."""
+
+    ESTIMATE = "estimate"
+    CERTIFIED = "certified"
+
+
+KindOption = Annotated[
+    Kind | None, typer.Option("--kind", help="Only estimates, or only certified results.")
+]
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="FILTER",
+        help="Only trials for which this holds, such as 'optimizer=sgd and batch_size>=512'.",
+    ),
+]
+PIPED_WIDTH = 200
+"""Characters of a line that is not shown on a terminal: nothing has to be cut."""
 
 
 def best(
     study: StudyOption = None,
     workload: WorkloadOption = None,
     device: DeviceOption = None,
+    kind: KindOption = None,
+    where: WhereOption = None,
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
     export: Annotated[
         Path | None, typer.Option(help="Write the fastest recipe to this file, for `train`.")
@@ -36,7 +77,9 @@ def best(
 
     Example: tune-speed best --study digits_quickstart --export recipe.yaml
     """
-    boards = _boards(study, workload, device, top)
+    from tune_speed.board_query import find_boards
+
+    boards = find_boards(_choice(study, workload, device, kind, where), top=top)
     print_boards(boards, Format.JSON if as_json else Format.TABLE)
     if export is not None:
         _export(boards, export)
@@ -48,43 +91,148 @@ def leaderboard(
     study: StudyOption = None,
     workload: WorkloadOption = None,
     device: DeviceOption = None,
-    top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 20,
-    format_: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TABLE,
+    kind: KindOption = None,
+    where: WhereOption = None,
+    top: Annotated[
+        int, typer.Option(min=1, help="Rows of each leaderboard; of a history, the latest.")
+    ] = 20,
+    misses: Annotated[
+        bool, typer.Option("--misses", help="Trials that missed the target too, at the end.")
+    ] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Who held the record when, instead.")
+    ] = False,
+    format_: Annotated[
+        BoardFormat, typer.Option("--format", help="Form of the output.")
+    ] = BoardFormat.TABLE,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the trials that met the target, fastest first; one board per workload and device.
 
+    Rows whose intervals overlap that of the first of their rank share it: 1=.
+
     Example: tune-speed leaderboard --workload digits --format markdown
     """
-    boards = _boards(study, workload, device, top)
-    print_boards(boards, Format.JSON if as_json else format_)
+    from tune_speed.board_query import find_boards, find_history
+
+    choice = _choice(study, workload, device, kind, where)
+    form = BoardFormat.JSON if as_json else format_
+    if history and misses:
+        raise ConfigError("--history must stand without --misses: a miss sets no record.")
+    if history and form is BoardFormat.HTML:
+        raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
+    if history:
+        shown = _history_in(form, find_history(choice, top=top))
+    else:
+        shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses))
+    _write(shown, out)
 
 
-def _boards(study: str | None, workload: str | None, device: str | None, top: int) -> list["Board"]:
-    from tune_speed.leaderboard import make_boards
-    from tune_speed.tracking.queries import find_trials
+def _choice(
+    study: str | None,
+    workload: str | None,
+    device: str | None,
+    kind: Kind | None,
+    where: str | None,
+) -> "Choice":
+    from tune_speed.board_query import Choice
     from tune_speed.tracking.uri import tracking_uri
+    from tune_speed.where import parse_where
 
-    found = find_trials(tracking_uri(), study=study, workload=workload, device=device)
-    return make_boards(((trial.run_id, trial.record) for trial in found), top=top)
+    return Choice(
+        uri=tracking_uri(),
+        study=study,
+        workload=workload,
+        device=device,
+        kind=kind,
+        where=None if where is None else parse_where(where),
+    )
+
+
+def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableType":
+    from tune_speed import report
+    from tune_speed.board_table import as_renderable
+
+    if form is BoardFormat.TABLE:
+        return as_renderable(boards)
+    if form is BoardFormat.HTML:
+        from tune_speed.page.boards_page import boards_page
+
+        return boards_page(boards)
+    forms = {
+        BoardFormat.JSON: report.as_json,
+        BoardFormat.CSV: report.as_csv,
+        BoardFormat.MARKDOWN: report.as_markdown,
+    }
+    return forms[form](boards)
+
+
+def _history_in(form: BoardFormat, history: list["RecordHeld"]) -> "str | RenderableType":
+    from tune_speed import history_report
+
+    if form is BoardFormat.TABLE:
+        return history_report.history_renderable(history)
+    forms = {
+        BoardFormat.JSON: history_report.history_json,
+        BoardFormat.CSV: history_report.history_csv,
+        BoardFormat.MARKDOWN: history_report.history_markdown,
+    }
+    return forms[form](history)
+
+
+def _write(shown: "str | RenderableType", out: Path | None) -> None:
+    """Writes a text or a table to `out`, or else to stdout."""
+    from rich.console import Console
+
+    # What no terminal shows is not cut to its width.
+    is_terminal = out is None and sys.stdout.isatty()
+    console = Console(width=None if is_terminal else PIPED_WIDTH)
+    text = shown if isinstance(shown, str) else _drawn(console, shown)
+    ended = text.rstrip("\n") + "\n"
+    if out is None:
+        print(ended, end="")
+    else:
+        write_text(out, ended)
+        note(f"wrote {out}")
+
+
+def _drawn(console: "Console", table: "RenderableType") -> str:
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
 
 
 def _export(boards: list["Board"], path: Path) -> None:
     from tune_speed.export import recipe_yaml
+    from tune_speed.standing import board_key
     from tune_speed.tracking.queries import find_trial
+    from tune_speed.tracking.standings import find_leaders
     from tune_speed.tracking.uri import tracking_uri
 
     with_rows = [board for board in boards if board.rows]
     # What is certified is known better than what a search found.
     with_rows = [board for board in with_rows if board.kind == "certified"] or with_rows
     if len(with_rows) != 1:
-        among = "; ".join(f"{board.workload} on {board.device}" for board in with_rows) or "none"
+        among = "; ".join(
+            f"{board.workload} ({board.workload_hash}, protocol {board.protocol_version}) on"
+            f" {board.device}"
+            for board in with_rows
+        )
         raise ConfigError(
             f"--export needs one leaderboard to take the best from, but got {len(with_rows)}:"
-            f" {among}. Choose with --study, --workload or --device."
+            f" {among or 'none'}. Choose with --study, --workload, --device or --where."
         )
     run_id = with_rows[0].rows[0].run_id
     assert run_id is not None
-    tracked = find_trial(tracking_uri(), run_id)
-    write_text(path, recipe_yaml(tracked.record, run_id=tracked.run_id))
-    note(f"wrote {path}; train it with: tune-speed train {path}")
+    record = find_trial(tracking_uri(), run_id).record
+    # What was asked for may leave out trials of the search, its cost does not.
+    totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
+    text = recipe_yaml(
+        record,
+        run_id=run_id,
+        search=totals.get((board_key(record)._replace(kind="estimate"), record.study)),
+        rerun=f"tune-speed train {shlex.quote(str(path))}",
+    )
+    write_text(path, text)
+    note(f"wrote {path}; train it with: tune-speed train {shlex.quote(str(path))}")

@@ -70,9 +70,11 @@ def print_boards(boards: list["Board"], form: Format) -> None:
     if form is Format.TABLE:
         from rich.console import Console
 
+        from tune_speed.board_table import as_renderable
+
         # Piped output is not cut to a terminal's width.
         console = Console(width=None if sys.stdout.isatty() else 200)
-        console.print(report.as_renderable(boards))
+        console.print(as_renderable(boards))
         return
     forms = {
         Format.JSON: report.as_json,
@@ -87,7 +89,7 @@ def write_text(path: Path, text: str) -> None:
     from tune_speed.errors import StorageError
 
     try:
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
 

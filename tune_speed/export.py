@@ -14,11 +14,13 @@ from tune_speed.metrics.repeats import mean_interval
 from tune_speed.models import MODELS
 from tune_speed.optim import OPTIMIZERS
 from tune_speed.recipe import Recipe
+from tune_speed.recipe_header import recipe_header
 from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
-from tune_speed.report import describe_params
+from tune_speed.report import describe_params, printable
 from tune_speed.schedules import SCHEDULES
 from tune_speed.source import dump_yaml
 from tune_speed.speedups import SPEEDUPS
+from tune_speed.standing import Totals
 from tune_speed.techniques import SETTINGS, first_paragraph, technique_rows
 from tune_speed.workload import WORKLOADS
 
@@ -38,20 +40,27 @@ def recipe_that_ran(record: TrialRecord) -> Recipe:
     return recipe if batch_size is None else recipe.with_micro_batch(batch_size)
 
 
-def recipe_yaml(record: TrialRecord, *, run_id: str | None) -> str:
+def recipe_yaml(
+    record: TrialRecord,
+    *,
+    run_id: str | None,
+    search: Totals | None = None,
+    rerun: str | None = None,
+) -> str:
     """Returns a file for `tune-speed train` that repeats the record's last run.
 
     It holds what the run's figures depend on beside the recipe: seed, threads and kind of device.
+    Its first lines, a comment, say where it comes from and how far to believe it.
+
+    Args:
+        record: with its runs.
+        run_id: its MLflow run.
+        search: what the trials of the search that found it come to; None: not known.
+        rerun: the command that trains the file.
     """
     run = record.runs[-1]
     recipe = recipe_that_ran(record)
-    time = "no time" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
-    header = [
-        f"# {record.study}/{record.trial_id}, MLflow run {run_id or 'none'}",
-        f"# {record.kind}: {run.status.value}, {time} to target on {record.device}",
-        f"# finished {record.finished_at}, tune_speed {record.environment.get('tune_speed')}",
-        f"# torch {record.environment.get('torch')}, commit {record.environment.get('commit')}",
-    ]
+    header = recipe_header(record, run_id=run_id, search=search, rerun=rerun)
     tree = {
         "study": record.study,
         "workload": record.workload,
@@ -59,7 +68,8 @@ def recipe_yaml(record: TrialRecord, *, run_id: str | None) -> str:
         "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": record.device_kind},
     }
     # A name with a line break in it must not get out of the comment.
-    return "\n".join([*(" ".join(line.split()) for line in header), dump_yaml(tree)])
+    comment = [f"# {printable(' '.join(line.split()))}" for line in header]
+    return "\n".join([*comment, dump_yaml(tree)])
 
 
 def describe(record: TrialRecord, *, run_id: str | None) -> str:

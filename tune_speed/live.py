@@ -89,14 +89,7 @@ class LiveView:
         self._running.pop(record.trial_id, None)
         self._counts[record.status] += 1
         is_best = self._note_best(record)
-        time_s = record.time_to_target_s
-        took = (
-            f"{time_s:.2f} s" if time_s is not None else f"{record.runs[-1].clocks.train_s:.2f} s"
-        )
-        line = f"{record.trial_id} {record.status.value:8} {took:>9}  {record.stop_reason}"
-        line += "  ← best so far" if is_best else ""
-        why = f" · {record.proposal_reason}" if record.proposal_reason else ""
-        self._print(f"{line}  [{describe_params(record.params)}{why}]")
+        self._print(ended_line(record, is_best=is_best))
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
         """Prints a line on the trial."""
@@ -120,12 +113,30 @@ class LiveView:
         pace_s = (time.monotonic() - self._started) / done if done else None
         to_do = self.trials - sum(self._counts.values())
         known = [s for s in (budget_s, pace_s * to_do if pace_s else None) if s is not None]
-        return f"about {_duration(min(known))} left" if known else "time left unknown"
+        return f"about {duration(min(known))} left" if known else "time left unknown"
 
     def _print(self, line: str) -> None:
         self.console.print(Text(line), soft_wrap=True)
 
 
-def _duration(seconds: float) -> str:
+def ended_line(record: TrialRecord, *, is_best: bool) -> str:
+    """Returns a line on a trial that has ended, and why it did."""
+    line = f"{record.trial_id} {record.status.value:8} {f'{took_s(record):.2f} s':>9}"
+    line += f"  {record.stop_reason}{'  ← best so far' if is_best else ''}"
+    why = f" · {record.proposal_reason}" if record.proposal_reason else ""
+    return f"{line}  [{describe_params(record.params)}{why}]"
+
+
+def took_s(record: TrialRecord) -> float:
+    """Returns the time to target [s], or the training clock of a miss."""
+    time_s = record.time_to_target_s
+    return record.runs[-1].clocks.train_s if time_s is None else time_s
+
+
+def duration(seconds: float) -> str:
+    """Returns a time for people, such as `3 min 5 s` or `2 h 10 min`."""
     minutes, rest = divmod(max(0, round(seconds)), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes_left} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

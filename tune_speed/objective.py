@@ -3,7 +3,7 @@
 import traceback
 from collections.abc import Callable, Generator
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 
 import torch
 
@@ -23,6 +23,7 @@ from tune_speed.device import (
     synchronizer,
 )
 from tune_speed.errors import ConfigError
+from tune_speed.kept_weights import save_weights
 from tune_speed.micro_batch import fastest, halved
 from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
@@ -125,6 +126,7 @@ def _run_there(
                 sharing=sharing,
                 interrupt=interrupt,
                 ranks=ranks,
+                on_end=partial(save_weights, spec.keep if ranks.is_first else None),
             )
             result = yield from _as_records(run, spec, recipe, limit_gib, passed_on, started_at)
             return recipe, _with_note(result, first, recipe)

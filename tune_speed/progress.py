@@ -114,6 +114,11 @@ class Progress:
         self._loss_sum += loss_sum
 
     @property
+    def evaluated_model(self) -> nn.Module:
+        """The model, or the average of its weights where there is one."""
+        return self.model if self.averager is None else self.averager.model
+
+    @property
     def train_s(self) -> float:
         """The training clock [s]: steps times isolated step time where that is known."""
         if self.phases:
@@ -289,7 +294,7 @@ class Progress:
         )
         dtype = AUTOCAST_DTYPES[self.recipe.precision]
         return evaluate(
-            self.model if self.averager is None else self.averager.model,
+            self.evaluated_model,
             self._one_by_one(batches),
             device=self.device,
             autocast_dtype=dtype,

@@ -54,6 +54,17 @@ def totals_of(records: Iterable[TrialRecord]) -> Totals:
     )
 
 
+def sum_of(parts: Iterable[Totals]) -> Totals:
+    """Returns what groups of different trials come to together."""
+    counted = list(parts)
+    return Totals(
+        trials=sum(part.trials for part in counted),
+        reached=sum(part.reached for part in counted),
+        tuning_cost_s=sum(part.tuning_cost_s for part in counted),
+        device_s=sum(part.device_s for part in counted),
+    )
+
+
 def _device_s(record: TrialRecord) -> float:
     """Returns the record's wall-clock, divided among those that could share its device."""
     return sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)

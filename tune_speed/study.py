@@ -2,8 +2,10 @@
 
 import importlib
 import os
+import shlex
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -13,11 +15,13 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
+from tune_speed.best_model import log_best_model
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
-from tune_speed.errors import ConfigError, Problem, StorageError
+from tune_speed.errors import ConfigError, Problem, StorageError, TuneSpeedError
 from tune_speed.leaderboard import Board, make_boards
 from tune_speed.records import PROTOCOL_VERSION, StepTime, TrialRecord
+from tune_speed.redact import redact
 from tune_speed.search import fit
 from tune_speed.search.admission import admit, begin
 from tune_speed.search.conductor import Conductor, Observer
@@ -26,6 +30,7 @@ from tune_speed.search.ledger import Ledger
 from tune_speed.search.ray_token import agree_on_token
 from tune_speed.search.settings import SearchConfig
 from tune_speed.search.study_file import StudyFile
+from tune_speed.tracking.notes import SearchPlan
 from tune_speed.tracking.step_times import find_step_times
 from tune_speed.tracking.store import open_store
 from tune_speed.tracking.tracker import Tracker, Undelivered
@@ -71,6 +76,8 @@ class SearchResult(NamedTuple):
     """Finished trials that MLflow could not take; the ledger has them."""
     was_stopped: bool
     """Whether Ctrl-C ended the search."""
+    model_line: str
+    """What became of the fastest trial's model, in words; empty if none was asked for."""
 
 
 class PreparedWorkload(NamedTuple):
@@ -123,7 +130,9 @@ def search(
             for name, found in carried.items():
                 ledger.warm_started(name, found.trials)
             tags = _tags(study, workload_hash)
-            tracker = Tracker(client, study=study.name, study_tags=tags, search_id=search_id)
+            tracker = Tracker(
+                client, study=study.name, study_tags=tags, search_id=search_id, plan=_plan(study)
+            )
             tracker.reconcile(ledger.records.values())
             was_stopped = True
             try:
@@ -134,6 +143,7 @@ def search(
                 )
             finally:
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
+        model_line = _log_model(study, client, ledger, parent_id=tracker.run_id)
         records = tuple(ledger.records.values())
         return SearchResult(
             records=records,
@@ -142,7 +152,35 @@ def search(
             uri=uri,
             undelivered=undelivered,
             was_stopped=was_stopped,
+            model_line=model_line,
         )
+
+
+def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str) -> str:
+    """Logs the fastest trial's model if the study asks for it; returns what came of it."""
+    if study.tracking.log_model == "none":
+        return ""
+    try:
+        return log_best_model(
+            client, records=ledger.records.values(), folder=ledger.folder, parent_id=parent_id
+        )
+    except TuneSpeedError as error:  # The search is over; its results are safe.
+        return f"no model is logged: {error}"
+    except KeyboardInterrupt:
+        return "no model is logged: it was stopped; --resume logs it"
+
+
+def _plan(study: StudyFile) -> SearchPlan:
+    """Returns what descriptions in MLflow say of the search."""
+    is_command = Path(sys.argv[0]).name == "tune-speed"
+    given = [a for a in sys.argv[1:] if a != "--resume"] if is_command else ["search", study.file]
+    return SearchPlan(
+        study=study.name,
+        workload=study.workload.model_dump(mode="json"),
+        workload_name=study.workload.name,
+        searched={each.name: each.text() for each in study.space.parameters},
+        command=redact(shlex.join(["tune-speed", *given])),
+    )
 
 
 @contextmanager
@@ -193,6 +231,8 @@ def _run(
         for line in notes:
             view.note(line)
         ray_tuner.run_search(conductor, on_tick=view.tick)
+        if study.tracking.log_model == "best":
+            view.note("logging the fastest trial's model in MLflow, which takes some ten seconds")
         if conductor.why_exhausted is not None:
             view.note(f"the search ends here: {conductor.why_exhausted}")
     if conductor.failure is not None:
@@ -246,12 +286,17 @@ def prepare_workload(
 
 
 def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:
-    search = study.search
+    search, target = study.search, study.workload.target
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default
     return {
         "workload": study.workload.name,
         "workload_hash": workload_hash,
+        "target": f"{target.metric} ≥ {target.value:g}",
+        "mode": study.workload.mode,
+        "trials": str(search.trials),
+        "concurrent": str(search.concurrent),
         "space_hash": study.space.hash,
+        "searched": ", ".join(parameter.name for parameter in study.space.parameters),
         "policy": search.policy,
         **({"sampler": search.sampler} if has_sampler else {}),
         **({"warm_start": ", ".join(search.warm_start)} if search.warm_start else {}),

@@ -7,6 +7,7 @@ protocol and one device. Nothing is ever drawn or ranked across parts.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from tune_speed.leaderboard import Board
@@ -40,6 +41,8 @@ class RunningTrial:
     """At its latest evaluation; None before the first."""
     train_s: float | None
     """Training clock at that moment [s]."""
+    macro_f1: float | None = None
+    """At the latest evaluation."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +81,7 @@ class StudyPart:
         """The workload, as YAML has it."""
         return (self.trials or self.certified)[0].record.workload
 
-    @property
+    @cached_property
     def leader(self) -> ViewedTrial | None:
         """The fastest estimate; None if none met the target."""
         timed = [trial for trial in self.trials if trial.record.time_to_target_s is not None]
@@ -132,21 +135,25 @@ def part_key(record: TrialRecord) -> PartKey:
 
 
 def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
-    """Returns by trial id when each trial finished [s], on a clock that stands while none runs.
+    """Returns by run id when each trial finished [s], on a clock that stands while none runs.
 
-    A study that was stopped and resumed the next day did not search overnight.
+    A study that was stopped and resumed the next day did not search overnight. (Trial ids do not
+    tell trials apart: a study that was begun anew has each of them twice.)
     """
-    spans = [(_moment_s(t.record.started_at), _moment_s(t.record.finished_at)) for t in trials]
+    spans = [_span_s(trial.record) for trial in trials]
     changes = sorted([(start, 1) for start, _ in spans] + [(finish, -1) for _, finish in spans])
     elapsed_s, before, running = 0.0, 0.0, 0
     clock: dict[float, float] = {}
     for moment, change in changes:
         elapsed_s += moment - before if running else 0.0
         clock[moment], before, running = elapsed_s, moment, running + change
-    return {
-        trial.record.trial_id: clock[finish]
-        for trial, (_, finish) in zip(trials, spans, strict=True)
-    }
+    return {trial.run_id: clock[finish] for trial, (_, finish) in zip(trials, spans, strict=True)}
+
+
+def _span_s(record: TrialRecord) -> tuple[float, float]:
+    """Returns start and finish; a clock that was set back meanwhile gives no negative time."""
+    start, finish = _moment_s(record.started_at), _moment_s(record.finished_at)
+    return min(start, finish), finish
 
 
 def _moment_s(text: str) -> float:

@@ -73,6 +73,7 @@ def train(
     sharing: Sharing | None = None,
     interrupt: Callable[[], bool] = lambda: False,
     ranks: Ranks = ALONE,
+    on_end: Callable[[RunResult, nn.Module], None] = lambda *_: None,
 ) -> Run:
     """Trains from fresh weights and says when the target held.
 
@@ -96,6 +97,7 @@ def train(
         interrupt: asked before each step; a true answer raises `Interrupted`.
         ranks: this process's place among those of the recipe's devices. Rank 0 alone evaluates,
             yields and is told to stop.
+        on_end: gets the result of a run that ends, and the model as it was evaluated last.
 
     Raises: ConfigError if the untrained model already meets the target, or if the model's batch
         norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted.
@@ -194,7 +196,9 @@ def train(
                 stop_reason = stop_reason or (yield progress.result())
             stop_reason = ranks.tell(stop_reason)
             if stop_reason:
-                return progress.result(stop_reason=stop_reason)
+                result = progress.result(stop_reason=stop_reason)
+                on_end(result, progress.evaluated_model)
+                return result
             clock.start("train_s")
         raise AssertionError("a run's last step is evaluated, and ends it")
     finally:

@@ -36,6 +36,14 @@ class Allotment(Config):
     """Other trials that may run on the same device at the same time."""
 
 
+class KeepWeights(Config):
+    """Where a trial leaves its weights, if it may be the best of its search."""
+
+    file: str
+    at_most_s: float | None = None
+    """Time to target of the best so far [s]; None: none has met the target."""
+
+
 class TrialSpec(Config):
     """All that is needed to run one trial, in any process."""
 
@@ -55,6 +63,8 @@ class TrialSpec(Config):
     allotment: Allotment = Allotment()
     step_times: tuple[StepTime, ...] = ()
     """Isolated step times that are known and need not be measured again."""
+    keep: KeepWeights | None = None
+    """None: weights are not kept."""
 
 
 def failure(spec: TrialSpec, error: BaseException) -> RunResult:

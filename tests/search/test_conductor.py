@@ -324,3 +324,19 @@ def test_full_disk_ends_the_search_and_keeps_what_ran(
     assert isinstance(conductor.failure, StorageError)
     assert conductor.propose() is None
     assert spec.trial_id in conductor.ledger.records
+
+
+def test_trials_keep_weights_only_where_the_study_asks_for_a_model(
+    begin: Begin, tmp_path: Path
+) -> None:
+    assert propose(begin()).keep is None
+    assert not (tmp_path / "study" / "weights").exists()
+    conductor = begin(overrides=("tracking.log_model=best",))
+    first, second = propose(conductor), propose(conductor)
+    assert first.keep is not None and first.keep.at_most_s is None
+    Path(first.keep.file).write_bytes(b"weights")
+    conductor.finished(ended(first, time_s=2.0))
+    third = propose(conductor)
+    assert third.keep is not None and third.keep.at_most_s == 2.0
+    conductor.finished(ended(second, Status.MISSED))
+    assert [p.name for p in (tmp_path / "study" / "weights").iterdir()] == [f"{first.trial_id}.pt"]

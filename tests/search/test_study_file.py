@@ -76,6 +76,7 @@ def test_sections_may_be_left_out_or_empty(write):
     study = load_study(write(text))
     assert (study.search.trials, study.search.concurrent) == (50, 2)
     assert (study.certify, study.run) == (None, None)
+    assert study.tracking.log_model == "none"
 
 
 FIVE_MISTAKES = """\
@@ -157,6 +158,16 @@ WRONG = {
         'or begin with postgresql://, mysql://, sqlite://, but got "postgres://me:***@host/db"',
     ),
     ("cpu: 0.5", "gpu: 1.5"): (11, "search.resources.gpu", "at most 1, or a whole number"),
+    ("seeds: 3}", "seeds: 3}\ntracking: {log_model: all}"): (
+        13,
+        "tracking.log_model",
+        "must be 'none' or 'best', but got \"all\"",
+    ),
+    ("seeds: 3}", "seeds: 3}\ntracking: {log_model: {choices: [none, best]}}"): (
+        13,
+        "tracking.log_model",
+        "only the recipe is searched",
+    ),
     ("seeds: 3", "seeds: true"): (12, "certify.seeds", "must be an integer, but got true"),
     ("epochs: {low: 1", "epochs: {low: 0"): (9, "recipe.epochs.low", "must be greater than 0"),
     ("epochs: {low: 1, high: 4}", "epochs: four"): (9, "recipe.epochs", "must be a number"),

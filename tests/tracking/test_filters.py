@@ -41,3 +41,16 @@ def test_pages_are_joined(runs: tuple[Any, str, str, str]) -> None:
 
 def test_no_experiment_gives_no_run(runs: tuple[Any, str, str, str]) -> None:
     assert list(filters.runs_with(runs[0], [], {})) == []
+
+
+@settings(max_examples=40, deadline=None)
+@given(before=TEXTS, part=TEXTS, after=TEXTS)
+def test_any_part_of_a_value_finds_its_run_in_whatever_case(
+    runs: tuple[Any, str, str, str], before: str, part: str, after: str
+) -> None:
+    client, experiment, first, _ = runs
+    value = f"{before}{part.upper()}{after}".replace("\x00", "")
+    client.set_tag(first, "name", value)
+    also = filters.tag_contains("name", part.replace("\x00", ""))
+    found = filters.runs_with(client, [experiment], {}, also=also)
+    assert first in [run.info.run_id for run in found]

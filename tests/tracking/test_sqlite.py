@@ -156,3 +156,41 @@ def test_analyze_leaves_a_busy_store_alone(tmp_path: Path, empty_store: Path) ->
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         assert not sqlite.analyze(path)
+
+
+def rows_known(path: Path) -> list[str]:
+    with closing(sqlite3.connect(path)) as connection:
+        known = connection.execute("SELECT stat FROM sqlite_stat1 WHERE tbl = 'runs'")
+        return [stat.split()[0] for (stat,) in known]
+
+
+def add_runs(path: Path, numbers: range) -> None:
+    with closing(sqlite3.connect(path)) as connection:
+        rows = [(f"{number:032}", "active") for number in numbers]
+        connection.executemany("INSERT INTO runs (run_uuid, lifecycle_stage) VALUES (?, ?)", rows)
+        connection.commit()
+
+
+def test_a_reader_makes_statistics_where_the_store_has_outgrown_them(
+    tmp_path: Path, empty_store: Path
+) -> None:
+    path = Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
+    assert not sqlite.analyze_if_outdated(path)  # Any plan is fast there.
+    add_runs(path, range(1000))
+    open_store(f"sqlite:///{path}", create=False)
+    assert rows_known(path)
+    add_runs(path, range(1000, 3999))
+    assert not sqlite.analyze_if_outdated(path)
+    add_runs(path, range(3999, 4000))
+    assert sqlite.analyze_if_outdated(path) and not sqlite.analyze_if_outdated(path)
+
+
+def test_a_reader_that_may_not_write_reads_all_the_same(tmp_path: Path, empty_store: Path) -> None:
+    path = Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
+    add_runs(path, range(1000))
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        assert not sqlite.analyze_if_outdated(path)
+    assert not sqlite.analyze_if_outdated(tmp_path / "none.db")
+    (tmp_path / "text.db").write_text("no database at all")
+    assert not sqlite.analyze_if_outdated(tmp_path / "text.db")

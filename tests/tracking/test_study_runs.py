@@ -2,6 +2,7 @@ from typing import Any
 
 import pytest
 
+from tune_speed.tracking import notes
 from tune_speed.tracking.schema import Point
 from tune_speed.tracking.study_runs import RunRef, StudyRuns
 
@@ -60,3 +61,17 @@ def test_a_run_whose_answer_was_lost_is_found_and_not_made_twice(client: Any) ->
     client.create_run = create_run
     begin(runs)
     assert len(client.search_runs([runs.experiment_id], "attributes.run_name = 't0000'")) == 1
+
+
+@pytest.mark.parametrize("there", ["", f"an older one\n\n{notes.OURS}", "mine: do not touch"])
+def test_an_experiments_description_is_replaced_unless_somebody_changed_it(
+    client: Any, there: str
+) -> None:
+    experiment_id = open_runs(client).experiment_id
+    if there:
+        client.set_experiment_tag(experiment_id, notes.NOTE, there)
+    plan = notes.SearchPlan(study="study", workload={}, workload_name="w", searched={"a.b": "x"})
+    runs = StudyRuns.open(client, study="study", search_id="s", tags={}, plan=plan)
+    note = client.get_experiment(experiment_id).tags[notes.NOTE]
+    assert note == (there if there.startswith("mine") else notes.study_note(plan))
+    assert client.get_run(runs.parent_id).data.tags["tune_speed.searched"] == "a.b"

@@ -3,6 +3,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from making import make_record
 
 from tune_speed.records import Status
+from tune_speed.tracking.schema import unpack_boards
 from tune_speed.tracking.summary import Summary
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -32,3 +33,23 @@ def test_a_trial_counts_once() -> None:
 def test_times_are_in_utc() -> None:
     there = NOON.astimezone(timezone(timedelta(hours=5)))
     assert Summary().tags(now=there)["tune_speed.updated_at"] == "2026-01-01T12:00:00+00:00"
+
+
+def test_totals_stand_by_board_and_count_each_trial_once() -> None:
+    summary = Summary()
+    for device, time_s in [("H200", 2.0), ("A100", 3.0), ("H200", 4.0)]:
+        for _ in range(2):  # As when a search is resumed.
+            summary.add(make_record(f"t{time_s}", time_s=time_s, device=device))
+    summary.add(make_record("t9", Status.OOM, device="H200"))
+    told = unpack_boards(summary.tags(now=NOON))
+    assert told is not None and told == summary.totals()
+    found = {key.device: totals for key, totals in told.items()}
+    assert (found["H200"].trials, found["H200"].reached) == (3, 2)
+    assert found["H200"].tuning_cost_s == 2.0 + 4.0 + 1.0 and found["A100"].tuning_cost_s == 3.0
+
+
+def test_a_trial_that_ran_again_elsewhere_counts_there() -> None:
+    summary = Summary()
+    for device in ("H200", "A100"):
+        summary.add(make_record("t0000", device=device))
+    assert [key.device for key in summary.totals()] == ["A100"]

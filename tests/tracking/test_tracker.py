@@ -13,6 +13,7 @@ from making import make_evaluation, make_record, make_run
 from tune_speed.errors import ServiceError, StorageError
 from tune_speed.records import Status
 from tune_speed.tracking import Tracker, schema
+from tune_speed.tracking.notes import NOTE, SearchPlan
 from tune_speed.tracking.sqlite import check
 
 Make = Callable[..., Tracker]
@@ -112,6 +113,23 @@ def test_every_status_ends_the_run(client: Any, make_tracker: Make) -> None:
         assert run.info.status == ("FAILED" if status is Status.FAILED else "FINISHED")
         assert run.data.tags[schema.STATUS] == status.value
         assert ("time_to_target_s" in run.data.metrics) == (status is Status.REACHED)
+
+
+def test_descriptions_follow_the_search(client: Any, make_tracker: Make) -> None:
+    plan = SearchPlan(study="study", workload=make_record().workload, workload_name="digits")
+    tracker = make_tracker(plan=plan)
+    start(tracker)
+    start(tracker, "t0001")
+    tracker.trial_finished(record=make_record())
+    tracker.close(timeout_s=20, interrupted=True)
+    runs = runs_of(client, tracker)
+    first, second = runs["t0000"], runs["t0001"]
+    assert f"tune-speed show {first.info.run_id}" in first.data.tags[NOTE]
+    assert second.data.tags[NOTE].startswith("**interrupted**")
+    own = client.get_run(tracker.run_id).data.tags[NOTE]
+    place = f"#/experiments/{tracker.experiment_id}/runs/{first.info.run_id}"
+    assert own.startswith("**1 trial finished**: 1 reached.") and f"[t0000]({place})" in own
+    assert first.data.tags["tune_speed.searched"] == "batch_size"
 
 
 def test_the_searchs_own_run_counts_and_ends(client: Any, make_tracker: Make) -> None:

@@ -9,6 +9,7 @@ from making import make_evaluation, make_record, make_run
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.standing import Totals, board_key, totals_of
 from tune_speed.tracking import schema
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="@"), max_size=60)
@@ -89,6 +90,7 @@ def test_parameters_are_the_flat_recipe_and_what_was_chosen() -> None:
 def test_what_ran_otherwise_stands_beside_what_was_proposed() -> None:
     proposed = schema.param_entries({"batch_size": 64, "epochs": 4}, {})
     assert schema.ran_entries({"batch_size": 32, "epochs": 4}, proposed) == {"ran.batch_size": "32"}
+    assert schema.ran_entries({"batch_size": 64, "epochs": 4.0}, proposed) == {}
 
 
 def test_curves_stand_at_steps_and_at_training_seconds() -> None:
@@ -165,3 +167,61 @@ def test_reason_of_a_proposal_is_a_tag_and_in_the_record() -> None:
     assert tags[schema.PROPOSAL_REASON] == "gain: 42% likely"
     back = schema.unpack_record(tags)
     assert back is not None and back.proposal_reason == "gain: 42% likely"
+
+
+def metrics_of(record: TrialRecord) -> dict[str, float]:
+    return {point.key: point.value for point in schema.record_points(record, start_ms=0)}
+
+
+def test_a_single_run_ranks_by_its_time() -> None:
+    values = metrics_of(make_record(time_s=3.0))
+    assert values["expected_s"] == values["time_to_target_s"] == 3.0
+    assert values["final_metric"] == values["final_accuracy"]
+    assert "n" not in values
+
+
+def test_several_runs_rank_by_their_expected_time_with_restarts() -> None:
+    runs = (make_run(time_s=1.0), make_run(time_s=3.0), make_run(Status.MISSED, time_s=6.0))
+    values = metrics_of(make_record(runs=runs))
+    assert values["expected_s"] == (1.0 + 3.0 + 6.0) / 2
+    assert (values["time_to_target_s"], values["hits"], values["n"]) == (3.0, 2.0, 3.0)
+
+
+def test_what_misses_in_half_of_its_runs_has_no_rank() -> None:
+    values = metrics_of(make_record(runs=(make_run(), make_run(Status.MISSED, seed=1))))
+    assert "expected_s" not in values and "time_to_target_s" not in values
+    assert (values["hits"], values["n"]) == (1.0, 2.0)
+
+
+@given(first=records(), second=records())
+def test_a_board_has_one_name_and_its_totals_come_back(
+    first: TrialRecord, second: TrialRecord
+) -> None:
+    keys = [board_key(record) for record in (first, second)]
+    names = [schema.board_id(key) for key in keys]
+    assert (keys[0] == keys[1]) == (names[0] == names[1])
+    totals = {key: totals_of([record]) for key, record in zip(keys, (first, second), strict=True)}
+    tags = schema.pack_boards(totals)
+    assert schema.unpack_boards(tags) == totals
+    assert schema.record_tags(first)[schema.BOARD] == names[0]
+
+
+def test_the_rest_of_longer_totals_is_not_read() -> None:
+    long = {board_key(make_record(device=f"device {i}" * 50)): Totals() for i in range(40)}
+    short = dict(list(long.items())[:1])
+    tags = {**schema.pack_boards(long), **schema.pack_boards(short)}
+    assert len(tags) > 2 and schema.unpack_boards(tags) == short
+
+
+@pytest.mark.parametrize("text", ["", "[", "{}x", '[{"workload": "digits"}]', "[1]", "null"])
+def test_totals_that_cannot_be_read_are_none(text: str) -> None:
+    assert not schema.unpack_boards({schema.BOARDS: text})
+
+
+def test_what_its_search_cost_comes_back_with_a_certified_record() -> None:
+    provenance = {"tuning_trials": 60, "tuning_device_s": 49.0, "chosen_by": "expected time"}
+    certificate = {"verification": {"status": "re-timed"}, "provenance": provenance}
+    record = make_record(kind="certified").model_copy(update={"certificate": certificate})
+    back = schema.unpack_record(schema.pack_record(record))
+    assert back is not None and back.certificate is not None
+    assert back.certificate["provenance"] == {"tuning_trials": 60, "tuning_device_s": 49.0}

@@ -15,6 +15,7 @@ from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.search.cost import CostModel
 from tune_speed.search.earlier import outcome_of
+from tune_speed.search.kept import KeptWeights
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.points import read_point
 from tune_speed.search.study_file import StudyFile
@@ -72,6 +73,8 @@ class Conductor:
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self._now = allotment, observers, now
         self._step_times = {each.key: each for each in step_times}
+        is_kept = study.tracking.log_model == "best"
+        self._kept = KeptWeights(ledger.folder, ledger.records.values()) if is_kept else None
         self._num_train = study.workload.sizes().train
         self.costs = CostModel(study.space, num_train=self._num_train)
         self._cost_then: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
@@ -203,6 +206,8 @@ class Conductor:
         self._learn_times(record)
         self.policy.finish(record.trial_id, self._outcome(record))
         self._write(lambda: self.ledger.finished(record))
+        if self._kept is not None:
+            self._kept.finished(record)
         self._pass_on_evaluations(record)
         for observer in self.observers:
             observer.trial_finished(record=record)
@@ -258,6 +263,7 @@ class Conductor:
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,
             step_times=tuple(self._step_times.values()),
+            keep=self._kept.ask(proposal.trial_id) if self._kept is not None else None,
         )
 
     def _outcome(self, record: TrialRecord) -> Outcome:

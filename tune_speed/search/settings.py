@@ -98,6 +98,17 @@ class SearchConfig(Config):
         return None if self.time_budget is None else parse_duration_s(self.time_budget)
 
 
+class TrackingConfig(Config):
+    """What is kept in MLflow beside what is measured."""
+
+    log_model: Literal["none", "best"] = "none"
+    """`best`: when the search ends, or is stopped, the network of its fastest trial is logged on
+    that trial's run, as it was evaluated last, and a slower one that an earlier session logged is
+    deleted. It takes pixels and gives logits; `mlflow.pytorch.load_model` loads it without a
+    pickle. Trials that may be the fastest leave their weights in the study's folder: on another
+    node this must be on shared storage. `none`: no network is kept."""
+
+
 class CertifyConfig(Config):
     """How the best trials are run again before a result is called certified."""
 

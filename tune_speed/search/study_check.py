@@ -25,6 +25,7 @@ _FIXED = {
     "workload": "recipes are compared on it, so no search may touch it",
     "search": _ONLY_RECIPE,
     "certify": _ONLY_RECIPE,
+    "tracking": _ONLY_RECIPE,
     "run": _ONLY_RECIPE,
 }
 

@@ -14,7 +14,13 @@ from tune_speed.errors import ConfigError, Problem
 from tune_speed.recipe import Recipe
 from tune_speed.search.mistake import Mistake
 from tune_speed.search.overrides import apply_overrides
-from tune_speed.search.settings import CertifyConfig, ResourceConfig, RunConfig, SearchConfig
+from tune_speed.search.settings import (
+    CertifyConfig,
+    ResourceConfig,
+    RunConfig,
+    SearchConfig,
+    TrackingConfig,
+)
 from tune_speed.search.shipped import find_file
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.study_check import recipe_mistakes, study_mistakes
@@ -30,6 +36,7 @@ __all__ = [
     "SearchConfig",
     "StudyFile",
     "StudySchema",
+    "TrackingConfig",
     "load_recipe",
     "load_study",
     "parse_recipe",
@@ -48,6 +55,7 @@ class StudyFile:
     search: SearchConfig
     certify: CertifyConfig | None
     run: RunConfig | None
+    tracking: TrackingConfig
     tree: Mapping[str, Any]
     """The file's tree, overrides put in."""
     text: str
@@ -92,6 +100,7 @@ def load_study(
         search=SearchConfig.model_validate(tree.get("search") or {}),
         certify=_optional(CertifyConfig, tree.get("certify")),
         run=_optional(RunConfig, tree.get("run")),
+        tracking=TrackingConfig.model_validate(tree.get("tracking") or {}),
         tree=tree,
         text=source.text,
         file=str(source.file),

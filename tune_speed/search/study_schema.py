@@ -6,7 +6,7 @@ from pydantic import Field
 
 from tune_speed.config import Config
 from tune_speed.recipe import Recipe
-from tune_speed.search.settings import CertifyConfig, RunConfig, SearchConfig
+from tune_speed.search.settings import CertifyConfig, RunConfig, SearchConfig, TrackingConfig
 from tune_speed.workload import Workload
 
 STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -25,5 +25,7 @@ class StudySchema(Config):
     """How the space is searched."""
     certify: CertifyConfig | None = None
     """How the best trials are run again on fresh seeds; null: they are not."""
+    tracking: TrackingConfig | None = None
+    """What is kept in MLflow beside what is measured; null: nothing."""
     run: RunConfig | None = None
     """How a single training is run."""

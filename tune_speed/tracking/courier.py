@@ -15,8 +15,9 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from tune_speed.records import Evaluation, TrialRecord
-from tune_speed.tracking import schema
+from tune_speed.tracking import notes, schema
 from tune_speed.tracking.explain import explain
+from tune_speed.tracking.notes import SearchPlan
 from tune_speed.tracking.outbox import Outbox, deliver, is_permanent
 from tune_speed.tracking.study_runs import StudyRuns
 from tune_speed.tracking.summary import Summary
@@ -31,14 +32,16 @@ _log = logging.getLogger(__name__)
 class Courier:
     """Delivers what is put into its queue. `put` and `end` are for the driver's thread."""
 
-    def __init__(self, runs: StudyRuns, *, uri: str, linger_s: float) -> None:
+    def __init__(
+        self, runs: StudyRuns, *, uri: str, linger_s: float, plan: SearchPlan | None = None
+    ) -> None:
         self.trouble: str | None = None
         """Why nothing can be delivered at the moment; None if all is well."""
         self.expected: set[str] = set()
         """Trials that were announced and are not completely delivered."""
         self.refused: dict[str, str] = {}
         """Trials that cannot be delivered, and why."""
-        self._runs, self._uri, self._linger_s = runs, uri, linger_s
+        self._runs, self._uri, self._linger_s, self._plan = runs, uri, linger_s, plan
         self._events: SimpleQueue[tuple[str, Callable[[], None]]] = SimpleQueue()
         self._outboxes: dict[str, Outbox] = {}
         self._ledger: Mapping[str, TrialRecord] | None = None
@@ -69,7 +72,9 @@ class Courier:
         """Begins an attempt at a trial."""
         self.expected.add(trial_id)
         entries = schema.param_entries(recipe, params)
-        self._outboxes[trial_id] = Outbox((ESTIMATE, trial_id), now_ms, entries, is_new=True)
+        self._outboxes[trial_id] = Outbox(
+            (ESTIMATE, trial_id), now_ms, entries, tuple(params), is_new=True
+        )
 
     def take_evaluation(self, trial_id: str, evaluation: Evaluation) -> None:
         """Adds to a running trial's curve."""
@@ -196,7 +201,9 @@ class Courier:
                 self._outboxes[trial_id] = _outbox_of(record)
         for key, ref in known.items():
             if not ref.has_ended and key[1] not in self._outboxes:
-                self._runs.write(ref, tags=schema.interrupted_tags("the search's process ended"))
+                reason = "the search's process ended"
+                note = {notes.NOTE: notes.interrupted_note(reason)}
+                self._runs.write(ref, tags=schema.interrupted_tags(reason) | note)
                 self._runs.end(ref, "KILLED")
         self._ledger = None
 
@@ -205,7 +212,7 @@ class Courier:
             if self._summary.is_new:
                 now = datetime.now(UTC)
                 points, tags = self._summary.points(now=now), self._summary.tags(now=now)
-                self._runs.write_parent(points=points, tags=tags)
+                self._runs.write_parent(points=points, tags=tags | self._search_note())
                 self._summary.is_new = False
             if is_last:
                 self._runs.end_parent(self._last_status)
@@ -215,6 +222,15 @@ class Courier:
             _log.warning("the search's own run cannot be written: %s", error)
             self._summary.is_new = False
         self._has_ended = is_last
+
+    def _search_note(self) -> dict[str, str]:
+        if self._plan is None:
+            return {}
+        statuses, best = self._summary.statuses(), self._summary.best
+        ref = self._runs.known().get((best.kind, best.trial_id)) if best is not None else None
+        link = f"#/experiments/{self._runs.experiment_id}/runs/{ref.run_id}" if ref else ""
+        note = notes.search_note(self._plan, statuses=statuses, best=best, link=link)
+        return {notes.NOTE: note}
 
     def _pause(self, error: Exception) -> None:
         _log.debug("delivery to MLflow failed", exc_info=error)
@@ -227,4 +243,5 @@ def _outbox_of(record: TrialRecord) -> Outbox:
     """Returns an outbox for a record whose start was not seen in this session."""
     start_ms = schema.start_time_ms(record) or round(time.time() * 1000)
     params = schema.param_entries(record.recipe, record.params)
-    return Outbox((record.kind, record.trial_id), start_ms, params, record=record)
+    key = (record.kind, record.trial_id)
+    return Outbox(key, start_ms, params, tuple(record.params), record=record)

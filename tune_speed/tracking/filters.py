@@ -11,6 +11,8 @@ PAGE = 1000
 """Runs of one request: about a second, and 20 MB of memory."""
 
 _UNSAFE = re.compile(r"['\"`\\\x00-\x1f\x7f]")
+_UNEVEN = re.compile(r"[^\x20-\x7e]")
+"""Letters whose other case not every database knows."""
 
 
 def tag_equals(key: str, value: str) -> str:
@@ -24,6 +26,15 @@ def tag_equals(key: str, value: str) -> str:
     if not _UNSAFE.search(value):
         return f"tags.`{key}` = '{value}'"
     return f"tags.`{key}` LIKE '{_UNSAFE.sub('_', value)}'"
+
+
+def tag_contains(key: str, part: str) -> str:
+    """Returns a condition that holds wherever the tag `key` contains `part`, in whatever case.
+
+    It may hold for other values too, as with `tag_equals`: check what comes back.
+    """
+    pattern = _UNSAFE.sub("_", _UNEVEN.sub("%", part))
+    return f"tags.`{key}` ILIKE '%{pattern}%'"
 
 
 def all_tags(tags: Mapping[str, str]) -> str:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 
 from tune_speed.records import Evaluation, TrialRecord
-from tune_speed.tracking import schema
+from tune_speed.tracking import notes, schema
 from tune_speed.tracking.study_runs import Key, RunRef, StudyRuns
 
 _PERMANENT_CODES = (
@@ -24,6 +24,8 @@ class Outbox:
     key: Key
     start_ms: int
     params: dict[str, str]
+    searched: tuple[str, ...] = ()
+    """Names of those parameters that the search chose."""
     is_new: bool = False
     """Whether the trial was started in this session; if not, a run of it has the last word on what
     was proposed."""
@@ -59,7 +61,8 @@ def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
     if outbox.record is not None:
         return _finish(outbox.record, ref, runs)
     if outbox.interrupted is not None:
-        runs.write(ref, tags=schema.interrupted_tags(outbox.interrupted))
+        note = {notes.NOTE: notes.interrupted_note(outbox.interrupted)}
+        runs.write(ref, tags=schema.interrupted_tags(outbox.interrupted) | note)
         runs.end(ref, "KILLED")
     return None
 
@@ -87,7 +90,7 @@ def _write_values(outbox: Outbox, ref: RunRef, runs: StudyRuns) -> None:
         )
         params |= schema.ran_entries(outbox.record.recipe, params)
     missing = {key: value for key, value in params.items() if key not in ref.params}
-    begin = {} if outbox.ref else schema.start_tags(outbox.key[1], kind=outbox.key[0])
+    begin = {} if outbox.ref else _start_tags(outbox)
     runs.write(ref, points=points, params=missing, tags=begin)
     ref.params |= missing
     outbox.ref = ref
@@ -104,9 +107,15 @@ def _finish(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
         if not is_permanent(error):
             raise
         refused = f"its files could not be stored ({type(error).__name__}: {error})"
-    runs.write(ref, tags=schema.record_tags(record))
+    note = {notes.NOTE: notes.trial_note(record, run_id=ref.run_id)}
+    runs.write(ref, tags=schema.record_tags(record) | note)
     runs.end(ref, schema.run_status(record.status))
     return refused
+
+
+def _start_tags(outbox: Outbox) -> dict[str, str]:
+    kind, trial_id = outbox.key
+    return schema.start_tags(trial_id, kind=kind) | schema.searched_tag(outbox.searched)
 
 
 def _mark(evaluation: Evaluation) -> tuple[int, float]:

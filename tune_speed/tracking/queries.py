@@ -21,7 +21,13 @@ from tune_speed.errors import ServiceError
 from tune_speed.records import Status, TrialRecord
 from tune_speed.tracking import schema, summary
 from tune_speed.tracking.explain import errors_of
-from tune_speed.tracking.filters import PAGE, experiments_with, has_tags, runs_with
+from tune_speed.tracking.filters import (
+    PAGE,
+    experiments_with,
+    has_tags,
+    runs_with,
+    tag_contains,
+)
 from tune_speed.tracking.store import open_store
 from tune_speed.tracking.uri import store_kind, strip_secrets
 
@@ -78,32 +84,41 @@ def find_trials(
     only_reached: bool = False,
     limit: int | None = None,
     with_curves: bool = False,
+    also: str = "",
 ) -> list[TrackedTrial]:
     """Returns finished trials, fastest first and misses last, `limit` of them at most.
 
-    Curves take a request for each trial.
+    Args:
+        uri: the store.
+        study: only of this study.
+        workload: only of this workload.
+        device: only of devices whose name contains this, in whatever case.
+        kind: only `estimate` or `certified`.
+        only_reached: only those that met the target.
+        limit: so many of them.
+        with_curves: with their curves, which take a request for each trial.
+        also: a condition in MLflow's filter language that must hold too.
 
     Raises: ServiceError if the store does not answer or does not hold the study.
     """
     client = open_store(uri, create=False)
     wanted = {
         schema.WORKLOAD: workload,
-        schema.DEVICE: device,
         schema.KIND: kind,
         schema.STATUS: Status.REACHED.value if only_reached else None,
     }
     tags = {key: value for key, value in wanted.items() if value is not None}
     with errors_of(uri):
-        experiments = _experiments(client, uri, study)
+        experiments = experiments_of(client, uri, study)
         runs = runs_with(
             client,
             experiments,
             tags,
             order_by=FASTEST_FIRST,
-            also=HAS_RECORD,
+            also=" AND ".join(filter(None, (HAS_RECORD, _device_like(device), also))),
             page_size=PAGE if limit is None else max(1, min(limit, PAGE)),
         )
-        trials = islice(_tracked(runs), limit)
+        trials = islice((t for t in tracked(runs) if is_on(t.record.device, device)), limit)
         return [_with_curve(client, trial) for trial in trials] if with_curves else list(trials)
 
 
@@ -120,8 +135,13 @@ def find_trial(uri: str, trial: str) -> TrackedTrial:
         record = schema.unpack_record(run.data.tags)
         if record is None:
             raise ServiceError(_no_record(run, trial))
-        whole = _whole_record(client, run.info.run_id)
+        whole = whole_record(client, run.info.run_id)
         return _as_tracked(run, whole or record, has_curve=whole is not None)
+
+
+def is_on(name: str, device: str | None) -> bool:
+    """Whether a device's name contains `device`, in whatever case; None is in any."""
+    return device is None or device.casefold() in name.casefold()
 
 
 def study_names(uri: str) -> list[str]:
@@ -164,7 +184,7 @@ def ui_command(uri: str) -> str | None:
     return f"mlflow ui --backend-store-uri {shlex.quote(strip_secrets(uri))}"
 
 
-def _experiments(client: "MlflowClient", uri: str, study: str | None) -> list[str]:
+def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[str]:
     """Returns the ids of the study's experiment, or of all studies."""
     if study is not None:
         found = client.get_experiment_by_name(study)
@@ -185,7 +205,12 @@ def _experiments(client: "MlflowClient", uri: str, study: str | None) -> list[st
     )
 
 
-def _tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
+def _device_like(device: str | None) -> str:
+    return "" if device is None else tag_contains(schema.DEVICE, device)
+
+
+def tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
+    """Yields the trials of MLflow's runs; a run whose record cannot be read is named in the log."""
     for run in runs:
         record = schema.unpack_record(run.data.tags)
         if record is None:
@@ -206,7 +231,7 @@ def _as_tracked(run: Any, record: TrialRecord, *, has_curve: bool) -> TrackedTri
 def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:
     """Returns the one run that `trial` names."""
     study, slash, trial_id = trial.rpartition("/")
-    experiments = _experiments(client, uri, study if slash else None)
+    experiments = experiments_of(client, uri, study if slash else None)
     if slash:
         name, _, kind = trial_id.partition("@")
         wanted = {schema.TRIAL_ID: name, schema.KIND: kind or "estimate"}
@@ -255,11 +280,11 @@ def _no_record(run: Any, trial: str) -> str:
 
 
 def _with_curve(client: "MlflowClient", trial: TrackedTrial) -> TrackedTrial:
-    whole = _whole_record(client, trial.run_id)
+    whole = whole_record(client, trial.run_id)
     return trial if whole is None else replace(trial, record=whole, has_curve=True)
 
 
-def _whole_record(client: "MlflowClient", run_id: str) -> TrialRecord | None:
+def whole_record(client: "MlflowClient", run_id: str) -> TrialRecord | None:
     """Returns the record with its curves from the run's files, or None if they are gone."""
     from mlflow.exceptions import MlflowException
 

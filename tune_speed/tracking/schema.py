@@ -11,20 +11,25 @@
 |            | reached, time_to_target_s, gap, final_accuracy, final_macro_f1, images_per_s,      |
 |            | step_time_ms, peak_memory_gib, shared_train_s, slowdown, init_s, fed_ratio,        |
 |            | gpu_utilisation, amortised_time_to_target_s, the clocks, and `recipe/<field>` for  |
-|            | each number of the recipe that ran                                                |
-| tags       | `tune_speed.<name>`; `tune_speed.record` is the record without its curve           |
+|            | each number of the recipe that ran; what leaderboards rank by: `expected_s`, the   |
+|            | expected time with restarts, which only a trial that has a rank has, and           |
+|            | `final_metric`, the target's metric at the end                                     |
+| tags       | `tune_speed.<name>`; `tune_speed.record` is the record without its curve,          |
+|            | `tune_speed.board` a hash of what trials share that may be ranked together; the    |
+|            | parent's `tune_speed.boards` is what all its trials come to, board by board        |
 | artifacts  | recipe.yaml, environment.json, record.json (the whole record)                      |
 
 A metric's timestamp is the run's start plus the training clock, not the time of day: MLflow's
 relative time axis then shows training seconds since the first evaluation, and sending a point twice
 changes nothing. (`train_s` as the x-axis shows the clock itself.) Of several runs of one record
-(seeds), each has its metrics under `<name>/seed_<seed>`.
+(seeds), each has its metrics under `<name>/seed_<seed>`, and beside them stand the whole record's
+`time_to_target_s` (the median; absent if it is infinite), `hits` and `n`.
 """
 
 import getpass
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -33,7 +38,10 @@ import yaml
 from pydantic import ValidationError
 
 from tune_speed.config import flatten
+from tune_speed.contest import sample_of
 from tune_speed.records import Evaluation, RunResult, Status, StepTime, TrialRecord
+from tune_speed.standing import BoardKey, Totals, board_key
+from tune_speed.stats import expected_time_s, median_time_s
 from tune_speed.tracking.uri import strip_secrets
 
 MAX_KEY = 250
@@ -47,11 +55,14 @@ PREFIX = "tune_speed."
 KIND, STUDY, TRIAL_ID = f"{PREFIX}kind", f"{PREFIX}study", f"{PREFIX}trial_id"
 SEARCH_ID = f"{PREFIX}search_id"
 STATUS, STOP_REASON = f"{PREFIX}status", f"{PREFIX}stop_reason"
-PROPOSAL_REASON = f"{PREFIX}proposal_reason"
+PROPOSAL_REASON, SEARCHED = f"{PREFIX}proposal_reason", f"{PREFIX}searched"
 WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"
 RECORD, UPDATED_AT, BEST_TRIAL = f"{PREFIX}record", f"{PREFIX}updated_at", f"{PREFIX}best_trial"
 SEARCH, STUDY_KIND = "search", "study"
 RECORD_FILE, CERTIFICATE_FILE = "record.json", "certificate.json"
+BOARD, BOARDS = f"{PREFIX}board", f"{PREFIX}boards"
+EXPECTED, FINAL_METRIC = "expected_s", "final_metric"
+"""Metrics by which leaderboards rank, the lower and then the higher first."""
 STEP_TIMES = f"{PREFIX}step_times"
 """Isolated step times that this very trial measured, as JSON."""
 
@@ -94,7 +105,11 @@ def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[
 def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[str, str]:
     """Returns `ran.<field>` for each field of the recipe that ran which was not proposed so."""
     ran = param_entries(recipe, {})
-    return {safe_key(f"ran.{key}"): v for key, v in ran.items() if proposed.get(key) != v}
+    return {
+        safe_key(f"ran.{key}"): value
+        for key, value in ran.items()
+        if not _is_same(value, proposed.get(key))
+    }
 
 
 def curve_points(evaluation: Evaluation, *, start_ms: int, suffix: str = "") -> list[Point]:
@@ -147,15 +162,52 @@ def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
 def record_points(
     record: TrialRecord, *, start_ms: int, without: Collection[tuple[int, float]] = ()
 ) -> list[Point]:
-    """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`."""
-    points = recipe_points(record, start_ms=start_ms)
+    """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`.
+
+    Scores come first and the recipe's numbers last: MLflow's compare view shows the first metric.
+    """
+    points: list[Point] = []
     for run in record.runs:
         suffix = seed_suffix(record, run)
         new = [e for e in run.evaluations if suffix or (e.step, e.train_s) not in without]
         for evaluation in new:
             points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
         points += run_points(record, run, start_ms=start_ms)
-    return points
+    ranks = rank_points(record, start_ms=start_ms)
+    return [*points, *ranks, *recipe_points(record, start_ms=start_ms)]
+
+
+def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
+    """Returns what leaderboards rank a trial by, all its runs together.
+
+    `expected_s` is absent where half of the runs or more missed: such a trial has no rank.
+    """
+    if not record.runs:
+        return []
+    last, n = record.runs[-1], len(record.runs)
+    values = {EXPECTED: ranked_s(record), FINAL_METRIC: final_metric(record)}
+    if n > 1:
+        hits = sum(run.status is Status.REACHED for run in record.runs)
+        values |= {"time_to_target_s": _median_s(record), "hits": float(hits), "n": float(n)}
+    at_ms = start_ms + round(last.clocks.train_s * 1000)
+    return _points(values, at_ms=at_ms, step=last.steps, suffix="")
+
+
+def ranked_s(record: TrialRecord) -> float | None:
+    """Returns the expected time with restarts [s], for a single run its time; None: no rank."""
+    median_s = _median_s(record)
+    if median_s is None or len(record.runs) == 1:
+        return median_s
+    return expected_time_s(list(map(sample_of, record.runs)))
+
+
+def final_metric(record: TrialRecord) -> float | None:
+    """Returns the target's metric at the end of the last run; None without an evaluation."""
+    final = record.runs[-1].final if record.runs else None
+    if final is None:
+        return None
+    target = record.workload.get("target") or {}
+    return final.macro_f1 if target.get("metric") == "macro_f1" else final.accuracy
 
 
 def gap(record: TrialRecord, run: RunResult) -> float | None:
@@ -196,6 +248,12 @@ def start_tags(trial_id: str, *, kind: str) -> dict[str, str]:
     return _tags({KIND: kind, TRIAL_ID: trial_id, STATUS: "running"})
 
 
+def searched_tag(names: Iterable[str]) -> dict[str, str]:
+    """Returns the tag by which searched parameters are told from the rest of the recipe."""
+    text = ", ".join(map(safe_key, names))
+    return _tags({SEARCHED: text}) if text else {}
+
+
 def interrupted_tags(reason: str) -> dict[str, str]:
     """Returns the tags of a trial that was stopped without an outcome."""
     return _tags({STATUS: "interrupted", STOP_REASON: reason})
@@ -207,6 +265,7 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         KIND: record.kind,
         STUDY: record.study,
         TRIAL_ID: record.trial_id,
+        BOARD: board_id(board_key(record)),
         WORKLOAD: record.workload_name,
         f"{PREFIX}workload_hash": record.workload_hash,
         f"{PREFIX}space_hash": record.space_hash,
@@ -237,19 +296,35 @@ def step_times_of(record: TrialRecord) -> list[StepTime]:
 def pack_record(record: TrialRecord) -> dict[str, str]:
     """Returns the record without its curve as tags: `tune_speed.record`, and `.1`, `.2` if long."""
     bare = {"runs": tuple(map(_without_curve, record.runs)), "certificate": _essence(record)}
-    text = _as_json(record.model_copy(update=bare))
-    parts = [text[i : i + MAX_TAG] for i in range(0, len(text), MAX_TAG)]
-    return {f"{RECORD}.{i}" if i else RECORD: part for i, part in enumerate(parts)}
+    return _split(RECORD, _as_json(record.model_copy(update=bare)))
 
 
 def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
     """Returns the record that `tags` hold, or None if they hold none that can be read."""
-    parts = [tags.get(RECORD, "")]
-    while (key := f"{RECORD}.{len(parts)}") in tags:
-        parts.append(tags[key])
     try:
-        return TrialRecord.model_validate_json("".join(parts))
+        return TrialRecord.model_validate_json(_joined(RECORD, tags))
     except ValidationError:
+        return None
+
+
+def board_id(key: BoardKey) -> str:
+    """Returns a board's name in tags: no device's name needs to be quoted then."""
+    return sha256(_printable(key).encode()).hexdigest()[:16]
+
+
+def pack_boards(totals: Mapping[BoardKey, Totals]) -> dict[str, str]:
+    """Returns what trials come to as tags: `tune_speed.boards`, and `.1`, `.2` if long."""
+    entries = [{**key._asdict(), **each.model_dump()} for key, each in totals.items()]
+    return _split(BOARDS, _printable(entries))
+
+
+def unpack_boards(tags: Mapping[str, str]) -> dict[BoardKey, Totals] | None:
+    """Returns what the trials of a parent run come to, or None if its tags do not say it."""
+    try:
+        # What follows the list, if anything, is the rest of an older and longer one.
+        entries, _ = json.JSONDecoder().raw_decode(_joined(BOARDS, tags))
+        return {_key_of(entry): _totals_of(entry) for entry in entries}
+    except (ValueError, KeyError, TypeError):
         return None
 
 
@@ -279,6 +354,10 @@ def start_time_ms(record: TrialRecord) -> int | None:
         return None
 
 
+def _median_s(record: TrialRecord) -> float | None:
+    return median_time_s([run.time_to_target_s for run in record.runs]) if record.runs else None
+
+
 def _points(
     values: Mapping[str, float | None], *, at_ms: int, step: int, suffix: str
 ) -> list[Point]:
@@ -289,9 +368,42 @@ def _points(
     ]
 
 
+def _is_same(value: str, other: str | None) -> bool:
+    """Whether two parameters are equal, as numbers if they are numbers: 10 epochs are 10.0."""
+    try:
+        return value == other or float(value) == float(other or "")
+    except ValueError:
+        return False
+
+
 def _param_value(value: Any) -> str:
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return clean(text, limit=MAX_PARAM)
+
+
+def _split(name: str, text: str) -> dict[str, str]:
+    parts = [text[i : i + MAX_TAG] for i in range(0, len(text), MAX_TAG)]
+    return {f"{name}.{i}" if i else name: part for i, part in enumerate(parts)}
+
+
+def _joined(name: str, tags: Mapping[str, str]) -> str:
+    parts = [tags.get(name, "")]
+    while (key := f"{name}.{len(parts)}") in tags:
+        parts.append(tags[key])
+    return "".join(parts)
+
+
+def _key_of(entry: Mapping[str, Any]) -> BoardKey:
+    return BoardKey(**{name: entry[name] for name in BoardKey._fields})
+
+
+def _totals_of(entry: Mapping[str, Any]) -> Totals:
+    return Totals(**{name: entry[name] for name in Totals.model_fields})
+
+
+def _printable(value: Any) -> str:
+    text = json.dumps(value, ensure_ascii=False)
+    return strip_secrets(text).encode("utf-8", "replace").decode()
 
 
 def _tags(values: Mapping[str, str]) -> dict[str, str]:
@@ -315,7 +427,12 @@ def _essence(record: TrialRecord) -> dict[str, Any] | None:
         return None
     verification = record.certificate["verification"]
     left_out = ("incumbent_recipe", "incumbent_runs", "interleaving")
-    return {"verification": {k: v for k, v in verification.items() if k not in left_out}}
+    cost = ("tuning_trials", "tuning_device_s")
+    provenance = record.certificate.get("provenance", {})
+    return {
+        "verification": {k: v for k, v in verification.items() if k not in left_out},
+        "provenance": {k: v for k, v in provenance.items() if k in cost},
+    }
 
 
 def _as_json(record: TrialRecord) -> str:

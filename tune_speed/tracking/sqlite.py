@@ -20,6 +20,10 @@ MIN_FREE_BYTES = 32 << 20
 """Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB."""
 MAX_CHECKED_BYTES = 64 << 20
 """Stores up to this size are checked throughout (0.1 s); larger ones by their schema alone."""
+GROWTH = 4
+"""Times as many rows as when the statistics were made: then they are made anew."""
+LEAST_ROWS = 1000
+"""Runs below which any plan is fast."""
 ANALYSIS_LIMIT = 1000
 """Rows that ANALYZE looks at per index: enough for the planner, and fast at any size."""
 
@@ -93,6 +97,20 @@ def analyze(path: Path) -> bool:
     return True
 
 
+def analyze_if_outdated(path: Path) -> bool:
+    """Gives the planner statistics where it has none, or from when the store was much smaller.
+
+    Returns whether it did. A search does it at its end; one that was killed, or that still runs,
+    leaves its readers without.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            known, present = _known_runs(connection), _num_runs(connection)
+    except sqlite3.Error:
+        return False
+    return present >= LEAST_ROWS and present >= GROWTH * known and analyze(path)
+
+
 def storage_error(path: Path, error: Exception) -> StorageError:
     """Returns `error` in words, with what to try."""
     text = str(error).lower()
@@ -119,6 +137,20 @@ def damaged(path: Path, found: str) -> StorageError:
         f" (`sqlite3 {path} .recover` saves what it can); search --resume fills a new one from the"
         " study's ledger."
     )
+
+
+def _num_runs(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+    return int(count)
+
+
+def _known_runs(connection: sqlite3.Connection) -> int:
+    """Returns how many runs the statistics were made of; 0 without any."""
+    has_any = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
+    if connection.execute(has_any).fetchone() is None:
+        return 0
+    rows = connection.execute("SELECT stat FROM sqlite_stat1 WHERE tbl = 'runs'").fetchall()
+    return max((int(stat.split()[0]) for (stat,) in rows if stat), default=0)
 
 
 def _check_writing(connection: sqlite3.Connection, path: Path) -> None:

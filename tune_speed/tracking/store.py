@@ -122,6 +122,7 @@ def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
                 _prepare_sqlite(path)
             else:
                 sqlite.check(path, writing=False)
+                sqlite.analyze_if_outdated(path)
             return _connect(uri, timeout_s=MIGRATION_S)
     except OSError as error:
         raise sqlite.storage_error(path, error) from error

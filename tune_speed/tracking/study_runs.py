@@ -12,7 +12,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from tune_speed.tracking import schema
+from tune_speed.tracking import notes, schema
 from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.filters import runs_with
 from tune_speed.tracking.store import open_experiment
@@ -26,6 +26,8 @@ MAX_REQUEST_CHARACTERS = 400_000
 """MLflow takes 1 MB."""
 
 PARENT = "mlflow.parentRunId"
+FOR_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+"""The kind of experiment, as MLflow's own pages name it: else they guess it from its runs."""
 COMPLETE = ("FINISHED", "FAILED")
 ENDED = (*COMPLETE, "KILLED")
 """Status of a run that holds all there is: it is set last. KILLED is an interrupted trial."""
@@ -43,11 +45,13 @@ class RunRef:
     start_ms: int
     status: str
     params: dict[str, str] = field(default_factory=dict)
+    has_board: bool = True
+    """False: an older version delivered it, without what leaderboards find it by."""
 
     @property
     def is_complete(self) -> bool:
         """Whether the trial ended and everything about it was delivered."""
-        return self.status in COMPLETE
+        return self.status in COMPLETE and self.has_board
 
     @property
     def has_ended(self) -> bool:
@@ -74,6 +78,7 @@ class StudyRuns:
         search_id: str,
         tags: Mapping[str, str],
         parent_kind: str = schema.SEARCH,
+        plan: notes.SearchPlan | None = None,
     ) -> Self:
         """Returns the runs of one search; its experiment and parent run are found or created.
 
@@ -83,10 +88,13 @@ class StudyRuns:
         """
         shared = schema.study_tag_entries(study, tags)
         run_tags = {**shared, **schema.user_tags()}
-        experiment_tags = {**shared, schema.KIND: schema.STUDY_KIND}
+        experiment_tags = {**shared, **FOR_TRAINING, schema.KIND: schema.STUDY_KIND}
         experiment_id = open_experiment(client, study, tags=experiment_tags)
+        searched = schema.searched_tag(plan.searched) if plan is not None else {}
         with errors_of(client.tracking_uri):
-            own = {**run_tags, schema.KIND: parent_kind, schema.SEARCH_ID: search_id}
+            if plan is not None:
+                _describe(client, experiment_id, notes.study_note(plan))
+            own = {**run_tags, **searched, schema.KIND: parent_kind, schema.SEARCH_ID: search_id}
             parent_id = _open_parent(client, experiment_id, name=study, tags=own)
         return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
 
@@ -196,17 +204,33 @@ class StudyRuns:
         for run in list(found):  # All pages first: deleting a run would shift them.
             tags = run.data.tags
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
-            ref = RunRef(run.info.run_id, run.info.start_time, run.info.status, run.data.params)
+            ref = RunRef(
+                run.info.run_id,
+                run.info.start_time,
+                run.info.status,
+                run.data.params,
+                has_board=schema.BOARD in tags,
+            )
             refs[key] = self._better_of(refs.get(key), ref)
         return refs
 
     def _better_of(self, first: RunRef | None, second: RunRef) -> RunRef:
         if first is None:
             return second
-        is_second_better = second.is_complete and not first.is_complete
-        keep, drop = (second, first) if is_second_better else (first, second)
+        keep, drop = (second, first) if _fullness(second) > _fullness(first) else (first, second)
         self._client.delete_run(drop.run_id)
         return keep
+
+
+def _fullness(ref: RunRef) -> tuple[bool, bool]:
+    return ref.status in COMPLETE, ref.has_board
+
+
+def _describe(client: "MlflowClient", experiment_id: str, note: str) -> None:
+    """Describes an experiment, unless its description is somebody else's."""
+    there = client.get_experiment(experiment_id).tags.get(notes.NOTE, "")
+    if there != note and (not there or there.endswith(notes.OURS)):
+        client.set_experiment_tag(experiment_id, notes.NOTE, note)
 
 
 def _open_parent(
@@ -216,7 +240,11 @@ def _open_parent(
     run = next(runs_with(client, [experiment_id], identity), None)
     if run is None:
         run = client.create_run(experiment_id, tags=tags, run_name=name)
-    elif run.info.status != "RUNNING":
+        return str(run.info.run_id)
+    for key, value in tags.items():
+        if run.data.tags.get(key) != value:  # More trials, say, than when it began.
+            client.set_tag(run.info.run_id, key, value)
+    if run.info.status != "RUNNING":
         client.update_run(run.info.run_id, status="RUNNING")
     return str(run.info.run_id)
 

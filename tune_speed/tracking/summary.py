@@ -1,8 +1,12 @@
-"""The state of a search, kept on its parent run so that listing studies reads one run each."""
+"""The state of a search, kept on its parent run so that listing studies reads one run each.
+
+Leaderboards read there what all trials of a board come to, and fetch none but the leaders.
+"""
 
 from datetime import UTC, datetime
 
 from tune_speed.records import Status, TrialRecord
+from tune_speed.standing import BoardKey, Totals, board_key, sum_of, totals_of
 from tune_speed.tracking import schema
 
 NUM_TRIALS, BEST_TIME = "trials", "best_time_to_target_s"
@@ -15,31 +19,50 @@ class Summary:
         self.is_new = False
         """Whether something was added since `is_new` was last set to False."""
         self._statuses: dict[str, Status] = {}
+        self._counted: dict[str, tuple[BoardKey, Totals]] = {}
         self._best: TrialRecord | None = None
 
     def add(self, record: TrialRecord) -> None:
         """Takes a finished trial; taking it again changes nothing."""
         self._statuses[record.trial_id] = record.status
+        self._counted[record.trial_id] = board_key(record), totals_of([record])
         self.is_new = True
         time_s = record.time_to_target_s
         best_s = self._best.time_to_target_s if self._best else None
         if time_s is not None and (best_s is None or time_s < best_s):
             self._best = record
 
+    @property
+    def best(self) -> TrialRecord | None:
+        """The fastest trial; None if none met the target."""
+        return self._best
+
+    def statuses(self) -> dict[Status, int]:
+        """Returns how many trials ended in each status, those that none has among them."""
+        found = list(self._statuses.values())
+        return {status: found.count(status) for status in Status}
+
     def points(self, *, now: datetime) -> list[schema.Point]:
         """Returns the counts, and the best time to target [s] if there is one, at this moment."""
         values = {NUM_TRIALS: float(len(self._statuses))}
-        for status in Status:
-            values[count_key(status)] = float(list(self._statuses.values()).count(status))
+        values |= {count_key(status): float(n) for status, n in self.statuses().items()}
         if self._best and self._best.time_to_target_s is not None:
             values[BEST_TIME] = self._best.time_to_target_s
         at_ms = round(now.timestamp() * 1000)
         return [schema.Point(key, v, at_ms, len(self._statuses)) for key, v in values.items()]
 
+    def totals(self) -> dict[BoardKey, Totals]:
+        """Returns what the trials come to, those of each board together."""
+        boards: dict[BoardKey, list[Totals]] = {}
+        for key, each in self._counted.values():
+            boards.setdefault(key, []).append(each)
+        return {key: sum_of(parts) for key, parts in boards.items()}
+
     def tags(self, *, now: datetime) -> dict[str, str]:
-        """Returns the time of the last change, and the fastest trial."""
+        """Returns the time of the last change, the fastest trial, and the totals."""
         best = {schema.BEST_TRIAL: self._best.trial_id} if self._best else {}
-        return {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds"), **best}
+        updated = {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds")}
+        return {**updated, **best, **schema.pack_boards(self.totals())}
 
 
 def count_key(status: Status) -> str:

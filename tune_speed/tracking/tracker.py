@@ -14,6 +14,7 @@ from tune_speed.tracking import schema, sqlite
 from tune_speed.tracking.courier import Courier
 from tune_speed.tracking.deadline import within
 from tune_speed.tracking.explain import errors_of
+from tune_speed.tracking.notes import SearchPlan
 from tune_speed.tracking.study_runs import StudyRuns
 from tune_speed.tracking.uri import sqlite_path, store_kind
 
@@ -45,11 +46,13 @@ class Tracker:
         search_id: str = "",
         parent_kind: str = schema.SEARCH,
         linger_s: float = LINGER_S,
+        plan: SearchPlan | None = None,
     ) -> None:
         """Finds or creates the study's experiment and the search's parent run, and begins.
 
         `study_tags` go to every run as `tune_speed.<name>`. `search_id` tells two searches of one
         study apart; resuming a search gives the same one. `parent_kind` is what the parent run is.
+        `plan` is for descriptions, which MLflow's pages show.
 
         Raises: ServiceError or StorageError if the store does not take it within 10 s.
         """
@@ -63,10 +66,11 @@ class Tracker:
                     search_id=search_id,
                     tags=study_tags,
                     parent_kind=parent_kind,
+                    plan=plan,
                 ),
             )
         self.experiment_id, self.run_id = runs.experiment_id, runs.parent_id
-        self._courier = Courier(runs, uri=self._uri, linger_s=linger_s)
+        self._courier = Courier(runs, uri=self._uri, linger_s=linger_s, plan=plan)
 
     @property
     def trouble(self) -> str | None:

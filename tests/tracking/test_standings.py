@@ -1,0 +1,208 @@
+import random
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making import WORKLOAD, make_record, make_run
+
+from tune_speed.errors import ServiceError
+from tune_speed.leaderboard import make_boards
+from tune_speed.records import Status, TrialRecord
+from tune_speed.standing import board_key, totals_of
+from tune_speed.tracking import Tracker, find_trials, open_store, schema, standings
+from tune_speed.tracking.board_reader import MlflowReader
+from tune_speed.tracking.sqlite_reader import SqliteReader
+from tune_speed.tracking.standings import Leaders, Wanted, find_leaders, leaders_of
+from tune_speed.tracking.uri import sqlite_path
+
+STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")
+DEVICES = ("NVIDIA H200", "NVIDIA A100", "cpu 'ünï' \\ 100%")
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"study": "first"},
+    {"study": "old"},
+    {"device": "nvidia"},
+    {"device": "ÜNÏ' \\"},
+    {"device": "nvidia_h"},
+    {"kind": "certified"},
+    {"workload": "digits", "device": "h200", "kind": "estimate"},
+    {"workload": "cifar10"},
+]
+
+
+def records(study: str) -> Iterator[TrialRecord]:
+    """Yields trials on several devices, with misses, ties, errors, and certified ones."""
+    chance = random.Random(study)
+    for number in range(24):
+        status = chance.choice([Status.REACHED] * 3 + [Status.MISSED, Status.OOM, Status.FAILED])
+        yield make_record(
+            f"t{number:04d}",
+            status,
+            time_s=float(chance.randint(1, 4)),
+            study=study,
+            device=chance.choice(DEVICES[:2]),
+        )
+    yield make_record("t0024", Status.CAPPED, study=study, device=DEVICES[2])
+    for number, hits in enumerate([5, 3, 2, 0]):
+        runs = tuple(
+            make_run(Status.REACHED if i < hits else Status.MISSED, time_s=1.0 + i, seed=i)
+            for i in range(5)
+        )
+        last = runs[-1].status
+        made = make_record(f"c{number}", last, study=study, runs=runs, kind="certified")
+        yield made.model_copy(update={"device": DEVICES[0]})
+
+
+def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:
+    tracker = Tracker(client, study=study, study_tags={}, linger_s=0.02, **settings)
+    tracker.reconcile(made)
+    assert tracker.close(timeout_s=60) == ()
+    return tracker
+
+
+def forget(path: Path, where: str) -> None:
+    """Makes runs such as an older version left."""
+    runs = f"(SELECT run_uuid FROM tags WHERE {where})"
+    with closing(sqlite3.connect(path)) as connection:
+        for key in (schema.BOARD, schema.BOARDS):
+            connection.execute(f"DELETE FROM tags WHERE key = '{key}' AND run_uuid IN {runs}")
+        for table in ("metrics", "latest_metrics"):
+            connection.execute(
+                f"DELETE FROM {table} WHERE run_uuid IN {runs}"
+                f" AND key IN ('{schema.EXPECTED}', '{schema.FINAL_METRIC}')"
+            )
+        connection.commit()
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> str:
+    """Four studies; an older version left the third, and of the fourth all but its last search."""
+    folder = tmp_path_factory.mktemp("filled")
+    shutil.copy(empty_store, folder / "mlflow.db")
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    client = open_store(uri)
+    client.create_run(client.create_experiment("somebody else's"), run_name="t0000")
+    for study in STUDIES:
+        made = list(records(study))
+        deliver(client, study, made[:12], search_id="a")
+        if study in ("old", "mixed"):
+            forget(folder / "mlflow.db", f"key = '{schema.STUDY}' AND value = '{study}'")
+        deliver(client, study, made[12:], search_id="b")
+        if study == "old":
+            forget(folder / "mlflow.db", f"key = '{schema.STUDY}' AND value = '{study}'")
+    return uri
+
+
+def by_mlflow(uri: str, *, top: int, study: str | None = None, **filters: Any) -> Leaders:
+    wanted = Wanted(**{"workload": None, "device": None, "kind": None, **filters})
+    return leaders_of(MlflowReader.open(uri, study, top=top), wanted, top=top)
+
+
+def seen(boards: list[Any]) -> list[Any]:
+    """Returns of leaderboards what must not depend on how the trials were found."""
+    return [
+        (
+            (board.workload_hash, board.device, board.kind, board.trials, board.reached),
+            (round(board.tuning_cost_s, 6), round(board.device_s, 6)),
+            [(r.study, r.trial_id, r.rank, r.tied, r.run_id, r.study_trials) for r in board.rows],
+        )
+        for board in boards
+    ]
+
+
+def by_leaders(found: Leaders, *, top: int) -> list[Any]:
+    trials = [(trial.run_id, trial.record) for trial in found.trials]
+    totals = {"totals": found.totals, "study_totals": found.study_totals}
+    return seen(make_boards(trials, top=top, **totals))
+
+
+def by_reading_all(uri: str, *, top: int, **filters: Any) -> list[Any]:
+    everything = find_trials(uri, **filters)
+    return seen(make_boards([(trial.run_id, trial.record) for trial in everything], top=top))
+
+
+@pytest.mark.parametrize(
+    ("top", "filters"), [(1, {}), (1000, {}), *((3, each) for each in FILTERS)], ids=str
+)
+def test_leaders_give_the_boards_that_all_trials_give(
+    filled: str, top: int, filters: dict[str, Any]
+) -> None:
+    expected = by_reading_all(filled, top=top, **filters)
+    assert by_leaders(find_leaders(filled, top=top, **filters), top=top) == expected
+    assert by_leaders(by_mlflow(filled, top=top, **filters), top=top) == expected
+    assert expected or filters == {"workload": "cifar10"} or filters == {"device": "nvidia_h"}
+
+
+def test_a_file_is_read_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standings, "MlflowReader", None)
+    assert len(find_leaders(filled, top=1).totals) == 4
+
+
+def test_no_more_is_fetched_than_is_shown_and_one(filled: str) -> None:
+    found = find_leaders(filled, study="first", top=2)
+    counts = [sum(board_key(t.record) == key for t in found.trials) for key in found.totals]
+    assert sorted(counts) == [1, 2, 3, 3]
+
+
+def test_a_board_without_a_hit_still_has_its_target(filled: str) -> None:
+    found = find_leaders(filled, study="first", device="cpu")
+    (trial,), (totals,) = found.trials, found.totals.values()
+    assert trial.record.workload["target"] == WORKLOAD["target"]
+    assert (totals.trials, totals.reached) == (1, 0)
+
+
+def test_a_recipe_that_misses_in_half_of_its_runs_leads_nothing(uri: str, client: Any) -> None:
+    runs = tuple(make_run(s, seed=i) for i, s in enumerate([Status.REACHED, Status.MISSED]))
+    deliver(client, "study", [make_record("t0000", runs=runs), make_record("t0001", time_s=9.0)])
+    for found in (find_leaders(uri), by_mlflow(uri, top=5)):
+        assert [trial.record.trial_id for trial in found.trials] == ["t0001"]
+
+
+def test_a_resumed_search_counts_nothing_twice(uri: str, client: Any) -> None:
+    made = list(records("study"))
+    for part in (made[:10], made, made):
+        deliver(client, "study", part, search_id="one")
+    found = find_leaders(uri)
+    assert found.totals == {key: totals_on(made, key) for key in sorted(set(map(board_key, made)))}
+
+
+def test_a_resumed_search_of_an_older_version_says_all_from_then_on(
+    uri: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list(records("study"))
+    deliver(client, "study", made[:20], search_id="one")
+    forget(sqlite_path(uri), f"key = '{schema.STUDY}'")
+    deliver(client, "study", made, search_id="one")
+    monkeypatch.setattr(SqliteReader, "trials_of", None)
+    assert by_leaders(find_leaders(uri), top=20) == by_reading_all(uri, top=20)
+    assert len(find_trials(uri)) == len(made)
+
+
+def test_a_running_search_counts_what_it_has(uri: str, client: Any) -> None:
+    tracker = deliver(client, "study", [make_record("t0000")])
+    client.update_run(tracker.run_id, status="RUNNING")
+    client.delete_tag(tracker.run_id, schema.BOARDS)  # As in its first seconds.
+    (totals,) = find_leaders(uri).totals.values()
+    assert totals.trials == 1
+
+
+def test_runs_in_the_trash_lead_nothing(uri: str, client: Any) -> None:
+    deliver(client, "study", [make_record(f"t000{i}", time_s=1.0 + i) for i in range(3)])
+    client.delete_run(find_leaders(uri, top=1).trials[0].run_id)
+    for found in (find_leaders(uri), by_mlflow(uri, top=5)):
+        assert [trial.record.trial_id for trial in found.trials] == ["t0001", "t0002"]
+
+
+def test_a_store_without_the_study_is_explained_by_mlflow(filled: str, tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match="did you mean `first`"):
+        find_leaders(filled, study="fist")
+    with pytest.raises(ServiceError, match="no such file yet"):
+        find_leaders(f"sqlite:///{tmp_path / 'none.db'}")
+
+
+def totals_on(made: list[TrialRecord], key: Any) -> Any:
+    return totals_of(record for record in made if board_key(record) == key)

@@ -1,0 +1,97 @@
+"""What several figures ask of a study's part: its target, and where each trial ended."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tune_speed.records import Evaluation, Status, TrialRecord
+from tune_speed.study_view import StudyPart, ViewedTrial
+
+
+class Target(NamedTuple):
+    """What the trials were to reach."""
+
+    metric: str
+    """`accuracy` or `macro_f1`."""
+    value: float
+
+    @property
+    def words(self) -> str:
+        """The metric, as people write it."""
+        return self.metric.replace("_", " ")
+
+
+class End(NamedTuple):
+    """Where a trial ended."""
+
+    train_s: float
+    metric: float
+    trial: ViewedTrial
+
+
+def target_of(part: StudyPart) -> Target:
+    """Returns the target of the part's workload."""
+    target: Mapping[str, Any] = part.workload["target"]
+    return Target(str(target["metric"]), float(target["value"]))
+
+
+def metric_of(evaluation: Evaluation, target: Target) -> float:
+    """Returns the target's metric in `evaluation`."""
+    return evaluation.macro_f1 if target.metric == "macro_f1" else evaluation.accuracy
+
+
+def train_s_of(record: TrialRecord) -> float:
+    """Returns the training clock of all runs of a record [s]."""
+    return sum(run.clocks.train_s for run in record.runs)
+
+
+def ends_of(part: StudyPart) -> list[End]:
+    """Returns where the part's trials ended; those that were never evaluated are left out."""
+    target = target_of(part)
+    finals = [(t, t.record.runs[-1].final) for t in part.trials if t.record.runs]
+    return [
+        End(final.train_s, metric_of(final, target), trial)
+        for trial, final in finals
+        if final is not None and final.step > 0
+    ]
+
+
+def reached(part: StudyPart) -> list[ViewedTrial]:
+    """Returns the part's trials that met the target."""
+    return [trial for trial in part.trials if trial.record.time_to_target_s is not None]
+
+
+def time_s_of(trial: ViewedTrial) -> float:
+    """Returns the time to target [s] of a trial that has one."""
+    time_s = trial.record.time_to_target_s
+    assert time_s is not None, trial.record.trial_id
+    return time_s
+
+
+def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
+    """Returns by a certified trial's run id the estimate that it came from, where there is one.
+
+    A study that was begun anew has trial ids twice; a certificate knows the run.
+    """
+    by_run = {trial.run_id: trial for trial in part.trials}
+    by_id = {trial.record.trial_id: trial for trial in part.trials}
+    found = {
+        trial.run_id: by_run.get(_origin(trial)) or by_id.get(trial.record.trial_id)
+        for trial in part.certified
+    }
+    return {run_id: trial for run_id, trial in found.items() if trial is not None}
+
+
+def _origin(certified: ViewedTrial) -> str:
+    provenance = (certified.record.certificate or {}).get("provenance", {})
+    return str(provenance.get("trial_run_id", ""))
+
+
+def by_status(trials: Sequence[End]) -> dict[Status, list[End]]:
+    """Returns the ends of each status that has any, in the statuses' order."""
+    groups = {status: [t for t in trials if t.trial.record.status is status] for status in Status}
+    return {status: group for status, group in groups.items() if group}
+
+
+def is_timed(trial: ViewedTrial) -> bool:
+    """Whether the record says when the trial began and ended."""
+    return bool(trial.record.started_at and trial.record.finished_at)

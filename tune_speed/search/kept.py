@@ -1,0 +1,60 @@
+"""The weights of the fastest trial so far, in the study's folder: the driver's side.
+
+Trial processes write them (`kept_weights`), if they may be the best; those of others are dropped.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tune_speed.records import TrialRecord
+from tune_speed.trial import KeepWeights
+
+
+def weights_file(folder: Path, trial_id: str) -> Path:
+    """Returns where the process of a trial leaves its weights."""
+    return folder / "weights" / f"{trial_id}.pt"
+
+
+def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Returns the record with the least time to target, or None if none met the target.
+
+    Of equal times, which are frequent where clocks are isolated, the higher final accuracy wins,
+    and then the earlier trial.
+    """
+    timed = [record for record in records if record.time_to_target_s is not None]
+    return min(timed, key=_order, default=None)
+
+
+def _order(record: TrialRecord) -> tuple[float, float, str]:
+    final = record.runs[-1].final
+    return record.time_to_target_s or 0.0, -(final.accuracy if final else 0.0), record.trial_id
+
+
+class KeptWeights:
+    """Says which trial keeps its weights, and drops the others'."""
+
+    def __init__(self, folder: Path, records: Iterable[TrialRecord]) -> None:
+        """Takes over what an earlier session left; a full disk shows when the search ends."""
+        self._folder, self._best = folder, fastest(records)
+        place = weights_file(folder, "").parent
+        own = weights_file(folder, self._best.trial_id) if self._best else None
+        with suppress(OSError):
+            place.mkdir(exist_ok=True)
+            for path in place.iterdir():
+                if path != own:
+                    path.unlink()
+
+    def ask(self, trial_id: str) -> KeepWeights:
+        """Returns what a trial that is about to start must know."""
+        best_s = self._best.time_to_target_s if self._best else None
+        return KeepWeights(file=str(weights_file(self._folder, trial_id)), at_most_s=best_s)
+
+    def finished(self, record: TrialRecord) -> None:
+        """Drops the weights of the slower one: the trial's, or those of the best before it."""
+        before = self._best
+        self._best = fastest([r for r in (before, record) if r is not None])
+        for each in (before, record):
+            if each is not None and each is not self._best:
+                with suppress(OSError):
+                    weights_file(self._folder, each.trial_id).unlink(missing_ok=True)
