@@ -45,10 +45,18 @@ def cluster() -> Iterator[str]:
     ray, port = str(Path(sys.executable).parent / "ray"), str(free_port())
     options = ["--port", port, "--num-cpus", "2", "--include-dashboard", "false"]
     client = ["--ray-client-server-port", str(free_port())]
-    begin = [ray, "start", "--head", *options, *client, "--disable-usage-stats"]
-    subprocess.run(begin, check=True, capture_output=True, timeout=120)
+    begin = [ray, "start", "--head", *options, *client, "--disable-usage-stats", "--block"]
+    # With --block it ends its own processes and no others, as `ray stop` would.
+    head = subprocess.Popen(begin, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert head.stdout is not None
+    said = ""
+    while "--block" not in said:
+        line = head.stdout.readline()
+        assert line, said
+        said += line
     yield f"127.0.0.1:{port}"
-    subprocess.run([ray, "stop", "--force"], check=True, capture_output=True, timeout=120)
+    head.terminate()
+    head.wait(timeout=60)
 
 
 def run(command: str, folder: Path, **variables: str) -> Done:

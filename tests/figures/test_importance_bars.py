@@ -26,7 +26,7 @@ def answer(*values: float, why_none: str | None = None) -> Importance:
 @pytest.fixture
 def part(monkeypatch: pytest.MonkeyPatch) -> StudyPart:
     monkeypatch.setattr(weights, "_LATEST", [])
-    return make_part(make_trial())
+    return make_part(make_trial(params={"group.p0": 1, "group.p1": 2}))
 
 
 def give(monkeypatch: pytest.MonkeyPatch, *answers: Importance) -> None:
@@ -45,6 +45,15 @@ def test_bars_have_the_values_and_lines_the_bands(
     (bands,) = panel.collections
     spans = [tuple(path.vertices[:, 0]) for path in bands.get_paths()]
     assert spans == [pytest.approx((0.2, 0.8)), pytest.approx((0.05, 0.2))]
+
+
+def test_name_is_told_from_those_that_have_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "_LATEST", [])
+    give(monkeypatch, answer(0.4))
+    part = make_part(make_trial(params={"group.p0": 1, "other.p0": 2}))
+    sketch = importance_bars.draw(part, LIGHT)
+    assert sketch is not None
+    assert [t.get_text() for t in sketch.canvas.panels[0].get_yticklabels()] == ["group.p0"]
 
 
 def test_question_without_an_answer_says_why(

@@ -1,7 +1,7 @@
 """How much each parameter matters, for three questions."""
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tune_speed.figures.canvas import Canvas
@@ -9,7 +9,7 @@ from tune_speed.figures.kind import FigureKind, Sketch
 from tune_speed.figures.scales import scale
 from tune_speed.figures.texts import clean, counted, number
 from tune_speed.figures.theme import Palette
-from tune_speed.figures.weights import importances_of, short_names
+from tune_speed.figures.weights import importances_of, searched_names, short_names
 from tune_speed.importance import Importance, ParamImportance
 from tune_speed.study_view import StudyPart
 
@@ -32,15 +32,17 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     answers = importances_of(part) if part.trials else ()
     if not any(answer.params for answer in answers):
         return None
+    # Short among all that were searched: `lr` would hide which optimizer's it is.
+    names = short_names(searched_names(part), NAME_WIDTH)
     heights = [_height(answer) for answer in answers]
     canvas = Canvas(palette, height=sum(heights), rows=len(answers), heights=heights)
     for panel, answer, role in zip(canvas.panels, answers, ("s1", "s2", "s3"), strict=False):
         canvas.heading(panel, _heading(answer))
         if answer.params:
-            _draw_bars(canvas, panel, _top(answer), role)
+            _draw_bars(canvas, panel, _top(answer), names, role)
         else:
             canvas.note(panel, textwrap.fill(_why_none(answer), NOTE_LINE))
-    return Sketch(canvas, " ".join(map(_alt, answers)))
+    return Sketch(canvas, " ".join(_alt(answer, names) for answer in answers))
 
 
 def _heading(answer: Importance) -> str:
@@ -58,8 +60,13 @@ def _top(answer: Importance) -> list[ParamImportance]:
     return [p for place, p in enumerate(ordered) if place < TOLD or p.high >= LEAST_SHOWN]
 
 
-def _draw_bars(canvas: Canvas, panel: "Axes", params: Sequence[ParamImportance], role: str) -> None:
-    names = short_names([parameter.name for parameter in params], NAME_WIDTH)
+def _draw_bars(
+    canvas: Canvas,
+    panel: "Axes",
+    params: Sequence[ParamImportance],
+    names: Mapping[str, str],
+    role: str,
+) -> None:
     rows, values = range(len(params)), [parameter.value for parameter in params]
     panel.barh(rows, values, 0.66, color=canvas.palette[role])
     panel.hlines(
@@ -82,12 +89,11 @@ def _why_none(answer: Importance) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-def _alt(answer: Importance) -> str:
+def _alt(answer: Importance, names: Mapping[str, str]) -> str:
     title = clean(answer.title)
     if not answer.params:
         return f"{title}: {_why_none(answer)}"
     top = _top(answer)[:TOLD]
-    names = short_names([parameter.name for parameter in top], NAME_WIDTH)
     parts = [f"{names[p.name]} {number(p.value)} ({number(p.low)}–{number(p.high)})" for p in top]
     return f"{title}, most important of {counted(answer.n, 'trial')}: {', '.join(parts)}."
 

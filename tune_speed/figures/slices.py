@@ -17,7 +17,7 @@ from tune_speed.figures.texts import (
     time_unit,
 )
 from tune_speed.figures.theme import Look, Palette
-from tune_speed.figures.weights import names_by_weight, short_names
+from tune_speed.figures.weights import names_by_weight, searched_names, short_names
 from tune_speed.study_view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     for panel in canvas.panels[len(found) :]:
         panel.set_visible(False)
     unit = time_unit(max(map(time_s_of, reached(part))))
-    names = short_names([each.name for each in found], NAME_WIDTH)
+    names = short_names(searched_names(part), NAME_WIDTH)
     for place, (panel, each) in enumerate(zip(canvas.panels, found, strict=False)):
         _draw_slice(canvas, panel, each, part, unit.length_s)
         panel.set_xlabel(names[each.name], labelpad=1)

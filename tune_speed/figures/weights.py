@@ -24,8 +24,12 @@ def names_by_weight(part: StudyPart) -> list[str]:
     weight: Counter[str] = Counter()
     for answer in importances_of(part):
         weight.update({parameter.name: parameter.value for parameter in answer.params})
-    names = dict.fromkeys(name for trial in part.trials for name in trial.record.params)
-    return sorted(names, key=lambda name: -weight[name])
+    return sorted(searched_names(part), key=lambda name: -weight[name])
+
+
+def searched_names(part: StudyPart) -> list[str]:
+    """Returns the names of all parameters that some estimate chose."""
+    return list(dict.fromkeys(name for trial in part.trials for name in trial.record.params))
 
 
 def short_names(names: Sequence[str], width: int) -> dict[str, str]:
