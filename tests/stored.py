@@ -14,6 +14,12 @@ def store_of(records: Iterable[TrialRecord], *, folder: Path) -> str:
     """Returns the URI of a new store in `folder` with these records, of whatever studies."""
     (folder / "mlflow.db").write_bytes(_empty())
     uri = f"sqlite:///{folder / 'mlflow.db'}"
+    put(records, uri)
+    return uri
+
+
+def put(records: Iterable[TrialRecord], uri: str) -> None:
+    """Puts these records, of whatever studies, into a store."""
     client = open_store(uri)
     ordered = sorted(records, key=lambda record: (record.study, record.kind))
     for (study, kind), group in groupby(ordered, key=lambda record: (record.study, record.kind)):
@@ -22,7 +28,6 @@ def store_of(records: Iterable[TrialRecord], *, folder: Path) -> str:
         for record in group:
             tracker.trial_finished(record=record)
         assert tracker.close(timeout_s=30) == ()
-    return uri
 
 
 @cache

@@ -15,7 +15,8 @@ from tune_speed.best_model import log_best_model
 from tune_speed.objective import load_splits
 from tune_speed.recipe import Recipe
 from tune_speed.records import Status, TrialRecord
-from tune_speed.search.kept import fastest, weights_file
+from tune_speed.search.kept import weights_file
+from tune_speed.standing import fastest
 from tune_speed.tracking import Tracker, notes, open_store
 from tune_speed.tracking.filters import runs_with
 from tune_speed.tracking.glossary import METRICS, TAGS, undocumented

@@ -15,7 +15,7 @@ from tune_speed.recipe import Recipe
 from tune_speed.records import Status, TrialRecord
 from tune_speed.tracking import open_store, schema
 from tune_speed.tracking.filters import runs_with
-from tune_speed.where import MAX_PUSHED, parse_where
+from tune_speed.where import MAX_PUSHED, in_mlflow, parse_where
 from tune_speed.where_fields import FIELDS, RECIPE_FIELDS
 
 SGD = {"lr": 0.1, "momentum": 0.9, "nesterov": True}
@@ -287,7 +287,7 @@ def test_any_text_is_a_filter_or_a_mistake_of_the_user(text: str) -> None:
     except ConfigError:
         return
     assert all(where.matches(record) in (True, False) for record in RECORDS)
-    assert isinstance(where.pushdown(), str)
+    assert isinstance(in_mlflow(where.pushed()), str)
 
 
 def test_recipe_fields_are_those_of_a_recipe_and_no_result_field() -> None:
@@ -322,7 +322,7 @@ def test_every_tag_of_a_field_is_what_mlflow_gets() -> None:
     ],
 )
 def test_what_mlflow_can_decide_is_left_to_it(text: str, pushed: str) -> None:
-    assert parse_where(text).pushdown() == pushed
+    assert in_mlflow(parse_where(text).pushed()) == pushed
 
 
 @pytest.fixture(scope="module")
@@ -345,7 +345,7 @@ def test_mlflow_leaves_out_no_match(
 ) -> None:
     where = parse_where(written(tree, dice))
     matches = {record.trial_id for record in RECORDS if where.matches(record)}
-    assert matches <= found(store, where.pushdown())
+    assert matches <= found(store, in_mlflow(where.pushed()))
 
 
 @pytest.mark.parametrize(
@@ -362,10 +362,10 @@ def test_mlflow_leaves_out_no_match(
 def test_mlflow_decides_these_alone(store: tuple[Any, list[str]], text: str) -> None:
     where = parse_where(text)
     matches = {record.trial_id for record in RECORDS if where.matches(record)}
-    assert matches == found(store, where.pushdown()) != set()
+    assert matches == found(store, in_mlflow(where.pushed())) != set()
 
 
 def test_more_conditions_than_a_database_can_join_are_cut(store: tuple[Any, list[str]]) -> None:
     where = parse_where(" and ".join(f"batch_size > {number}" for number in range(100)))
-    assert where.pushdown().count(" AND ") == MAX_PUSHED - 1
-    assert "t0000" in found(store, where.pushdown())
+    assert in_mlflow(where.pushed()).count(" AND ") == MAX_PUSHED - 1
+    assert "t0000" in found(store, in_mlflow(where.pushed()))

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from tune_speed.records import TrialRecord
-from tune_speed.search.kept import fastest, weights_file
+from tune_speed.search.kept import weights_file
+from tune_speed.standing import fastest
 from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.model_log import MODEL, forget_others, log_model, run_of_trial
 from tune_speed.tracking.store import open_store

@@ -6,7 +6,7 @@ from tune_speed.history import RecordHeld, boards_of, record_history
 from tune_speed.leaderboard import Board, make_boards
 from tune_speed.tracking.matching import find_matching
 from tune_speed.tracking.queries import TrackedTrial
-from tune_speed.tracking.standings import find_leaders
+from tune_speed.tracking.standings import Leaders, find_leaders
 from tune_speed.where import Where
 
 
@@ -30,16 +30,16 @@ def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[
     """
     if with_misses or choice.where is not None:
         trials = [(trial.run_id, trial.record) for trial in chosen_trials(choice)]
-        where = choice.where.text if choice.where else ""
-        return make_boards(trials, top=top, with_misses=with_misses, where=where)
-    leaders = find_leaders(
-        choice.uri,
-        study=choice.study,
-        workload=choice.workload,
-        device=choice.device,
-        kind=choice.kind,
-        top=top,
-    )
+        # Certified trials do not say what the search before them cost.
+        has_cost = choice.where is None and choice.kind is not None
+        return make_boards(
+            trials,
+            top=top,
+            with_misses=with_misses,
+            study_totals=_leaders(choice, top=1).study_totals if has_cost else None,
+            where=choice.where.text if choice.where else "",
+        )
+    leaders = _leaders(choice, top=top)
     return make_boards(
         ((trial.run_id, trial.record) for trial in leaders.trials),
         top=top,
@@ -71,4 +71,15 @@ def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[Tracked
         device=choice.device,
         kind=choice.kind,
         only_reached=only_reached,
+    )
+
+
+def _leaders(choice: Choice, *, top: int) -> Leaders:
+    return find_leaders(
+        choice.uri,
+        study=choice.study,
+        workload=choice.workload,
+        device=choice.device,
+        kind=choice.kind,
+        top=top,
     )

@@ -121,5 +121,11 @@ def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
     for name in rows[0]:
         table.add_column(name, overflow="fold")
     for row in rows:
-        table.add_row(*(Text("" if value is None else str(value)) for value in row.values()))
+        table.add_row(*(Text(_shown(value)) for value in row.values()))
     Console(width=None if sys.stdout.isatty() else 160).print(table)
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return "" if value is None else str(value)

@@ -178,7 +178,7 @@ def _field_rows() -> list[dict[str, Any]]:
 
 def _study_rows() -> list[dict[str, Any]]:
     from tune_speed.records import Status
-    from tune_speed.tracking.queries import list_studies
+    from tune_speed.tracking.studies import list_studies
     from tune_speed.tracking.uri import tracking_uri
 
     return [

@@ -258,6 +258,7 @@ def next_steps(
             f"re-run the winner:  tune-speed best --study {study} --export best.yaml"
             " && tune-speed train best.yaml"
         )
+    lines.append(f"look at it:  tune-speed report {study} --html report.html")
     mlflow = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
     lines.append(f"in MLflow:  {mlflow}")
     return "\n".join(lines)

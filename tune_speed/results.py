@@ -28,7 +28,8 @@ from tune_speed.errors import ConfigError
 from tune_speed.leaderboard import Board
 from tune_speed.records import RunResult, Status
 from tune_speed.tracking.matching import find_matching
-from tune_speed.tracking.queries import StudySummary, TrackedTrial, find_trial, list_studies
+from tune_speed.tracking.queries import TrackedTrial, find_trial
+from tune_speed.tracking.studies import StudySummary, list_studies
 from tune_speed.tracking.uri import strip_secrets, tracking_uri
 from tune_speed.where import parse_where
 from tune_speed.where_fields import FIELDS, answers

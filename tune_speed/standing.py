@@ -65,6 +65,29 @@ def sum_of(parts: Iterable[Totals]) -> Totals:
     )
 
 
+def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Returns the record with the least time to target, or None if none met the target.
+
+    Of equal times, which are frequent where clocks are isolated, the higher final metric wins, and
+    then the earlier trial.
+    """
+    timed = [record for record in records if record.time_to_target_s is not None]
+    return min(timed, key=_place, default=None)
+
+
+def final_metric(record: TrialRecord) -> float | None:
+    """Returns the target's metric at the end of the last run; None without an evaluation."""
+    final = record.runs[-1].final if record.runs else None
+    if final is None:
+        return None
+    target = record.workload.get("target") or {}
+    return final.macro_f1 if target.get("metric") == "macro_f1" else final.accuracy
+
+
+def _place(record: TrialRecord) -> tuple[float, float, str]:
+    return record.time_to_target_s or 0.0, -(final_metric(record) or 0.0), record.trial_id
+
+
 def _device_s(record: TrialRecord) -> float:
     """Returns the record's wall-clock, divided among those that could share its device."""
     return sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)

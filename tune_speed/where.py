@@ -25,6 +25,7 @@ quote stands for itself. Words such as `and` may be in capitals.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from tune_speed.config import did_you_mean
 from tune_speed.errors import ConfigError
@@ -42,6 +43,17 @@ _PLAIN_TEXT = re.compile(r"[\w()](?:[\w .,:()+-]{0,198}[\w()])?", re.ASCII)
 """What reaches a tag as it is, and MLflow's filter too."""
 
 
+class Pushed(NamedTuple):
+    """A condition on what a store holds of a run."""
+
+    table: str
+    """`metrics` or `tags`."""
+    name: str
+    sign: str
+    """`=`, `!=`, and for metrics `<`, `<=`, `>`, `>=`; none holds where the run lacks the name."""
+    value: str | float
+
+
 @dataclass(frozen=True)
 class Where:
     """A filter; `parse_where` makes one."""
@@ -56,16 +68,16 @@ class Where:
         """
         return self.root.holds(Asked(record))
 
-    def pushdown(self) -> str:
-        """Returns an MLflow filter that holds for every run whose record fits, "" for none.
+    def pushed(self) -> tuple[Pushed, ...]:
+        """Returns conditions that all hold for every run whose record fits; a store checks them.
 
-        It is coarser than the filter where MLflow's language knows no such thing (`or`, `not`, a
-        last part), or where MLflow may hold another text than the record (secrets are hidden).
+        They are coarser than the filter where a store knows no such thing (`or`, `not`, a last
+        part), or where it may hold another text than the record (secrets are hidden).
         """
         root = self.root
         parts = root.parts if isinstance(root, Joined) and root.word == "and" else (root,)
         conditions = [c for part in parts if isinstance(part, Comparison) for c in _pushed(part)]
-        return " AND ".join(list(dict.fromkeys(conditions))[:MAX_PUSHED])
+        return tuple(dict.fromkeys(conditions))[:MAX_PUSHED]
 
     def check(self, records: Iterable[TrialRecord]) -> None:
         """Refuses a field that none of `records` has; without records, refuses nothing.
@@ -98,6 +110,12 @@ def parse_where(text: str) -> Where:
     return Where(text, parse(text))
 
 
+def in_mlflow(pushed: Iterable[Pushed]) -> str:
+    """Returns an MLflow filter that holds where all of `pushed` do, "" for none."""
+    # Names and values have no quotes in them: `_pushed` lets through none that has.
+    return " AND ".join(f"{p.table}.`{p.name}` {p.sign} {p.value!r}" for p in pushed)
+
+
 def _fields_of(condition: Condition) -> list[str]:
     if isinstance(condition, Comparison):
         return [condition.field]
@@ -105,8 +123,8 @@ def _fields_of(condition: Condition) -> list[str]:
     return [field for part in parts for field in _fields_of(part)]
 
 
-def _pushed(comparison: Comparison) -> Sequence[str]:
-    """Returns MLflow conditions that hold wherever `comparison` does."""
+def _pushed(comparison: Comparison) -> Sequence[Pushed]:
+    """Returns conditions that hold wherever `comparison` does."""
     name, literals = comparison.field, comparison.literals
     if name in FIELDS:
         return _pushed_tag(FIELDS[name].tag, comparison.sign, literals)
@@ -120,20 +138,25 @@ def _pushed(comparison: Comparison) -> Sequence[str]:
         or not numbers
     ):
         return ()
-    metric = f"metrics.`recipe/{name}`"
+    metric = f"recipe/{name}"
     if comparison.sign == "in":
-        return (f"{metric} >= {min(numbers)!r}", f"{metric} <= {max(numbers)!r}")
+        lowest, highest = min(numbers), max(numbers)
+        return (
+            Pushed("metrics", metric, ">=", lowest),
+            Pushed("metrics", metric, "<=", highest),
+        )
     # `!=` and `not in` hold for texts as well, which are no metrics.
-    return (f"{metric} {comparison.sign} {numbers[0]!r}",) if comparison.sign in _ORDERS else ()
+    is_order = comparison.sign in _ORDERS
+    return (Pushed("metrics", metric, comparison.sign, numbers[0]),) if is_order else ()
 
 
-def _pushed_tag(tag: str | None, sign: str, literals: Sequence[Literal]) -> Sequence[str]:
+def _pushed_tag(tag: str | None, sign: str, literals: Sequence[Literal]) -> Sequence[Pushed]:
     sign = {"in": "=", "not in": "!="}.get(sign, sign)
     is_plain = all(_PLAIN_TEXT.fullmatch(literal.raw) for literal in literals)
     is_one = len(literals) == 1 or sign == "!="
     if tag is None or sign not in ("=", "!=") or not is_plain or not is_one:
         return ()
-    return [f"tags.`{tag}` {sign} '{literal.raw}'" for literal in literals]
+    return [Pushed("tags", tag, sign, literal.raw) for literal in literals]
 
 
 _ORDERS = ("=", "<", "<=", ">", ">=")

@@ -92,7 +92,7 @@ CASES: dict[str, Case] = {
     "curriculum": Case({"order": {"curriculum": {"step_length": 10, "scoring_epochs": 0.5}}}),
     "kaiming": Case(slot("init", "kaiming")),
     "whitening": Case(slot("init", "whitening")),
-    "pretrain_subset": Case(slot("init", "pretrain_subset", epochs=0.5)),
+    "pretrain_subset": Case(slot("init", "pretrain_subset", part=0.5)),
     "focal": Case(slot("loss", "focal")),
     "label smoothing 0.1": Case({"label_smoothing": 0.1}),
     "ema": Case(slot("averaging", "ema")),
@@ -161,7 +161,7 @@ class Bench:
         for number in range(self.arguments.rounds):
             sides = ("off", "on") if number % 2 == 0 else ("on", "off")
             for side in sides:
-                seconds[side].append(self._epoch_s(name, getattr(case, side)))
+                seconds[side].append(self._epoch_s(name, getattr(case, side), seed=number))
         accuracies = {
             side: [self._accuracy(name, getattr(case, side), s) for s in self._seeds()]
             for side in seconds
@@ -177,8 +177,8 @@ class Bench:
     def _seeds(self) -> Iterator[int]:
         yield from range(self.arguments.seeds)
 
-    def _epoch_s(self, name: str, changes: Tree) -> float:
-        run = self._run(name, changes, self.arguments.samples, self.arguments.epochs, seed=0)
+    def _epoch_s(self, name: str, changes: Tree, *, seed: int) -> float:
+        run = self._run(name, changes, self.arguments.samples, self.arguments.epochs, seed=seed)
         return run.clocks.train_s / self.arguments.epochs
 
     def _accuracy(self, name: str, changes: Tree, seed: int) -> float:

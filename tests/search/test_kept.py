@@ -3,7 +3,8 @@ from pathlib import Path
 from making import make_record, make_run
 
 from tune_speed.records import Status
-from tune_speed.search.kept import KeptWeights, fastest, weights_file
+from tune_speed.search.kept import KeptWeights, weights_file
+from tune_speed.standing import fastest
 
 
 def leave(kept: KeptWeights, trial_id: str) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from postgres import Postgres, why_not
 
 from tune_speed.tracking import Tracker, open_store
 
@@ -15,6 +16,37 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     open_store(f"sqlite:///{path}")
     return path
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    reason = why_not()
+    if reason is not None:
+        pytest.skip(reason)
+    server = Postgres()
+    yield server
+    server.stop()
+
+
+def new_store(kind: str, request: pytest.FixtureRequest) -> str:
+    if kind == "postgresql":
+        server: Postgres = request.getfixturevalue("postgres")
+        return server.new_store()
+    folder: Path = request.getfixturevalue("tmp_path_factory").mktemp("new")
+    shutil.copy(request.getfixturevalue("empty_store"), folder / "mlflow.db")
+    return f"sqlite:///{folder / 'mlflow.db'}"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def any_store(request: pytest.FixtureRequest) -> str:
+    """A store without studies, of either kind that is read without MLflow."""
+    return new_store(request.param, request)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def any_new_store(request: pytest.FixtureRequest) -> str:
+    """One for all tests of a module."""
+    return new_store(request.param, request)
 
 
 @pytest.fixture

@@ -1,11 +1,13 @@
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from making import make_record
-from stored import store_of
+from stored import put
 
 from tune_speed.errors import ConfigError
 from tune_speed.records import Status, TrialRecord
+from tune_speed.tracking import matching
 from tune_speed.tracking.matching import find_matching
 from tune_speed.where import parse_where
 
@@ -24,8 +26,11 @@ def record(number: int) -> TrialRecord:
 
 
 @pytest.fixture(scope="module")
-def uri(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return store_of(map(record, range(8)), folder=tmp_path_factory.mktemp("matching"))
+def uri(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("files"))
+        put(map(record, range(8)), any_new_store)
+        yield any_new_store
 
 
 def found(uri: str, text: str | None, **only: Any) -> list[int]:
@@ -36,6 +41,30 @@ def found(uri: str, text: str | None, **only: Any) -> list[int]:
 def test_trials_come_board_by_board_fastest_first_and_misses_last(uri: str) -> None:
     assert found(uri, None) == [7, 6, 3, 2, 5, 4, 1, 0]
     assert found(uri, None, study="first") == [3, 2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("text", "only"),
+    [
+        (None, {}),
+        ("batch_size >= 32 and batch_size != 64", {}),
+        ("batch_size in (1, 4, 32)", {"only_reached": True}),
+        ("status != missed and study = first", {"device": "a1"}),
+        ("optimizer = sgd or lr > 0.5", {"workload": "digits", "kind": "estimate"}),
+        ("batch_size > 1", {"kind": "certified"}),
+        ("trial_id = t0003", {"study": "first"}),
+    ],
+)
+def test_tables_and_mlflow_give_the_same(
+    uri: str, text: str | None, only: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = None if text is None else parse_where(text)
+    with monkeypatch.context() as patch:
+        patch.setattr(matching, "by_mlflow", None)
+        directly = find_matching(uri, where, **only)
+    monkeypatch.setattr(matching, "read_directly", lambda *_: None)
+    assert directly == find_matching(uri, where, **only)
+    assert bool(directly) == (only.get("kind") != "certified")
 
 
 @pytest.mark.parametrize(

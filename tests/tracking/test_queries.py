@@ -12,7 +12,6 @@ from tune_speed.tracking import (
     Tracker,
     find_trial,
     find_trials,
-    list_studies,
     open_store,
     run_url,
     schema,
@@ -172,26 +171,14 @@ def test_a_name_that_fits_two_trials_lists_them(uri: str, client: Any) -> None:
         find_trial(uri, "study/t0000")
 
 
-def test_studies_are_listed_with_what_they_hold(filled: str) -> None:
-    studies = {study.name: study for study in list_studies(filled)}
-    assert set(studies) == {"first", ODD}
-    first = studies["first"]
-    assert first.num_trials == {Status.REACHED: 3, Status.MISSED: 1}
-    assert (first.best_time_s, first.best_trial, first.workload) == (2.0, "t0001", "digits")
-    assert not first.is_running and studies[ODD].is_running
-    assert first.last_activity.startswith("20") and first.last_activity.endswith("+00:00")
-
-
 def test_an_empty_store_says_what_to_do(uri: str, client: Any) -> None:
-    assert list_studies(uri) == []
     with pytest.raises(ServiceError, match=r"holds none yet.*tune-speed search"):
         find_trials(uri)
 
 
 def test_a_missing_store_says_what_to_do(tmp_path: Path) -> None:
-    for query in (find_trials, list_studies):
-        with pytest.raises(ServiceError, match="no such file yet"):
-            query(f"sqlite:///{tmp_path / 'none.db'}")
+    with pytest.raises(ServiceError, match="no such file yet"):
+        find_trials(f"sqlite:///{tmp_path / 'none.db'}")
 
 
 def test_a_record_that_cannot_be_read_is_left_out_and_named(

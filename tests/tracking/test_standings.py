@@ -1,23 +1,21 @@
 import random
-import shutil
-import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from making import WORKLOAD, make_record, make_run
+from sqlalchemy import NullPool, create_engine, text
 
+from tune_speed.board_query import Choice, find_boards
 from tune_speed.errors import ServiceError
 from tune_speed.leaderboard import make_boards
 from tune_speed.records import Status, TrialRecord
 from tune_speed.standing import board_key, totals_of
 from tune_speed.tracking import Tracker, find_trials, open_store, schema, standings
 from tune_speed.tracking.board_reader import MlflowReader
-from tune_speed.tracking.sqlite_reader import SqliteReader
 from tune_speed.tracking.standings import Leaders, Wanted, find_leaders, leaders_of
-from tune_speed.tracking.uri import sqlite_path
+from tune_speed.tracking.table_reader import TableReader
 
 STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")
 DEVICES = ("NVIDIA H200", "NVIDIA A100", "cpu 'ünï' \\ 100%")
@@ -64,37 +62,37 @@ def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -
     return tracker
 
 
-def forget(path: Path, where: str) -> None:
+def forget(uri: str, study: str) -> None:
     """Makes runs such as an older version left."""
-    runs = f"(SELECT run_uuid FROM tags WHERE {where})"
-    with closing(sqlite3.connect(path)) as connection:
-        for key in (schema.BOARD, schema.BOARDS):
-            connection.execute(f"DELETE FROM tags WHERE key = '{key}' AND run_uuid IN {runs}")
+    runs = "(SELECT run_uuid FROM tags WHERE key = :study AND value = :name)"
+    names = {"study": schema.STUDY, "name": study}
+    engine = create_engine(uri, poolclass=NullPool)
+    with engine.begin() as connection:
         for table in ("metrics", "latest_metrics"):
-            connection.execute(
-                f"DELETE FROM {table} WHERE run_uuid IN {runs}"
-                f" AND key IN ('{schema.EXPECTED}', '{schema.FINAL_METRIC}')"
-            )
-        connection.commit()
+            keys = f"('{schema.EXPECTED}', '{schema.FINAL_METRIC}')"
+            delete = f"DELETE FROM {table} WHERE run_uuid IN {runs} AND key IN {keys}"
+            connection.execute(text(delete), names)
+        keys = f"('{schema.BOARD}', '{schema.BOARDS}')"
+        delete = f"DELETE FROM tags WHERE run_uuid IN {runs} AND key IN {keys}"
+        connection.execute(text(delete), names)
 
 
 @pytest.fixture(scope="module")
-def filled(tmp_path_factory: pytest.TempPathFactory, empty_store: Path) -> str:
+def filled(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Four studies; an older version left the third, and of the fourth all but its last search."""
-    folder = tmp_path_factory.mktemp("filled")
-    shutil.copy(empty_store, folder / "mlflow.db")
-    uri = f"sqlite:///{folder / 'mlflow.db'}"
-    client = open_store(uri)
-    client.create_run(client.create_experiment("somebody else's"), run_name="t0000")
-    for study in STUDIES:
-        made = list(records(study))
-        deliver(client, study, made[:12], search_id="a")
-        if study in ("old", "mixed"):
-            forget(folder / "mlflow.db", f"key = '{schema.STUDY}' AND value = '{study}'")
-        deliver(client, study, made[12:], search_id="b")
-        if study == "old":
-            forget(folder / "mlflow.db", f"key = '{schema.STUDY}' AND value = '{study}'")
-    return uri
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("files"))
+        client = open_store(any_new_store)
+        client.create_run(client.create_experiment("somebody else's"), run_name="t0000")
+        for study in STUDIES:
+            made = list(records(study))
+            deliver(client, study, made[:12], search_id="a")
+            if study in ("old", "mixed"):
+                forget(any_new_store, study)
+            deliver(client, study, made[12:], search_id="b")
+            if study == "old":
+                forget(any_new_store, study)
+        yield any_new_store
 
 
 def by_mlflow(uri: str, *, top: int, study: str | None = None, **filters: Any) -> Leaders:
@@ -121,8 +119,10 @@ def by_leaders(found: Leaders, *, top: int) -> list[Any]:
 
 
 def by_reading_all(uri: str, *, top: int, **filters: Any) -> list[Any]:
-    everything = find_trials(uri, **filters)
-    return seen(make_boards([(trial.run_id, trial.record) for trial in everything], top=top))
+    kind = filters.pop("kind", None)
+    everything = [(trial.run_id, trial.record) for trial in find_trials(uri, **filters)]
+    boards = make_boards(everything, top=top)  # Of either kind, as a search's cost is of estimates.
+    return seen([board for board in boards if kind in (None, board.kind)])
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ def test_leaders_give_the_boards_that_all_trials_give(
     assert expected or filters == {"workload": "cifar10"} or filters == {"device": "nvidia_h"}
 
 
-def test_a_file_is_read_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_read_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standings, "MlflowReader", None)
     assert len(find_leaders(filled, top=1).totals) == 4
 
@@ -146,6 +146,14 @@ def test_no_more_is_fetched_than_is_shown_and_one(filled: str) -> None:
     found = find_leaders(filled, study="first", top=2)
     counts = [sum(board_key(t.record) == key for t in found.trials) for key in found.totals]
     assert sorted(counts) == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("with_misses", [False, True])
+def test_a_certified_board_says_what_its_search_cost(filled: str, with_misses: bool) -> None:
+    choice = Choice(uri=filled, study="first", kind="certified")
+    (board,) = find_boards(choice, top=9, with_misses=with_misses)
+    estimates = [r for r in records("first") if (r.kind, r.device) == ("estimate", board.device)]
+    assert {row.study_trials for row in board.rows} == {len(estimates)} and estimates
 
 
 def test_a_board_without_a_hit_still_has_its_target(filled: str) -> None:
@@ -175,9 +183,9 @@ def test_a_resumed_search_of_an_older_version_says_all_from_then_on(
 ) -> None:
     made = list(records("study"))
     deliver(client, "study", made[:20], search_id="one")
-    forget(sqlite_path(uri), f"key = '{schema.STUDY}'")
+    forget(uri, "study")
     deliver(client, "study", made, search_id="one")
-    monkeypatch.setattr(SqliteReader, "trials_of", None)
+    monkeypatch.setattr(TableReader, "trials_of", None)
     assert by_leaders(find_leaders(uri), top=20) == by_reading_all(uri, top=20)
     assert len(find_trials(uri)) == len(made)
 

@@ -1,8 +1,10 @@
 from datetime import UTC, datetime, timedelta, timezone
+from itertools import permutations
 
-from making import make_record
+from making import WORKLOAD, make_record, make_run
 
 from tune_speed.records import Status
+from tune_speed.standing import fastest
 from tune_speed.tracking.schema import unpack_boards
 from tune_speed.tracking.summary import Summary
 
@@ -28,6 +30,25 @@ def test_a_trial_counts_once() -> None:
     values = {p.key: p.value for p in summary.points(now=NOON)}
     assert values["trials"] == 1 and "best_time_to_target_s" not in values
     assert "tune_speed.best_trial" not in summary.tags(now=NOON)
+
+
+def test_of_equal_times_the_same_trial_is_best_in_whatever_order_they_come() -> None:
+    scores = [0.91, 0.93, 0.95, 0.95, 0.92]
+    records = [make_record(f"t{i}", runs=(make_run(accuracy=a),)) for i, a in enumerate(scores)]
+    for order in permutations(records):
+        summary = Summary()
+        for record in order:
+            summary.add(record)
+        assert summary.best is records[2] is fastest(order)
+
+
+def test_the_metric_of_the_target_decides_between_equal_times() -> None:
+    target = {"target": {"metric": "macro_f1", "value": 0.4}}
+    made = [make_record(f"t{i}") for i in range(2)]
+    final = made[1].runs[0].evaluations[0].model_copy(update={"macro_f1": 0.9, "accuracy": 0.1})
+    run = made[1].runs[0].model_copy(update={"evaluations": (final,)})
+    other = made[1].model_copy(update={"runs": (run,), "workload": {**WORKLOAD, **target}})
+    assert fastest([made[0].model_copy(update={"workload": other.workload}), other]) is other
 
 
 def test_times_are_in_utc() -> None:

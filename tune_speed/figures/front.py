@@ -46,7 +46,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         # Nothing lies above and to the left of the leader: the front has its corner there.
         for end in [end for end in ends if end.trial is part.leader]:
             spot = Spot(end.train_s / unit.length_s, end.metric, end.trial)
-            canvas.name(panel, spot, left_from=0.35)
+            canvas.name(panel, spot, left_from=0.27)
     looks = {WORDS[status]: LOOKS[status] for status in groups}
     canvas.legend([*canvas.entries(looks), goal])
     return Sketch(canvas, _alt(ends, front, target))

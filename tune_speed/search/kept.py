@@ -8,27 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 
 from tune_speed.records import TrialRecord
+from tune_speed.standing import fastest
 from tune_speed.trial import KeepWeights
 
 
 def weights_file(folder: Path, trial_id: str) -> Path:
     """Returns where the process of a trial leaves its weights."""
     return folder / "weights" / f"{trial_id}.pt"
-
-
-def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Returns the record with the least time to target, or None if none met the target.
-
-    Of equal times, which are frequent where clocks are isolated, the higher final accuracy wins,
-    and then the earlier trial.
-    """
-    timed = [record for record in records if record.time_to_target_s is not None]
-    return min(timed, key=_order, default=None)
-
-
-def _order(record: TrialRecord) -> tuple[float, float, str]:
-    final = record.runs[-1].final
-    return record.time_to_target_s or 0.0, -(final.accuracy if final else 0.0), record.trial_id
 
 
 class KeptWeights:

@@ -5,15 +5,14 @@
 """
 
 from tune_speed.tracking.queries import (
-    StudySummary,
     TrackedTrial,
     find_trial,
     find_trials,
-    list_studies,
     run_url,
     ui_command,
 )
 from tune_speed.tracking.store import open_store
+from tune_speed.tracking.studies import StudySummary, list_studies
 from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import strip_secrets, tracking_uri
 

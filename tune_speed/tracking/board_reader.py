@@ -1,6 +1,6 @@
 """What a leaderboard asks of a store, and how MLflow answers it.
 
-An SQLite file answers faster without MLflow in between: see `sqlite_reader`.
+Tables answer faster without MLflow in between: see `table_reader`.
 """
 
 from collections.abc import Iterator, Sequence

@@ -13,12 +13,13 @@ from tune_speed.tracking.uri import sqlite_path, store_kind, strip_secrets
 @contextmanager
 def errors_of(uri: str) -> Iterator[None]:
     """Turns MLflow's errors within the block into ours, naming `uri` without its secrets."""
+    from alembic.util import CommandError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
 
     try:
         yield
-    except (MlflowException, SQLAlchemyError, sqlite3.Error, OSError) as error:
+    except (MlflowException, SQLAlchemyError, CommandError, sqlite3.Error, OSError) as error:
         raise explain(error, uri) from error
 
 

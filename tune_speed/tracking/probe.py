@@ -1,9 +1,12 @@
 """One question to a server before MLflow asks it: MLflow itself would go on asking for minutes."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tune_speed.errors import ServiceError
 from tune_speed.tracking.uri import strip_secrets
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
 
 
 def probe_http(uri: str, *, timeout_s: float) -> None:
@@ -45,20 +48,25 @@ def probe_database(uri: str) -> None:
 
     Raises: ServiceError if the driver is not installed; SQLAlchemyError if it does not answer.
     """
-    import sqlalchemy
+    engine_of(uri).connect().close()
+
+
+def engine_of(uri: str) -> "Engine":
+    """Returns an engine that keeps no connections, and has none yet.
+
+    Raises: ServiceError if the driver is not installed; SQLAlchemyError if `uri` is none.
+    """
+    from sqlalchemy import create_engine
+    from sqlalchemy.pool import NullPool
 
     try:
-        engine = sqlalchemy.create_engine(uri)
+        return create_engine(uri, poolclass=NullPool)
     except ImportError as error:
         package = _DRIVER_PACKAGES.get(str(error.name), error.name)
         raise ServiceError(
             f"the database at {strip_secrets(uri)} needs the Python module {error.name!r}, which is"
             f" not installed. Install it with `pip install '{package}'`."
         ) from error
-    try:
-        engine.connect().close()
-    finally:
-        engine.dispose()
 
 
 def _is_json_object(response: Any) -> bool:

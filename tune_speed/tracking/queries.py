@@ -1,4 +1,4 @@
-"""Reads trials and studies back, from any process, while a study is written or after it.
+"""Reads trials back, from any process, while a study is written or after it.
 
 Every query names its tags to MLflow and reads page by page; nothing loads a store as a whole. The
 record of a trial comes from its tags in one request; its curves lie in an artifact (`find_trial`).
@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from tune_speed.config import did_you_mean
 from tune_speed.errors import ServiceError
 from tune_speed.records import Status, TrialRecord
-from tune_speed.tracking import schema, summary
+from tune_speed.tracking import schema
 from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.filters import (
     PAGE,
@@ -52,26 +52,6 @@ class TrackedTrial:
     record: TrialRecord
     has_curve: bool
     """False: each run has its last evaluation only, and a long traceback only its end."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StudySummary:
-    """A study at a glance."""
-
-    name: str
-    experiment_id: str
-    workload: str
-    """Name of the workload; empty if the study never said."""
-    device: str
-    num_trials: dict[Status, int]
-    """Finished trials by status; statuses that none has are left out."""
-    best_time_s: float | None
-    """Least time to target [s]; None if no trial met the target."""
-    best_trial: str | None
-    last_activity: str
-    """UTC, ISO 8601; empty if no trial has finished."""
-    is_running: bool
-    """Whether a search has begun and not ended; a killed driver leaves it so until resumed."""
 
 
 def find_trials(
@@ -152,22 +132,6 @@ def study_names(uri: str) -> list[str]:
     client = open_store(uri, create=False)
     with errors_of(uri):
         return [str(experiment.name) for experiment in experiments_with(client, _ANY_STUDY)]
-
-
-def list_studies(uri: str) -> list[StudySummary]:
-    """Returns all studies of the store, the latest active first; reads one run per search.
-
-    Raises: ServiceError if the store does not answer or does not exist.
-    """
-    client = open_store(uri, create=False)
-    with errors_of(uri):
-        experiments = list(experiments_with(client, {schema.KIND: schema.STUDY_KIND}))
-        ids = [experiment.experiment_id for experiment in experiments]
-        searches: dict[str, list[Any]] = {}
-        for run in runs_with(client, ids, {schema.KIND: schema.SEARCH}):
-            searches.setdefault(run.info.experiment_id, []).append(run)
-    studies = [_summarised(e, searches.get(e.experiment_id, [])) for e in experiments]
-    return sorted(studies, key=lambda study: study.last_activity, reverse=True)
 
 
 def run_url(uri: str, trial: TrackedTrial) -> str | None:
@@ -295,27 +259,6 @@ def whole_record(client: "MlflowClient", run_id: str) -> TrialRecord | None:
         except (MlflowException, OSError, ValidationError) as error:
             _log.debug("run %s has no readable %s", run_id, schema.RECORD_FILE, exc_info=error)
             return None
-
-
-def _summarised(experiment: Any, searches: Sequence[Any]) -> StudySummary:
-    counts = {
-        status: int(sum(run.data.metrics.get(summary.count_key(status), 0.0) for run in searches))
-        for status in Status
-    }
-    timed = [run for run in searches if summary.BEST_TIME in run.data.metrics]
-    best = min(timed, key=lambda run: run.data.metrics[summary.BEST_TIME], default=None)
-    tags = {key: value for run in reversed(searches) for key, value in run.data.tags.items()}
-    return StudySummary(
-        name=experiment.name,
-        experiment_id=experiment.experiment_id,
-        workload=tags.get(schema.WORKLOAD, ""),
-        device=tags.get(schema.DEVICE, ""),
-        num_trials={status: count for status, count in counts.items() if count},
-        best_time_s=best.data.metrics[summary.BEST_TIME] if best else None,
-        best_trial=best.data.tags.get(schema.BEST_TRIAL) if best else None,
-        last_activity=max((r.data.tags.get(schema.UPDATED_AT, "") for r in searches), default=""),
-        is_running=any(run.info.status == "RUNNING" for run in searches),
-    )
 
 
 def _label(run: Any) -> str:

@@ -40,7 +40,7 @@ from pydantic import ValidationError
 from tune_speed.config import flatten
 from tune_speed.contest import sample_of
 from tune_speed.records import Evaluation, RunResult, Status, StepTime, TrialRecord
-from tune_speed.standing import BoardKey, Totals, board_key
+from tune_speed.standing import BoardKey, Totals, board_key, final_metric
 from tune_speed.stats import expected_time_s, median_time_s
 from tune_speed.tracking.uri import strip_secrets
 
@@ -199,15 +199,6 @@ def ranked_s(record: TrialRecord) -> float | None:
     if median_s is None or len(record.runs) == 1:
         return median_s
     return expected_time_s(list(map(sample_of, record.runs)))
-
-
-def final_metric(record: TrialRecord) -> float | None:
-    """Returns the target's metric at the end of the last run; None without an evaluation."""
-    final = record.runs[-1].final if record.runs else None
-    if final is None:
-        return None
-    target = record.workload.get("target") or {}
-    return final.macro_f1 if target.get("metric") == "macro_f1" else final.accuracy
 
 
 def gap(record: TrialRecord, run: RunResult) -> float | None:

@@ -6,28 +6,25 @@ in order. A search that an older version made, or that has just begun, does not 
 are read one by one. A run in the trash is no leader, but its search still counts what it cost.
 """
 
-import logging
 import math
-import sqlite3
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
 from tune_speed.records import TrialRecord
-from tune_speed.standing import BoardKey, Totals, board_key, sum_of, totals_of
+from tune_speed.standing import BoardKey, Totals, board_key, final_metric, sum_of, totals_of
 from tune_speed.tracking import schema
 from tune_speed.tracking.board_reader import BoardReader, MlflowReader, Search
+from tune_speed.tracking.direct import read_directly
 from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.filters import PAGE
 from tune_speed.tracking.queries import TrackedTrial, is_on
-from tune_speed.tracking.sqlite_reader import SqliteReader
-from tune_speed.tracking.uri import sqlite_path, store_kind
+from tune_speed.tracking.table_reader import TableReader
+from tune_speed.tracking.tables import Tables
 
 Place = tuple[BoardKey, str]
 """A board and a study."""
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +36,8 @@ class Leaders:
     totals: dict[BoardKey, Totals]
     """What all trials of each board come to."""
     study_totals: dict[Place, Totals]
-    """What those of each study come to."""
+    """What those of each study come to, of whatever kind: what a search cost stands beside what it
+    led to."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +77,13 @@ def find_leaders(
     """
     assert top > 0, top
     wanted = Wanted(workload=workload, device=device, kind=kind)
-    found = _from_file(uri, study, wanted, top) if store_kind(uri) == "sqlite" else None
+
+    def read(tables: Tables) -> Leaders | None:
+        if not tables.holds(study):
+            return None  # MLflow's way says what is amiss.
+        return leaders_of(TableReader(tables, study), wanted, top=top)
+
+    found = read_directly(uri, read)
     if found is not None:
         return found
     reader = MlflowReader.open(uri, study, top=top)
@@ -92,27 +96,15 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
     searches = reader.searches()
     silent = _read([search for search in searches if search.totals is None], reader, keep=top + 1)
     known = [((k, s.study), t) for s in searches for k, t in (s.totals or {}).items()]
-    parts = _summed(part for part in (*known, *silent.parts) if wanted.takes(part[0][0]))
-    keys = sorted({key for key, _ in parts})
+    of_any_kind = replace(wanted, kind=None)
+    parts = _summed(part for part in (*known, *silent.parts) if of_any_kind.takes(part[0][0]))
+    keys = sorted({key for key, _ in parts if wanted.takes(key)})
     heads = [_head(reader, key, silent.heads.get(key, []), top + 1) for key in keys]
     return Leaders(
         trials=[trial for head in heads for trial in head],
         totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
         study_totals=parts,
     )
-
-
-def _from_file(uri: str, study: str | None, wanted: Wanted, top: int) -> Leaders | None:
-    """Returns what an SQLite file answers; None if MLflow must say what is amiss."""
-    try:
-        reader = SqliteReader.open(sqlite_path(uri), study)
-        if reader is None:
-            return None
-        with reader:
-            return leaders_of(reader, wanted, top=top)
-    except sqlite3.Error as error:
-        _log.debug("the file does not answer", exc_info=error)
-        return None
 
 
 class _Silent(NamedTuple):
@@ -169,7 +161,7 @@ def _leading(in_order: Iterator[TrackedTrial], top: int) -> Iterator[TrackedTria
 
 
 def _order(record: TrialRecord) -> tuple[bool, float, float, str, str]:
-    expected_s, final = schema.ranked_s(record), schema.final_metric(record)
+    expected_s, final = schema.ranked_s(record), final_metric(record)
     return (
         expected_s is None,
         math.inf if expected_s is None else expected_s,

@@ -6,7 +6,7 @@ Leaderboards read there what all trials of a board come to, and fetch none but t
 from datetime import UTC, datetime
 
 from tune_speed.records import Status, TrialRecord
-from tune_speed.standing import BoardKey, Totals, board_key, sum_of, totals_of
+from tune_speed.standing import BoardKey, Totals, board_key, fastest, sum_of, totals_of
 from tune_speed.tracking import schema
 
 NUM_TRIALS, BEST_TIME = "trials", "best_time_to_target_s"
@@ -27,10 +27,7 @@ class Summary:
         self._statuses[record.trial_id] = record.status
         self._counted[record.trial_id] = board_key(record), totals_of([record])
         self.is_new = True
-        time_s = record.time_to_target_s
-        best_s = self._best.time_to_target_s if self._best else None
-        if time_s is not None and (best_s is None or time_s < best_s):
-            self._best = record
+        self._best = fastest([record] if self._best is None else [self._best, record])
 
     @property
     def best(self) -> TrialRecord | None:
