@@ -56,7 +56,7 @@ def cluster() -> Iterator[str]:
         said += line
     yield f"127.0.0.1:{port}"
     head.terminate()
-    head.wait(timeout=60)
+    head.communicate(timeout=60)
 
 
 def run(command: str, folder: Path, **variables: str) -> Done:
@@ -97,7 +97,7 @@ def test_first_command_ends_with_a_leaderboard(folder: Path) -> None:
 def test_command_does_what_it_says(command: str, folder: Path) -> None:
     done = run(command, folder)
     assert done.code == 0, done.err
-    assert done.out
+    assert done.out or "wrote" in done.err
 
 
 def test_python_of_the_readme_runs(folder: Path) -> None:

@@ -13,6 +13,7 @@ keeper   ←  Ended      each rank, before it leaves the others
 Out of memory on any rank ends the attempt for all; the next one has smaller micro-batches.
 """
 
+import re
 import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
@@ -30,7 +31,11 @@ POLL_S = 0.5
 """How often the keeper looks whether it is to interrupt [s]."""
 GRACE_S = 5.0
 """How long the other ranks have to end, once one has [s]."""
+LOST_S = 60.0
+"""How long it may take until a rank is found dead, once another has lost its connection [s]."""
 BAD = (Status.FAILED, Status.OOM)
+
+_LOST = re.compile(r"Connection (reset|closed|refused)|Broken pipe|remote process exited", re.I)
 
 
 class Standing(NamedTuple):
@@ -193,7 +198,8 @@ def _end_of_all(crew: Crew, ended: Ended, *, num_ranks: int) -> Ended:
     """
     if not _is_bad(ended):
         return ended
-    said, deadline = [ended], time.monotonic() + GRACE_S
+    patience_s = LOST_S if _has_lost_another(ended) else GRACE_S
+    said, deadline = [ended], time.monotonic() + patience_s
     while len(said) < num_ranks and time.monotonic() < deadline:
         other = crew.receive(timeout_s=POLL_S)
         if isinstance(other, Ended):
@@ -203,6 +209,12 @@ def _end_of_all(crew: Crew, ended: Ended, *, num_ranks: int) -> Ended:
 
 def _is_bad(ended: Ended) -> bool:
     return ended.error is not None or _status(ended) in BAD
+
+
+def _has_lost_another(ended: Ended) -> bool:
+    """Whether the rank failed of another's silence, which may be that of the dead."""
+    record = TrialRecord.model_validate_json(ended.record) if ended.record else None
+    return record is not None and bool(_LOST.search(record.runs[-1].traceback or ""))
 
 
 def _status(ended: Ended) -> Status | None:
