@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from making import make_record
 
 from tune_speed.records import PROTOCOL_VERSION, Status
+from tune_speed.standing import fastest
 from tune_speed.study_view import (
     SearchFacts,
     StudyPart,
@@ -130,10 +131,11 @@ def test_the_leader_is_the_fastest_that_met_the_target() -> None:
     assert part.leader is trials[2]
 
 
-def test_the_leader_of_equals_is_the_one_that_finished_first() -> None:
+def test_the_leader_of_equals_is_the_one_that_leads_everywhere_else() -> None:
     trials = (trial(4, time_s=1.0), trial(2, time_s=1.0))
     part = StudyPart(key=part_key(trials[0].record), trials=trials, certified=())
-    assert part.leader is trials[0]
+    assert part.leader is trials[1]
+    assert part.leader.record is fastest(trial.record for trial in trials)
 
 
 def test_where_nothing_met_the_target_nothing_leads() -> None:

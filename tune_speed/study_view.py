@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from tune_speed.leaderboard import Board
 from tune_speed.records import TrialRecord
-from tune_speed.standing import board_key
+from tune_speed.standing import board_key, fastest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +83,9 @@ class StudyPart:
 
     @cached_property
     def leader(self) -> ViewedTrial | None:
-        """The fastest estimate; None if none met the target."""
-        timed = [trial for trial in self.trials if trial.record.time_to_target_s is not None]
-        return min(timed, key=lambda trial: trial.record.time_to_target_s or 0.0, default=None)
+        """The fastest estimate, as `standing.fastest` says; None if none met the target."""
+        record = fastest(trial.record for trial in self.trials)
+        return next((trial for trial in self.trials if trial.record is record), None)
 
 
 @dataclass(frozen=True, kw_only=True)
