@@ -1,13 +1,12 @@
 """One configuration as leaderboards show it."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from tune_speed.certificate import finite_or_none
 from tune_speed.config import Config
 from tune_speed.ranking import timed
 from tune_speed.records import Status, TrialRecord
-from tune_speed.standing import Totals
+from tune_speed.standing import Totals, final_metric
 from tune_speed.stats import median_interval_s, median_time_s, wilson_interval
 
 
@@ -108,7 +107,7 @@ def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) 
         n=n,
         hit_rate_low=low,
         hit_rate_high=high,
-        final_metric=_final_metric(record.workload, record),
+        final_metric=final_metric(record),
         status=record.status.value,
         params=record.params,
         steps=last.steps,
@@ -156,10 +155,3 @@ def _median_interval(record: TrialRecord) -> dict[str, float | None]:
         "median_low_s": finite_or_none(median.low),
         "median_high_s": finite_or_none(median.high),
     }
-
-
-def _final_metric(workload: Mapping[str, Any], record: TrialRecord) -> float | None:
-    final = record.runs[-1].final
-    if final is None:
-        return None
-    return final.macro_f1 if workload["target"]["metric"] == "macro_f1" else final.accuracy
