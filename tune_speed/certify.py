@@ -244,11 +244,11 @@ def _run(
     on_line: Callable[[str], None],
 ) -> bool:
     """Runs all turns; returns whether Ctrl-C ended it."""
-    from tune_speed.search import ray_tuner
+    from tune_speed.search import ray_cluster
 
     first = next(iter(everyone.values())).record
     kind = first.device_kind
-    ray_tuner.connect(address, resources=ResourceConfig(cpu=1, gpu=float(kind == "cuda")))
+    ray_cluster.connect(address, resources=ResourceConfig(cpu=1, gpu=float(kind == "cuda")))
     with _stop_signals() as is_stopped:
         device = ExclusiveDevice(
             device=kind,
@@ -263,7 +263,7 @@ def _run(
             return True
         finally:
             device.close()
-            ray_tuner.disconnect()
+            ray_cluster.disconnect()
     return False
 
 

@@ -108,14 +108,14 @@ def _shared_memory() -> tuple[bool, str]:
 
 
 def _ray() -> tuple[bool, str]:
-    from tune_speed.search import ray_tuner
+    from tune_speed.search import ray_cluster
     from tune_speed.search.settings import ResourceConfig
 
-    ray_tuner.connect(None, resources=ResourceConfig())
+    ray_cluster.connect(None, resources=ResourceConfig())
     try:
-        return True, f"a local cluster starts; {ray_tuner.node_cpus():g} CPUs"
+        return True, f"a local cluster starts; {ray_cluster.node_cpus():g} CPUs"
     finally:
-        ray_tuner.disconnect()
+        ray_cluster.disconnect()
 
 
 def _mlflow() -> tuple[bool, str]:

@@ -188,20 +188,20 @@ def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
     """Opens the MLflow store and joins or starts Ray, both at once; yields the store's client."""
     if address is not None:
         agree_on_token(address)
-    from tune_speed.search import ray_tuner
+    from tune_speed.search import ray_cluster
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         store = pool.submit(open_store, uri)
         # Imports of the first proposal, while Ray's own processes start.
         policies = pool.submit(importlib.import_module, "tune_speed.search.policies")
         devices = most_devices(study.space)
-        ray_tuner.connect(address, resources=study.search.resources, devices=devices)
+        ray_cluster.connect(address, resources=study.search.resources, devices=devices)
         client = store.result()
         policies.result()
     try:
         yield client
     finally:
-        ray_tuner.disconnect()
+        ray_cluster.disconnect()
 
 
 def _run(
@@ -305,7 +305,7 @@ def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:
 
 
 def _allotment(study: StudyFile) -> Allotment:
-    from tune_speed.search.ray_tuner import node_cpus
+    from tune_speed.search.ray_cluster import node_cpus
 
     resources = study.search.resources
     return Allotment(

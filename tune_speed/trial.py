@@ -44,6 +44,15 @@ class KeepWeights(Config):
     """Time to target of the best so far [s]; None: none has met the target."""
 
 
+class CheckpointPlan(Config):
+    """Where and how often a running trial is saved."""
+
+    place: str
+    """A file, or a URL that fsspec knows."""
+    every_s: Annotated[float, Field(ge=0)] = 60.0
+    """Saved at the first evaluation after this long [s]."""
+
+
 class TrialSpec(Config):
     """All that is needed to run one trial, in any process."""
 
@@ -65,6 +74,8 @@ class TrialSpec(Config):
     """Isolated step times that are known and need not be measured again."""
     keep: KeepWeights | None = None
     """None: weights are not kept."""
+    checkpoint: CheckpointPlan | None = None
+    """None: a trial that breaks off begins anew."""
 
 
 def failure(spec: TrialSpec, error: BaseException) -> RunResult:

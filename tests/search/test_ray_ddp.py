@@ -18,8 +18,8 @@ from tune_speed.objective import finish
 from tune_speed.recipe import Recipe
 from tune_speed.records import Status, TrialRecord
 from tune_speed.search.holdings import Holdings
+from tune_speed.search.ray_cluster import _quiet_ray
 from tune_speed.search.ray_ddp import run_on_cluster
-from tune_speed.search.ray_tuner import _quiet_ray
 from tune_speed.search.settings import ResourceConfig
 from tune_speed.search.trial_process import TrialProcess
 from tune_speed.together import RanksDied

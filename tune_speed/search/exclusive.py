@@ -44,7 +44,7 @@ class ExclusiveDevice:
             on_line: sees why it has to wait.
             is_stopped: whether to give up, which then raises `Stopped`; asked while it waits.
         """
-        from tune_speed.search.ray_tuner import node_cpus
+        from tune_speed.search.ray_cluster import node_cpus
 
         is_gpu = device == "cuda"
         cpus = float(cpu_threads) * devices if is_gpu else node_cpus()

@@ -24,6 +24,10 @@ class ResourceConfig(Config):
     memory_gib: Annotated[float, Field(gt=0)] | None = None
     """Main memory [GiB] that is set aside, and on a CPU also what a trial's process may allocate
     beyond what it began with, before it is out of memory; null: none is counted, no limit."""
+    device_type: Annotated[str, Field(min_length=1)] | None = None
+    """Device that trials run on, as results name it, such as `NVIDIA H200`: times of different
+    ones are not comparable. null: that of the first node which has room for a trial; on a cluster
+    of several kinds, the kind with the most nodes."""
 
     @field_validator("gpu")
     @classmethod
@@ -69,17 +73,29 @@ class SearchConfig(Config):
     """Trials that run at the same time, at most."""
     time_budget: str | float | None = Field(default=None, union_mode="left_to_right")
     """No trial starts after this long: `90s`, `30m`, `1h30m` or seconds; null: no limit."""
+    hang_after: str | float = Field(default="15m", union_mode="left_to_right")
+    """A trial that takes no step and evaluates no batch for this long is ended as failed, with
+    the stacks of its threads as its traceback."""
+    attempts: Annotated[int, Field(gt=0)] = 3
+    """Times that a trial is begun whose process dies before it has got any further; after the
+    last it is recorded as failed. Nodes that are lost are not counted."""
+    checkpoint_every: str | float | None = Field(default="60s", union_mode="left_to_right")
+    """A running trial is saved at the first evaluation after this long, and goes on from there
+    where its process, its node or the search ends before it; null: it begins anew."""
+    storage_path: Annotated[str, Field(min_length=1)] | None = None
+    """Where checkpoints of running trials are kept: a folder that all nodes see, or a URL that
+    fsspec knows, such as `s3://bucket/folder`; null: the study's folder."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of the proposals and of the trials."""
     resources: ResourceConfig = ResourceConfig()
     """What one trial gets."""
 
-    @field_validator("time_budget")
+    @field_validator("time_budget", "hang_after", "checkpoint_every")
     @classmethod
-    def _is_duration(cls, budget: str | float | None) -> str | float | None:
-        if budget is not None:
-            parse_duration_s(budget)
-        return budget
+    def _is_duration(cls, duration: str | float | None) -> str | float | None:
+        if duration is not None:
+            parse_duration_s(duration)
+        return duration
 
     @field_validator("storage")
     @classmethod
@@ -96,6 +112,17 @@ class SearchConfig(Config):
     def time_budget_s(self) -> float | None:
         """The time budget in seconds, or None."""
         return None if self.time_budget is None else parse_duration_s(self.time_budget)
+
+    @property
+    def hang_after_s(self) -> float:
+        """How long a trial may show no sign of life [s]."""
+        return parse_duration_s(self.hang_after)
+
+    @property
+    def checkpoint_every_s(self) -> float | None:
+        """The time between two checkpoints [s], or None for none."""
+        every = self.checkpoint_every
+        return None if every is None else parse_duration_s(every)
 
 
 class TrackingConfig(Config):
