@@ -1,10 +1,20 @@
 """Compiled training; `test_train.py` runs these tests in a process of their own."""
 
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from checkpoints import (
+    assert_same_run,
+    disturb,
+    known_models,
+    make_case,
+    open_checkpoints,
+    run_on,
+)
 from test_train import make_recipe, run
+from training import Tiny
 
 
 def test_compiled_model_trains_like_the_plain_one() -> None:
@@ -13,6 +23,18 @@ def test_compiled_model_trains_like_the_plain_one() -> None:
         assert theirs.loss == pytest.approx(ours.loss, rel=1e-4)
         assert theirs.train_loss == pytest.approx(ours.train_loss, rel=1e-4)
     assert compiled.clocks.compile_s > compiled.clocks.train_s
+
+
+def test_compiled_run_goes_on_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    known_models(monkeypatch, tiny=Tiny)
+    model = Tiny(norm="batch", dropout=0.3)
+    case = make_case(make_recipe(model=model, compile=True, epochs=3.0))
+    whole = run_on(case)
+    run_on(case, checkpoints=open_checkpoints(tmp_path / "c"), close_after=1)
+    disturb()
+    pieced = run_on(case, checkpoints=open_checkpoints(tmp_path / "c"))
+    assert whole is not None and pieced is not None
+    assert_same_run(whole, pieced)
 
 
 def test_process_that_runs_many_compiled_trials_compiles_each(

@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +21,7 @@ from tune_speed.recipe import Recipe
 from tune_speed.records import Status, TrialRecord
 from tune_speed.together import RanksDied, run_together
 from tune_speed.train import Interrupted
-from tune_speed.trial import Allotment, TrialSpec
+from tune_speed.trial import Allotment, CheckpointPlan, TrialSpec
 from tune_speed.workload import Workload
 
 pytestmark = pytest.mark.slow
@@ -163,3 +164,52 @@ def test_keeper_that_gives_up_ends_all_ranks() -> None:
     assert len(multiprocessing.active_children()) == 2
     trial.close()
     assert not multiprocessing.active_children()
+
+
+def checkpointed(place: Path, **fields: Any) -> TrialSpec:
+    place.parent.mkdir(exist_ok=True)
+    plan = CheckpointPlan(place=str(place), every_s=0.0)
+    return make_spec(**fields).model_copy(update={"checkpoint": plan})
+
+
+def curve(record: TrialRecord) -> list[dict[str, Any]]:
+    return [e.model_dump(exclude={"train_s"}) for e in record.runs[0].evaluations]
+
+
+def test_devices_go_on_together_where_they_broke_off(tmp_path: Path) -> None:
+    """Dropout is drawn by each device for itself, and a ragged step ends each epoch."""
+    fields: dict[str, Any] = {"model": {"dropout": 0.4}, "epochs": 4.0}
+    place = tmp_path / "checkpoints" / "t0000.ckpt"
+    whole = run(**fields)
+    trial = run_here(checkpointed(place, **fields))
+    next(trial)
+    standing = next(trial)
+    trial.close()
+    assert not multiprocessing.active_children()
+    assert [path.name for path in place.parent.iterdir()] == ["t0000.ckpt"]
+    record = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
+    assert record.runs[0].note == "resumed at step 8 of 16"
+    assert curve(record) == curve(whole)
+    assert record.started_at < standing.finished_at
+    assert list(place.parent.iterdir()) == []
+
+
+def test_devices_whose_checkpoint_is_damaged_begin_anew_together(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints" / "t0000.ckpt"
+    trial = run_here(checkpointed(place))
+    next(trial)
+    trial.close()
+    place.write_bytes(place.read_bytes()[:-5])
+    record = finish(run_here(checkpointed(place)), on_report=lambda record: None)
+    assert "begun anew" in record.runs[0].note and "it is cut off" in record.runs[0].note
+    assert record.runs[0].steps == 8
+
+
+def test_smaller_micro_batch_of_all_devices_is_gone_on_with(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"model": {"most_images_there": 4}, "epochs": 3.0}
+    place = tmp_path / "checkpoints" / "t0000.ckpt"
+    trial = run_here(checkpointed(place, **fields))
+    next(trial)
+    trial.close()
+    record = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
+    assert (record.runs[0].batch_size, record.runs[0].note) == (4, "resumed at step 4 of 12")

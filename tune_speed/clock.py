@@ -10,6 +10,10 @@
 | `waiting_s`   | standing still while somebody else measures                    |          |
 | `wall_s`      | from the first line to the last, the driver's time included    |          |
 
+A run that goes on in another process, from a checkpoint, goes on with its clocks: set-up and
+warm-up of both count, the time between the two does not, nor does what was done after the last
+checkpoint and is done again. Saving counts in `wall_s` alone.
+
 The device is synchronised where a span begins and ends, and nowhere else. The role is that of the
 process at the device's turnstile: training lets others measure between two steps, busy work keeps
 measurements from beginning.
@@ -20,6 +24,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Literal
 
+from tune_speed import pulse
 from tune_speed.records import Clocks
 from tune_speed.turnstile import Turnstile
 
@@ -51,6 +56,7 @@ class Clock:
     def start(self, span: Span) -> None:
         """Begins `span` once the device has done what was queued before."""
         assert self._current is None, f"{span} started while {self._current} runs"
+        pulse.beat()
         self._synchronize()
         if span in BUSY:
             self._role.enter_context(self._turnstile.busy())
@@ -62,6 +68,7 @@ class Clock:
         """Ends the current span once the device has done what was queued in it."""
         assert self._current is not None, "no span runs"
         self._synchronize()
+        pulse.beat()
         self._seconds[self._current] += self._now() - self._started
         self._current = None
         self._role.close()
@@ -77,6 +84,7 @@ class Clock:
 
     def let_others_measure(self) -> None:
         """Stands still, off the clock, if somebody wants to measure; called between two steps."""
+        pulse.beat()
         if not self._turnstile.must_wait():
             return
         assert self._current is not None, "no span runs"
@@ -91,6 +99,13 @@ class Clock:
             self._seconds[self._current] += self._now() - self._started
         self._current = None
         self._role.close()
+
+    def resume(self, earlier: Clocks) -> None:
+        """Goes on where another process's clock stood; what passed in between does not count."""
+        for span in SPANS:
+            self._seconds[span] += getattr(earlier, span)
+        self._waited_before_s -= earlier.waiting_s
+        self._born -= earlier.wall_s
 
     def elapsed(self, span: Span) -> float:
         """Returns the seconds of `span` so far, without waiting for the device."""

@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import torch
 
+from tune_speed.cpu_name import cpu_device_name
 from tune_speed.data_limit import DataLimit, status_bytes
 from tune_speed.errors import ConfigError
 
@@ -63,7 +64,7 @@ def describe_device(device: torch.device) -> str:
     """Returns the name that records carry: `NVIDIA H200`, or `cpu (2 threads, AMD EPYC)`."""
     if device.type == "cuda":
         return torch.cuda.get_device_name(device)
-    return f"cpu ({torch.get_num_threads()} threads, {_cpu_model()})"
+    return cpu_device_name(threads=torch.get_num_threads())
 
 
 def describe_devices(device: torch.device, count: int) -> str:
@@ -81,14 +82,6 @@ def device_key(device: torch.device) -> str:
         return f"gpu-{torch.cuda.get_device_properties(device).uuid}"
     boot_id = Path("/proc/sys/kernel/random/boot_id")
     return f"cpu-{boot_id.read_text().strip() if boot_id.exists() else platform.node()}"
-
-
-@cache
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def set_up_process(device: torch.device, *, cpu_threads: int) -> None:

@@ -12,6 +12,7 @@ meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl
 
 from dataclasses import dataclass
 
+from tune_speed.printable import printable
 from tune_speed.redact import redact
 
 
@@ -44,7 +45,9 @@ class Problem:
         text += f", but got {self.given}" if self.given is not None else ""
         text += "" if text.endswith("?") else "."
         text += f" {self.hint}" if self.hint else ""
-        return redact(f"{place}: {text}" if place else text)
+        whole = redact(f"{place}: {text}" if place else text)
+        # A line break in a name would make the rest look like a line of ours.
+        return printable(" ".join(whole.splitlines()))
 
 
 class ConfigError(TuneSpeedError, ValueError):

@@ -8,6 +8,9 @@ from functools import cache, partial
 import torch
 
 from tune_speed import batch_tuner, serving
+from tune_speed.checkpoint import Checkpoints, identity_of
+from tune_speed.checkpoint_file import BadCheckpoint
+from tune_speed.checkpoint_store import CheckpointStore, discard
 from tune_speed.clock import Clock
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, make_splits
@@ -29,7 +32,7 @@ from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, TrialRecord
 from tune_speed.sharing import Sharing
-from tune_speed.step import accumulation_of
+from tune_speed.step import accumulation_of, micro_batch_of
 from tune_speed.train import Interrupted, LoneImage, Run, train
 from tune_speed.trial import TrialSpec, failure, make_record, utc_now
 from tune_speed.workload import Workload
@@ -37,9 +40,6 @@ from tune_speed.workload import Workload
 Trial = Generator[TrialRecord, str | None, TrialRecord]
 """Yields the record so far (`capped`) after each evaluation but the last; takes a reason to stop
 there, or None to go on; returns the record."""
-
-Attempt = Generator[TrialRecord, str | None, tuple[Recipe, RunResult]]
-"""As `Trial`, but returns the recipe that ran in the end, and its result."""
 
 
 @cache
@@ -61,17 +61,22 @@ def run_trial(
     batch size and with it the learning rate stay; with a micro-batch of one, the outcome is `oom`.
     It is at once where this process is one of several `ranks`, which have to start anew together.
 
+    Where the specification names a place for checkpoints, the trial goes on from one that an
+    earlier process left there, and removes it once it has an outcome.
+
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
     """
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
     try:
-        recipe, run = yield from _run(spec, interrupt, passed_on, started_at, ranks)
+        record = yield from _run(spec, interrupt, passed_on, started_at, ranks)
     except passed_on:
         raise
     except Exception as error:
-        recipe, run = spec.recipe, _failed(spec, error)
-    return make_record(spec, recipe, run, started_at=started_at)
+        record = make_record(spec, spec.recipe, _failed(spec, error), started_at=started_at)
+    if spec.checkpoint is not None and ranks.size == 1:  # Of several ranks, their keeper does it.
+        discard(spec.checkpoint.place)
+    return record
 
 
 def _run(
@@ -80,7 +85,7 @@ def _run(
     passed_on: tuple[type[Exception], ...],
     started_at: str,
     ranks: Ranks,
-) -> Attempt:
+) -> Trial:
     """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
     device = resolve_device(spec.allotment.device)
     set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
@@ -105,14 +110,16 @@ def _run_there(
     passed_on: tuple[type[Exception], ...],
     started_at: str,
     ranks: Ranks,
-) -> Attempt:
+) -> Trial:
     limit_gib = _memory_limit_gib(spec, device)
     clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
     with clock.span("setup_s"):
         splits = load_splits(spec.workload)
+    checkpoints = _look_for_checkpoint(spec, device, ranks, started_at)
+    if checkpoints is not None:
+        started_at = checkpoints.started_at
     with clock.span("compile_s"):
-        chosen = _resolved(spec.recipe, splits, device=device) if ranks.is_first else spec.recipe
-        recipe = first = ranks.tell(chosen)
+        recipe, first_batch_size = _begin_with(spec, splits, device, ranks, checkpoints)
     while True:
         try:
             run = train(
@@ -126,23 +133,74 @@ def _run_there(
                 sharing=sharing,
                 interrupt=interrupt,
                 ranks=ranks,
+                checkpoints=checkpoints,
                 on_end=partial(save_weights, spec.keep if ranks.is_first else None),
             )
-            result = yield from _as_records(run, spec, recipe, limit_gib, passed_on, started_at)
-            return recipe, _with_note(result, first, recipe)
+            result = yield from _as_records(
+                run, spec, recipe, limit_gib, passed_on, started_at, checkpoints
+            )
+            result = _with_note(result, first_batch_size, recipe)
+            return make_record(spec, recipe, result, started_at=started_at)
+        except BadCheckpoint as error:
+            assert checkpoints is not None
+            checkpoints.begin_anew(str(error))
+            message = None
         except Exception as error:
             # Once memory ran out, a micro-batch that is too small is no way out either.
-            is_too_small = isinstance(error, LoneImage) and recipe is not first
-            if not (is_out_of_memory(error) or is_too_small):
+            is_smaller = recipe.batch_size != first_batch_size
+            if not (is_out_of_memory(error) or (isinstance(error, LoneImage) and is_smaller)):
                 raise
             message = traceback.format_exc()
         # Outside the handler: its traceback would keep the failed run's tensors alive.
         release_memory(device)
+        clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
+        if message is None:
+            with clock.span("compile_s"):
+                recipe, first_batch_size = _begin_with(spec, splits, device, ranks, checkpoints)
+            continue
         smaller = halved(recipe) if ranks.size == 1 else None
         if smaller is None:
-            return recipe, _out_of_memory(spec, recipe, device, message)
+            result = _out_of_memory(spec, recipe, device, message)
+            return make_record(spec, recipe, result, started_at=started_at)
         recipe = smaller
-        clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
+        if checkpoints is not None:
+            checkpoints.drop()
+
+
+def _look_for_checkpoint(
+    spec: TrialSpec, device: torch.device, ranks: Ranks, started_at: str
+) -> Checkpoints | None:
+    """Returns the trial's checkpoints, with what an earlier process left; None: it has none."""
+    if spec.checkpoint is None:
+        return None
+    checkpoints = Checkpoints(
+        spec.checkpoint,
+        CheckpointStore(spec.checkpoint.place),
+        identity=identity_of(spec, device),
+        started_at=started_at,
+        ranks=ranks,
+    )
+    batch_size = spec.recipe.batch_size
+    checkpoints.look(most_batch_size=batch_size if isinstance(batch_size, int) else None)
+    return checkpoints
+
+
+def _begin_with(
+    spec: TrialSpec,
+    splits: Splits,
+    device: torch.device,
+    ranks: Ranks,
+    checkpoints: Checkpoints | None,
+) -> tuple[Recipe, int]:
+    """Returns the recipe to run, of which nothing is `auto`, and the trial's first micro-batch."""
+    if checkpoints is not None and checkpoints.recipe is not None:
+        assert checkpoints.first_batch_size is not None
+        return checkpoints.recipe, checkpoints.first_batch_size
+    chosen = _resolved(spec.recipe, splits, device=device) if ranks.is_first else spec.recipe
+    recipe = ranks.tell(chosen)
+    if checkpoints is not None:
+        checkpoints.first_batch_size = micro_batch_of(recipe)
+    return recipe, micro_batch_of(recipe)
 
 
 def _resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
@@ -159,21 +217,28 @@ def _as_records(
     limit_gib: float,
     passed_on: tuple[type[Exception], ...],
     started_at: str,
+    checkpoints: Checkpoints | None,
 ) -> Generator[TrialRecord, str | None, RunResult]:
     """Passes on what `run` yields as records, and reasons to stop back to it.
 
     An error after the first evaluation leaves a failed result that keeps the evaluations.
     """
-    limit = {"memory_limit_gib": limit_gib}
+
+    def completed(result: RunResult) -> RunResult:
+        notes = "; ".join(
+            [*filter(None, [result.note]), *(checkpoints.notes if checkpoints else ())]
+        )
+        return result.model_copy(update={"memory_limit_gib": limit_gib, "note": notes})
+
     so_far: RunResult | None = None
     reason: str | None = None
     try:
         while True:
-            so_far = run.send(reason).model_copy(update=limit)
+            so_far = completed(run.send(reason))
             reason = yield make_record(spec, recipe, so_far, started_at=started_at)
     except StopIteration as end:
         result: RunResult = end.value
-        return result.model_copy(update=limit)
+        return completed(result)
     except Exception as error:
         if so_far is None or is_out_of_memory(error) or isinstance(error, passed_on):
             raise
@@ -182,10 +247,10 @@ def _as_records(
         run.close()
 
 
-def _with_note(result: RunResult, first: Recipe, ran: Recipe) -> RunResult:
-    if ran is first:
+def _with_note(result: RunResult, first_batch_size: int, ran: Recipe) -> RunResult:
+    if ran.batch_size == first_batch_size:
         return result
-    note = f"micro-batch {first.batch_size} ran out of memory, {ran.batch_size} did not"
+    note = f"micro-batch {first_batch_size} ran out of memory, {ran.batch_size} did not"
     return result.model_copy(update={"stop_reason": f"{result.stop_reason} ({note})"})
 
 

@@ -49,9 +49,10 @@ def prepare(
     seed: int,
     device: torch.device,
     ranks: Ranks = ALONE,
-) -> None:
+) -> NDArray[np.float64] | None:
     """Sets the weights that training starts from, and puts samples in an order of their scores.
 
+    Returns these scores, (N,), from which `reorder` makes the same order again; None without one.
     Of several ranks each does it by itself, and rank 0's outcome holds: `forward` must not average
     gradients.
     """
@@ -77,13 +78,22 @@ def prepare(
     recipe.speedups.init_weights(model, start)
     ranks.align(model)
     if not isinstance(recipe.order, Curriculum):
-        return
+        return None
     num_batches = recipe.order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
     with without_trace(model, device=device):
         fit(model, _epochs(loader), max(1, round(num_batches)))
         scores = _losses(model, recipe, splits, device=device)
+    scores = ranks.tell(scores)
+    reorder(loader, recipe, splits, seed=seed, scores=scores)
+    return scores
+
+
+def reorder(
+    loader: Loader, recipe: Recipe, splits: Splits, *, seed: int, scores: NDArray[np.float64]
+) -> None:
+    """Puts the loader's samples in the recipe's order for images that are so hard, (N,)."""
     order = open_order(recipe, splits.train, seed=seed)
-    loader.reorder(order.with_scores(ranks.tell(scores)))
+    loader.reorder(order.with_scores(scores))
 
 
 @contextmanager

@@ -22,6 +22,7 @@ from tune_speed.errors import ConfigError, Problem
 from tune_speed.evaluate import Scores, evaluate
 from tune_speed.fed_ratio import Waits, fed_ratio
 from tune_speed.metrics.work import gpu_utilisation
+from tune_speed.progress_state import PhaseState, ProgressState
 from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, RunResult, Status, Timing
@@ -88,10 +89,12 @@ class Progress:
         another one has ended."""
         self.status = Status.CAPPED  # What a run is until it has ended by itself.
         self._eval_batch_size = min(workload.eval_batch_size, len(splits.validation.labels))
-        self._loss_sum = torch.zeros((), device=device)
+        self.loss_sum = torch.zeros((), device=device)
+        """Of the training, since the last evaluation; on the device."""
         self._loss_samples = 0
         self._waited_before_s = cpu_wait_s()
         self._utilisations = list[float]()
+        self._peak_gib = 0.0
 
     def begin(self) -> None:
         """Takes note that the first step is next: what is on the clock is what went before it."""
@@ -111,7 +114,7 @@ class Progress:
         if self.phases:
             self.phases[shape].samples += num_samples
         self._loss_samples += num_learned
-        self._loss_sum += loss_sum
+        self.loss_sum += loss_sum
 
     @property
     def evaluated_model(self) -> nn.Module:
@@ -207,7 +210,7 @@ class Progress:
             step_time_ms=self._step_time_ms(),
             fed_ratio=self._fed_ratio(),
             gpu_utilisation=statistics.fmean(self._utilisations) if self._utilisations else None,
-            peak_memory_gib=peak_memory_gib(self.device),
+            peak_memory_gib=self._peak_memory_gib(),
             batch_size=micro_batch_of(self.recipe),
             accumulation_steps=accumulation_of(self.recipe),
             device=describe_devices(self.device, self.recipe.devices),
@@ -220,6 +223,50 @@ class Progress:
             cpu_wait_s=self._cpu_wait_s(),
             note=note,
         )
+
+    def state(self) -> ProgressState:
+        """Returns all that another process must know to go on from here."""
+        return ProgressState(
+            steps=self.steps,
+            samples=self.samples,
+            init_s=self.init_s,
+            evaluations=tuple(self.evaluations),
+            losses=tuple(self.losses),
+            phases=tuple(PhaseState.of(*item) for item in self.phases.items()),
+            eval_batch_size=self._eval_batch_size,
+            loss_samples=self._loss_samples,
+            waited_s=self.waits.waited_s,
+            cpu_wait_s=self._cpu_wait_s(),
+            utilisations=tuple(self._utilisations),
+            peak_memory_gib=self._peak_memory_gib(),
+            clocks=self.clock.clocks(),
+            seen=self.sharing.seen_so_far(),
+        )
+
+    def resume(self, state: ProgressState, *, loss_sum: Tensor) -> None:
+        """Goes on where another process stood; its phases were given when this was made.
+
+        Args:
+            state: of the other process.
+            loss_sum: its sum of training losses since the last evaluation.
+        """
+        self.steps, self.samples = state.steps, state.samples
+        self.init_s = state.init_s
+        self.evaluations, self.losses = list(state.evaluations), list(state.losses)
+        self._eval_batch_size = state.eval_batch_size
+        self._loss_samples = state.loss_samples
+        self.loss_sum.copy_(loss_sum)
+        self.waits.waited_s = state.waited_s
+        self._utilisations = list(state.utilisations)
+        self._peak_gib = state.peak_memory_gib
+        self.clock.resume(state.clocks)
+        self.sharing.resume(state.seen)
+        if self._waited_before_s is not None:
+            before_s = state.cpu_wait_s
+            self._waited_before_s = None if before_s is None else self._waited_before_s - before_s
+
+    def _peak_memory_gib(self) -> float:
+        return max(self._peak_gib, peak_memory_gib(self.device))
 
     def _step_time_ms(self) -> float | None:
         """Returns the mean time of a step, over the whole run where it is known beforehand."""
@@ -257,8 +304,8 @@ class Progress:
         """Returns the mean loss since the last evaluation; None if there is none or not finite."""
         if self._loss_samples == 0:
             return None
-        mean = float(self.ranks.sum(self._loss_sum)) / self._loss_samples
-        self._loss_sum.zero_()
+        mean = float(self.ranks.sum(self.loss_sum)) / self._loss_samples
+        self.loss_sum.zero_()
         self._loss_samples = 0
         return mean if math.isfinite(mean) else None
 

@@ -11,6 +11,7 @@ follow. Every wait for another rank ends after `WAIT_S`, or at once where its pr
 | whether time is over        | rank 0's word, a step late, unwaited  | each step             |
 | training loss               | summed                                | each evaluation       |
 | evaluation, decision        | rank 0's                              | each evaluation       |
+| what only a rank has        | gathered, in rank 0's checkpoint      | each checkpoint       |
 """
 
 from collections.abc import Callable, Iterator
@@ -139,6 +140,14 @@ class Ranks:
         dist.broadcast_object_list(box, src=0, group=self._words)
         told: Shared = box[0]
         return told
+
+    def hear(self, value: Shared) -> list[Shared]:
+        """Returns what every rank says, in their order."""
+        if self.size == 1:
+            return [value]
+        said: list[Any] = [None] * self.size
+        dist.all_gather_object(said, value, group=self._words)
+        return said
 
     def lately(self, flag: bool) -> bool:
         """Returns what rank 0 said in the call before this one; False in the first.

@@ -1,11 +1,51 @@
-"""Passwords and tokens in addresses, hidden before anything is shown or stored."""
+"""Passwords and tokens, hidden before anything is shown or stored.
+
+What is hidden: `user:password@` and a lone token before `@` in addresses, values of addresses'
+parameters such as `?token=`, credentials in headers, and `password=…` or `"password": "…"` as
+databases and object stores are told them. Rather too much is hidden than too little. A JSON text
+stays one: nothing is cut in the middle of an escape. All patterns take time in proportion to the
+text, which may be megabytes of a stranger's.
+"""
 
 import re
 
-_PASSWORD = re.compile(r"(://[^\s:/@\"']*):[^\s\"']*@")
-_QUERY_SECRET = re.compile(r"([?&][\w.-]*(?:passw|pwd|secret|token|key)[\w.-]*=)[^&\s\"']+", re.I)
+_SIGN = r"(?:[^\s\"'&\\]|\\[^\s\"'])"
+"""Of a value; a backslash goes with what it escapes, as in JSON."""
+_ADDRESS = re.compile(r"(https?)?://((?:(?!://)(?:[^\s\"\\]|\\[^\s\"]))+)", re.I)
+_PARAMETER = re.compile(
+    rf"([?&#;][\w.-]{{0,60}}?(?:passw|pwd|secret|token|key|signature|credential|auth|sig)"
+    rf"[\w.-]{{0,30}}=){_SIGN}+",
+    re.I,
+)
+_HEADER = re.compile(
+    rf"(\bauthorization[\"']?\s{{0,3}}[:=]\s{{0,3}}[\"']?(?:[a-z]{{1,20}} )?){_SIGN}{{3,}}",
+    re.I,
+)
+_BEARER = re.compile(rf"(\bbearer\s){_SIGN}{{16,}}", re.I)
+_NAME = (
+    r"(?:passwo?r?d|passwd|passphrase|pwd|secret|(?:secret|api|access|account)_?(?:access_?)?key"
+    r"|(?:access|auth|session|refresh|security|tracking)_?token)"
+)
+_NAMED = re.compile(
+    rf"({_NAME}(?:=|\\?[\"']\s{{0,2}}[:=]\s{{0,2}}\\?[\"'])){_SIGN}+",
+    re.I,
+)
 
 
 def redact(text: str) -> str:
-    """Returns `text` with passwords and tokens in URIs as `***`."""
-    return _QUERY_SECRET.sub(r"\1***", _PASSWORD.sub(r"\1:***@", text))
+    """Returns `text` with passwords and tokens as `***`."""
+    text = _ADDRESS.sub(_without_login, text)
+    for pattern in (_PARAMETER, _HEADER, _BEARER, _NAMED):
+        text = pattern.sub(r"\1***", text)
+    return text
+
+
+def _without_login(address: re.Match[str]) -> str:
+    """Returns the address without its password; of http, also without a login of one word."""
+    scheme, rest = address[1] or "", address[2]
+    login, at, place = rest.rpartition("@")
+    user, colon, password = login.partition(":")
+    if not at or (not colon and not scheme) or (not colon and "/" in login):
+        return address[0]
+    is_token = not colon or (scheme and password in ("", "x-oauth-basic"))
+    return f"{scheme}://***@{place}" if is_token else f"{scheme}://{user}:***@{place}"

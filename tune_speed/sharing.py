@@ -4,9 +4,19 @@ from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Self
 
+from tune_speed.config import Config
 from tune_speed.records import StepTime, Timing
 from tune_speed.tenants import Tenancy
 from tune_speed.turnstile import Turnstile
+
+
+class Seen(Config):
+    """The company that a run had, as a checkpoint keeps it."""
+
+    cotenants: tuple[str, ...]
+    isolates: bool
+    why_not: str | None
+    """Why co-tenants could not be seen or stopped; None if they could."""
 
 
 class Sharing:
@@ -34,6 +44,7 @@ class Sharing:
         self.known = {step_time.key: step_time for step_time in known}
         self._tenancy = tenancy
         self._seen: set[str] = set()
+        self._why_not_earlier: str | None = None
         self.look()
         self.isolates = may_have_company or bool(self._seen)
 
@@ -68,6 +79,16 @@ class Sharing:
         if self._tenancy is not None:
             self._seen.update(self._tenancy.others())
 
+    def seen_so_far(self) -> Seen:
+        """Returns what a process that goes on with this run must know of its company."""
+        return Seen(cotenants=self.cotenants, isolates=self.isolates, why_not=self._why_not())
+
+    def resume(self, earlier: Seen) -> None:
+        """Takes over what another process saw in the earlier part of this run."""
+        self._seen.update(earlier.cotenants)
+        self.isolates = self.isolates or earlier.isolates
+        self._why_not_earlier = earlier.why_not
+
     @property
     def cotenants(self) -> tuple[str, ...]:
         """Who was on the device whenever this run looked: `study/trial`, sorted."""
@@ -80,11 +101,16 @@ class Sharing:
         """
         if self._tenancy is None:
             return Timing.EXCLUSIVE, ""
-        why_not = self.turnstile.why_not or self._tenancy.why_not
-        if why_not:
+        if why_not := self._why_not():
             return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
         if self.isolates:
             return Timing.SHARED, "no step could be timed while the co-tenants stood still"
         if self._seen:
             return Timing.SHARED, f"others came to the device: {', '.join(self.cotenants)}"
         return Timing.EXCLUSIVE, ""
+
+    def _why_not(self) -> str | None:
+        """Returns why co-tenants cannot, or could not, be seen or stopped; None if all is well."""
+        if self._tenancy is None:
+            return None
+        return self._why_not_earlier or self.turnstile.why_not or self._tenancy.why_not

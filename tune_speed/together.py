@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from tune_speed.checkpoint_store import discard
 from tune_speed.errors import TuneSpeedError
 from tune_speed.micro_batch import halved
 from tune_speed.objective import Trial, run_trial
@@ -125,8 +126,10 @@ def run_together(
     except passed_on:
         raise
     except Exception as error:
-        return make_record(spec, spec.recipe, failure(spec, error), started_at=started_at)
-    return record.model_copy(update={"started_at": started_at})
+        record = make_record(spec, spec.recipe, failure(spec, error), started_at=started_at)
+    _discard_checkpoint(spec)
+    # One that was gone on with began earlier.
+    return record.model_copy(update={"started_at": min(started_at, record.started_at)})
 
 
 def _run(
@@ -151,8 +154,14 @@ def _run(
         smaller = halved(ran)
         if smaller is None:
             return record
+        _discard_checkpoint(spec)  # The next attempt begins with its first step.
         first, too_large = first or ran, record
         spec = spec.model_copy(update={"recipe": smaller})
+
+
+def _discard_checkpoint(spec: TrialSpec) -> None:
+    if spec.checkpoint is not None:
+        discard(spec.checkpoint.place)
 
 
 def _attempt(

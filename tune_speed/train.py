@@ -1,13 +1,14 @@
 """The training loop: one recipe, one seed, from fresh weights to a `RunResult`."""
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
-from itertools import chain, islice, repeat
+from collections.abc import Callable, Generator, Iterable
+from itertools import repeat
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
+from tune_speed.checkpoint import Checkpoints
 from tune_speed.clock import Clock
 from tune_speed.data.base import Images
 from tune_speed.data.loaders import Loader, LoaderConfig, Resident
@@ -29,6 +30,7 @@ from tune_speed.progress import Part, Progress
 from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, StepTime
+from tune_speed.run_state import Training
 from tune_speed.sharing import Sharing
 from tune_speed.speedups.base import Shape
 from tune_speed.step import (
@@ -40,6 +42,7 @@ from tune_speed.step import (
     open_order,
     take_step,
 )
+from tune_speed.step_stream import open_steps
 from tune_speed.step_timer import isolated_time
 from tune_speed.throughput import throughput_key
 from tune_speed.training_time import Phase
@@ -51,6 +54,10 @@ Run = Generator[RunResult, str | None, RunResult]
 there, or None to go on; returns the result."""
 Stretches = tuple[tuple[Shape, int], ...]
 """A run as shapes of steps, each with its number of steps in a row."""
+
+SAVE_AT_INTERRUPTION_S = 20.0
+"""Longest wait for the store of checkpoints when a run is interrupted [s]: somebody waits for it to
+end."""
 
 
 class Interrupted(Exception):
@@ -73,9 +80,10 @@ def train(
     sharing: Sharing | None = None,
     interrupt: Callable[[], bool] = lambda: False,
     ranks: Ranks = ALONE,
+    checkpoints: Checkpoints | None = None,
     on_end: Callable[[RunResult, nn.Module], None] = lambda *_: None,
 ) -> Run:
-    """Trains from fresh weights and says when the target held.
+    """Trains from fresh weights, or from where a checkpoint stands, and says when the target held.
 
     The order of things is that of DESIGN, section 3: set-up, warm-up on dummy data, isolated step
     time where the device is shared (after both, model, batch statistics and random numbers are as
@@ -97,15 +105,19 @@ def train(
         interrupt: asked before each step; a true answer raises `Interrupted`.
         ranks: this process's place among those of the recipe's devices. Rank 0 alone evaluates,
             yields and is told to stop.
+        checkpoints: where the run is saved after evaluations, and when it is interrupted; what
+            they found is gone on with.
         on_end: gets the result of a run that ends, and the model as it was evaluated last.
 
     Raises: ConfigError if the untrained model already meets the target, or if the model's batch
-        norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted.
+        norm cannot take a micro-batch of the recipe (`LoneImage`); Interrupted; BadCheckpoint if
+        what was found does not fit.
     """
     clock = clock or Clock(synchronize=synchronizer(device))
     sharing = sharing or Sharing.alone()
     speedups = recipe.speedups
     stretches = stretches_of(recipe, splits)
+    earlier = checkpoints.progress if checkpoints else None
     reset_peak_memory(device)
     with clock.span("setup_s"):
         model, loader = _set_up(recipe, splits, seed=seed, device=device, ranks=ranks)
@@ -115,17 +127,20 @@ def train(
             forward = ranks.wrap(own_forward, may_skip=speedups.leaves_gradients_out)
             for shape in dict(stretches):
                 _warm_up(model, forward, recipe, splits, shape, device=device, ranks=ranks)
-        phases = _phases(
-            model,
-            forward,
-            loader,
-            recipe,
-            splits,
-            shapes=dict(stretches),
-            device=device,
-            clock=clock,
-            sharing=sharing,
-        )
+        if earlier is not None:
+            phases = earlier.phases_by_shape()
+        else:
+            phases = _phases(
+                model,
+                forward,
+                loader,
+                recipe,
+                splits,
+                shapes=dict(stretches),
+                device=device,
+                clock=clock,
+                sharing=sharing,
+            )
         with clock.span("setup_s"):
             optimizer, scaler = build_optimizer(model, recipe, device=device)
         progress = Progress(
@@ -142,30 +157,30 @@ def train(
             phases=phases,
             ranks=ranks,
         )
+        training = Training(
+            recipe, splits, seed, device, model, loader, optimizer, scaler, progress, ranks
+        )
         speedups.begin(model, seed=seed)
         speedups.begin_step(model, stretches[0][0])
-        progress.evaluate()
-        progress.refuse_met_target()
-
-        num_steps = progress.total_steps
-        if needs_preparation(recipe):
-            with clock.span("train_s"):
-                prepare(
-                    model,
-                    loader,
-                    recipe,
-                    splits,
-                    forward=own_forward,
-                    seed=seed,
-                    device=device,
-                    ranks=ranks,
-                )
-            progress.begin()
+        if earlier is None:
+            _begin(training, own_forward)
         averager = progress.averager = speedups.averager(model)
+        with clock.span("setup_s"):
+            if earlier is not None:
+                _go_on(training, checkpoints)
+            steps = open_steps(
+                loader,
+                recipe,
+                stretches,
+                progress.waits,
+                ranks=ranks,
+                num_done=progress.steps,
+            )
+        num_steps = progress.total_steps
         clock.start("train_s")
-        steps = _steps(loader, recipe, stretches, progress.waits, ranks=ranks)
-        for step, (shape, group) in enumerate(steps, start=1):
+        for step, (shape, group) in enumerate(steps, start=progress.steps + 1):
             if interrupt():
+                _save_at_interruption(training, checkpoints)
                 raise Interrupted
             clock.let_others_measure()
             factors = recipe.lr_schedule.factors(
@@ -191,10 +206,13 @@ def train(
                 continue
             clock.stop()
             progress.evaluate()
-            stop_reason = progress.verdict()
-            if ranks.is_first:
-                stop_reason = stop_reason or (yield progress.result())
-            stop_reason = ranks.tell(stop_reason)
+            stop_reason = ranks.tell(progress.verdict())
+            if not stop_reason:
+                if checkpoints is not None:
+                    checkpoints.save_if_due(training)
+                if ranks.is_first:
+                    stop_reason = yield progress.result()
+                stop_reason = ranks.tell(stop_reason)
             if stop_reason:
                 result = progress.result(stop_reason=stop_reason)
                 on_end(result, progress.evaluated_model)
@@ -204,6 +222,44 @@ def train(
     finally:
         clock.release()
         loader.close()
+
+
+def _begin(training: Training, forward: Forward) -> None:
+    """Evaluates the untrained model, and does what comes before the first step.
+
+    Raises: ConfigError if the untrained model meets the target.
+    """
+    progress = training.progress
+    progress.evaluate()
+    progress.refuse_met_target()
+    if not needs_preparation(training.recipe):
+        return
+    with progress.clock.span("train_s"):
+        training.scores = prepare(
+            training.model,
+            training.loader,
+            training.recipe,
+            training.splits,
+            forward=forward,
+            seed=training.seed,
+            device=training.device,
+            ranks=training.ranks,
+        )
+    progress.begin()
+
+
+def _go_on(training: Training, checkpoints: Checkpoints | None) -> None:
+    """Makes the run the one that was saved. Raises: BadCheckpoint."""
+    assert checkpoints is not None
+    checkpoints.restore(training)
+    reset_peak_memory(training.device)  # What was read is no part of the run's peak.
+
+
+def _save_at_interruption(training: Training, checkpoints: Checkpoints | None) -> None:
+    """Saves the run between two steps, wherever it is; of several ranks none is asked."""
+    training.progress.clock.stop()
+    if checkpoints is not None and training.ranks.size == 1 and training.progress.steps:
+        checkpoints.save(training, wait_s=SAVE_AT_INTERRUPTION_S)
 
 
 def stretches_of(recipe: Recipe, splits: Splits) -> Stretches:
@@ -394,7 +450,7 @@ def _measure(
     """Returns the isolated step time, measured on the run's own loader and model, or None."""
     with without_trace(model, device=device):
         take = step_taker(model, forward, recipe, device=device)
-        steps = _steps(loader, recipe, repeat((shape, 1)), Waits())
+        steps = open_steps(loader, recipe, repeat((shape, 1)), Waits())
 
         def step() -> int:
             _, group = next(steps)
@@ -435,49 +491,3 @@ def _lone_image(batch_size: int, num_train: int) -> LoneImage:
         hint="Try another batch size, or larger images or the model's `stem: cifar`.",
     )
     return LoneImage(problems=(problem,))
-
-
-def _steps(
-    loader: Loader,
-    recipe: Recipe,
-    stretches: Iterable[tuple[Shape, int]],
-    waits: Waits,
-    *,
-    ranks: Ranks = ALONE,
-) -> Generator[tuple[Shape, Group]]:
-    """Yields the shape and the samples of each optimizer step, epoch after epoch.
-
-    An epoch's last group may be ragged: fewer micro-batches, the last of them smaller. Of several
-    ranks some may then have no micro-batch; they get the one before as a stand-in, because
-    gradients are averaged by all or none.
-    """
-    epoch, left, share = -1, 0, ranks.share(recipe.samples_per_step)
-    before: list[tuple[Tensor, Tensor]] = []
-    micro_batches: Iterator[tuple[Tensor, Tensor]] = iter(())
-    for shape in (shape for shape, num_steps in stretches for _ in range(num_steps)):
-        if left == 0:
-            # Also lets the loader see its epoch end, without which it would start its workers anew.
-            rest = next(micro_batches, None)
-            assert rest is None, "an epoch has no more batches than its number of samples"
-            epoch += 1
-            micro_batches, left = waits.over(loader.epoch(epoch)), loader.num_in(epoch)
-        num_samples = min(recipe.samples_per_step * shape.growth, left)
-        left -= num_samples
-        group = Group(num_samples, micro_batches, share.counts(num_samples))
-        own = islice(micro_batches, group.num_batches(recipe, ranks))
-        if ranks.size == 1:
-            yield shape, group._replace(micro_batches=own)
-            continue
-        yield shape, group._replace(micro_batches=_or_stand_in(own, before))
-
-
-def _or_stand_in(
-    own: Iterator[tuple[Tensor, Tensor]], before: list[tuple[Tensor, Tensor]]
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields a rank's micro-batches, or the one that it had before; `before` remembers it."""
-    first = next(own, None)
-    if first is None:
-        yield from before
-        return
-    for before[:] in ([batch] for batch in chain([first], own)):
-        yield before[0]

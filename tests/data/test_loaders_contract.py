@@ -129,6 +129,17 @@ def test_order_follows_seed_and_epoch_alone(config: LoaderConfig, open_loader: O
     assert labels_of(list(open_loader(config, seed=2).epoch(0))) not in orders
 
 
+@pytest.mark.parametrize("skip", [1, 3, 4])
+def test_epoch_may_begin_in_its_midst_and_the_next_follows(
+    config: LoaderConfig, open_loader: OpenLoader, skip: int
+) -> None:
+    whole, loader = (open_loader(config, augmentation=ALL) for _ in range(2))
+    expected = list(whole.epoch(1))[skip:] + list(whole.epoch(2))
+    batches = list(loader.epoch(1, skip=skip)) + list(loader.epoch(2))
+    for (images, labels), (images_e, labels_e) in zip(batches, expected, strict=True):
+        assert torch.equal(images, images_e) and torch.equal(labels, labels_e)
+
+
 def test_epochs_may_be_left_early_and_taken_in_any_order(
     config: LoaderConfig, open_loader: OpenLoader
 ) -> None:

@@ -56,10 +56,10 @@ class Batches:
             mean=mean, std=std, height=height, width=width, device=device
         )
 
-    def indices(self, epoch: int) -> Iterator[NDArray[np.int64]]:
-        """Yields which images are in each batch of epoch number `epoch`, (B,)."""
+    def indices(self, epoch: int, *, skip: int = 0) -> Iterator[NDArray[np.int64]]:
+        """Yields which images are in each batch of epoch number `epoch`, (B,), from `skip` on."""
         order = self.share.of(self.order.epoch(epoch))
-        for start in range(0, len(order), self.order.batch_size):
+        for start in range(skip * self.order.batch_size, len(order), self.order.batch_size):
             yield order[start : start + self.order.batch_size]
 
     def reorder(self, order: Order) -> None:
@@ -67,8 +67,8 @@ class Batches:
         assert order.batch_size == self.order.batch_size, "loaders have room for one batch size"
         self.order = order
 
-    def plans(self, epoch: int) -> Iterator[BatchPlan]:
-        """Yields what each batch of epoch number `epoch` is made of."""
+    def plans(self, epoch: int, *, skip: int = 0) -> Iterator[BatchPlan]:
+        """Yields what each batch of epoch number `epoch` is made of, from number `skip` on."""
         order = self.order.epoch(epoch)
         draws = draw_in_order(
             self._augmentation,
@@ -84,7 +84,7 @@ class Batches:
         if self.device.type == "cuda":
             table = table.pin_memory()  # a copy from pageable memory would wait for the GPU
         table = table.to(self.device, non_blocking=True)
-        for start in range(0, table.shape[1], self.order.batch_size):
+        for start in range(skip * self.order.batch_size, table.shape[1], self.order.batch_size):
             yield BatchPlan(*table[:, start : start + self.order.batch_size].unbind())
 
     def images(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:

@@ -31,8 +31,10 @@ class Loader(Protocol):
     def num_in(self, epoch: int) -> int:
         """Returns the samples of epoch number `epoch` over all devices, at least 1."""
 
-    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+    def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Returns the batches of epoch number `epoch`, from 0; the last may be smaller.
+
+        The first `skip` are left out, without being gathered.
 
         Images are float32, normalised, (B, C, H, W); labels int64, (B,). Which images come, and
         how often, is the order's affair.

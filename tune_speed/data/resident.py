@@ -27,9 +27,9 @@ class ResidentLoader:
         """Gives the epochs from now on another order of the same batch size."""
         self._batches.reorder(order)
 
-    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the batches of epoch number `epoch`."""
-        for plan in self._batches.plans(epoch):
+    def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the batches of epoch number `epoch`, from number `skip` on."""
+        for plan in self._batches.plans(epoch, skip=skip):
             assert self._pixels is not None, "the loader is closed"
             yield self._batches.images(self._pixels, plan.indices, plan), plan.labels
 

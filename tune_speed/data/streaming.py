@@ -83,16 +83,16 @@ class StreamingLoader:
         self._batches.reorder(order)
         self._begin(0)
 
-    def epoch(self, epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the batches of epoch number `epoch`; one epoch at a time.
+    def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the batches of epoch number `epoch`, from `skip` on; one epoch at a time.
 
         Raises:
             DataError: A worker died, failed, or did not deliver in time.
         """
-        if epoch != self._next_epoch:
-            self._begin(epoch)
+        if epoch != self._next_epoch or skip:
+            self._begin(epoch, skip=skip)
         self._next_epoch = -1
-        for plan in self._batches.plans(epoch):
+        for plan in self._batches.plans(epoch, skip=skip):
             assert not self._is_closed, "the loader is closed"
             pixels = self._on_device(torch.from_numpy(self._source.next()))
             positions = torch.arange(len(pixels), device=pixels.device)
@@ -108,10 +108,13 @@ class StreamingLoader:
             self._source.close()
         self._is_closed = True
 
-    def _begin(self, epoch: int) -> None:
+    def _begin(self, epoch: int, *, skip: int = 0) -> None:
         assert not self._is_closed, "the loader is closed"
-        epochs = itertools.count(epoch) if self._is_persistent else [epoch]
-        self._source.begin(batch for number in epochs for batch in self._batches.indices(number))
+        first = self._batches.indices(epoch, skip=skip)
+        later = itertools.count(epoch + 1) if self._is_persistent else ()
+        self._source.begin(
+            itertools.chain(first, (b for number in later for b in self._batches.indices(number)))
+        )
         self._next_epoch = epoch
 
     def _on_device(self, pixels: Tensor) -> Tensor:

@@ -13,10 +13,13 @@ Records and answers go through an actor that the trial's process owns, and that 
 
 import asyncio
 import logging
+import math
 import os
 import tempfile
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import psutil
@@ -24,16 +27,20 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from tune_speed.device import limit_memory
+from tune_speed.error_text import readable
+from tune_speed.errors import TuneSpeedError
 from tune_speed.objective import Trial
 from tune_speed.ranks import WAIT_S, Ranks
 from tune_speed.search.holdings import note_group
+from tune_speed.search.machine import on_nodes
 from tune_speed.search.settings import ResourceConfig
+from tune_speed.search.watchdog import Watchdog, leave
 from tune_speed.together import GRACE_S, Ended, RanksDied, Standing, run_together, work
 from tune_speed.trial import TrialSpec
 
 RAY_TRAIN = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
-    # Saves a process, which gives preempted workers time for a checkpoint: we have none.
+    # Saves a process, which gives preempted workers time for a checkpoint: ranks have saved theirs.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
 """How Ray Train is to behave, unless the environment says otherwise."""
@@ -45,8 +52,18 @@ LEAVE_S = 30.0
 """How long Ray Train has to end and to give back what it holds [s]."""
 
 
+class TrialHung(TuneSpeedError):
+    """A rank takes no step; the message holds the stacks of its threads."""
+
+
 def run_on_cluster(
-    spec: TrialSpec, resources_json: str, *, holdings: str, interrupt: Callable[[], bool]
+    spec: TrialSpec,
+    resources_json: str,
+    *,
+    holdings: str,
+    interrupt: Callable[[], bool],
+    node_ids: Sequence[str] = (),
+    hang_after_s: float = math.inf,
 ) -> Trial:
     """Runs one trial on devices of the cluster.
 
@@ -55,13 +72,21 @@ def run_on_cluster(
         resources_json: what each device gets, a `ResourceConfig`.
         holdings: name of the driver's list of what Ray Train holds.
         interrupt: asked about twice a second; a true answer raises `Interrupted`.
+        node_ids: of the nodes where its ranks may run; empty for any.
+        hang_after_s: how long rank 0, which waits for the others, may show no sign of life [s].
 
     Raises: Interrupted; RanksDied, because a trial whose process died may be run again.
     """
     resources = ResourceConfig.model_validate_json(resources_json)
 
     def launch(spec: TrialSpec) -> RayCrew:
-        return RayCrew(spec, resources=resources, holdings=holdings)
+        return RayCrew(
+            spec,
+            resources=resources,
+            holdings=holdings,
+            node_ids=node_ids,
+            hang_after_s=hang_after_s,
+        )
 
     return run_together(spec, launch=launch, interrupt=interrupt, refuse=(RanksDied,))
 
@@ -69,7 +94,15 @@ def run_on_cluster(
 class RayCrew:
     """Workers of Ray Train, and the actor through which they talk to this process."""
 
-    def __init__(self, spec: TrialSpec, *, resources: ResourceConfig, holdings: str) -> None:
+    def __init__(
+        self,
+        spec: TrialSpec,
+        *,
+        resources: ResourceConfig,
+        holdings: str,
+        node_ids: Sequence[str] = (),
+        hang_after_s: float = math.inf,
+    ) -> None:
         """Asks for the devices and returns; the ranks start when they are free."""
         self._mailbox = ray.remote(_Mailbox).options(num_cpus=0).remote()
         self._folder = tempfile.TemporaryDirectory(
@@ -77,7 +110,13 @@ class RayCrew:
         )
         self._failure: BaseException | None = None
         self._num_ranks = self._num_left = spec.recipe.devices
-        trainer = self._make_trainer(spec, resources, holdings)
+        config = {
+            "spec": spec.model_dump_json(),
+            "mailbox": self._mailbox,
+            "holdings": holdings,
+            "hang_after_s": hang_after_s,
+        }
+        trainer = self._make_trainer(config, spec.recipe.devices, resources, node_ids)
         self._fitting = threading.Thread(
             target=self._fit, args=(trainer,), name="ray train", daemon=True
         )
@@ -118,27 +157,29 @@ class RayCrew:
         except BaseException as error:  # Carried to the thread that asks.
             self._failure = error
 
-    def _make_trainer(self, spec: TrialSpec, resources: ResourceConfig, holdings: str) -> Any:
+    def _make_trainer(
+        self,
+        config: dict[str, Any],
+        devices: int,
+        resources: ResourceConfig,
+        node_ids: Sequence[str],
+    ) -> Any:
         for name, value in RAY_TRAIN.items():
             os.environ.setdefault(name, value)
         logging.getLogger("ray.train").setLevel(logging.CRITICAL)
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
-        config = {
-            "spec": spec.model_dump_json(),
-            "mailbox": self._mailbox,
-            "holdings": holdings,
-        }
         failure = FailureConfig(max_failures=0, controller_failure_limit=MOST_STARTS)
         return TorchTrainer(
             _rank,
             train_loop_config=config,
             torch_config=TorchConfig(timeout_s=int(WAIT_S)),
             scaling_config=ScalingConfig(
-                num_workers=spec.recipe.devices,
+                num_workers=devices,
                 use_gpu=resources.gpu > 0,
                 resources_per_worker=resources.bundle(),
+                label_selector=on_nodes(node_ids) or None,
             ),
             run_config=RunConfig(
                 name="ranks", storage_path=self._folder.name, failure_config=failure
@@ -159,7 +200,19 @@ def _rank(config: dict[str, Any]) -> None:
     fraction = None if memory_gib is None else min(1.0, memory_gib * 2**30 / there)
     limit_memory(device, gpu_fraction=allotment.gpu_fraction, cpu_fraction=fraction)
     allotment = allotment.model_copy(update={"device": str(device)})
-    work(spec.model_copy(update={"allotment": allotment}), Ranks.here(), _Line(mailbox))
+    ranks, line = Ranks.here(), _Line(mailbox)
+    if ranks.is_first and config["hang_after_s"] < math.inf:
+        watchdog = Watchdog(on_hang=partial(_hung, line))
+        watchdog.watch(limit_s=config["hang_after_s"])
+    work(spec.model_copy(update={"allotment": allotment}), ranks, line)
+
+
+def _hung(line: "_Line", stacks: str, quiet_s: float) -> None:
+    """Ends rank 0 of a trial that hangs, and with it the trial."""
+    reason = f"no step for {quiet_s:.0f} s"
+    line.tell(Ended(rank=0, error=TrialHung(f"{reason}\n{readable(stacks)}")))
+    time.sleep(LEAVE_S)  # The keeper ends all ranks.
+    leave()
 
 
 class _Mailbox:

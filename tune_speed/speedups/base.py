@@ -8,6 +8,8 @@ in `train.py` and the step in `step.py` call them where this table says.
 | `change_model`    | while the model is built, off the clock | the network's structure          |
 | `read_data`       | while the run is set up, off the clock  | nothing: data of its own is read |
 | `begin`           | once warm-up and timing are over        | state that these have moved      |
+| `state`           | when the run is saved                   | nothing: it is what is saved     |
+| `restore`         | when the run is gone on with            | state beyond weights and buffers |
 | `init_weights`    | before the first step, on the clock     | what the weights are             |
 | `growth`          | when the run is planned                 | samples of a step, by stages     |
 | `shape`           | when the run is planned                 | what else sets a step's duration |
@@ -80,6 +82,12 @@ class Averager(Protocol):
     def update(self, model: "nn.Module", *, frac: float) -> None:
         """Takes in the weights after the optimizer step that ends at `frac` of the run."""
 
+    def state(self) -> dict[str, Any]:
+        """Returns all that the average is made of: tensors and plain values, for a checkpoint."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` returned in another process."""
+
 
 class RecipeView(Protocol):
     """What a speed-up may ask of the recipe that it is part of."""
@@ -139,6 +147,16 @@ class SpeedupConfig(Config):
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
         """Starts afresh what steps on dummy data and timed steps have moved, such as draws."""
+
+    def state(self, model: "nn.Module") -> dict[str, Any]:
+        """Returns what the changed model remembers beyond tensors, as tensors and plain values.
+
+        What follows from the step's number, as `begin_step` sets it, is no part of it.
+        """
+        return {}
+
+    def restore(self, model: "nn.Module", state: dict[str, Any]) -> None:
+        """Takes over what `state` returned in another process, once `begin` was called."""
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
         """Sets weights, in place, before the first step; the time that it takes counts."""

@@ -100,6 +100,17 @@ class Speedups(Config):
         for speedup in self.chosen:
             speedup.begin(model, seed=seed)
 
+    def state(self, model: "nn.Module") -> dict[str, dict[str, Any]]:
+        """Returns what the changed model remembers beyond tensors, by speed-up."""
+        states = {name: speedup.state(model) for name, speedup in self.named().items()}
+        return {name: state for name, state in states.items() if state}
+
+    def restore(self, model: "nn.Module", states: dict[str, dict[str, Any]]) -> None:
+        """Takes over what `state` returned in another process."""
+        named = self.named()
+        for name, state in states.items():
+            named[name].restore(model, state)
+
     def init_weights(self, model: "nn.Module", start: Start) -> None:
         """Sets the weights that training starts from, in place."""
         for speedup in self.chosen:

@@ -7,6 +7,7 @@ each θ_i stands for the stretch of the run that ends with it, and what the stre
 
 import copy
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +35,18 @@ class MovingAverage:
         if is_due:
             _move(self.model, model, weight=self._gone(frac - self._frac) / self._gone(frac))
             self._frac = frac
+
+    def state(self) -> dict[str, Any]:
+        """Returns all that the average is made of: tensors and numbers."""
+        tensors = _tensors(self.model)
+        return {"tensors": tensors, "num_steps": self._num_steps, "frac": self._frac}
+
+    @torch.no_grad()
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` returned in another process."""
+        for mean, saved in zip(_tensors(self.model), state["tensors"], strict=True):
+            mean.copy_(saved)
+        self._num_steps, self._frac = state["num_steps"], state["frac"]
 
     def _gone(self, frac: float) -> float:
         """Returns what is gone, of a weight of 1, after a share of the run."""

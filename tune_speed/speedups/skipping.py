@@ -71,6 +71,17 @@ def restart_draws(model: nn.Module, *, seed: int) -> None:
         skipping.draws.restart(seed)
 
 
+def draws_state(model: nn.Module) -> Tensor:
+    """Returns the state of the generator that a network's blocks share, uint8 on the CPU."""
+    return next(find_skipping(model)).draws.generator.get_state()
+
+
+def set_draws_state(model: nn.Module, state: Tensor) -> None:
+    """Goes on with the draws where `draws_state` was taken."""
+    for skipping in find_skipping(model):
+        skipping.draws.generator.set_state(state)
+
+
 def find_skipping(model: nn.Module) -> Iterator[Skipping]:
     """Yields what skips a network's blocks, in the order of its modules."""
     for module in model.modules():

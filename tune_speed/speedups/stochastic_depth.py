@@ -1,7 +1,7 @@
 """Residual blocks that are left out at random while training."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -90,3 +90,15 @@ class StochasticDepth(SpeedupConfig):
         from tune_speed.speedups.skipping import restart_draws
 
         restart_draws(model, seed=seed)
+
+    def state(self, model: "nn.Module") -> dict[str, Any]:
+        """Returns how far the draws are."""
+        from tune_speed.speedups.skipping import draws_state
+
+        return {"draws": draws_state(model)}
+
+    def restore(self, model: "nn.Module", state: dict[str, Any]) -> None:
+        """Goes on with the draws."""
+        from tune_speed.speedups.skipping import set_draws_state
+
+        set_draws_state(model, state["draws"])
