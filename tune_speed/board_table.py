@@ -10,13 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from tune_speed.leaderboard import Board, Row
+from tune_speed.printable import printable
 from tune_speed.report import (
     COLUMNS,
     NO_TRIALS,
     caption,
     describe_params,
     faster_text,
-    printable,
     title,
 )
 

@@ -21,8 +21,10 @@ from tune_speed.errors import ConfigError, ServiceError
 from tune_speed.export import recipe_that_ran
 from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.redact import redact
+from tune_speed.search.earlier import device_of_one
 from tune_speed.search.exclusive import ExclusiveDevice, Stopped
 from tune_speed.search.settings import CertifyConfig, ResourceConfig
+from tune_speed.search.study_schema import check_study_name
 from tune_speed.standing import BoardKey, board_key
 from tune_speed.stats import expected_time_s
 from tune_speed.surroundings import Surroundings
@@ -31,6 +33,7 @@ from tune_speed.tracking.store import open_store
 from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import strip_secrets, tracking_uri
 from tune_speed.trial import Allotment, TrialSpec
+from tune_speed.turnstile import file_name
 from tune_speed.workload import Workload
 
 DROPPING_RULE = (
@@ -88,6 +91,7 @@ def certify(
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
+    check_study_name(study)
     uri = tracking_uri()
     estimates = find_estimates(uri, study, device)
     finalists = _finalists(estimates, config.top)
@@ -254,6 +258,7 @@ def _run(
             device=kind,
             cpu_threads=first.cpu_threads,
             devices=max(each.record.recipe.get("devices", 1) for each in everyone.values()),
+            node_ids=_nodes_like(first, address),
             on_line=on_line,
             is_stopped=is_stopped,
         )
@@ -265,6 +270,18 @@ def _run(
             device.close()
             ray_cluster.disconnect()
     return False
+
+
+def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
+    """Returns the nodes of the cluster that have the device of these trials; empty for any."""
+    if address is None:
+        return ()
+    from tune_speed.search.nodes import Nodes
+
+    each = ResourceConfig(cpu=record.cpu_threads, gpu=float(record.device_kind == "cuda"))
+    with Nodes(each, pin=device_of_one(record.device), is_local=False) as nodes:
+        nodes.settle()
+        return nodes.allowed()
 
 
 @contextmanager
@@ -408,7 +425,8 @@ def _save(
     """Writes each certificate, and the packages that it was made with."""
     folder.mkdir(parents=True, exist_ok=True)
     for record in records:
-        name = f"{record.study}-{record.trial_id}.json".replace("/", "_")
+        # The leader may be of another study, whose names a stranger chose.
+        name = f"{file_name(f'{record.study}-{record.trial_id}')}.json"
         (folder / name).write_text(json.dumps(record.certificate, indent=2, allow_nan=False))
     code = next(iter(surroundings.values()))[0].code
     (folder / "packages.txt").write_text(code.lock)

@@ -129,7 +129,7 @@ class CertifyLedger:
                 return
             record = TrialRecord.model_validate(event.pop("record"))
             self.runs.append(Ran(Turn(**event), record))
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StorageError(
                 f"{self.path}:{number}: every line must be an event as JSON, but this one is"
                 f" damaged ({type(error).__name__}). Mend or remove the line, or begin another"

@@ -22,6 +22,7 @@ from tune_speed.cli_common import (
     print_boards,
     print_rows,
     print_wide,
+    say,
     stderr,
 )
 from tune_speed.errors import ConfigError, TuneSpeedError
@@ -168,7 +169,7 @@ def _train(
         file, seeds=seeds, download=download, on_progress=_print_decoding, on_line=note
     )
     if record is not None:
-        print(to_json(runs_dict(record)) if as_json else runs_text(record))
+        say(to_json(runs_dict(record)) if as_json else runs_text(record))
     return [record] if record is not None else [], was_stopped
 
 
@@ -190,7 +191,7 @@ def _train_both(
     )
     records = [record for record in (duel.a, duel.b) if record is not None]
     if records:
-        print(to_json(duel_dict(duel)) if as_json else duel_text(duel, a=names[0], b=names[1]))
+        say(to_json(duel_dict(duel)) if as_json else duel_text(duel, a=names[0], b=names[1]))
     return records, duel.was_stopped
 
 
@@ -235,6 +236,10 @@ def _certify(
     anew_if_changed: bool = False,
 ) -> None:
     """Certifies and prints what came of it: as JSON into what is in `search`, unless it is None."""
+    if address is not None:
+        from tune_speed.search.ray_token import agree_on_token
+
+        agree_on_token(address)  # Before Ray is imported.
     from tune_speed import certify as certification
     from tune_speed.certify_report import as_dict, certification_text
     from tune_speed.leaderboard import make_boards
@@ -254,11 +259,11 @@ def _certify(
         note(f"stopped; go on with: tune-speed certify {shlex.quote(study)}, and the same options")
         raise typer.Exit(INTERRUPTED)
     if search is not None:
-        print(json.dumps({**search, "certification": as_dict(result)}, indent=2))
+        say(json.dumps({**search, "certification": as_dict(result)}, indent=2))
     else:
         boards = make_boards(((None, record) for record in result.records), with_misses=True)
         print_boards(boards, Format.TABLE)
-        print(certification_text(result))
+        say(certification_text(result))
     if not any(run.time_to_target_s for record in result.records for run in record.runs):
         raise typer.Exit(NOT_REACHED)
 
@@ -334,7 +339,7 @@ def schema(as_json: JsonOption = False) -> None:
     """
     from tune_speed.search.schema import json_schema
 
-    print(json.dumps(json_schema(), indent=2))
+    say(json.dumps(json_schema(), indent=2))
 
 
 @app.command()
@@ -347,7 +352,7 @@ def doctor(as_json: JsonOption = False) -> None:
 
     findings = examine()
     if as_json:
-        print(json.dumps([finding._asdict() for finding in findings], indent=2))
+        say(json.dumps([finding._asdict() for finding in findings], indent=2))
     else:
         rows = [
             {"check": f.check, "state": "ok" if f.is_ok else "PROBLEM", "found": f.found}
@@ -378,13 +383,13 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
     saved = simulation.save_study(study, out, on_trial=_print_reading)
     rows, left_out = len(saved.table.rows), saved.table.left_out
     if as_json:
-        print(json.dumps({"path": str(out), "runs": rows, "left_out": left_out}, indent=2))
+        say(json.dumps({"path": str(out), "runs": rows, "left_out": left_out}, indent=2))
         return
     space = "the study's file" if saved.is_own_space else "what its trials span"
-    print(f"wrote {out}: {rows} runs; search space: {space}")
+    say(f"wrote {out}: {rows} runs; search space: {space}")
     for reason, number in left_out.items():
-        print(f"left out: {number} trials, {reason}")
-    print(f"compare policies on it with: tune-speed simulate --compare --benchmark {out}")
+        say(f"left out: {number} trials, {reason}")
+    say(f"compare policies on it with: tune-speed simulate --compare --benchmark {out}")
 
 
 def _print_reading(done: int, total: int) -> None:
@@ -405,7 +410,7 @@ def _demonstrate(
     benchmark = simulation.find_benchmark(name)
     shown = simulation.demonstrate(policy, benchmark, terms=terms)
     if as_json:
-        print(json.dumps(simulation.demonstration_dict(shown), indent=2))
+        say(json.dumps(simulation.demonstration_dict(shown), indent=2))
     else:
         print_wide(simulation_report.demonstration_tables(shown))
     if not shown.trace.incumbents:
@@ -441,7 +446,7 @@ def _compare(
         plots.plot_comparison(done.searches, budgets, plot)
         note(f"wrote {plot}")
         if as_json:
-            print(json.dumps(simulation.comparison_dict(done.searches, budgets), indent=2))
+            say(json.dumps(simulation.comparison_dict(done.searches, budgets), indent=2))
         else:
             print_wide(simulation_report.comparison_tables(done.searches, budgets))
     if done.was_stopped:
@@ -492,17 +497,18 @@ def _search_json(result: "SearchResult", study: str) -> str:
 
 def _print_search(result: "SearchResult", study: str, *, as_json: bool) -> None:
     from tune_speed.export import next_steps
+    from tune_speed.tracking.tracker import names_of
     from tune_speed.tracking.uri import strip_secrets
 
     places = {"study": study, "folder": str(result.folder), "uri": strip_secrets(result.uri)}
     if as_json:
-        print(_search_json(result, study))
+        say(_search_json(result, study))
     else:
         print_boards(list(result.boards), Format.TABLE)
-        print(next_steps(result.records, result.boards, **places))
+        say(next_steps(result.records, result.boards, **places))
     if result.undelivered:
         note(
-            f"warning: MLflow at {places['uri']} has not taken {len(result.undelivered)} trials"
+            f"warning: MLflow at {places['uri']} has not taken {names_of(result.undelivered)}"
             f" ({result.undelivered[0].reason}); the ledger in {result.folder} has them, and"
             " --resume delivers them."
         )

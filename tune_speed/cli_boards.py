@@ -17,6 +17,7 @@ from tune_speed.cli_common import (
     WorkloadOption,
     note,
     print_boards,
+    say,
     write_text,
 )
 from tune_speed.errors import ConfigError
@@ -183,15 +184,16 @@ def _history_in(form: BoardFormat, history: list["RecordHeld"]) -> "str | Render
 
 def _write(shown: "str | RenderableType", out: Path | None) -> None:
     """Writes a text or a table to `out`, or else to stdout."""
-    from rich.console import Console
+    from tune_speed.terminal import PlainConsole
 
     # What no terminal shows is not cut to its width.
     is_terminal = out is None and sys.stdout.isatty()
-    console = Console(width=None if is_terminal else PIPED_WIDTH)
+    console = PlainConsole(width=None if is_terminal else PIPED_WIDTH)
     text = shown if isinstance(shown, str) else _drawn(console, shown)
     ended = text.rstrip("\n") + "\n"
     if out is None:
-        print(ended, end="")
+        # What was drawn has colours in it, and of others' texts only what is printable.
+        say(ended, end="") if isinstance(shown, str) else print(ended, end="")
     else:
         write_text(out, ended)
         note(f"wrote {out}")

@@ -1,6 +1,7 @@
 """What the commands share: options, forms of output, printing.
 
-Results go to stdout, all else to stderr.
+Results go to stdout, all else to stderr. Whatever a name, a reason or a traceback of a stranger's
+holds, no terminal obeys it.
 """
 
 import json
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+from tune_speed.printable import printable_lines
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -46,21 +49,26 @@ DeviceOption = Annotated[
 
 def print_wide(renderable: "RenderableType") -> None:
     """Prints on stdout; piped output is 100 characters wide."""
-    from rich.console import Console
+    from tune_speed.terminal import PlainConsole
 
-    Console(width=None if sys.stdout.isatty() else 100).print(renderable)
+    PlainConsole(width=None if sys.stdout.isatty() else 100).print(renderable)
 
 
 def stderr() -> "Console":
     """Returns a console on stderr that shows texts as they are."""
-    from rich.console import Console
+    from tune_speed.terminal import PlainConsole
 
-    return Console(stderr=True, markup=False, highlight=False, soft_wrap=True)
+    return PlainConsole(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
 
 def note(line: str) -> None:
-    """Prints a line on stderr, as it is."""
-    print(line, file=sys.stderr, flush=True)
+    """Prints a line on stderr, never as markup."""
+    print(printable_lines(line), file=sys.stderr, flush=True)
+
+
+def say(text: str, *, end: str = "\n") -> None:
+    """Prints a text on stdout, never as markup."""
+    print(printable_lines(text), end=end)
 
 
 def print_boards(boards: list["Board"], form: Format) -> None:
@@ -68,12 +76,11 @@ def print_boards(boards: list["Board"], form: Format) -> None:
     from tune_speed import report
 
     if form is Format.TABLE:
-        from rich.console import Console
-
         from tune_speed.board_table import as_renderable
+        from tune_speed.terminal import PlainConsole
 
         # Piped output is not cut to a terminal's width.
-        console = Console(width=None if sys.stdout.isatty() else 200)
+        console = PlainConsole(width=None if sys.stdout.isatty() else 200)
         console.print(as_renderable(boards))
         return
     forms = {
@@ -81,7 +88,7 @@ def print_boards(boards: list["Board"], form: Format) -> None:
         Format.CSV: report.as_csv,
         Format.MARKDOWN: report.as_markdown,
     }
-    print(forms[form](boards))
+    say(forms[form](boards))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -99,30 +106,31 @@ def print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> No
     from tune_speed import report
 
     if form is Format.JSON:
-        print(json.dumps(rows, indent=2))
+        say(json.dumps(rows, indent=2))
     elif form is Format.MARKDOWN:
-        print(report.rows_as_markdown(rows))
+        say(report.rows_as_markdown(rows))
     elif form is Format.CSV:
-        print(report.rows_as_csv(rows), end="")
+        say(report.rows_as_csv(rows), end="")
     else:
         print_rows(rows, title=title)
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
     """Prints rows of the same fields as a table on stdout."""
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
+
+    from tune_speed.terminal import PlainConsole
 
     if not rows:
         note(f"no {title} on record")
         return
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(title), title_justify="left")
     for name in rows[0]:
-        table.add_column(name, overflow="fold")
+        table.add_column(Text(name), overflow="fold")
     for row in rows:
         table.add_row(*(Text(_shown(value)) for value in row.values()))
-    Console(width=None if sys.stdout.isatty() else 160).print(table)
+    PlainConsole(width=None if sys.stdout.isatty() else 160).print(table)
 
 
 def _shown(value: Any) -> str:

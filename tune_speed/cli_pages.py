@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli_common import JsonOption, note
-from tune_speed.errors import StorageError
+from tune_speed.cli_common import JsonOption, note, say
+from tune_speed.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
     from tune_speed.study_view import StudyView, ViewedTrial
@@ -57,12 +57,12 @@ def report(
             "png": [str(path) for path in pictures],
             "is_running": view.is_running,
         }
-        print(json.dumps(facts, indent=2))
+        say(json.dumps(facts, indent=2))
         return
     if pictures:
-        print(f"wrote {png}: {', '.join(path.name for path in pictures)}")
-    print(f"wrote {html}: {trials} trials, {html.stat().st_size / 1e6:.2f} MB, in {took_s:.1f} s")
-    print(f"open it in a browser: {html.absolute().as_uri()}")
+        say(f"wrote {png}: {', '.join(path.name for path in pictures)}")
+    say(f"wrote {html}: {trials} trials, {html.stat().st_size / 1e6:.2f} MB, in {took_s:.1f} s")
+    say(f"open it in a browser: {html.absolute().as_uri()}")
     if view.is_running:
         note("the study is still running; give the same command again to see more")
 
@@ -101,7 +101,10 @@ def _umask() -> int:
 def _recipe_yaml(trial: "ViewedTrial") -> str:
     from tune_speed.export import recipe_yaml
 
-    return recipe_yaml(trial.record, run_id=trial.run_id)
+    try:
+        return recipe_yaml(trial.record, run_id=trial.run_id)
+    except ConfigError as error:  # Of another version, or of a stranger: the page shows the rest.
+        return f"# {error}"
 
 
 def _draw(view: "StudyView", folder: Path) -> list[Path]:

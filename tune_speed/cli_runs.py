@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed.cli_common import Format, JsonOption, note, print_listing, print_wide, write_text
+from tune_speed.cli_common import (
+    Format,
+    JsonOption,
+    note,
+    print_listing,
+    print_wide,
+    say,
+    write_text,
+)
 from tune_speed.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -72,7 +80,7 @@ def list_(
     if what is Listing.TECHNIQUES and form is Format.MARKDOWN:
         from tune_speed.techniques import techniques_table
 
-        print(techniques_table())
+        say(techniques_table())
         return
     if what is Listing.TRIALS:
         _print_trials(study, where, top, form)
@@ -103,11 +111,11 @@ def show(
     url, command = run_url(uri, tracked), ui_command(uri)
     if as_json:
         places = {"run_id": tracked.run_id, "url": url, "ui_command": command}
-        print(json.dumps({**places, **tracked.record.model_dump(mode="json")}, indent=2))
+        say(json.dumps({**places, **tracked.record.model_dump(mode="json")}, indent=2))
     else:
-        print(describe(tracked.record, run_id=tracked.run_id))
+        say(describe(tracked.record, run_id=tracked.run_id))
         page = f"/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
-        print(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
+        say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
     if export is not None:
         _export(tracked, export)
 
@@ -251,7 +259,7 @@ def _print_comparison(comparison: "Comparison", paper: "PaperTable | None", form
 
     if form is Format.JSON:
         published = {} if paper is None else {"paper": asdict(paper)}
-        print(json.dumps({**compare_report.as_dict(comparison), **published}, indent=2))
+        say(json.dumps({**compare_report.as_dict(comparison), **published}, indent=2))
         return
     show = {Format.CSV: compare_report.raw_of, Format.MARKDOWN: compare_report.markdown_of}
     if form is Format.TABLE:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli_common import INTERRUPTED, JsonOption, note
+from tune_speed.cli_common import INTERRUPTED, JsonOption, note, say
 
 if TYPE_CHECKING:
     from tune_speed.study_reader import StudyReader
@@ -40,17 +40,16 @@ def watch(
 
 
 def _watch(reader: "StudyReader", interval_s: float, *, as_json: bool) -> None:
-    from rich.console import Console
-
+    from tune_speed.terminal import PlainConsole
     from tune_speed.watch_loop import Json, Lines, Screen, watch
 
     if as_json:
         watch(reader, Json(), interval_s=interval_s)
     elif sys.stdout.isatty():
-        with Screen(Console()) as screen:
+        with Screen(PlainConsole()) as screen:
             watch(reader, screen, interval_s=interval_s)
     else:
-        watch(reader, Lines(Console()), interval_s=interval_s)
+        watch(reader, Lines(PlainConsole()), interval_s=interval_s)
 
 
 def _print_once(reader: "StudyReader", *, as_json: bool) -> None:
@@ -60,6 +59,6 @@ def _print_once(reader: "StudyReader", *, as_json: bool) -> None:
 
     seen = glance(reader.read(with_boards=False))
     if as_json:
-        print(json.dumps(as_dict(seen), indent=2, allow_nan=False))
+        say(json.dumps(as_dict(seen), indent=2, allow_nan=False))
     else:
         print_wide(screen(seen))

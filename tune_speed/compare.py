@@ -10,8 +10,8 @@ from typing import Any
 
 from tune_speed.config import flatten
 from tune_speed.leaderboard import Row, make_boards
+from tune_speed.printable import printable
 from tune_speed.records import TrialRecord
-from tune_speed.report import printable
 from tune_speed.standing import BoardKey, board_key
 from tune_speed.where_fields import settings_of
 

@@ -10,7 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tune_speed.compare import Comparison
-from tune_speed.report import plain, printable
+from tune_speed.printable import printable
+from tune_speed.report import plain
 
 ABSENT = "–"
 LONGEST_NAME = 48

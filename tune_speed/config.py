@@ -24,6 +24,8 @@ class Config(BaseModel):
 
 
 Table = Mapping[str, type[Config]]
+LONGEST_NAME = 200
+"""Characters of a name for which a similar one is looked for."""
 
 
 class Component:
@@ -98,6 +100,8 @@ class Component:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `; did you mean …?` with the nearest of `known`, or nothing where none is near."""
+    if len(name) > LONGEST_NAME:  # Comparing takes the product of both lengths.
+        return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean `{near[0]}`?" if near else ""
 

@@ -4,19 +4,21 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from tune_speed.config import Table
 from tune_speed.data import DATASETS, LOADERS, ORDERS
+from tune_speed.errors import ConfigError
 from tune_speed.leaderboard import Board
 from tune_speed.metrics import METRICS
 from tune_speed.metrics.repeats import mean_interval
 from tune_speed.models import MODELS
 from tune_speed.optim import OPTIMIZERS
+from tune_speed.printable import printable
 from tune_speed.recipe import Recipe
 from tune_speed.recipe_header import recipe_header
 from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
-from tune_speed.report import describe_params, printable
+from tune_speed.report import describe_params
 from tune_speed.schedules import SCHEDULES
 from tune_speed.source import dump_yaml
 from tune_speed.speedups import SPEEDUPS
@@ -35,9 +37,21 @@ TABLES: dict[str, Table] = {
 
 
 def recipe_that_ran(record: TrialRecord) -> Recipe:
-    """Returns the recipe with the micro-batch of the last run, where that is known."""
-    recipe, batch_size = Recipe.model_validate(record.recipe), record.runs[-1].batch_size
-    return recipe if batch_size is None else recipe.with_micro_batch(batch_size)
+    """Returns the recipe with the micro-batch of the last run, where that is known.
+
+    Raises: ConfigError if this version has no such recipe: a record may be another's.
+    """
+    batch_size = record.runs[-1].batch_size
+    try:
+        recipe = Recipe.model_validate(record.recipe)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise _not_ours(record, problems) from error
+    if batch_size is None:
+        return recipe
+    if batch_size < 1 or recipe.samples_per_step // recipe.devices % batch_size:
+        raise _not_ours(record, f"no step of it has micro-batches of {batch_size}")
+    return recipe.with_micro_batch(batch_size)
 
 
 def recipe_yaml(
@@ -69,7 +83,17 @@ def recipe_yaml(
     }
     # A name with a line break in it must not get out of the comment.
     comment = [f"# {printable(' '.join(line.split()))}" for line in header]
-    return "\n".join([*comment, dump_yaml(tree)])
+    try:
+        return "\n".join([*comment, dump_yaml(tree)])
+    except ValueError as error:
+        raise _not_ours(record, str(error)) from error
+
+
+def _not_ours(record: TrialRecord, why: str) -> ConfigError:
+    name = printable(f"{record.study}/{record.trial_id}"[:200])
+    return ConfigError(
+        f"the recipe of {name} must be one that this version writes, but: {why.strip()[:1000]}"
+    )
 
 
 def describe(record: TrialRecord, *, run_id: str | None) -> str:

@@ -7,6 +7,7 @@ from typing import Any
 
 from tune_speed.certificate import finite_or_none
 from tune_speed.config import Config
+from tune_speed.moments import moment_of
 from tune_speed.ranking import timed
 from tune_speed.records import TrialRecord
 from tune_speed.standing import BoardKey, board_key
@@ -74,11 +75,14 @@ def boards_of(history: Iterable[RecordHeld]) -> list[list[RecordHeld]]:
 
 def _counts(record: TrialRecord) -> bool:
     times_s = [run.time_to_target_s for run in record.runs]
-    return bool(record.finished_at and times_s) and median_time_s(times_s) is not None
+    if not times_s or moment_of(record.finished_at) is None:
+        return False
+    return median_time_s(times_s) is not None
 
 
 def _order(record: TrialRecord) -> tuple[BoardKey, datetime, float, str, str]:
-    finished = datetime.fromisoformat(record.finished_at)
+    finished = moment_of(record.finished_at)
+    assert finished is not None
     return board_key(record), finished, timed(record).expected_s, record.study, record.trial_id
 
 

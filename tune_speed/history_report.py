@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Sequence
-from datetime import datetime
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -10,13 +9,14 @@ from rich.text import Text
 
 from tune_speed.board_table import plain_table
 from tune_speed.history import RecordHeld, boards_of
+from tune_speed.moments import moment_s
+from tune_speed.printable import printable
 from tune_speed.report import (
     KINDS,
     NO_TRIALS,
     describe_params,
     interval_text,
     plain,
-    printable,
     rows_as_csv,
     rows_as_markdown,
 )
@@ -100,8 +100,7 @@ def _span(held: RecordHeld) -> str:
     """Returns how long the record was held: `45 s`, `2 h 5 min`, `3 d 4 h`."""
     if held.held_until is None:
         return "to date"
-    ends = [datetime.fromisoformat(moment) for moment in (held.held_from, held.held_until)]
-    seconds = round((ends[1] - ends[0]).total_seconds())
+    seconds = round(moment_s(held.held_until) - moment_s(held.held_from))
     sizes = {"d": 86400, "h": 3600, "min": 60, "s": 1}
     parts = [(name, seconds // size) for name, size in sizes.items() if seconds >= size]
     if not parts:

@@ -32,11 +32,6 @@ def describe_params(params: Mapping[str, Any]) -> str:
     return " ".join(parts) or "(nothing searched)"
 
 
-def printable(text: str) -> str:
-    """Returns `text` with a mark for each character that a terminal obeys or YAML refuses."""
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
 def time_text(value_s: float | None) -> str:
     """Returns seconds with two decimals; `∞` for None."""
     return "∞" if value_s is None else f"{value_s:.2f}"

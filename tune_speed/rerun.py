@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import psutil
@@ -14,6 +13,7 @@ from tune_speed.export import recipe_yaml
 from tune_speed.local_crew import run_here
 from tune_speed.objective import finish
 from tune_speed.records import TrialRecord
+from tune_speed.search.shipped import is_file
 from tune_speed.search.study_file import RecipeFile, load_recipe, parse_recipe
 from tune_speed.trial import Allotment, TrialSpec
 
@@ -35,7 +35,7 @@ def load_rerun(source: str, *, overrides: Sequence[str], check_data: bool) -> Re
     MLflow is looked at only where `source` is no file and reads like such a name. With
     `check_data` False the data set may still have to be downloaded.
     """
-    if Path(source).exists() or not _RUN_ID.fullmatch(source):
+    if is_file(source) or not _RUN_ID.fullmatch(source):
         return load_recipe(source, overrides=overrides, check_data=check_data)
     from tune_speed.tracking.queries import find_trial
     from tune_speed.tracking.uri import tracking_uri

@@ -24,6 +24,10 @@ TreePath = tuple[str | int, ...]
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
 MAX_DEPTH = 40
+MAX_KEY = 200
+"""Characters of a key. Messages repeat the keys around a value, so long ones would multiply."""
+MAX_PROBLEMS = 100
+"""Mistakes of one file that are told."""
 
 _NULLS = {"", "~", "null", "Null", "NULL"}
 _BOOLEANS = {"true": True, "True": True, "TRUE": True} | {
@@ -124,6 +128,8 @@ def scan_file(path: Path | str) -> Source:
 
 def scan_yaml(text: str, *, file: str | None = None) -> Source:
     """Like `parse_yaml`, but mistakes that leave a readable tree go to `Source.problems`."""
+    if len(text) > MAX_BYTES:
+        raise _error(f"must be at most {MAX_BYTES >> 10} KiB long", Place(file, None))
     reader = _Reader(text, file)
     root = reader.document()
     places: dict[TreePath, Place] = {}
@@ -159,7 +165,7 @@ class _Reader:
         self.file = file
         self.problems: list[Problem] = []
         self._anchors: dict[str, _Node] = {}
-        self._num_unfolded = 0
+        self._num_read = self._num_unfolded = 0
         try:
             self._loader: Any = yaml.SafeLoader(text)
         except yaml.reader.ReaderError as error:
@@ -203,10 +209,15 @@ class _Reader:
         given: str | None = None,
         hint: str | None = None,
     ) -> None:
+        if len(self.problems) > MAX_PROBLEMS:
+            return
         problem = Problem(
             path=dotted(path), must=must, given=given, hint=hint, file=self.file, line=line
         )
         self.problems.append(problem)
+        if len(self.problems) == MAX_PROBLEMS:
+            must = f"must have fewer than {MAX_PROBLEMS} mistakes for the others to be told"
+            self.problems.append(Problem(path="", must=must, file=self.file, line=line))
 
     def _next(self) -> Any:
         try:
@@ -236,11 +247,14 @@ class _Reader:
     def _node(self, event: Any, path: TreePath) -> _Node:
         if len(path) > MAX_DEPTH:
             raise self.fatal(f"must be nested at most {MAX_DEPTH} deep", _line(event))
+        self._num_read += 1
+        if self._num_read > 2 * MAX_NODES:  # A value has a key at most.
+            raise self.fatal(f"must have at most {MAX_NODES} values", _line(event))
         if isinstance(event, yaml.AliasEvent):
             return self._alias(event)
         node = _Node(self._value(event, path), _line(event))
         if event.tag is not None:
-            given = event.tag.replace("tag:yaml.org,2002:", "!!")
+            given = event.tag.replace("tag:yaml.org,2002:", "!!")[:MAX_KEY]
             self._problem(path, "must have no tag; text is quoted instead", node.line, given=given)
             node = _Node(None, node.line)
         if event.anchor is not None:
@@ -257,7 +271,8 @@ class _Reader:
 
     def _alias(self, event: yaml.AliasEvent) -> _Node:
         if event.anchor not in self._anchors:
-            raise self.fatal(f"`*{event.anchor}` must name an anchor above it", _line(event))
+            name = str(event.anchor)[:MAX_KEY]
+            raise self.fatal(f"`*{name}` must name an anchor above it", _line(event))
         return self._anchors[event.anchor]
 
     def _sequence(self, path: TreePath) -> list[_Node]:
@@ -270,6 +285,8 @@ class _Reader:
         items: dict[str, _Node] = {}
         while not isinstance(event := self._next(), yaml.MappingEndEvent):
             key, line = self._node(event, (*path, "?")).value, _line(event)
+            if isinstance(key, str) and len(key) > MAX_KEY:
+                raise self.fatal(f"must have keys of at most {MAX_KEY} characters", line)
             value = self._node(self._next(), (*path, key if isinstance(key, str) else "?"))
             if self._is_new_key(key, items, path, line):
                 items[key] = _Node(value.value, line)
@@ -297,7 +314,7 @@ class _Reader:
         try:
             return core_scalar(event.value)
         except ValueError as error:
-            self._problem(path, str(error), _line(event), given=event.value)
+            self._problem(path, str(error), _line(event), given=event.value[:MAX_KEY])
             return None
 
 

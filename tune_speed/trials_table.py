@@ -11,8 +11,9 @@ from rich.text import Text
 
 from tune_speed.board_table import plain_table
 from tune_speed.compare_report import markdown_of, text_of
+from tune_speed.printable import printable
 from tune_speed.records import TrialRecord
-from tune_speed.report import describe_params, printable
+from tune_speed.report import describe_params
 from tune_speed.standing import BoardKey, board_key
 from tune_speed.where_fields import answers
 

@@ -18,11 +18,13 @@ All waits poll without blocking and end, so a process cannot lock itself out, wh
 whichever order. Without `flock`, or without a folder to write to, all calls do nothing.
 """
 
+import errno
 import fcntl
 import hashlib
 import os
 import random
 import re
+import stat
 import tempfile
 import time
 import weakref
@@ -362,12 +364,17 @@ def default_folder() -> Path:
 def make_shared_folder(folder: Path) -> None:
     """Makes a folder in which all users may make files, and remove their own only.
 
+    One that is there serves, whoever made it: nothing in it is believed but that a file is locked.
+
     Raises:
-        OSError: It cannot be made.
+        OSError: It cannot be made, or is another user's link, which would lead us anywhere.
     """
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
+        status = folder.lstat()
+        if stat.S_ISLNK(status.st_mode) and status.st_uid not in (0, os.geteuid()):
+            raise OSError(errno.EPERM, "it is a symbolic link of another user") from None
         return
     folder.chmod(0o1777)
 

@@ -1,7 +1,8 @@
 """What every data set gives: its size without decoding, its files, and its decoded images."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar, NamedTuple, Self
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tune_speed.config import Config
+from tune_speed.errors import DataError
 
 OnProgress = Callable[[int, int], None]
 """Called now and then as `on_progress(images_done, images_total)`."""
@@ -71,3 +73,24 @@ class DatasetConfig(Config):
             DataError: The data are missing or unreadable; the message names the file and row.
         """
         raise NotImplementedError
+
+
+@contextmanager
+def reading(dataset: DatasetConfig) -> Iterator[None]:
+    """Gives what the system says to files within as DataError.
+
+    Raises:
+        DataError: A file cannot be read, has a name that none can have, or does not fit in memory.
+    """
+    name = repr(dataset)
+    name = name if len(name) <= 300 else f"{name[:299]}…"
+    try:
+        yield
+    except OSError as error:
+        why = error.strerror or type(error).__name__
+        raise DataError(f"The files of {name} must be readable, but got: {why}.") from error
+    except MemoryError as error:
+        raise DataError(
+            f"{name} must fit in this machine's memory, but does not. Set a smaller `image_size`"
+            " where there is one, or take fewer images."
+        ) from error

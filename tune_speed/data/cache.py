@@ -10,8 +10,9 @@ import os
 import shutil
 from pathlib import Path
 
+from tune_speed import pulse
 from tune_speed.config import canonical_hash
-from tune_speed.data.base import DatasetConfig, DecodedData, OnProgress
+from tune_speed.data.base import DatasetConfig, DecodedData, OnProgress, reading
 from tune_speed.data.cache_entry import (
     FORMAT_VERSION,
     DamagedEntry,
@@ -77,7 +78,13 @@ def _build(
     _remove(folder, f"{_set_name(dataset)}-*.tmp-*")
     were_present = all(path.exists() for path in dataset.sources())
     before = _entry_name(dataset)
-    decoded = dataset.decode(download=download, on_progress=on_progress)
+
+    def progressed(done: int, total: int) -> None:
+        pulse.beat()
+        on_progress(done, total)
+
+    with reading(dataset):
+        decoded = dataset.decode(download=download, on_progress=progressed)
     name = _entry_name(dataset)
     if were_present and name != before:
         raise DataError(
@@ -134,7 +141,8 @@ def _set_name(dataset: DatasetConfig) -> str:
 
 def _entry_name(dataset: DatasetConfig) -> str:
     """Returns the set's name with a fingerprint of its files."""
-    states = [_file_state(path) for path in dataset.sources()]
+    with reading(dataset):
+        states = [_file_state(path) for path in dataset.sources()]
     return f"{_set_name(dataset)}-{canonical_hash([FORMAT_VERSION, states])}"
 
 

@@ -1,14 +1,15 @@
 """CIFAR-10 and CIFAR-100 as torchvision stores them."""
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
+from tune_speed.data.cifar_batch import read_batch
 from tune_speed.errors import DataError
 
 if TYPE_CHECKING:
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 NUM_TRAIN, NUM_TEST = 50_000, 10_000
 DOWNLOAD_STALL_S = 60.0
 """Longest silence of the server before a download is given up."""
+UNFIT = (KeyError, TypeError, ValueError)
+"""What arrays say to fields that are missing or of another shape."""
 
 
 class Cifar10(DatasetConfig):
@@ -46,7 +49,7 @@ class Cifar10(DatasetConfig):
         return [folder / name for name in [*files, "test_batch", "batches.meta"]]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        """Returns the images as torchvision reads them, after it checked the files' MD5."""
+        """Returns all images, if the files are those that were published."""
         from torchvision.datasets import CIFAR10
 
         return _read(CIFAR10, self.sources()[0].parent, download, on_progress)
@@ -77,7 +80,7 @@ class Cifar100(DatasetConfig):
         return [Path(self.root) / "cifar-100-python" / name for name in ("train", "test", "meta")]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        """Returns the images as torchvision reads them, after it checked the files' MD5."""
+        """Returns all images, if the files are those that were published."""
         from torchvision.datasets import CIFAR100
 
         return _read(CIFAR100, self.sources()[0].parent, download, on_progress)
@@ -97,17 +100,45 @@ def _read(
     if not download:
         _check_folder(folder)
     try:
-        with _stall_limit():
-            parts = [kind(folder.parent, train=t, download=download) for t in (True, False)]
-    except (OSError, RuntimeError, EOFError) as error:
+        if download and not _is_complete(kind, folder):
+            _download(kind, folder.parent)
+        train, test = (_part(files, folder) for files in (kind.train_list, kind.test_list))
+        names = read_batch(folder / kind.meta["filename"], md5=kind.meta["md5"])[kind.meta["key"]]
+    except (OSError, RuntimeError, EOFError, DataError, *UNFIT) as error:
         hint = "Is the server reachable?" if download else "Try `--download`."
         raise DataError(
             f"{folder.absolute()} must hold {kind.__name__} as torchvision stores it, but:"
             f" {str(error).rstrip('.')}. {hint}"
         ) from error
     on_progress(NUM_TRAIN + NUM_TEST, NUM_TRAIN + NUM_TEST)
-    train, test = (Images(part.data, np.array(part.targets, dtype=np.int64)) for part in parts)
-    return DecodedData(train, test, tuple(parts[0].classes))
+    return DecodedData(train, test, tuple(map(str, names)))
+
+
+def _is_complete(kind: "type[CIFAR10]", folder: Path) -> bool:
+    from torchvision.datasets.utils import check_integrity
+
+    every = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
+    return all(check_integrity(str(folder / name), md5) for name, md5 in every)
+
+
+def _download(kind: "type[CIFAR10]", root: Path) -> None:
+    from torchvision.datasets.utils import download_and_extract_archive
+
+    with _stall_limit():
+        download_and_extract_archive(kind.url, str(root), filename=kind.filename, md5=kind.tgz_md5)
+
+
+def _part(files: Sequence[tuple[str, str]], folder: Path) -> Images:
+    """Returns the images of one part. Raises: DataError, or one of `UNFIT` where fields are odd."""
+    batches = [read_batch(folder / name, md5=md5) for name, md5 in files]
+    pixels = np.vstack([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
+    labels = [label for batch in batches for label in _labels(batch)]
+    return Images(pixels.transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64))
+
+
+def _labels(batch: Mapping[str, Any]) -> Iterable[int]:
+    labels: Iterable[int] = batch["labels"] if "labels" in batch else batch["fine_labels"]
+    return labels
 
 
 @contextmanager

@@ -16,6 +16,8 @@ from tune_speed.errors import DataError
 GREY_MODES = frozenset({"1", "L", "LA", "La"})
 COLOUR_MODES = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 PROGRESS_EVERY = 1000
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""What is decoded, whatever a file is called. Pillow knows more, and starts Ghostscript for one."""
 
 
 class Encoded(NamedTuple):
@@ -68,7 +70,9 @@ def decode_parts(
 def _decode_part(part: Part, image_size: int | None, report: Callable[[int], None]) -> _Decoded:
     pixels: NDArray[np.uint8] | None = None
     is_grey = True
+    done = -1
     for done, encoded in enumerate(part.images):
+        _check_count(done, part)
         image, image_is_grey = _decode(encoded, image_size)
         is_grey = is_grey and image_is_grey
         if pixels is None:
@@ -79,8 +83,16 @@ def _decode_part(part: Part, image_size: int | None, report: Callable[[int], Non
             report(done)
     if pixels is None:
         raise DataError(f"{part.name} must hold images, but holds none.")
+    _check_count(done, part, is_last=True)
     report(part.size)
     return _Decoded(pixels, is_grey)
+
+
+def _check_count(position: int, part: Part, *, is_last: bool = False) -> None:
+    """Refuses a damaged file whose images are more or fewer than its labels."""
+    if position >= part.size or (is_last and position != part.size - 1):
+        found = f"only {position + 1} images" if is_last else "more images"
+        raise DataError(f"{part.name} must hold {part.size} images, one a label, but has {found}.")
 
 
 def _report(on_progress: OnProgress, before: int, total: int, done: int) -> None:
@@ -90,7 +102,7 @@ def _report(on_progress: OnProgress, before: int, total: int, done: int) -> None
 def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8], bool]:
     source = BytesIO(encoded.file) if isinstance(encoded.file, bytes) else encoded.file
     try:
-        with Image.open(source) as image:
+        with Image.open(source, formats=FORMATS) as image:
             _check_mode(image, encoded)
             colour = _as_rgb(image)
             if image_size is not None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tune_speed import pulse
 from tune_speed.errors import StorageError
 
 POLL_S = 0.05
@@ -47,6 +48,7 @@ def _acquire(file: int, path: Path, wait_s: float) -> None:
                 f" {os.pread(file, 20, 0).decode(errors='replace').strip() or 'unknown'} holds it."
                 " If that process hangs, end it and try again."
             )
+        pulse.beat()  # Who waits for another does not hang; the wait is bounded.
         time.sleep(POLL_S)
 
 

@@ -18,6 +18,12 @@ if TYPE_CHECKING:
     from pyarrow.parquet import ParquetFile
 
 ROWS_AT_ONCE = 500
+MAX_ROWS = 100_000_000
+"""Of one file. A few bytes can stand for any number of equal rows."""
+MAX_IMAGE_BYTES = 1 << 28
+"""Of one encoded image."""
+DAMAGE = (UnicodeDecodeError, KeyError, IndexError, OverflowError, MemoryError)
+"""What pyarrow raises, besides its own errors, of schemas that contradict themselves."""
 
 
 def find_files(field: str, place: str) -> list[Path]:
@@ -48,7 +54,10 @@ def class_names(path: Path, label_column: str) -> tuple[str, ...] | None:
     """Returns the names in the metadata that Hugging Face's `datasets` writes; None without any."""
     with _open(path) as file:
         text = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
-    node: Any = json.loads(text)
+    try:
+        node: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} must have JSON under `huggingface`, but: {error}") from error
     for key in ("info", "features", label_column, "names"):
         node = node.get(key) if isinstance(node, dict) else None
     return tuple(str(name) for name in node) if isinstance(node, list) else None
@@ -87,6 +96,11 @@ def read_images(path: Path, column: str) -> Iterator[Encoded]:
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[column]):
             for value in batch.column(0).to_pylist():
                 content = value["bytes"] if isinstance(value, dict) else value
+                if content is not None and len(content) > MAX_IMAGE_BYTES:
+                    raise DataError(
+                        f"An encoded image must have at most {MAX_IMAGE_BYTES >> 20} MiB, but"
+                        f" {_row(path, row)} has {len(content) >> 20}."
+                    )
                 if content is None:
                     raise DataError(
                         f"Every row must hold an image, but {_row(path, row)} has none."
@@ -124,8 +138,13 @@ def _open(path: Path) -> Iterator["ParquetFile"]:
 
     try:
         with ParquetFile(path) as file:
+            if file.metadata.num_rows > MAX_ROWS:
+                raise DataError(
+                    f"{path} must have at most {MAX_ROWS:,} rows, but says it has"
+                    f" {file.metadata.num_rows:,}. Split it into several files."
+                )
             yield file
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, *DAMAGE) as error:
         raise DataError(f"{path} must be a readable Parquet file, but: {error}") from error
 
 

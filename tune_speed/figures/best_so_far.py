@@ -62,7 +62,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     panel.plot(x, y, drawstyle="steps-post", color=palette["s1"], linewidth=2.0, gid="best")
     _scale_times(panel, [time_s / time_axis.length_s for time_s in times])
     scale(panel.xaxis, [])
-    panel.set_xlim(0.0, 1.02 * x[-1])
+    panel.set_xlim(0.0, 1.02 * x[-1] or 1.0)
     _draw_trials(canvas, ended, best, unit.length_s, time_axis.length_s)
     _tell_first(canvas, best, unit.length_s)
     if len(best) > 1:

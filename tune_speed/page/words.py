@@ -3,7 +3,8 @@
 import re
 from collections import Counter
 from collections.abc import Iterable
-from datetime import UTC, datetime
+
+from tune_speed.moments import moment_of
 
 
 def seconds(value_s: float | None) -> str:
@@ -32,11 +33,8 @@ def setting(value: object) -> str:
 
 def moment(text: str) -> str:
     """Returns `2026-11-21 17:23:32 UTC` from ISO 8601; what is no such moment stays as it is."""
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        return text or "–"
-    return parsed.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+    parsed = moment_of(text)
+    return text or "–" if parsed is None else parsed.strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
 def plural(count: int, word: str) -> str:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any
 
 from tune_speed.search.mistake import Mistake, near_miss, shown
@@ -11,6 +11,12 @@ from tune_speed.source import TreePath, core_scalar
 
 RANGE_KEYS = ("low", "high", "log", "step")
 LEAF_KEYS = (*RANGE_KEYS, "choices")
+MAX_CHOICES = 1000
+"""Values of one list. Each is checked alone and together with the rest of the recipe."""
+MAX_STEPS = 1_000_000
+"""Values of a range of whole steps; a grid holds them all."""
+_EXACT = Context(prec=700)
+"""Digits between the least and the greatest float."""
 
 
 def is_leaf(node: Any) -> bool:
@@ -29,7 +35,7 @@ def branches(node: Any) -> dict[str, Any] | None:
 def listed_choices(leaf: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
     """Yields position and value of each single value under `choices`, repeated ones left out."""
     choices = leaf.get("choices")
-    listed = choices if isinstance(choices, list | tuple) else ()
+    listed = choices[:MAX_CHOICES] if isinstance(choices, list | tuple) else ()
     for position, choice in enumerate(listed):
         if is_scalar(choice) and choice not in listed[:position]:
             yield position, choice
@@ -73,6 +79,9 @@ def _choices_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mista
         yield Mistake(at, "choices must be a list, or a mapping from names", shown(choices))
     elif not choices:
         yield Mistake(at, "choices must not be empty", shown(choices))
+    elif len(choices) > MAX_CHOICES:
+        must, hint = f"choices must be at most {MAX_CHOICES}", "Try a range: `low` and `high`."
+        yield Mistake(at, must, str(len(choices)), hint)
     elif not isinstance(choices, Mapping):
         yield from _list_mistakes(choices, at)
 
@@ -123,8 +132,12 @@ def _range_value_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[M
 
 def _step_mistakes(low: float, high: float, step: float, path: TreePath) -> Iterator[Mistake]:
     first, last, width = (Decimal(str(number)) for number in (low, high, step))
-    reached = first + (last - first) // width * width
-    if reached != last:
+    steps = _EXACT.divide_int(_EXACT.subtract(last, first), width)
+    reached = _EXACT.add(first, _EXACT.multiply(steps, width))
+    if steps > MAX_STEPS:
+        must, given = f"a range must have at most {MAX_STEPS} steps", f"low {low}, high {high}"
+        yield Mistake((*path, "step"), must, f"{given}, step {step}", "Leave out `step`.")
+    elif reached != last:
         must = "`high` must be `low` plus whole steps"
         given = f"low {low}, high {high}, step {step}"
         yield Mistake((*path, "high"), must, given, f"Try high: {reached} or {reached + width}.")

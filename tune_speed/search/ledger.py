@@ -16,6 +16,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -28,6 +29,7 @@ from tune_speed.search.earlier import earlier_from_json, earlier_to_json
 from tune_speed.search.trial_file import read_trial_file
 from tune_speed.search.trials import Cost, Earlier, Proposal
 
+_TRIAL_ID = re.compile(r"t[0-9]{4,18}")
 BALLAST_BYTES = 1 << 20
 """Kept aside on the disk and let go when it is full, so that what runs can still be recorded."""
 
@@ -129,7 +131,7 @@ class Ledger:
         """Records what trial processes wrote before the driver could, as it was killed."""
         for proposal in self.unfinished:
             record = read_trial_file(self.folder, proposal.trial_id)
-            if record is not None:
+            if record is not None and record.trial_id == proposal.trial_id:
                 self.finished(record)
 
     def _take(self, line: bytes, number: int) -> None:
@@ -147,8 +149,8 @@ class Ledger:
                 self.earlier[event["study"]] = trials
             elif kind == "finished":
                 record = TrialRecord.model_validate(event["record"])
-                self.records[record.trial_id] = record
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+                self.records[_checked_id(record.trial_id)] = record
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StorageError(
                 f"{self.path}:{number}: every line must be an event as JSON, but this one is"
                 f" damaged ({type(error).__name__}). Mend or remove the line, or start the study"
@@ -194,11 +196,18 @@ def _proposal(event: Mapping[str, Any]) -> Proposal:
     """Returns what was proposed; ledgers of older versions give no reason and no expectation."""
     expected = event.get("expected")
     return Proposal(
-        trial_id=event["trial_id"],
-        params=event["params"],
-        reason=event.get("reason", ""),
+        trial_id=_checked_id(event["trial_id"]),
+        params=dict(event["params"]),
+        reason=str(event.get("reason", "")),
         expected=None if expected is None else Expected(*expected),
     )
+
+
+def _checked_id(trial_id: str) -> str:
+    """Returns `trial_id`, of which files are named. Raises: ValueError, TypeError if it is none."""
+    if not _TRIAL_ID.fullmatch(trial_id):
+        raise ValueError("no trial's id")
+    return trial_id
 
 
 def _storage_error(path: Path, error: OSError) -> StorageError:

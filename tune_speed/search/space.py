@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 from tune_speed.config import canonical_hash, flatten
 from tune_speed.errors import ConfigError, Problem
-from tune_speed.search.leaf import branches, is_leaf, is_scalar, leaf_mistakes, leaf_parameter
+from tune_speed.search.leaf import (
+    MAX_STEPS,
+    branches,
+    is_leaf,
+    is_scalar,
+    leaf_mistakes,
+    leaf_parameter,
+)
 from tune_speed.search.mistake import Mistake, near_miss, shown
 from tune_speed.search.parameter import Parameter, Scalar
 from tune_speed.source import TreePath
@@ -137,15 +144,21 @@ class SearchSpace:
             total *= (
                 sum(self._num_points(values, {**condition, parameter.name: v}) for v in options)
                 if dependent
-                else len(options)
+                else _count(options)
             )
         return total
 
     def grid(self) -> dict[str, list[Scalar]]:
         """Returns the values of every parameter, as Optuna's `GridSampler` takes them.
 
-        Raises: ConfigError if a float without `step` has too many.
+        Raises: ConfigError if a float without `step`, or a wide range of integers, has too many.
         """
+        wide = [p for p in self.parameters if _count(p.values() or ()) > MAX_STEPS]
+        if wide:
+            must = f"a grid needs a range of at most {MAX_STEPS} values"
+            raise ConfigError(
+                problems=tuple(Problem(path=p.name, must=must, given=p.text()) for p in wide)
+            )
         endless = [parameter for parameter in self.parameters if parameter.values() is None]
         if endless:
             must = "a grid needs a range of whole steps"
@@ -268,6 +281,13 @@ def _built(node: Any, name: str, params: Params | None) -> Any:
     if subtrees is None:
         return value
     return {value: _built(subtrees[value], _join(name, value), params)}
+
+
+def _count(options: Sequence[Scalar]) -> int:
+    """Returns how many there are; `len` takes no range of more than 63 bits."""
+    if not isinstance(options, range):
+        return len(options)
+    return max(0, -(-(options.stop - options.start) // options.step))
 
 
 def _required(parameter: Parameter, params: Mapping[str, Any]) -> Any:

@@ -25,7 +25,7 @@ from tune_speed.search.shipped import find_file
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.study_check import recipe_mistakes, study_mistakes
 from tune_speed.search.study_schema import StudySchema
-from tune_speed.source import Source, scan_file, scan_yaml
+from tune_speed.source import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.workload import WORKLOADS, Workload
 
 __all__ = [
@@ -164,7 +164,9 @@ def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mis
     every = dict.fromkeys([*source.problems, *problems, *found])
     if every:
         in_order = sorted(every, key=lambda p: (p.line is None, p.line or 0))
-        raise ConfigError(problems=tuple(in_order))
+        rest = len(in_order) - MAX_PROBLEMS
+        more = f"The first {MAX_PROBLEMS} mistakes; {rest} more follow them:" if rest > 0 else ""
+        raise ConfigError(more, problems=tuple(in_order[:MAX_PROBLEMS]))
     return source
 
 

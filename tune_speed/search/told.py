@@ -18,6 +18,7 @@ limit plus log(1 + gap), worse than any time and the worse the further off.
 import json
 import math
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from optuna.storages import BaseStorage, JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
+from tune_speed.errors import ConfigError
 from tune_speed.records import Status
 from tune_speed.search.curve import Curve
 from tune_speed.search.curve_table import gap
@@ -44,6 +46,7 @@ JUST_MISSED = 1e-3
 """A miss stays infeasible even if its metric, on the way, was above the target."""
 LONGEST_S = 1e6
 """Stands for a time limit where there is none."""
+JOURNALS = (".journal", ".log", ".jsonl")
 OUTCOME = "tune_speed"
 """User attribute of a finished trial: its outcome as JSON, for drivers that share the storage."""
 
@@ -182,7 +185,32 @@ class ToldStudy:
 def _open_storage(storage: str | None) -> BaseStorage | str | None:
     if storage is None or "://" in storage:
         return storage
+    _check_journal(Path(storage))
     return JournalStorage(JournalFileBackend(storage))
+
+
+def _check_journal(path: Path) -> None:
+    """Refuses what is no journal: Optuna appends to any file, and a study file may name any.
+
+    Raises: ConfigError.
+    """
+    try:
+        is_journal = not path.exists() or (path.is_file() and _first_byte(path) in (b"", b"{"))
+        problem = "" if is_journal else "holds something else"
+    except OSError as error:
+        problem = f"cannot be read: {error.strerror}"
+    if path.suffix not in JOURNALS or "\0" in path.name:
+        problem = f"does not end in {' or '.join(JOURNALS)}"
+    if problem:
+        raise ConfigError(
+            f"search.storage must be a journal file of Optuna's or a new one, but {path} {problem}."
+            " Name another file, such as searches.journal."
+        )
+
+
+def _first_byte(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(1)
 
 
 def _as_json(outcome: Outcome) -> str:

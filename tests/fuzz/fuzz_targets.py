@@ -1,0 +1,151 @@
+"""What is fuzzed: functions of bytes that anybody may have written.
+
+Each returns quietly where the input is refused by an error that is meant for users. Anything else
+that gets out, a round trip that fails included, is a finding. The harnesses `fuzz_*.py` call them
+under coverage guidance, `test_fuzz_*.py` with what hypothesis makes up.
+"""
+
+import io
+from contextlib import suppress
+from functools import cache
+from typing import Any
+
+from command import TINY_STUDY
+from making import make_record
+
+from tune_speed.errors import ConfigError, TuneSpeedError
+from tune_speed.search.space import SearchSpace
+from tune_speed.search.study_check import study_mistakes
+from tune_speed.search.study_file import parse_recipe
+from tune_speed.source import dump_yaml, scan_yaml
+from tune_speed.where import Where, in_mlflow, parse_where
+
+STUDIES = (
+    TINY_STUDY,
+    "workload: digits\nrecipe: {model: resnet20, optimizer: {sgd: {lr: 0.1}}, epochs: 1,"
+    " batch_size: 25}\nrun: {seed: 1, device: cpu}\n",
+    "study: &a x\nworkload: {dataset: {name: image_folder, root: *a, image_size: 8}}\n",
+    "recipe: {model: {choices: {resnet20: , timm: {name: resnet18}}}, speedups: {ema: {}}}\n",
+    'a: "\\x41\\u263a"\nb: |\n  text\nc: [1e-3, 0x1F, 0o17, .5, true, ~, !!str 5]\n? d\n: <<\n',
+    "search: {time_budget: 1h30m, points_to_evaluate: [{optimizer.sgd.lr: 0.1}]}\n",
+)
+FILTERS = (
+    "optimizer=sgd and batch_size>=512",
+    "status in (reached, missed) or not (lr > 1e-3)",
+    "device ~ 'H200' and slowdown is not none",
+    '"optimizer.sgd.lr" = 0.1',
+    "n != 5 and study == 'it''s'",
+    "a.b-c not in (1, true, 'x')",
+)
+
+
+def read_yaml(data: bytes) -> None:
+    """Reads YAML and writes it again."""
+    try:
+        source = scan_yaml(data.decode("utf-8", "replace"), file="fuzz.yaml")
+    except ConfigError as error:
+        assert str(error).isprintable()
+        return
+    assert all(str(problem).isprintable() for problem in source.problems)
+    if not source.problems and source.tree is not None:
+        assert scan_yaml(dump_yaml(source.tree)).tree == source.tree
+
+
+def read_study(data: bytes) -> None:
+    """Reads a study file, as `search` and `train` do."""
+    text = data.decode("utf-8", "replace")
+    try:
+        source = scan_yaml(text, file="fuzz.yaml")
+    except ConfigError:
+        return
+    mistakes = list(study_mistakes(source.tree, stem="fuzz", check_data=False))
+    for mistake in mistakes:
+        shown = str(mistake.problem(source))
+        assert shown.isprintable(), shown
+    if not mistakes and not source.problems:
+        SearchSpace.from_tree(source.tree["recipe"])
+    with suppress(TuneSpeedError):
+        parse_recipe(text, file="fuzz.yaml", check_data=False)
+
+
+def read_filter(data: bytes) -> None:
+    """Reads a filter, and asks it of a trial and of a store."""
+    try:
+        where = parse_where(data.decode("utf-8", "replace"))
+    except ConfigError as error:
+        assert str(error)
+        return
+    _ask(where)
+
+
+def _ask(where: Where) -> None:
+    record = _record()
+    with suppress(ConfigError):  # A name may mean several settings.
+        where.matches(record)
+    with suppress(ConfigError):
+        where.check([record])
+    for condition in where.pushed():
+        assert "`" not in condition.name
+    text = in_mlflow(where.pushed())
+    assert len(text) < 100_000
+
+
+@cache
+def _record() -> Any:
+    recipe = {"optimizer": {"sgd": {"lr": 0.1, "momentum": 0.9}}, "batch_size": 64, "compile": True}
+    return make_record(params={"optimizer.sgd.lr": 0.1}).model_copy(update={"recipe": recipe})
+
+
+def read_checkpoint(data: bytes) -> None:
+    """Reads a checkpoint: as it is, and as a payload whose digest is right."""
+    from tune_speed.checkpoint import load, progress_of
+    from tune_speed.checkpoint_file import BadCheckpoint, peek, split
+
+    for content in (data, whole_checkpoint(data)):
+        with suppress(BadCheckpoint):
+            peek(content[:200_000])
+        try:
+            header, payload = split(content)
+            assert len(payload) >= header.num_bytes
+            state = load(payload)
+        except BadCheckpoint as error:
+            assert str(error)
+            continue
+        with suppress(ValueError, KeyError, TypeError):
+            progress_of(state)
+
+
+def whole_checkpoint(payload: bytes) -> bytes:
+    """Returns a checkpoint whose form is right, whatever its payload is."""
+    from tune_speed.checkpoint_file import Header, head
+
+    header = Header(
+        identity={"study": "s", "seed": "0"},
+        step=1,
+        num_steps=2,
+        recipe={"batch_size": 25},
+        first_batch_size=25,
+        started_at="2026-01-01T00:00:00+00:00",
+        num_bytes=len(payload),
+    )
+    return head(header, io.BytesIO(payload)) + payload
+
+
+@cache
+def saved_state() -> bytes:
+    """Returns a payload as runs write it, in small."""
+    import torch
+
+    state = {
+        "weights": {"a": torch.arange(6.0).reshape(2, 3)},
+        "optimizer": {
+            "state": {0: {"momentum_buffer": torch.ones(2)}},
+            "param_groups": [{"lr": 1}],
+        },
+        "progress": "{}",
+        "scores": None,
+        "ranks": [{"buffers": {}, "random": {"cpu": torch.zeros(4, dtype=torch.uint8)}}],
+    }
+    buffer = io.BytesIO()
+    torch.save(state, buffer)
+    return buffer.getvalue()

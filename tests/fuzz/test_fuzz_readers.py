@@ -1,0 +1,255 @@
+"""Readers of what anybody may have written, on texts that hypothesis makes up.
+
+Only errors that are meant for users come out, and what is written reads back as it was. Atheris
+looks longer and deeper: `fuzz_yaml.py` and its neighbours.
+"""
+
+import json
+import math
+from typing import Any
+
+import pytest
+from fuzz_targets import (
+    FILTERS,
+    STUDIES,
+    read_checkpoint,
+    read_filter,
+    read_study,
+    read_yaml,
+    saved_state,
+    whole_checkpoint,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from making import make_record, make_run
+
+from tune_speed.checkpoint_file import BadCheckpoint, split
+from tune_speed.errors import ConfigError, StorageError, TuneSpeedError
+from tune_speed.export import recipe_yaml
+from tune_speed.records import Status
+from tune_speed.search.duration import parse_duration_s
+from tune_speed.search.ledger import Ledger
+from tune_speed.search.overrides import apply_overrides
+from tune_speed.search.study_file import parse_recipe
+from tune_speed.search.study_schema import StudySchema
+from tune_speed.source import dump_yaml, parse_yaml, scan_yaml
+from tune_speed.where import parse_where
+
+BRIEF = settings(max_examples=60, deadline=None)
+signs = st.sampled_from([*"{}[]:,-?&*!|>'\"#%@`\n\t ~<=0123abc.ex_", "\\x", "- ", ": ", "\u2028"])
+yaml_like = st.lists(signs, max_size=60).map("".join)
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12),
+)
+keys = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12).filter(
+    lambda key: key != "<<"
+)
+trees = st.recursive(
+    scalars,
+    lambda below: st.lists(below, max_size=4) | st.dictionaries(keys, below, max_size=4),
+    max_leaves=12,
+)
+
+
+def mutated(*seeds: bytes) -> st.SearchStrategy[bytes]:
+    """Returns seeds of which a few pieces were cut out, doubled or overwritten."""
+
+    def change(drawn: tuple[bytes, list[tuple[float, int, bytes]]]) -> bytes:
+        content, changes = drawn
+        for place, cut, put in changes:
+            at = int(place * len(content))
+            content = content[:at] + put + content[at + cut :]
+        return content
+
+    change_at = st.tuples(st.floats(0, 1), st.integers(0, 12), st.binary(max_size=8))
+    return st.tuples(st.sampled_from(seeds), st.lists(change_at, max_size=4)).map(change)
+
+
+@BRIEF
+@given(st.one_of(yaml_like.map(str.encode), st.binary(max_size=80)))
+def test_any_text_is_yaml_of_ours_or_a_config_error(data: bytes) -> None:
+    read_yaml(data)
+
+
+@BRIEF
+@given(trees)
+def test_what_is_written_as_yaml_reads_back_the_same(tree: Any) -> None:
+    read = parse_yaml(dump_yaml({"tree": tree})).tree["tree"]
+    assert read == tree
+    assert json.dumps(read, sort_keys=True) == json.dumps(tree, sort_keys=True)  # Types as well.
+
+
+@settings(max_examples=12, deadline=None)
+@given(mutated(*(text.encode() for text in STUDIES)))
+def test_a_changed_study_is_read_or_refused(data: bytes) -> None:
+    read_study(data)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.sampled_from(sorted(StudySchema.model_fields)), trees)
+def test_any_tree_in_the_place_of_a_section_is_read_or_refused(section: str, tree: Any) -> None:
+    try:
+        text = dump_yaml({"workload": "digits", "recipe": {}, section: tree})
+    except ConfigError:
+        return
+    read_study(text.encode())
+
+
+@BRIEF
+@given(st.one_of(mutated(*(text.encode() for text in FILTERS)), st.binary(max_size=60)))
+def test_any_text_is_a_filter_or_a_config_error(data: bytes) -> None:
+    read_filter(data)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("(" * 5000, "not " * 5000, "a=1 and " * 999 + "a=1", "a in (" + "1," * 20_000 + "1)"),
+        *("a=" + "9" * 5000, "'" * 9999, "a" * 100_000 + "=1", "a=1 or (" * 49 + "a=1" + ")" * 49),
+    ],
+)
+def test_long_and_deep_filters_end(text: str) -> None:
+    read_filter(text.encode())
+
+
+@BRIEF
+@given(st.lists(st.tuples(st.sampled_from(["lr", "a.b"]), st.text(max_size=8)), min_size=1))
+def test_any_text_in_quotes_is_compared_as_it_is(pairs: list[tuple[str, str]]) -> None:
+    text = " and ".join("{}='{}'".format(name, value.replace("'", "''")) for name, value in pairs)
+    where = parse_where(text)
+    conditions = getattr(where.root, "parts", (where.root,))
+    assert [(each.field, each.literals[0].raw) for each in conditions] == pairs
+
+
+@BRIEF
+@given(
+    st.one_of(
+        st.binary(max_size=100), mutated(saved_state()), mutated(whole_checkpoint(saved_state()))
+    )
+)
+def test_any_bytes_are_a_checkpoint_or_a_bad_one(data: bytes) -> None:
+    read_checkpoint(data)
+
+
+@BRIEF
+@given(st.binary(max_size=200), st.integers(0, 500), st.integers(1, 255))
+def test_a_checkpoint_that_was_changed_anywhere_is_refused(
+    payload: bytes, place: int, change: int
+) -> None:
+    whole = whole_checkpoint(payload)
+    assert bytes(split(whole)[1]) == payload
+    damaged = bytearray(whole)
+    damaged[place % len(whole)] ^= change
+    with pytest.raises(BadCheckpoint):
+        split(bytes(damaged))
+    with pytest.raises(BadCheckpoint):
+        split(whole[: place % len(whole)])
+
+
+json_trees = st.recursive(
+    st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=8)),
+    lambda below: st.lists(below, max_size=4) | st.dictionaries(st.text(max_size=8), below),
+    max_leaves=10,
+)
+events = st.fixed_dictionaries(
+    {"event": st.sampled_from(["study", "proposed", "finished", "interrupted", "warm_start", "x"])},
+    optional={
+        **{
+            name: json_trees for name in ("record", "params", "trials", "expected", "cost", "study")
+        },
+        "trial_id": st.sampled_from(["t0000", "t0001", "../x", "", 5]),
+        "seed": json_trees,
+    },
+)
+
+
+@BRIEF
+@given(lines=st.lists(st.one_of(events, json_trees), max_size=4), end=st.binary(max_size=5))
+def test_any_ledger_is_read_or_refused(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[Any], end: bytes
+) -> None:
+    folder = tmp_path_factory.mktemp("study")
+    text = b"".join(json.dumps(line).encode() + b"\n" for line in lines)
+    (folder / "ledger.jsonl").write_bytes(text + end)
+    try:
+        with Ledger(folder) as ledger:
+            assert all(name.startswith("t0") for name in (*ledger.proposals, *ledger.records))
+    except StorageError as error:
+        assert "ledger.jsonl:" in str(error)
+
+
+@BRIEF
+@given(st.one_of(st.text(max_size=12), st.text(st.sampled_from("0123456789.dhms "), max_size=12)))
+def test_any_text_is_a_duration_or_refused(text: str) -> None:
+    try:
+        duration_s = parse_duration_s(text)
+    except ValueError as error:
+        assert "must be a duration above 0" in str(error)
+    else:
+        assert 0 < duration_s < math.inf
+
+
+@BRIEF
+@given(st.integers(0, 999), st.integers(0, 23), st.integers(0, 59), st.integers(1, 59))
+def test_durations_read_as_their_sum(days: int, hours: int, minutes: int, seconds: int) -> None:
+    text = f"{days}d{hours}h{minutes}m{seconds}s"
+    assert parse_duration_s(text) == ((days * 24 + hours) * 60 + minutes) * 60 + seconds
+
+
+@BRIEF
+@given(
+    st.one_of(
+        st.text(max_size=30),
+        st.tuples(
+            st.sampled_from(
+                ["optimizer.sgd.lr", "lr", "epochs", "model", "search.trials", "a.b.c"]
+            ),
+            yaml_like,
+        ).map("=".join),
+    )
+)
+def test_any_override_is_taken_or_told(override: str) -> None:
+    source = scan_yaml(STUDIES[0], file="study.yaml")
+    changed, problems = apply_overrides(source, [override], schema=StudySchema)
+    assert all(str(problem).isprintable() for problem in problems)
+    assert problems or changed.tree != source.tree or "=" in override
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    study=st.text(max_size=20),
+    trial_id=st.text(max_size=10),
+    facts=st.dictionaries(st.text(max_size=6), st.text(max_size=12), max_size=3),
+    batch_size=st.integers(-2, 64),
+    device=st.text(max_size=10),
+)
+def test_a_recipe_of_any_record_is_a_file_or_a_config_error(
+    study: str, trial_id: str, facts: dict[str, str], batch_size: int, device: str
+) -> None:
+    run = make_run(Status.REACHED).model_copy(update={"batch_size": batch_size})
+    record = make_record(trial_id, runs=(run,), study=study, device=device).model_copy(
+        update={"environment": facts, "recipe": RECIPE, "finished_at": study}
+    )
+    try:
+        text = recipe_yaml(record, run_id=trial_id)
+    except ConfigError:
+        return
+    header, _, body = text.partition("\nstudy:")
+    assert all(line.startswith("# ") and line.isprintable() for line in header.split("\n"))
+    assert parse_yaml(f"study:{body}").tree["study"] == study
+    try:
+        assert parse_recipe(text, file="x.yaml").recipe.samples_per_step == 64
+    except TuneSpeedError as error:
+        assert isinstance(error, ConfigError)
+
+
+RECIPE = {
+    "model": {"resnet20": {}},
+    "optimizer": {"sgd": {"lr": 0.1}},
+    "epochs": 1.0,
+    "batch_size": 64,
+}
