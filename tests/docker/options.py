@@ -1,0 +1,41 @@
+"""Whether the options given to a program exist, by the program's own help."""
+
+import functools
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+PROGRAMS = {
+    "tune-speed": ("search", "train", "certify", "leaderboard", "best", "list", "show", "doctor",
+                   "report", "watch", "compare", "simulate", "schema"),
+    "ray": ("start", "status", "job", "submit", "logs", "list", "stop"),
+    "mlflow": ("server", "db", "upgrade"),
+}  # fmt: skip
+"""Programs of the images, and words that may follow before their options."""
+
+
+def unknown_options(words: Sequence[str]) -> list[str]:
+    """Returns the long options in `words`, a command of one of PROGRAMS, that it does not have."""
+    program, *rest = words
+    path = [program]
+    while rest and rest[0] in PROGRAMS[program]:
+        path.append(rest.pop(0))
+    own = rest[: rest.index("--")] if "--" in rest else rest
+    given = {word.split("=")[0] for word in own if word.startswith("--")}
+    return sorted(given - _options(tuple(path)))
+
+
+@functools.cache
+def _options(path: tuple[str, ...]) -> frozenset[str]:
+    program = Path(sys.executable).parent / path[0]
+    done = subprocess.run(
+        [str(program), *path[1:], "--help"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=True,
+        env={"PATH": str(program.parent), "COLUMNS": "200", "TERM": "dumb", "HOME": "/tmp"},
+    )
+    return frozenset(re.findall(r"--[a-z][a-z0-9-]*", done.stdout))
