@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,10 +47,19 @@ def environment(folder: Path) -> dict[str, str]:
     return {**own, **places, "OMP_NUM_THREADS": "1", "PWD": str(folder)}
 
 
-def run(*arguments: str, folder: Path, timeout_s: float = 300, **variables: str) -> Done:
-    """Runs `tune-speed` with these arguments in `folder` and waits for its end."""
+def run(
+    *arguments: str,
+    folder: Path,
+    timeout_s: float = 300,
+    prefix: Sequence[str] = (),
+    **variables: str,
+) -> Done:
+    """Runs `tune-speed` with these arguments in `folder` and waits for its end.
+
+    `prefix` is a command that runs another one, such as `nice`.
+    """
     done = subprocess.run(
-        [TUNE_SPEED, *arguments],
+        [*prefix, TUNE_SPEED, *arguments],
         cwd=folder,
         env={**environment(folder), **variables},
         capture_output=True,

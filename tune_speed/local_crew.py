@@ -125,6 +125,8 @@ def _spec_of(spec: TrialSpec, device: torch.device, rank: int) -> TrialSpec:
 def _rank(spec: TrialSpec, rank: int, meeting: str, pipe: connection.Connection) -> None:
     """What a process does from its start to its end."""
     _end_with_keeper()
+    # All ranks are on this machine: nobody beyond it need reach them.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     backend = "gloo"
     if spec.allotment.device != "cpu":
         backend = "nccl"

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -23,10 +23,11 @@ from tune_speed.leaderboard import Board, make_boards
 from tune_speed.records import PROTOCOL_VERSION, StepTime, TrialRecord
 from tune_speed.redact import redact
 from tune_speed.search import fit
-from tune_speed.search.admission import admit, begin
+from tune_speed.search.admission import admit, begin, pinned_device
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.devices import most_devices
 from tune_speed.search.ledger import Ledger
+from tune_speed.search.ray_job import refuse_throw_away
 from tune_speed.search.ray_token import agree_on_token
 from tune_speed.search.settings import SearchConfig
 from tune_speed.search.study_file import StudyFile
@@ -38,6 +39,9 @@ from tune_speed.tracking.uri import tracking_uri
 from tune_speed.trial import Allotment
 from tune_speed.warm_start import describe, read_new
 from tune_speed.workload import Workload
+
+if TYPE_CHECKING:  # Ray takes a second to import.
+    from tune_speed.search.nodes import Nodes
 
 MIN_FREE_MIB = 200
 """A study whose disk has less is not begun."""
@@ -117,21 +121,29 @@ def search(
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
+    refuse_throw_away(folder, uri)
     data = prepare_workload(study.workload, download=download, on_progress=on_progress)
     workload_hash, data_hash = data.workload_hash, data.data_hash
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
         admit(ledger, study, workload_hash=workload_hash, resume=resume)
-        with _services(uri, address, study) as client:
+        pin = pinned_device(ledger)
+        with _services(uri, address, study) as client, _nodes(study, address, pin) as nodes:
             refuse_misfits()
-            carried = read_new(
-                study, ledger, uri=uri, data_hash=data_hash, allotment=_allotment(study)
+            nodes.settle()
+            carried = read_new(study, ledger, uri=uri, data_hash=data_hash, machine=nodes.machine)
+            search_id = begin(
+                ledger, study, workload_hash=workload_hash, device_type=nodes.device_type
             )
-            search_id = begin(ledger, study, workload_hash=workload_hash)
             for name, found in carried.items():
                 ledger.warm_started(name, found.trials)
             tags = _tags(study, workload_hash)
             tracker = Tracker(
-                client, study=study.name, study_tags=tags, search_id=search_id, plan=_plan(study)
+                client,
+                study=study.name,
+                study_tags=tags,
+                search_id=search_id,
+                plan=_plan(study),
+                is_only=True,
             )
             tracker.reconcile(ledger.records.values())
             was_stopped = True
@@ -139,7 +151,7 @@ def search(
                 notes = [describe(name, *found) for name, found in carried.items()]
                 step_times = find_step_times(client, uri=uri)
                 was_stopped = _run(
-                    study, workload_hash, ledger, tracker, make_view, notes, step_times
+                    study, workload_hash, ledger, tracker, make_view, notes, step_times, nodes
                 )
             finally:
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
@@ -186,6 +198,9 @@ def _plan(study: StudyFile) -> SearchPlan:
 @contextmanager
 def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
     """Opens the MLflow store and joins or starts Ray, both at once; yields the store's client."""
+    # Ray reads both as it is imported. It gives its processes 30 s to start by default, which are
+    # not enough on a machine that is busy with something else.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", "120")
     if address is not None:
         agree_on_token(address)
     from tune_speed.search import ray_cluster
@@ -204,6 +219,13 @@ def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
         ray_cluster.disconnect()
 
 
+def _nodes(study: StudyFile, address: str | None, pin: str | None) -> "Nodes":
+    from tune_speed.search.nodes import Nodes
+
+    seen = studies_folder() / study.name / "ledger.jsonl"
+    return Nodes(study.search.resources, pin=pin, is_local=address is None, study=seen)
+
+
 def _run(
     study: StudyFile,
     workload_hash: str,
@@ -212,25 +234,27 @@ def _run(
     make_view: Callable[[Conductor], View],
     notes: Sequence[str],
     step_times: Sequence[StepTime],
+    nodes: "Nodes",
 ) -> bool:
     """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
     from tune_speed.search import ray_tuner
+    from tune_speed.search.ray_watch import ended_with_ray
 
     observers: list[Observer] = [tracker]
     conductor = Conductor(
         study=study,
         workload_hash=workload_hash,
         ledger=ledger,
-        allotment=_allotment(study),
+        allotment=_allotment(study, nodes),
         observers=observers,
         step_times=step_times,
     )
     view = make_view(conductor)
     observers.append(view)
-    with _drawn(view), _sigterm_as_ctrl_c():
+    with _drawn(view), _sigterm_as_ctrl_c(), ended_with_ray():
         for line in notes:
             view.note(line)
-        ray_tuner.run_search(conductor, on_tick=view.tick)
+        ray_tuner.run_search(conductor, nodes, on_tick=lambda: _tick(view, nodes, tracker))
         if study.tracking.log_model == "best":
             view.note("logging the fastest trial's model in MLflow, which takes some ten seconds")
         if conductor.why_exhausted is not None:
@@ -304,14 +328,18 @@ def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:
     }
 
 
-def _allotment(study: StudyFile) -> Allotment:
-    from tune_speed.search.ray_cluster import node_cpus
+def _tick(view: View, nodes: "Nodes", tracker: Tracker) -> None:
+    for line in (*nodes.news(), *tracker.news()):
+        view.note(line)
+    view.tick()
 
+
+def _allotment(study: StudyFile, nodes: "Nodes") -> Allotment:
     resources = study.search.resources
     return Allotment(
         device="cuda" if resources.gpu else "cpu",
         cpu_threads=max(1, int(resources.cpu)),
-        cpu_fraction=min(1.0, resources.cpu / node_cpus()),
+        cpu_fraction=min(1.0, resources.cpu / nodes.most_cpus()),
         memory_gib=resources.memory_gib,
         gpu_fraction=resources.gpu,
         max_cotenants=study.search.concurrent - 1,

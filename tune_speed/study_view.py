@@ -6,11 +6,11 @@ protocol and one device. Nothing is ever drawn or ranked across parts.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from functools import cached_property
 from typing import Any, NamedTuple
 
 from tune_speed.leaderboard import Board
+from tune_speed.moments import moment_s
 from tune_speed.records import TrialRecord
 from tune_speed.standing import board_key, fastest
 
@@ -152,12 +152,8 @@ def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
 
 def _span_s(record: TrialRecord) -> tuple[float, float]:
     """Returns start and finish; a clock that was set back meanwhile gives no negative time."""
-    start, finish = _moment_s(record.started_at), _moment_s(record.finished_at)
+    start, finish = moment_s(record.started_at), moment_s(record.finished_at)
     return min(start, finish), finish
-
-
-def _moment_s(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
 
 
 def _of(trials: Sequence[ViewedTrial], key: PartKey) -> tuple[ViewedTrial, ...]:

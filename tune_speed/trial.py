@@ -2,7 +2,6 @@
 
 import platform
 import subprocess
-import traceback
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import cache
@@ -14,6 +13,7 @@ from pydantic import Field
 
 from tune_speed import __version__
 from tune_speed.config import Config
+from tune_speed.error_text import reason_of, traceback_of
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, StepTime, TrialRecord
 from tune_speed.workload import Workload
@@ -80,12 +80,11 @@ class TrialSpec(Config):
 
 def failure(spec: TrialSpec, error: BaseException) -> RunResult:
     """Returns the result of a run that ended with `error`, traceback included."""
-    reason = f"{type(error).__name__}: {str(error).strip() or 'no message'}"
     return RunResult(
         status=Status.FAILED,
         seed=spec.seed,
-        stop_reason=reason.splitlines()[0],
-        traceback="".join(traceback.format_exception(error)),
+        stop_reason=reason_of(error),
+        traceback=traceback_of(error),
     )
 
 

@@ -1,7 +1,7 @@
 """What a study learns from earlier ones: read from MLflow once, and from then on in its ledger."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from tune_speed.config import did_you_mean
 from tune_speed.errors import ConfigError, Problem
@@ -11,29 +11,31 @@ from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trials import Earlier
 from tune_speed.tracking.queries import find_trials, study_names
 from tune_speed.tracking.uri import strip_secrets
-from tune_speed.trial import Allotment
 
 NO_CURVE = "a curve that is gone from MLflow"
 
 
 def read_new(
-    study: StudyFile, ledger: Ledger, *, uri: str, data_hash: str, allotment: Allotment
+    study: StudyFile,
+    ledger: Ledger,
+    *,
+    uri: str,
+    data_hash: str,
+    machine: Callable[[], Machine],
 ) -> dict[str, CarriedOver]:
     """Returns what carries over from each study of `search.warm_start` that the ledger lacks.
 
-    Asks Ray, which must be connected, on which device the trials are going to run.
+    `machine` is asked where the trials are going to run, if that matters.
 
     Raises: ConfigError if such a study is not there; ServiceError.
     """
     names = [name for name in study.search.warm_start if name not in ledger.earlier]
     if not names:
         return {}
-    from tune_speed.search.machine import machine_of_trials
-
     refuse_unknown_studies(study, names, uri=uri)
-    machine = machine_of_trials(allotment, resources=study.search.resources)
+    there = machine()
     return {
-        name: read_earlier(study, name, uri=uri, data_hash=data_hash, machine=machine)
+        name: read_earlier(study, name, uri=uri, data_hash=data_hash, machine=there)
         for name in names
     }
 

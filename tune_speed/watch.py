@@ -5,10 +5,10 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
+from tune_speed.moments import moment_s
 from tune_speed.records import Status
 from tune_speed.study_view import (
     PartKey,
@@ -196,9 +196,9 @@ def _elapsed_s(view: StudyView, until_s: float) -> float:
     if not view.running:
         return until_last_s
     # A trial that was taken up again began long ago; the search has been written to since then.
-    first_s = min(_moment_s(trial.started_at) for trial in view.running)
+    first_s = min(moment_s(trial.started_at) for trial in view.running)
     written = [t.record.finished_at for t in timed] + [s.updated_at for s in view.searches]
-    since_s = max([first_s, *map(_moment_s, written)])
+    since_s = max([first_s, *map(moment_s, written)])
     return until_last_s + max(0.0, until_s - since_s)
 
 
@@ -212,13 +212,9 @@ def _last_written_s(view: StudyView) -> float:
     """Returns the latest moment at which somebody has written, as far as can be seen."""
     finished = [t.record.finished_at for t in (*view.trials, *view.certified)]
     texts = [*finished, *(search.updated_at for search in view.searches)]
-    moments = [_moment_s(text) for text in texts if text]
-    moments += [_moment_s(t.started_at) + (t.train_s or 0.0) for t in view.running]
+    moments = [moment_s(text) for text in texts if text]
+    moments += [moment_s(t.started_at) + (t.train_s or 0.0) for t in view.running]
     return max(moments, default=0.0)
-
-
-def _moment_s(text: str) -> float:
-    return datetime.fromisoformat(text).timestamp()
 
 
 def _part_dict(part: PartGlance) -> dict[str, Any]:

@@ -43,10 +43,13 @@ def watch(
     interval_s: float,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Shows the study every `interval_s` until no search of it runs.
 
     A store that does not answer is told, and asked again; only the first time it is an error.
+    `now` gives the moment [s since 1970], with which moments in the store are compared, and `clock`
+    durations [s], whatever is done to the time of day.
 
     Raises: ServiceError or StorageError if the study cannot be read the first time.
     """
@@ -63,8 +66,8 @@ def watch(
         except (ServiceError, StorageError) as error:
             trouble = f"not fresh, asking again: {error}"
             continue
-        changed_s = changed_s if fingerprint(view) == before else now()
-        seen = glance(view, now_s=now(), unchanged_s=now() - changed_s)
+        changed_s = changed_s if fingerprint(view) == before else clock()
+        seen = glance(view, now_s=now(), unchanged_s=clock() - changed_s)
 
 
 class Screen:
@@ -150,7 +153,7 @@ class Json:
     def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
         """See `Display`."""
         found = as_dict(seen, trouble=trouble)
-        print(json.dumps(found, ensure_ascii=False, allow_nan=False), flush=True)
+        print(json.dumps(found, allow_nan=False), flush=True)
 
 
 def _ended(trial: ViewedTrial, *, is_best: bool) -> str:

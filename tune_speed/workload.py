@@ -11,7 +11,7 @@ from pydantic import Field
 
 from tune_speed.config import Component, Config, canonical_hash
 from tune_speed.data import DATASETS
-from tune_speed.data.base import DatasetConfig
+from tune_speed.data.base import DatasetConfig, reading
 from tune_speed.data.digits import Digits
 from tune_speed.data.split import SplitConfig, SplitSizes, split_sizes
 from tune_speed.records import Evaluation
@@ -109,7 +109,9 @@ class Workload(Config):
 
     def sizes(self) -> SplitSizes:
         """Returns the number of samples of each part, without decoding. Raises: DataError."""
-        return split_sizes(self.dataset.num_train(), self.dataset.num_test(), self.split)
+        with reading(self.dataset):
+            num_train, num_test = self.dataset.num_train(), self.dataset.num_test()
+        return split_sizes(num_train, num_test, self.split)
 
     def identity(self, *, data_hash: str) -> str:
         """Returns a hash over all that defines the task: its fields, less where the data lies."""

@@ -1,5 +1,6 @@
 """The conductor with a real policy and ledger, and trials whose outcomes are made by hand."""
 
+import io
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 from making import make_evaluation, make_run
 
+from tune_speed.checkpoint_file import Header, head
+from tune_speed.checkpoint_store import CheckpointStore
 from tune_speed.records import Evaluation, Status, StepTime, TrialRecord
 from tune_speed.search.conductor import Conductor
 from tune_speed.search.curve import Curve
@@ -277,17 +280,99 @@ def test_what_other_studies_taught_is_in_the_ledger(begin: Begin) -> None:
     np.testing.assert_array_equal(again.outcome.curve.metric, [0.5, math.nan])
 
 
-def test_trial_whose_process_died_runs_again_and_then_counts_as_failed(begin: Begin) -> None:
-    conductor = begin()
-    spec = propose(conductor)
-    conductor.died(spec.trial_id, reason="killed", details="once")
-    again = propose(conductor)
-    assert (again.trial_id, again.params) == (spec.trial_id, spec.params)
-    conductor.died(again.trial_id, reason="killed again", details="twice")
-    record = conductor.ledger.records[spec.trial_id]
+def test_trial_whose_process_dies_again_and_again_counts_as_failed(begin: Begin) -> None:
+    conductor = begin(overrides=("search.attempts=3",))
+    first = propose(conductor)
+    for details in ("once", "twice", "thrice"):
+        conductor.died(first.trial_id, reason=f"killed {details}", details=details)
+        if details != "thrice":
+            again = propose(conductor)
+            assert (again.trial_id, again.params) == (first.trial_id, first.params)
+    record = conductor.ledger.records[first.trial_id]
     assert record.status == Status.FAILED
-    assert (record.stop_reason, record.runs[0].traceback) == ("killed again", "twice")
+    assert (record.stop_reason, record.runs[0].traceback) == ("killed thrice", "thrice")
     assert propose(conductor).trial_id == "t0001"
+
+
+def test_death_of_a_node_is_no_attempt_of_the_trial(begin: Begin) -> None:
+    conductor = begin(overrides=("search.attempts=1",))
+    for _ in range(5):
+        spec = propose(conductor)
+        conductor.died(spec.trial_id, reason="gone", details="its node", is_blameless=True)
+    again = propose(conductor)
+    assert again.trial_id == spec.trial_id
+    conductor.died(again.trial_id, reason="killed", details="")
+    assert conductor.ledger.records[spec.trial_id].stop_reason == "killed"
+
+
+def save(spec: TrialSpec, *, step: int) -> None:
+    """Leaves a checkpoint as the trial's process does."""
+    assert spec.checkpoint is not None
+    header = Header(
+        identity={},
+        step=step,
+        num_steps=100,
+        recipe={},
+        first_batch_size=1,
+        started_at="",
+        num_bytes=0,
+    )
+    payload = io.BytesIO()
+    CheckpointStore(spec.checkpoint.place).write(head(header, payload), payload)
+
+
+def test_attempts_count_anew_where_the_checkpoint_has_got_further(begin: Begin) -> None:
+    conductor = begin(overrides=("search.attempts=2",))
+    spec = propose(conductor)
+    for step in (10, 20, 30):
+        save(spec, step=step)
+        conductor.died(spec.trial_id, reason="killed", details="")
+        assert propose(conductor).trial_id == spec.trial_id
+    conductor.died(spec.trial_id, reason="killed at 30 again", details="")
+    assert conductor.ledger.records[spec.trial_id].stop_reason == "killed at 30 again"
+
+
+def test_trials_are_saved_in_the_study_or_on_shared_storage_or_not_at_all(
+    begin: Begin, tmp_path: Path
+) -> None:
+    plan = propose(begin()).checkpoint
+    assert plan is not None
+    assert plan.place == str(tmp_path / "study" / "checkpoints" / "t0000.ckpt")
+    assert plan.every_s == 60.0
+    overrides = ("search.storage_path=memory://runs/", "search.checkpoint_every=5m")
+    far = propose(begin(overrides=overrides)).checkpoint
+    assert far is not None
+    assert (far.place, far.every_s) == ("memory://runs/conducted/t0000.ckpt", 300.0)
+    assert propose(begin(overrides=("search.checkpoint_every=null",))).checkpoint is None
+
+
+def test_checkpoints_of_finished_trials_are_cleared_and_others_stay(
+    begin: Begin, tmp_path: Path
+) -> None:
+    storage = f"search.storage_path={tmp_path}/shared"
+    conductor = begin(overrides=(storage,))
+    done, running = propose(conductor), propose(conductor)
+    for spec in (done, running):
+        save(spec, step=1)
+    conductor.finished(ended(done))
+    begin(overrides=(storage,))
+    left = [path.name for path in (tmp_path / "shared" / "conducted").iterdir()]
+    assert left == [f"{running.trial_id}.ckpt"]
+
+
+def test_policy_is_asked_about_each_evaluation_that_came_together(begin: Begin) -> None:
+    """The second of three is past the leader, and so is the reason."""
+    conductor = begin(overrides=("workload.mode=anytime",))
+    conductor.finished(ended(propose(conductor), time_s=2.0))
+    slow = propose(conductor)
+    evaluations = tuple(
+        make_evaluation(step=step, train_s=train_s, accuracy=0.5)
+        for step, train_s in ((10, 1.5), (20, 2.5), (30, 3.5))
+    )
+    run = make_run(Status.CAPPED).model_copy(update={"evaluations": evaluations})
+    reason = conductor.evaluated(make_record(slow, slow.recipe, run, started_at=""))
+    assert reason == "stopped at 2.5 s: leader t0000 met the target in 2.0 s"
+    assert conductor.ledger.records[slow.trial_id].runs[0].evaluations == evaluations
 
 
 def test_trial_that_died_after_writing_its_record_is_not_lost(begin: Begin, tmp_path: Path) -> None:

@@ -43,6 +43,7 @@ class Outcomes(NamedTuple):
     whole: TrialRecord
     stopped: TrialRecord
     died: str
+    hung: TrialRecord
     free_cpus: float
     held_by_the_dead: float
     """CPUs that a trial holds whose own process was killed, after they were given back."""
@@ -76,13 +77,23 @@ def holdings() -> Holdings:
     return Holdings()
 
 
-def trial_of(spec: TrialSpec) -> Any:
-    resources, name = RESOURCES.model_dump_json(), holdings().name
-    return run_on_cluster(spec, resources, holdings=name, interrupt=lambda: False)
+def trial_of(spec: TrialSpec, *, hang_after_s: float = 600.0) -> Any:
+    return run_on_cluster(
+        spec,
+        RESOURCES.model_dump_json(),
+        holdings=holdings().name,
+        interrupt=lambda: False,
+        hang_after_s=hang_after_s,
+    )
 
 
 def run_to_end() -> TrialRecord:
     return finish(trial_of(make_spec("t0000")), on_report=lambda record: None)
+
+
+def run_with_no_time_for_a_step() -> TrialRecord:
+    trial = trial_of(make_spec("t0004", epochs=500.0), hang_after_s=0.001)
+    return finish(trial, on_report=lambda record: None)
 
 
 def run_until_stopped() -> TrialRecord:
@@ -115,9 +126,12 @@ def held_after_keeper_died() -> float:
         "stop_after_s": None,
         "resources": RESOURCES.model_dump_json(),
         "holdings": holdings().name,
+        "hang_after_s": 600.0,
+        "heartbeat_s": 1.0,
     }
     keeper = ray.remote(num_cpus=0)(TrialProcess).remote(config)
-    ray.get(keeper.step.remote())
+    while "record" not in ray.get(keeper.step.remote()):  # Signs of life, while the ranks start.
+        pass
     ray.kill(keeper)
     holdings().release("t0003")
     return CPUS - free_cpus()
@@ -167,6 +181,7 @@ def find_outcomes() -> Outcomes:
     for thread in threads:
         thread.join()
     found["died"] = str(run_until_a_worker_dies())
+    found["hung"] = run_with_no_time_for_a_step()
     found["free_cpus"] = free_cpus()
     found["held_by_the_dead"] = held_after_keeper_died()
     ray.shutdown()
@@ -187,6 +202,12 @@ def test_trial_stops_at_an_evaluation_for_the_reason_given(outcomes: Outcomes) -
 def test_worker_that_dies_ends_the_trial_and_frees_its_devices(outcomes: Outcomes) -> None:
     assert "Ray Train ended" in outcomes.died
     assert outcomes.free_cpus == CPUS
+
+
+def test_trial_whose_ranks_hang_has_failed_with_their_stacks(outcomes: Outcomes) -> None:
+    run = outcomes.hung.runs[-1]
+    assert (run.status, run.stop_reason) == (Status.FAILED, "TrialHung: no step for 0 s")
+    assert "Thread" in (run.traceback or "")
 
 
 def test_trial_whose_own_process_dies_holds_nothing_after_its_release(outcomes: Outcomes) -> None:

@@ -28,12 +28,14 @@ from tune_speed.search.ray_tuner import (
     _ConductorScheduler,
     _ConductorSearcher,
 )
+from tune_speed.search.reports import Sender
 from tune_speed.search.simulate import run_policy
 from tune_speed.search.study_file import StudyFile, load_study
 from tune_speed.search.trials import Goal, Outcome, Policy, Proposal
 from tune_speed.trial import Allotment, TrialSpec, make_record
 
 NUM_TRAIN = 1150
+ANYWHERE: Any = SimpleNamespace(placement=lambda: {"node_ids": []})
 STUDY = """
 study: decided
 workload: {dataset: {name: digits}, target: {value: 0.9}, mode: MODE, split: {validation_frac: 0.2}}
@@ -153,11 +155,13 @@ class Controller:
     """Calls the adapters as Ray Tune's controller does."""
 
     def __init__(self, conductor: Conductor, benchmark: Digits) -> None:
-        adapter = _Adapter(conductor)
+        adapter = _Adapter(conductor, ANYWHERE)
         self._conductor, self._benchmark = conductor, benchmark
+        self._senders: dict[str, Sender] = {}
+        self._told: list[str] = []
         self._searcher = _ConductorSearcher(adapter)
         self._scheduler = _ConductorScheduler(adapter)
-        self._callback = _ConductorCallback(adapter, lambda: None)
+        self._callback = _ConductorCallback(adapter, self._scheduler, lambda: None)
         self._specs: dict[str, TrialSpec] = {}
         self._ray_ids: dict[str, str] = {}
 
@@ -190,6 +194,7 @@ class Controller:
         spec = TrialSpec.model_validate_json(config["spec"])
         self._specs[spec.trial_id] = spec
         self._ray_ids[spec.trial_id] = ray_id
+        self._senders[spec.trial_id] = Sender()
         assert spec.proposal_reason == self._conductor.ledger.proposals[spec.trial_id].reason
         return self._conductor.ledger.proposals[spec.trial_id]
 
@@ -201,30 +206,40 @@ class Controller:
         return None
 
     def _is_stopped(self, trial_id: str, num_evaluations: int) -> bool:
-        result = self._result(trial_id, num_evaluations, Status.CAPPED)
-        action = self._scheduler.on_trial_result(None, self._ray_trial(trial_id), result)
-        if action == TrialScheduler.STOP:
-            result["done"] = True
-        self._callback.on_trial_result(0, [], self._ray_trial(trial_id), result)
-        return bool(action == TrialScheduler.STOP)
+        """Reports, and whether the process is told to stop; if so, it reports that it did."""
+        record = self._record(trial_id, num_evaluations, Status.CAPPED)
+        self._pass_on(trial_id, self._senders[trial_id].standing(record))
+        if trial_id not in self._told:
+            return False
+        self._callback.on_trial_result(
+            0, [], self._ray_trial(trial_id), {"end": "stopped", "done": True}
+        )
+        return True
+
+    def _pass_on(self, trial_id: str, report: dict[str, Any]) -> None:
+        action = self._scheduler.on_trial_result(None, self._ray_trial(trial_id), report)
+        assert action == TrialScheduler.CONTINUE
+        self._callback.on_trial_result(0, [], self._ray_trial(trial_id), report)
 
     def _end(self, event: Event) -> tuple[Status, float]:
         if event.trial_id not in self._conductor.ledger.records:
             status, time_s = event.answer
             reached_s = time_s if status == Status.REACHED else None
-            result = self._result(event.trial_id, event.num_evaluations, status, reached_s)
-            self._callback.on_trial_result(
-                0, [], self._ray_trial(event.trial_id), {**result, "done": True}
-            )
+            record = self._record(event.trial_id, event.num_evaluations, status, reached_s)
+            report = Sender.ended("finished", record)
+            self._callback.on_trial_result(0, [], self._ray_trial(event.trial_id), report)
         record = self._conductor.ledger.records[event.trial_id]
         return record.status, record.time_to_target_s or record.runs[0].clocks.train_s
 
     def _ray_trial(self, trial_id: str) -> Any:
-        return SimpleNamespace(trial_id=self._ray_ids[trial_id])
+        told = SimpleNamespace(remote=lambda: self._told.append(trial_id))
+        process = SimpleNamespace(stop_trial=told)
+        state = SimpleNamespace(ray_actor=process)
+        return SimpleNamespace(trial_id=self._ray_ids[trial_id], temporary_state=state)
 
-    def _result(
+    def _record(
         self, trial_id: str, num: int, status: Status, time_s: float | None = None
-    ) -> dict[str, Any]:
+    ) -> TrialRecord:
         """Returns what a trial process reports after its first `num` evaluations."""
         spec = self._specs[trial_id]
         seen = tuple(self._benchmark.evaluations(spec.params)[: num + 1])
@@ -238,8 +253,7 @@ class Controller:
             steps=seen[-1].step,
             step_time_ms=1000 * self._benchmark.step_s(spec.params) if num else None,
         )
-        record: TrialRecord = make_record(spec, spec.recipe, run, started_at="")
-        return {"record": record.model_dump_json()}
+        return make_record(spec, spec.recipe, run, started_at="")
 
 
 @pytest.fixture

@@ -1,9 +1,9 @@
 """Weights that training starts from."""
 
+import os
 import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
@@ -79,7 +79,7 @@ def read_weights(file: str) -> dict[str, Tensor]:
     Raises:
         DataError: if the file is missing, unreadable or no state dict of tensors.
     """
-    if not Path(file).is_file():
+    if not os.path.isfile(file):  # False too for what no file can be called.
         raise DataError(f"`weights_file` must name a file, but there is none at {file!r}.")
     try:
         weights = torch.load(file, map_location="cpu", weights_only=True)

@@ -1,11 +1,13 @@
 """Whether a study may be searched under its name, and the first line of its ledger."""
 
 import uuid
+from collections import Counter
 
 from tune_speed import __version__
 from tune_speed.errors import ConfigError
 from tune_speed.records import PROTOCOL_VERSION
 from tune_speed.redact import redact
+from tune_speed.search.earlier import device_of_one
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.study_file import StudyFile
 from tune_speed.source import dump_yaml
@@ -37,7 +39,20 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
         )
 
 
-def begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> str:
+def pinned_device(ledger: Ledger) -> str | None:
+    """Returns the type of device that a study runs on: by its header, or else by its trials.
+
+    None where neither says: a search on this machine's GPU begins before its name is known.
+    """
+    if ledger.header is not None and ledger.header.get("device_type"):
+        return str(ledger.header["device_type"])
+    devices = Counter(device_of_one(r.device) for r in ledger.records.values() if r.device)
+    return devices.most_common(1)[0][0] if devices else None
+
+
+def begin(
+    ledger: Ledger, study: StudyFile, *, workload_hash: str, device_type: str | None = None
+) -> str:
     """Writes the study's header where there is none yet; returns the search's own id.
 
     The id keeps searches apart that have a name in common but not a ledger.
@@ -51,6 +66,7 @@ def begin(ledger: Ledger, study: StudyFile, *, workload_hash: str) -> str:
             "search_id": search_id,
             "space_hash": study.space.hash,
             "workload_hash": workload_hash,
+            "device_type": device_type,
             "protocol_version": PROTOCOL_VERSION,
             "tune_speed": __version__,
         }

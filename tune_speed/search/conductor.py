@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from tune_speed.errors import StorageError
 from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, RunResult, Status, StepTime, TrialRecord
+from tune_speed.search.attempts import Attempts
+from tune_speed.search.checkpoints import Checkpoints
 from tune_speed.search.cost import CostModel
 from tune_speed.search.earlier import outcome_of
 from tune_speed.search.kept import KeptWeights
@@ -22,9 +24,6 @@ from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trial_file import read_trial_file
 from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal, params_key, trial_number
 from tune_speed.trial import Allotment, TrialSpec, make_record, utc_now
-
-MAX_ATTEMPTS = 2
-"""A trial whose process died is run once more; dying twice, it is recorded as failed."""
 
 
 class Observer(Protocol):
@@ -83,7 +82,8 @@ class Conductor:
         self._started = now()
         self._specs: dict[str, TrialSpec] = {}
         self._started_at: dict[str, str] = {}
-        self._attempts: dict[str, int] = {}
+        self._attempts = Attempts(study.search.attempts)
+        self._checkpoints = Checkpoints(study.search, study=study.name, folder=ledger.folder)
         self._num_reported: dict[str, int] = {}
         self._found_nothing = False  # What a trial teaches when it ends may change that.
         self._take_over()
@@ -117,6 +117,11 @@ class Conductor:
             unfinished=self.ledger.unfinished,
         )
         self._cost_then = {}
+        self.clear_checkpoints()
+
+    def clear_checkpoints(self) -> None:
+        """Removes checkpoints of trials that have their record."""
+        self._checkpoints.clear(self.ledger.records)
 
     def _learn_times(self, record: TrialRecord) -> None:
         """Takes over what a trial taught of costs; the first measurement of a step time stays."""
@@ -191,10 +196,13 @@ class Conductor:
     def evaluated(self, record: TrialRecord) -> str | None:
         """Takes a running trial's record so far; returns why to stop it, or None.
 
-        A trial that is told to stop has ended for the conductor: its record so far is its record.
+        The policy is asked about each evaluation since the last call, in order, up to the first
+        that it stops the trial for. A trial that is told to stop has ended for the conductor: its
+        record so far is its record.
         """
-        self._pass_on_evaluations(record)
-        reason = self._reason_to_stop(record)
+        new = self._pass_on_evaluations(record)
+        reasons = (self._reason_to_stop(record.trial_id, evaluation) for evaluation in new)
+        reason = next((reason for reason in reasons if reason is not None), None)
         if reason is not None:
             run = record.runs[-1].model_copy(update={"stop_reason": reason})
             self.finished(record.model_copy(update={"runs": (*record.runs[:-1], run)}))
@@ -220,18 +228,18 @@ class Conductor:
         for observer in self.observers:
             observer.trial_interrupted(trial_id=trial_id, reason=reason)
 
-    def died(self, trial_id: str, *, reason: str, details: str) -> None:
+    def died(self, trial_id: str, *, reason: str, details: str, is_blameless: bool = False) -> None:
         """Takes note of a trial whose process is gone: its record is looked up, or it runs again.
 
-        Dying again, it is recorded as failed, with `reason` and, as its traceback, `details`.
+        Once `search.attempts` are used up it is recorded as failed, with `reason` and, as its
+        traceback, `details`. A death that something else was to blame for is not counted.
         """
         record = read_trial_file(self.ledger.folder, trial_id)
         if record is not None:
             self.finished(record)
             return
-        self._attempts[trial_id] = self._attempts.get(trial_id, 0) + 1
-        spec = self._specs[trial_id]
-        if self._attempts[trial_id] >= MAX_ATTEMPTS:
+        spec, saved_step = self._specs[trial_id], self._checkpoints.saved_step(trial_id)
+        if not self._attempts.died(trial_id, saved_step=saved_step, is_blameless=is_blameless):
             started_at = self._started_at[trial_id]
             run = RunResult(
                 status=Status.FAILED, seed=spec.seed, stop_reason=reason, traceback=details
@@ -264,30 +272,31 @@ class Conductor:
             allotment=self.allotment,
             step_times=tuple(self._step_times.values()),
             keep=self._kept.ask(proposal.trial_id) if self._kept is not None else None,
+            checkpoint=self._checkpoints.plan(proposal.trial_id),
         )
 
     def _outcome(self, record: TrialRecord) -> Outcome:
         return outcome_of(record, self.study.workload, num_train=self._num_train)
 
-    def _reason_to_stop(self, record: TrialRecord) -> str | None:
-        run = record.runs[-1]
-        assert run.final is not None
-        if run.final.step == 0:  # The untrained model says nothing of the recipe.
+    def _reason_to_stop(self, trial_id: str, evaluation: Evaluation) -> str | None:
+        if evaluation.step == 0:  # The untrained model says nothing of the recipe.
             return None
         return self.policy.report(
-            record.trial_id,
-            train_s=run.final.train_s,
-            step=run.final.step,
-            metric=self.study.workload.metric_of(run.final),
+            trial_id,
+            train_s=evaluation.train_s,
+            step=evaluation.step,
+            metric=self.study.workload.metric_of(evaluation),
         )
 
-    def _pass_on_evaluations(self, record: TrialRecord) -> None:
-        evaluations = record.runs[-1].evaluations
-        new = evaluations[self._num_reported.get(record.trial_id, 0) :]
-        self._num_reported[record.trial_id] = len(evaluations)
+    def _pass_on_evaluations(self, record: TrialRecord) -> tuple[Evaluation, ...]:
+        """Tells the observers what is new, and returns it."""
+        trial_id, evaluations = record.trial_id, record.runs[-1].evaluations
+        new = evaluations[self._num_reported.get(trial_id, 0) :]
+        self._num_reported[trial_id] = len(evaluations)
         for observer in self.observers:
             for evaluation in new:
-                observer.trial_evaluated(trial_id=record.trial_id, evaluation=evaluation)
+                observer.trial_evaluated(trial_id=trial_id, evaluation=evaluation)
+        return new
 
     def _write(self, write: Callable[[], None]) -> bool:
         """Returns whether the ledger took it; if not, the search ends after what runs."""

@@ -12,6 +12,7 @@ A finished trial of another study is told as this study would have judged it:
 """
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -34,6 +35,11 @@ class Machine(NamedTuple):
     device: str
     torch: str
     """Version of torch."""
+
+
+def device_of_one(device: str) -> str:
+    """Returns the name of one device of a record's: `2 x NVIDIA H200` are of `NVIDIA H200`."""
+    return re.sub(r"^\d+ x ", "", device)
 
 
 class CarriedOver(NamedTuple):

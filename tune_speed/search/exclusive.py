@@ -1,6 +1,6 @@
 """One process with a whole device to itself, reserved through Ray, for runs whose time counts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
@@ -8,6 +8,7 @@ from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tune_speed.errors import ServiceError, TuneSpeedError
 from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.search.machine import on_nodes
 from tune_speed.trial import TrialSpec, make_record, utc_now
 
 POLL_S = 1.0
@@ -32,6 +33,7 @@ class ExclusiveDevice:
         device: str,
         cpu_threads: int,
         devices: int = 1,
+        node_ids: Sequence[str] = (),
         on_line: Callable[[str], None],
         is_stopped: Callable[[], bool],
     ) -> None:
@@ -41,14 +43,16 @@ class ExclusiveDevice:
             device: `cpu` or `cuda`.
             cpu_threads: threads of a run; on a GPU also the cores that are reserved beside it.
             devices: the most GPUs that one run trains on; all on one node.
+            node_ids: of the nodes that have such a device; empty for any.
             on_line: sees why it has to wait.
             is_stopped: whether to give up, which then raises `Stopped`; asked while it waits.
         """
         from tune_speed.search.ray_cluster import node_cpus
 
         is_gpu = device == "cuda"
-        cpus = float(cpu_threads) * devices if is_gpu else node_cpus()
+        cpus = float(cpu_threads) * devices if is_gpu else node_cpus(node_ids)
         self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu) * devices}
+        self._there = on_nodes(node_ids) or None
         self._on_line, self._is_stopped = on_line, is_stopped
         self._actor: Any = None
 
@@ -102,7 +106,7 @@ class ExclusiveDevice:
                 continue
 
     def _start(self) -> Any:
-        actor = ray.remote(_Runner).options(**self._request).remote()
+        actor = ray.remote(_Runner).options(**self._request, label_selector=self._there).remote()
         waited_s = 0.0
         ready = actor.ready.remote()
         while True:

@@ -4,15 +4,21 @@ import logging
 import os
 import socket
 import urllib.parse
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import ray
+from ray._private import ray_constants, worker
 
 import tune_speed
 from tune_speed.errors import ConfigError, ServiceError
+from tune_speed.search.machine import alive_nodes
+from tune_speed.search.ray_token import server_of
 from tune_speed.search.settings import ResourceConfig
 
 CONNECT_TIMEOUT_S = 8.0
+LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
 def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
@@ -28,22 +34,58 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
     _quiet_ray()
     if address is not None:
         _refuse_dead_address(address)
-    runtime_env = {"py_modules": [str(Path(tune_speed.__file__).parent)]} if address else None
+    server = None if address is None else server_of(address)
+    is_here = address is None or (server is not None and server.startswith(LOOPBACK))
     try:
-        ray.init(
-            address=address or "local",
-            include_dashboard=None if address else False,
-            log_to_driver=False,
-            logging_level=logging.CRITICAL,
-            runtime_env=runtime_env,
-            configure_logging=False,
-        )
-    except (ConnectionError, RuntimeError, TimeoutError, ValueError) as error:
-        raise ServiceError(
-            f"a Ray cluster must answer at {address or 'this machine'}, but got: {error}."
-            " Start one with `ray start --head`, or leave --address out for a local one."
-        ) from error
+        with _on_loopback() if is_here else nullcontext():
+            _init(address or "local")
+    except Exception as error:  # Ray raises a bare one where its processes do not start in 30 s.
+        raise ServiceError(_no_ray(address, error)) from error
     _refuse_missing_resources(resources, devices)
+
+
+def _no_ray(address: str | None, error: Exception) -> str:
+    said = str(error).strip().rstrip(".")
+    if address is None:
+        return f"Ray must start on this machine, but got: {said}. Is it too busy, or out of memory?"
+    if "No node info found" in said or "possible node ids" in said:
+        return (
+            f"--address {address} must be given on a machine that is a node of the cluster, but"
+            " this one is none. Search there, with `ray job submit`, or through ray://HOST:10001."
+        )
+    return (
+        f"a Ray cluster must answer at {address}, but got: {said}."
+        " Start one with `ray start --head`, or leave --address out for a local one."
+    )
+
+
+def _init(address: str) -> None:
+    is_local = address == "local"
+    package = str(Path(tune_speed.__file__).parent)
+    ray.init(
+        address=address,
+        include_dashboard=False if is_local else None,
+        log_to_driver=False,
+        logging_level=logging.CRITICAL,
+        # What nodes run is what the driver runs; its dependencies must be installed there.
+        runtime_env=None if is_local else {"py_modules": [package]},
+        configure_logging=False,
+    )
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Makes a local cluster's servers listen on 127.0.0.1, as they do on macOS and Windows.
+
+    On Linux they would listen on every address of the machine, and Ray puts the outer address in
+    the place of one that is loopback: so also where a cluster is to be joined.
+    """
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 def _quiet_ray() -> None:
@@ -63,12 +105,14 @@ def _quiet_ray() -> None:
         os.environ.setdefault(name, value)
     for name in ("ray", "ray.tune"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Ray prints what its daemons say to stdout, where results go.
+    worker.print_to_stdstream = lambda *_, **__: None
 
 
 def _refuse_dead_address(address: str) -> None:
     """Raises a ServiceError within seconds where `ray.init` itself would wait for minutes."""
-    if address in ("auto", "local"):
-        return
+    if address == "auto":
+        address = server_of(address) or _no_cluster_here()
     parts = urllib.parse.urlsplit(address if "://" in address else f"gcs://{address}")
     try:
         host, port = parts.hostname, parts.port
@@ -85,6 +129,13 @@ def _refuse_dead_address(address: str) -> None:
             f"a Ray cluster must answer at {address}, but got: {error}."
             " Check the address, or leave --address out for a local cluster."
         ) from error
+
+
+def _no_cluster_here() -> str:
+    raise ServiceError(
+        "--address auto needs a Ray cluster of this machine's, but none was started here. Give its"
+        " HOST:PORT, or leave --address out for a local one."
+    )
 
 
 def _refuse_missing_resources(resources: ResourceConfig, devices: int) -> None:
@@ -105,7 +156,7 @@ def disconnect() -> None:
     ray.shutdown()
 
 
-def node_cpus() -> float:
-    """Returns the CPUs of the cluster's largest node."""
-    nodes = (node["Resources"].get("CPU", 0.0) for node in ray.nodes() if node["Alive"])
-    return max(nodes, default=1.0)
+def node_cpus(node_ids: Sequence[str] = ()) -> float:
+    """Returns the CPUs of the largest of these nodes; without any named, of the whole cluster's."""
+    there = [each for each in alive_nodes() if not node_ids or each.node_id in node_ids]
+    return max((each.resources.get("CPU", 0.0) for each in there), default=1.0)

@@ -10,6 +10,8 @@ from tune_speed.search.parameter import Scalar
 
 PolicyName = Literal["time_to_target", "vanilla", "tpe_penalty", "random", "random_cap"]
 SamplerName = Literal["gain", "tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
+JOURNALS = (".journal", ".log", ".jsonl")
+"""Endings of journal files, so that a stranger's study cannot append to any file."""
 DATABASES = ("postgresql", "mysql", "sqlite")
 """Schemes of the databases that Optuna supports; a driver may follow a `+`."""
 
@@ -75,10 +77,15 @@ class SearchConfig(Config):
     """No trial starts after this long: `90s`, `30m`, `1h30m` or seconds; null: no limit."""
     hang_after: str | float = Field(default="15m", union_mode="left_to_right")
     """A trial that takes no step and evaluates no batch for this long is ended as failed, with
-    the stacks of its threads as its traceback."""
+    the stacks of its threads as its traceback. While it is set up, the begin and end of each phase
+    count as well (data read, network built, compiled, warmed up, step time measured), every 1,000
+    images that are decoded, and waiting for another process that decodes them. A process that is
+    silent altogether is killed, and its trial begun again. Where no node has room for a trial for
+    this long and none runs, the search ends."""
     attempts: Annotated[int, Field(gt=0)] = 3
-    """Times that a trial is begun whose process dies before it has got any further; after the
-    last it is recorded as failed. Nodes that are lost are not counted."""
+    """Times that a trial is begun whose process dies before its checkpoint has got any further;
+    after the last it is recorded as failed. Nodes that are lost are not counted, up to 20 times a
+    trial; `--resume` counts anew."""
     checkpoint_every: str | float | None = Field(default="60s", union_mode="left_to_right")
     """A running trial is saved at the first evaluation after this long, and goes on from there
     where its process, its node or the search ends before it; null: it begins anew."""
@@ -101,6 +108,8 @@ class SearchConfig(Config):
     @classmethod
     def _is_storage(cls, storage: str | None) -> str | None:
         scheme = storage.partition("://")[0] if storage and "://" in storage else None
+        if storage is not None and scheme is None and not storage.endswith(JOURNALS):
+            raise ValueError(f"must be a database's URL, or end in {', '.join(JOURNALS)}")
         if scheme is not None and scheme.partition("+")[0] not in DATABASES:
             raise ValueError(
                 f"must be the path of a journal file, or begin with {'://, '.join(DATABASES)}://"

@@ -1,5 +1,6 @@
 """The study files that come with the package, by name: `digits_quickstart`."""
 
+import os
 from importlib import resources
 from pathlib import Path
 
@@ -16,13 +17,21 @@ def shipped_files() -> dict[str, Path]:
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
 
 
+def is_file(path: Path | str) -> bool:
+    """Returns whether there is such a file; False too for what no file can be called."""
+    try:
+        return os.path.exists(path) and not os.path.isdir(path)
+    except ValueError:  # A NUL.
+        return False
+
+
 def find_file(path_or_name: Path | str) -> Path:
     """Returns the path of a file, or of the shipped file of that name where there is no such file.
 
     Raises: ConfigError, naming the shipped files.
     """
     path = Path(path_or_name)
-    if path.exists() and not path.is_dir():
+    if is_file(path):
         return path
     shipped = shipped_files()
     if str(path_or_name) in shipped:

@@ -1,15 +1,25 @@
 """The fields of a study file."""
 
+import re
 from typing import Annotated
 
 from pydantic import Field
 
 from tune_speed.config import Config
+from tune_speed.errors import ConfigError, Problem
 from tune_speed.recipe import Recipe
+from tune_speed.search.mistake import shown
 from tune_speed.search.settings import CertifyConfig, RunConfig, SearchConfig, TrackingConfig
 from tune_speed.workload import Workload
 
 STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+def check_study_name(name: str) -> None:
+    """Refuses a name that a folder cannot safely have. Raises: ConfigError."""
+    if not re.fullmatch(STUDY_NAME, name):
+        problem = Problem(path="study", must=f"must match {STUDY_NAME}", given=shown(name))
+        raise ConfigError(problems=(problem,))
 
 
 class StudySchema(Config):

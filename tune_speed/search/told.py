@@ -37,6 +37,7 @@ from tune_speed.search.samplers import (
     hush_optuna,
     make_sampler,
 )
+from tune_speed.search.settings import JOURNALS
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.trials import Earlier, Goal, Outcome
 
@@ -46,7 +47,6 @@ JUST_MISSED = 1e-3
 """A miss stays infeasible even if its metric, on the way, was above the target."""
 LONGEST_S = 1e6
 """Stands for a time limit where there is none."""
-JOURNALS = (".journal", ".log", ".jsonl")
 OUTCOME = "tune_speed"
 """User attribute of a finished trial: its outcome as JSON, for drivers that share the storage."""
 

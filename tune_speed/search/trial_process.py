@@ -13,36 +13,55 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from ray import tune
 
+from tune_speed import pulse
+from tune_speed.checkpoint_store import discard
+from tune_speed.error_text import readable, reason_of, traceback_of
+from tune_speed.fate import end_with_parent
+from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.search.machine import on_nodes, refuse_other_device
+from tune_speed.search.reports import Sender
 from tune_speed.search.settings import ResourceConfig
 from tune_speed.search.trial_file import write_trial_file
-from tune_speed.trial import TrialSpec
+from tune_speed.search.trial_thread import End, TrialThread
+from tune_speed.search.watchdog import Watchdog, leave
+from tune_speed.trial import TrialSpec, make_record, utc_now
 
 if TYPE_CHECKING:
     from tune_speed.objective import Trial
+
+END_S = 60.0
+"""How long a trial that is told to stop may take for its step [s]; after that its process ends."""
+LEAVE_S = 30.0
+"""How long the driver has to hear of a trial that hangs, before its process ends [s]."""
 
 
 class TrialProcess(tune.Trainable):  # type: ignore[misc]
     """Runs trials one after the other in one process, so that torch is imported once.
 
-    One `step` goes from one evaluation to the next; the training stands still in between, off the
-    clock, until the driver has decided. Nothing runs when a trial ends, so that the next one cannot
-    meet a thread of its predecessor.
+    They train in a thread of their own (`trial_thread`). The driver asks for the next report, again
+    and again; each brings all that is new, or after a while without news a sign of life. Told to
+    stop a trial, the process reports its end once its thread is through with it, so that no trial
+    meets another on its device.
     """
 
     @classmethod
     def default_resource_request(cls, config: dict[str, Any]) -> tune.PlacementGroupFactory:
-        """Returns what Tune reserves for a trial.
+        """Returns what Tune reserves for a trial, on the nodes where trials may run.
 
         Several devices are reserved by Ray Train, see `ray_ddp`; Tune must ask for something.
         """
-        if config["devices"] > 1:
-            return tune.PlacementGroupFactory([{"memory": 1}])
         resources = ResourceConfig.model_validate_json(config["resources"])
-        return tune.PlacementGroupFactory([resources.bundle()])
+        bundle = {"memory": 1.0} if config["devices"] > 1 else resources.bundle()
+        there = on_nodes(config.get("node_ids") or [])
+        if not there:
+            return tune.PlacementGroupFactory([bundle])
+        return tune.PlacementGroupFactory([bundle], bundle_label_selector=[there])
 
     def setup(self, config: dict[str, Any]) -> None:
         """Takes the first trial."""
-        self._trial: Trial | None = None
+        end_with_parent()  # A frozen trial would not notice that Ray is gone.
+        self._thread = TrialThread()
+        self._watchdog = Watchdog(on_hang=self._hung)
         self._is_frozen = False
         self._begin(config)
         _freeze_modules()
@@ -53,41 +72,81 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         self._begin(new_config)
         return True
 
-    def step(self) -> dict[str, Any]:
-        """Trains up to the next evaluation; returns the trial's record so far, or at its end."""
-        from tune_speed.train import Interrupted
+    def train(self) -> dict[str, Any]:
+        """Returns the next report, without what Tune would add to each."""
+        self._iteration += 1
+        return {"done": False, "training_iteration": self._iteration, **self.step()}
 
-        assert self._trial is not None
-        try:
-            record = next(self._trial)
-        except StopIteration as end:
-            write_trial_file(self._folder, end.value)
-            return {"record": end.value.model_dump_json(), "done": True}
-        except Interrupted:
-            return {"interrupted": True, "done": True}
-        return {"record": record.model_dump_json()}
+    def step(self) -> dict[str, Any]:
+        """Returns the next report of the trial, see `reports`. Raises: what the trial raises."""
+        if self._is_hung:
+            leave()  # The driver has the record, as it asks for more.
+        if self._is_stopped:
+            return self._stop()
+        news = self._thread.news(timeout_s=self._heartbeat_s)
+        if isinstance(news, TrialRecord):
+            return self._sender.standing(news)
+        return {} if news is None else self._ended(news)
+
+    def stop_trial(self) -> None:
+        """Ends the trial, which has its outcome, before its next step; `step` says when it has."""
+        self._is_stopped = True
 
     def cleanup(self) -> None:
         """Ends the trial where it stands and frees what it holds."""
-        if self._trial is not None:
-            self._trial.close()
-            self._trial = None
+        self._is_cut_short = True
+        if not self._thread.has_ended(timeout_s=END_S):
+            leave()
+        self._watchdog.rest()
         gc.collect()
         if not self._is_frozen:
             _freeze_modules()  # What the first trial imported, such as torch's compiler.
             self._is_frozen = True
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
-        """Saves nothing: an interrupted trial starts anew from its ledger entry."""
+        """Saves nothing: trials save themselves, see `checkpoint`."""
 
     def load_checkpoint(self, checkpoint: Any) -> None:
         """Loads nothing, see `save_checkpoint`."""
 
     def _begin(self, config: dict[str, Any]) -> None:
-        spec = TrialSpec.model_validate_json(config["spec"])
+        self._spec = TrialSpec.model_validate_json(config["spec"])
         self._folder = Path(config["folder"])
+        self._heartbeat_s: float = config["heartbeat_s"]
+        self._sender = Sender()
+        self._started_at = utc_now()
+        self._is_stopped = self._is_cut_short = self._is_hung = False
+        self._newest: TrialRecord | None = None
         deadline = _deadline(config["stop_after_s"])
-        self._trial = self._open(spec, config, interrupt=lambda: time.monotonic() > deadline)
+
+        def interrupt() -> bool:
+            return self._is_stopped or self._is_cut_short or time.monotonic() > deadline
+
+        spec = self._spec  # Its own: the next trial's may be here before this one's thread is done.
+        if spec.recipe.devices == 1:  # Ranks have their own.
+            self._watchdog.watch(limit_s=config["hang_after_s"])
+        self._thread.begin(lambda: self._recorded(spec, config, interrupt=interrupt))
+
+    def _recorded(
+        self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
+    ) -> "Trial":
+        """Runs the trial in its thread, and writes its record down where the driver may miss it."""
+        trial = self._open(spec, config, interrupt=interrupt)
+        record: TrialRecord | None = None
+        while record is None:
+            try:
+                self._newest = next(trial)
+            except StopIteration as end:
+                record = end.value
+            except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+                # Ray, Tune and Python take them for their own.
+                reason, details = reason_of(error), traceback_of(error)
+                record = _failed(self._newest, spec, reason, details, started_at=self._started_at)
+            else:
+                yield self._newest
+        if not self._is_stopped and not self._is_hung:
+            write_trial_file(self._folder, record)
+        return record
 
     def _open(
         self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
@@ -95,18 +154,69 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         from tune_speed.device import limit_memory, resolve_device
         from tune_speed.objective import run_trial
 
+        pulse.beat()
         if spec.recipe.devices > 1:
             from tune_speed.search.ray_ddp import run_on_cluster
 
             return run_on_cluster(
-                spec, config["resources"], holdings=config["holdings"], interrupt=interrupt
+                spec,
+                config["resources"],
+                holdings=config["holdings"],
+                interrupt=interrupt,
+                node_ids=config.get("node_ids") or [],
+                hang_after_s=config["hang_after_s"],
             )
+        refuse_other_device(spec.allotment, config.get("device_type"))
         limit_memory(
             resolve_device(spec.allotment.device),
             gpu_fraction=spec.allotment.gpu_fraction,
             cpu_fraction=_memory_fraction(spec.allotment.memory_gib),
         )
         return run_trial(spec, interrupt=interrupt)
+
+    def _ended(self, end: End) -> dict[str, Any]:
+        self._watchdog.rest()
+        if end.error is None:
+            return self._sender.ended("hung" if end.is_hung else "finished", end.record)
+        from tune_speed.train import Interrupted
+
+        if isinstance(end.error, Interrupted):
+            return self._sender.ended("interrupted")
+        raise end.error
+
+    def _stop(self) -> dict[str, Any]:
+        if not self._thread.has_ended(timeout_s=END_S):
+            leave()
+        self._watchdog.rest()
+        if self._spec.checkpoint is not None:  # It may have been saved since the driver decided.
+            discard(self._spec.checkpoint.place)
+        return self._sender.ended("stopped")
+
+    def _hung(self, stacks: str, quiet_s: float) -> None:
+        """Ends a trial that hangs as failed, and this process with it; the watchdog calls."""
+        reason = f"hung: no step for {quiet_s:.0f} s"
+        details = readable(stacks)
+        record = _failed(self._newest, self._spec, reason, details, started_at=self._started_at)
+        if not self._thread.give_up(End(record=record, is_hung=True)):
+            return  # It has just ended.
+        self._is_hung = True
+        if not self._is_stopped and not self._is_cut_short:
+            write_trial_file(self._folder, record)
+        time.sleep(LEAVE_S)
+        leave()
+
+
+def _failed(
+    newest: TrialRecord | None, spec: TrialSpec, reason: str, details: str, *, started_at: str
+) -> TrialRecord:
+    """Returns the record of a trial that has failed, with the evaluations that it had."""
+    failed = {"status": Status.FAILED, "stop_reason": reason, "traceback": details}
+    if newest is None:
+        run = RunResult(seed=spec.seed, **failed)
+        return make_record(spec, spec.recipe, run, started_at=started_at)
+    run = newest.runs[-1].model_copy(update=failed)
+    update = {"status": Status.FAILED, "runs": (run,), "finished_at": utc_now()}
+    return newest.model_copy(update=update)
 
 
 def _freeze_modules() -> None:

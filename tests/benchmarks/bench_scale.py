@@ -1,0 +1,396 @@
+"""Hundreds of trials at a time on many nodes: what the driver of a search takes.
+
+    python tests/benchmarks/bench_scale.py ours      # 1,000 trials, 64 at a time, on 8 nodes
+    python tests/benchmarks/bench_scale.py compare [--repeats 3] [--trials 250]
+
+The nodes are those of Ray's test cluster: each has a raylet of its own, all are on this machine. A
+trial trains nothing: it is evaluated 20 times, every 50 ms, in a process without torch, so that 64
+of them fit here. `compare` runs ours and vanilla in turn (A B A B …), each in a process and a
+cluster of its own. Vanilla is `OptunaSearch` and `ASHAScheduler` over a class trainable, with reuse
+of its processes, which is Ray Tune at its quickest; it tracks nothing, ours writes its ledger and
+to MLflow (SQLite), unless `--no-mlflow`.
+
+| figure       | what it is                                                                       |
+|--------------|----------------------------------------------------------------------------------|
+| reports/s    | answers of trial processes that the driver worked off, signs of life left out    |
+| driver CPU   | seconds of the driver's process from the first proposal to the last trial's end, |
+|              | all its threads, Ray's included, per trial                                       |
+| driver wall  | seconds beyond what 64 workers without any overhead would take, per trial        |
+| RSS          | resident memory of the driver's process [MiB], as trials end                     |
+
+The bars: at least 200 reports/s; memory flat; driver CPU and wall at most half of vanilla's.
+"""
+
+import argparse
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import ray
+from ray import tune
+from ray.cluster_utils import Cluster
+
+from tune_speed.records import Clocks, Evaluation, RunResult, Status, TrialRecord
+from tune_speed.search.trial_process import TrialProcess
+from tune_speed.trial import Allotment, TrialSpec, make_record
+
+EVALUATIONS, EVERY_S = 20, 0.05
+TRIAL_S = EVALUATIONS * EVERY_S
+STUDY = """
+study: scale
+workload: digits
+recipe:
+  model: resnet20
+  optimizer: {sgd: {lr: {low: 0.01, high: 1.0, log: true}, momentum: {low: 0.5, high: 0.99}}}
+  lr_schedule: {one_cycle: {pct_start: {low: 0.1, high: 0.5}}}
+  epochs: {low: 4, high: 40}
+  batch_size: {choices: [50, 100]}
+search: {policy: POLICY, sampler: SAMPLER, seed: 3}
+"""
+
+
+class Trivial(TrialProcess):
+    """Runs trials that sleep."""
+
+    def _open(self, spec: TrialSpec, config: Any, *, interrupt: Callable[[], bool]) -> Any:
+        return trivial(spec, interrupt)
+
+
+def trivial(spec: TrialSpec, interrupt: Callable[[], bool]) -> Iterator[TrialRecord]:
+    """Yields records as a training does, and returns the last."""
+    evaluations: list[Evaluation] = []
+    for step in range(EVALUATIONS):
+        time.sleep(EVERY_S)
+        evaluations.append(evaluation(step, accuracy_of(spec.params, step)))
+        if interrupt() or step == EVALUATIONS - 1:
+            break
+        yield make_record(
+            spec, spec.recipe, result(spec, evaluations, Status.CAPPED), started_at=""
+        )
+    status = Status.REACHED if evaluations[-1].accuracy >= 0.9 else Status.MISSED
+    return make_record(spec, spec.recipe, result(spec, evaluations, status), started_at="")
+
+
+def accuracy_of(params: Any, step: int) -> float:
+    """Returns an accuracy that is best at a rate of 0.1, and noise-free."""
+    off = abs(float(params["optimizer.sgd.lr"]) - 0.1)
+    return max(0.1, (0.95 - off) * (1 - 0.8 ** (step + 1)))
+
+
+def evaluation(step: int, accuracy: float) -> Evaluation:
+    return Evaluation(
+        step=step * 10,
+        samples=step * 1000,
+        epoch=step,
+        train_s=step * EVERY_S,
+        accuracy=accuracy,
+        macro_f1=accuracy,
+        loss=1.0,
+        train_loss=1.0,
+    )
+
+
+def result(spec: TrialSpec, evaluations: list[Evaluation], status: Status) -> RunResult:
+    train_s = evaluations[-1].train_s
+    return RunResult(
+        status=status,
+        seed=spec.seed,
+        stop_reason="" if status == Status.CAPPED else status.value,
+        time_to_target_s=train_s if status == Status.REACHED else None,
+        evaluations=tuple(evaluations),
+        clocks=Clocks(train_s=train_s),
+        steps=evaluations[-1].step,
+        samples=evaluations[-1].samples,
+    )
+
+
+class Vanilla(tune.Trainable):
+    """The same as a class trainable of Ray Tune's."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.params, self.number = config, 0
+
+    def step(self) -> dict[str, Any]:
+        time.sleep(EVERY_S)
+        self.number += 1
+        params = {"optimizer.sgd.lr": self.params["lr"]}
+        accuracy = accuracy_of(params, self.number - 1)
+        return {"accuracy": accuracy, "done": self.number == EVALUATIONS}
+
+    def reset_config(self, new_config: dict[str, Any]) -> bool:
+        self.setup(new_config)
+        return True
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        pass
+
+    def load_checkpoint(self, checkpoint: Any) -> None:
+        pass
+
+
+class Meter:
+    """Takes down what the driver's process has used, and when."""
+
+    def __init__(self) -> None:
+        self.reports = self.evaluations = self.trials = 0
+        self.began_s = self.began_cpu_s = 0.0
+        self.rss_mib: list[tuple[int, float, float]] = []
+        """(trials, seconds, MiB)."""
+
+    def begin(self) -> None:
+        if not self.began_s:
+            self.began_s, self.began_cpu_s = time.perf_counter(), cpu_s()
+
+    def ended(self) -> None:
+        self.trials += 1
+        if self.trials % 50 == 0:
+            rss = psutil.Process().memory_info().rss / 2**20
+            self.rss_mib.append((self.trials, time.perf_counter() - self.began_s, rss))
+
+    def figures(self, concurrent: int) -> dict[str, Any]:
+        wall_s, used_s = time.perf_counter() - self.began_s, cpu_s() - self.began_cpu_s
+        trained_s = self.evaluations * EVERY_S / concurrent
+        return {
+            "trials": self.trials,
+            "wall_s": wall_s,
+            "reports_per_s": self.reports / wall_s,
+            "evaluations_per_s": self.evaluations / wall_s,
+            "driver_cpu_s": used_s / self.trials,
+            "driver_wall_s": (wall_s - trained_s) / self.trials,
+            "rss_mib": self.rss_mib,
+        }
+
+
+def cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+class Witness:
+    """An observer that counts."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def trial_started(self, **_: Any) -> None:
+        self._meter.begin()
+
+    def trial_evaluated(self, **_: Any) -> None:
+        self._meter.evaluations += 1
+
+    def trial_finished(self, **_: Any) -> None:
+        self._meter.ended()
+
+    def trial_interrupted(self, **_: Any) -> None:
+        pass
+
+
+class Anywhere:
+    """All nodes will do."""
+
+    device_type = None
+
+    def placement(self) -> dict[str, Any]:
+        return {"node_ids": [], "device_type": None}
+
+
+def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs our search over trials that sleep."""
+    from tune_speed.search import ray_tuner
+    from tune_speed.search.conductor import Conductor
+    from tune_speed.search.ledger import Ledger
+    from tune_speed.search.study_file import load_study
+    from tune_speed.tracking.store import open_store
+    from tune_speed.tracking.tracker import Tracker
+
+    text = STUDY.replace("POLICY", options.policy).replace("SAMPLER", options.sampler)
+    (folder / "scale.yaml").write_text(text)
+    overrides = [f"search.trials={options.trials}", f"search.concurrent={options.concurrent}"]
+    study = load_study(folder / "scale.yaml", overrides=overrides)
+    meter = Meter()
+    observers: list[Any] = [Witness(meter)]
+    if options.mlflow:
+        client = open_store(f"sqlite:///{folder}/mlflow.db")
+        observers.append(Tracker(client, study="scale", study_tags={}))
+    counted = ray_tuner._Adapter.reported
+
+    def reported(self: Any, ray_id: str, report: Any) -> bool:
+        meter.reports += "record" in report
+        return counted(self, ray_id, report)
+
+    ray_tuner._Adapter.reported = reported
+    with Ledger(folder / "study") as ledger:
+        conductor = Conductor(
+            study=study,
+            workload_hash="w",
+            ledger=ledger,
+            allotment=Allotment(device="cpu"),
+            observers=observers,
+        )
+        ray_tuner.run_search(conductor, Anywhere(), on_tick=lambda: None, process=Trivial)
+        figures = meter.figures(options.concurrent)
+        assert len(ledger.records) == options.trials
+    figures["reports_per_s"] += meter.trials / figures["wall_s"]  # Each trial's last.
+    if options.mlflow:
+        observers[1].close(timeout_s=60.0)
+    return figures
+
+
+class Counter(tune.Callback):
+    """Counts as `Witness` does."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
+        self._meter.begin()
+
+    def on_trial_result(
+        self, iteration: int, trials: Any, trial: Any, result: Any, **_: Any
+    ) -> None:
+        self._meter.evaluations += 1
+        self._meter.reports += 1
+
+    def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        self._meter.ended()
+
+
+def vanilla(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs Ray Tune's own search over the same."""
+    from ray.tune.schedulers import ASHAScheduler
+    from ray.tune.search.optuna import OptunaSearch
+
+    meter = Meter()
+    tune.Tuner(
+        tune.with_resources(Vanilla, {"cpu": 1}),
+        param_space={
+            "lr": tune.loguniform(0.01, 1.0),
+            "momentum": tune.uniform(0.5, 0.99),
+            "pct_start": tune.uniform(0.1, 0.5),
+            "epochs": tune.randint(4, 41),
+            "batch_size": tune.choice([50, 100]),
+        },
+        tune_config=tune.TuneConfig(
+            search_alg=OptunaSearch(metric="accuracy", mode="max", seed=3),
+            scheduler=ASHAScheduler(metric="accuracy", mode="max", max_t=EVALUATIONS),
+            num_samples=options.trials,
+            max_concurrent_trials=options.concurrent,
+            reuse_actors=True,
+        ),
+        run_config=tune.RunConfig(
+            storage_path=str(folder / "ray"), callbacks=[Counter(meter)], verbose=0
+        ),
+    ).fit()
+    return meter.figures(options.concurrent)
+
+
+@contextmanager
+def nodes(number: int, concurrent: int) -> Iterator[None]:
+    """A cluster of so many nodes, with a CPU for each trial."""
+    own = {"dashboard_agent_listen_port": 0}  # Any: by default all clusters want the same one.
+    head = {"num_cpus": 0, "include_dashboard": False, **own}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
+    try:
+        for _ in range(number):
+            cluster.add_node(num_cpus=-(-concurrent // number), **own)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="CRITICAL")
+        yield
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+
+
+def run_side(side: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs one search in this process."""
+    from tune_speed.search.ray_cluster import _quiet_ray
+
+    _quiet_ray()
+    with tempfile.TemporaryDirectory() as name, nodes(options.nodes, options.concurrent):
+        return {"ours": ours, "vanilla": vanilla}[side](Path(name), options)
+
+
+def measure(side: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Runs one search in a process of its own and returns its figures."""
+    own = [f"--{name}={getattr(options, name)}" for name in ("trials", "concurrent", "nodes")]
+    own += [f"--{name}={getattr(options, name)}" for name in ("policy", "sampler")]
+    own += [] if options.mlflow else ["--no-mlflow"]
+    with tempfile.NamedTemporaryFile(suffix=".json") as file:
+        command = [sys.executable, __file__, side, "--out", file.name, *own]
+        done = subprocess.run(command, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=False)
+        if done.returncode:
+            sys.exit(f"{side} failed")
+        figures: dict[str, Any] = json.loads(Path(file.name).read_text())
+        return figures
+
+
+SHOWN = ("reports_per_s", "evaluations_per_s", "driver_cpu_s", "driver_wall_s", "wall_s")
+
+
+def show(side: str, figures: dict[str, Any]) -> None:
+    print(f"{side:8}", "  ".join(f"{name} {figures[name]:.4f}" for name in SHOWN), flush=True)
+
+
+def compare(options: argparse.Namespace) -> None:
+    """Prints each search's figures and the ratios of the medians."""
+    rows: dict[str, list[dict[str, Any]]] = {"ours": [], "vanilla": []}
+    for _ in range(options.repeats):
+        for side, measured in rows.items():
+            measured.append(measure(side, options))
+            show(side, measured[-1])
+    for name in ("driver_cpu_s", "driver_wall_s"):
+        medians = {side: statistics.median(row[name] for row in rows[side]) for side in rows}
+        ratio = medians["ours"] / medians["vanilla"]
+        print(
+            f"{name}: median of {options.repeats}: ours {medians['ours']:.4f} s, vanilla"
+            f" {medians['vanilla']:.4f} s a trial; ratio {ratio:.3f} (bar 0.500)"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("side", choices=["ours", "vanilla", "compare"])
+    parser.add_argument("--trials", type=int)
+    parser.add_argument("--concurrent", type=int, default=64)
+    parser.add_argument("--nodes", type=int, default=8)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--policy", default="time_to_target")
+    parser.add_argument("--sampler", default="gain")
+    parser.add_argument("--no-mlflow", dest="mlflow", action="store_false")
+    parser.add_argument("--out", type=Path)
+    parser.add_argument("--profile", type=Path, help="where to write what cProfile saw")
+    options = parser.parse_args()
+    options.trials = options.trials or (250 if options.side == "compare" else 1000)
+    if options.side == "compare":
+        compare(options)
+        return
+    if options.profile:
+        import cProfile
+
+        profile = cProfile.Profile()
+        figures = profile.runcall(run_side, options.side, options)
+        profile.dump_stats(options.profile)
+    else:
+        figures = run_side(options.side, options)
+    if options.out:
+        options.out.write_text(json.dumps(figures))
+        return
+    show(options.side, figures)
+    for trials, seconds, rss_mib in figures["rss_mib"]:
+        print(f"{trials:5} trials {seconds:7.1f} s {rss_mib:8.1f} MiB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Real Ray clusters of several nodes on this machine: each node is a tree of processes of its own.
+
+    with Cluster(folder) as cluster:
+        head = cluster.add(cpus=1)
+        other = cluster.add(cpus=1, TUNE_SPEED_CACHE="…")   # variables of its processes
+        ...                                                  # cluster.address, cluster.variables
+        other.kill()                                         # kill -9 of all of it
+
+Nodes listen on 127.0.0.1, or in network namespaces of the test's. Nothing is left at the end.
+"""
+
+import os
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+import psutil
+
+START_S, STOP_S = 240.0, 20.0
+START_ATTEMPTS = 3
+"""Ray gives a node 30 s to start, which a busy machine may not."""
+MARK = "TUNE_SPEED_TEST_NODE"
+"""Variable that all processes of a node inherit, whoever their parent is by now."""
+STARTED = "This command will now block forever"
+QUICK_TO_NOTICE = {
+    "RAY_health_check_initial_delay_ms": "0",
+    "RAY_health_check_period_ms": "1000",
+    "RAY_health_check_timeout_ms": "3000",
+    "RAY_health_check_failure_threshold": "3",
+}
+"""How soon the head takes a node for lost that says nothing."""
+
+
+class RayNode:
+    """One node: what `ray start --block` runs, and all below it."""
+
+    def __init__(self, command: Sequence[str], environment: dict[str, str], log: Path) -> None:
+        self.id, self.log = uuid.uuid4().hex, log
+        with log.open("wb") as out:
+            self._process = subprocess.Popen(
+                command,
+                env={**environment, MARK: self.id},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def has_started(self) -> bool:
+        """Waits until it has, or has failed to."""
+        deadline = time.monotonic() + START_S
+        while STARTED not in self.log.read_text():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True
+
+    @property
+    def processes(self) -> list[psutil.Process]:
+        """All that runs of it, its workers included."""
+        return marked(MARK, self.id)
+
+    def kill(self) -> None:
+        """Ends the whole node with SIGKILL, all at once, as a power cut would."""
+        for _ in range(100):
+            left = self.processes
+            for process in left:
+                with suppress(psutil.Error):
+                    process.kill()
+            if self._process.poll() is None:
+                self._process.kill()
+                self._process.wait(STOP_S)
+            if not left:
+                return
+            time.sleep(0.05)
+        raise AssertionError(f"processes of a node that SIGKILL does not end: {left}")
+
+    def stop(self) -> None:
+        """Ends the node as `ray start --block` does on SIGTERM, and what is left of it by force."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(STOP_S)
+        self.kill()
+
+
+def marked(name: str, value: str) -> list[psutil.Process]:
+    """Returns the processes that have this variable."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if process.environ().get(name) == value and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+class Cluster:
+    """Nodes that find one another through the first of them."""
+
+    def __init__(self, *, dashboard: bool = False, is_outside: bool = False) -> None:
+        """Starts nothing yet; `is_outside`: nodes have addresses beyond loopback, in namespaces."""
+        self.folder = Path(tempfile.mkdtemp(prefix="tsray-"))  # Short: sockets lie in it.
+        self.port, self.client_port, self.dashboard_port = free_port(), free_port(), free_port()
+        self.token = self.folder / "token"
+        self.token.write_text(secrets.token_hex(32))
+        self.token.chmod(0o600)
+        self.nodes: list[RayNode] = []
+        self._has_dashboard = dashboard
+        self._on_loopback = {} if is_outside else {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
+        launcher = str(Path(__file__).parent / "loopback_ray.py")
+        ray = str(Path(sys.executable).parent / "ray")
+        self._ray = [ray] if is_outside else [sys.executable, launcher]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            for node in reversed(self.nodes):
+                node.stop()
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """What a driver needs to be let in."""
+        return {"RAY_AUTH_TOKEN_PATH": str(self.token)}
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def client_address(self) -> str:
+        return f"ray://127.0.0.1:{self.client_port}"
+
+    def add(
+        self,
+        *,
+        cpus: float = 1,
+        gpus: int = 0,
+        prefix: Sequence[str] = (),
+        ip: str = "127.0.0.1",
+        head_ip: str = "127.0.0.1",
+        **variables: str,
+    ) -> RayNode:
+        """Starts a node, the head first, and returns once it is up.
+
+        Args:
+            cpus: that it says it has.
+            gpus: that it says it has.
+            prefix: command that runs the node's, such as one that enters a namespace.
+            ip: its address.
+            head_ip: address of the head.
+            variables: of its processes.
+        """
+        number = len(self.nodes)
+        own = ["--num-cpus", f"{cpus:g}", "--num-gpus", str(gpus), "--node-ip-address", ip]
+        own += ["--object-store-memory", "80000000", "--disable-usage-stats", "--block"]
+        own += ["--dashboard-agent-listen-port", str(free_port())]
+        role = self._head_options() if number == 0 else ["--address", f"{head_ip}:{self.port}"]
+        command = [*prefix, *self._ray, "start", *role, *own]
+        folder = self.folder / f"n{number}"
+        folder.mkdir()
+        environment = {
+            **{k: v for k, v in os.environ.items() if not k.startswith(("RAY", "TUNE_SPEED"))},
+            **QUICK_TO_NOTICE,
+            **self.variables,
+            "RAY_AUTH_MODE": "token",
+            **self._on_loopback,
+            "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "120",
+            "RAY_raylet_start_wait_time_s": "120",
+            "RAY_TMPDIR": str(folder),
+            "OMP_NUM_THREADS": "1",
+            **variables,
+        }
+        for _ in range(START_ATTEMPTS):
+            node = RayNode(command, environment, self.folder / f"n{number}.log")
+            self.nodes.append(node)
+            if node.has_started():
+                return node
+            self.nodes.pop().kill()
+        raise AssertionError(node.log.read_text())
+
+    def _head_options(self) -> list[str]:
+        options = ["--head", "--port", str(self.port)]
+        options += ["--ray-client-server-port", str(self.client_port)]
+        if not self._has_dashboard:
+            return [*options, "--include-dashboard", "false"]
+        place = ["--dashboard-host", "127.0.0.1", "--dashboard-port", str(self.dashboard_port)]
+        return [*options, "--include-dashboard", "true", *place]
+
+
+def free_port() -> int:
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", 0))
+        port: int = server.getsockname()[1]
+        return port
+
+
+def listening(processes: Sequence[psutil.Process]) -> list[str]:
+    """Returns name and address of every socket on which they listen."""
+    found = []
+    for process in processes:
+        with suppress(psutil.Error):
+            sockets = process.net_connections(kind="inet")
+            places = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
+            found += [f"{process.name()} {place.ip}:{place.port}" for place in places]
+    return found

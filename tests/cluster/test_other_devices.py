@@ -1,0 +1,102 @@
+"""A study on a cluster whose nodes differ runs on one kind of them."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import namespaces
+import pytest
+from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run
+from ray_nodes import Cluster, RayNode
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(namespaces.why_not() is not None, reason=str(namespaces.why_not())),
+]
+
+OURS, THEIRS = "Testware Alpha 9000", "Testware Beta 1"
+"""What the head and the other node call their CPUs."""
+
+
+class Mixed:
+    """A cluster of a head and, on another machine, a node with another CPU."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def start(self, stack: list[namespaces.Machine], cluster: Cluster) -> None:
+        self.head_machine, self.other_machine = stack
+        self.cluster = cluster
+        self.head_machine.pretend_cpu(OURS, folder=self.folder)
+        self.other_machine.pretend_cpu(THEIRS, folder=self.folder)
+        self.head = self.add(self.head_machine)
+        self.other = self.add(self.other_machine)
+
+    def add(self, machine: namespaces.Machine) -> RayNode:
+        ips = {"ip": machine.address, "head_ip": self.head_machine.address}
+        return self.cluster.add(cpus=2, prefix=machine.prefix, **ips)
+
+    def search(self, *arguments: str) -> Done:
+        """Runs `tune-speed search` on the head's machine."""
+        address = f"{self.head_machine.address}:{self.cluster.port}"
+        command = ("search", "tiny.yaml", *arguments, "--address", address)
+        return run(
+            *command, folder=self.folder, prefix=self.head_machine.prefix, **self.cluster.variables
+        )
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Iterator[Mixed]:
+    folder = tmp_path_factory.mktemp("mixed")
+    (folder / "tiny.yaml").write_text(TINY_STUDY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+        with namespaces.machines(2) as stack, Cluster(is_outside=True) as cluster:
+            mixed = Mixed(folder)
+            mixed.start(stack, cluster)
+            yield mixed
+
+
+def test_trials_run_on_the_named_kind_and_the_user_is_told_which_nodes_are_left_out(
+    mixed: Mixed,
+) -> None:
+    pinned = f"cpu (1 threads, {THEIRS})"
+    done = mixed.search("--trials", "4", "--set", f"search.resources.device_type={pinned}")
+    assert done.code in (0, 1), done.err
+    assert f"trials run on {pinned} (1 node); left out: " in done.err
+    assert f"{mixed.head_machine.address}, which has cpu (1 threads, {OURS})" in done.err
+    assert {record["device"] for record in finished(mixed.folder)} == {pinned}
+    assert ledger(mixed.folder)[0]["device_type"] == pinned
+    assert len(mlflow_runs(mixed.folder)) == 4
+    again = mixed.search("--resume", "--trials", "5")
+    assert again.code in (0, 1), again.err
+    assert {record["device"] for record in finished(mixed.folder)} == {pinned}
+    assert len(finished(mixed.folder)) == 5
+
+
+def test_study_does_not_go_on_where_its_device_is_not(mixed: Mixed) -> None:
+    """Its pin alone tells: on this machine, alone, there are CPUs too."""
+    done = run("search", "tiny.yaml", "--resume", "--trials", "9", folder=mixed.folder)
+    assert done.code == 2, done.err
+    assert "must stay on the type of device of its first trials" in done.err
+    assert THEIRS in done.err and "--set study=NAME" in done.err
+    other = ("--resume", "--set", f"search.resources.device_type=cpu (1 threads, {OURS})")
+    done = mixed.search(*other, "--trials", "9")
+    assert done.code == 2, done.err
+    assert "must stay on the type of device of its first trials" in done.err
+
+
+def test_kind_that_is_nowhere_is_refused_with_those_that_are_there(mixed: Mixed) -> None:
+    wanted = ("--set", "study=nowhere", "--set", "search.resources.device_type=NVIDIA H200")
+    done = mixed.search(*wanted)
+    assert done.code == 2, done.err
+    assert OURS in done.err and THEIRS in done.err and "NVIDIA H200" in done.err
+    assert "Traceback" not in done.err
+
+
+def test_ranks_of_a_trial_run_on_the_pinned_kind_too(mixed: Mixed) -> None:
+    """Ray Train places them, not Ray Tune."""
+    pinned = f"cpu (1 threads, {THEIRS})"
+    several = ("--set", "study=several", "--set", "recipe.devices=2", "--trials", "1")
+    done = mixed.search(*several, "--set", f"search.resources.device_type={pinned}")
+    assert done.code in (0, 1), done.err
+    assert [r["device"] for r in finished(mixed.folder, "several")] == [f"2 x {pinned}"]

@@ -1,0 +1,28 @@
+"""The device that a study is pinned to."""
+
+from pathlib import Path
+
+from making import make_record
+
+from tune_speed.search.admission import pinned_device
+from tune_speed.search.ledger import Ledger
+from tune_speed.search.trials import Proposal
+
+
+def test_header_of_a_study_names_its_device(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as ledger:
+        assert pinned_device(ledger) is None
+        ledger.begin({"study": "tiny", "device_type": "NVIDIA H200"})
+        assert pinned_device(ledger) == "NVIDIA H200"
+    with Ledger(tmp_path) as again:
+        assert pinned_device(again) == "NVIDIA H200"
+
+
+def test_trials_name_the_device_where_the_header_does_not(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.begin({"study": "tiny", "device_type": None})
+        for trial_id, device in (("t0000", ""), ("t0001", "2 x NVIDIA H200")):
+            ledger.proposed(Proposal(trial_id, {}), seed=0)
+            record = make_record(trial_id=trial_id)
+            ledger.finished(record.model_copy(update={"device": device}))
+        assert pinned_device(ledger) == "NVIDIA H200"

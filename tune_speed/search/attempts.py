@@ -1,0 +1,36 @@
+"""How often a trial is begun whose process dies."""
+
+MOST_BLAMELESS = 20
+"""Deaths of a trial in a session that are not its own fault, such as of a node; the next counts."""
+
+
+class Attempts:
+    """Counts the deaths of each trial since it has last got further, in one session.
+
+    Whoever resumes a search may have mended what was wrong, so it begins anew.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Allows `most` deaths in a row in which a trial gets no further."""
+        self._most = most
+        self._deaths: dict[str, int] = {}
+        self._blameless: dict[str, int] = {}
+        self._furthest: dict[str, int] = {}
+
+    def died(self, trial_id: str, *, saved_step: int | None, is_blameless: bool) -> bool:
+        """Counts a death and returns whether the trial is begun again.
+
+        Args:
+            trial_id: that died.
+            saved_step: the last step that it can go on from; None: it begins anew.
+            is_blameless: whether something else was at fault, such as its node.
+        """
+        if saved_step is not None and saved_step > self._furthest.get(trial_id, 0):
+            self._furthest[trial_id] = saved_step
+            self._deaths[trial_id] = 0
+        if is_blameless:
+            self._blameless[trial_id] = self._blameless.get(trial_id, 0) + 1
+            if self._blameless[trial_id] <= MOST_BLAMELESS:
+                return True
+        self._deaths[trial_id] = self._deaths.get(trial_id, 0) + 1
+        return self._deaths[trial_id] < self._most
