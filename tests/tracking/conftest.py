@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from postgres import Postgres, why_not
+from postgres import Postgres
+from servers import postgresql, why_no_postgresql
 
 from tune_speed.tracking import Tracker, open_store
 
@@ -20,12 +21,11 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
-    reason = why_not()
+    reason = why_no_postgresql()
     if reason is not None:
         pytest.skip(reason)
-    server = Postgres()
-    yield server
-    server.stop()
+    with postgresql() as server:
+        yield Postgres(server)
 
 
 def new_store(kind: str, request: pytest.FixtureRequest) -> str:

@@ -1,10 +1,11 @@
 import errno
 
 import pytest
+from making import make_evaluation, make_record
 from mlflow.exceptions import MlflowException, RestException
 from requests import HTTPError, Response
 
-from tune_speed.tracking.outbox import is_permanent
+from tune_speed.tracking.outbox import Outbox, is_permanent
 
 
 def http_error(status: int) -> HTTPError:
@@ -43,3 +44,12 @@ def test_what_concerns_one_trial_is_not_tried_again(error: Exception) -> None:
 )
 def test_what_concerns_the_store_is_tried_again(error: Exception) -> None:
     assert not is_permanent(error)
+
+
+def test_a_trial_that_waits_keeps_its_curve_once() -> None:
+    """A record of a trial whose process died has no curve: what came before it is all there is."""
+    outbox = Outbox(("estimate", "t0000"), start_ms=0, params={})
+    record = make_record()
+    outbox.evaluations += [*record.runs[0].evaluations, make_evaluation(step=3)]
+    outbox.take(record)
+    assert [evaluation.step for evaluation in outbox.evaluations] == [3]

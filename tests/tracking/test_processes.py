@@ -9,11 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tune_speed.errors import ServiceError
 from tune_speed.records import Status
-from tune_speed.tracking import Tracker, find_trial, find_trials, list_studies, schema
+from tune_speed.tracking import Tracker, find_trial, find_trials, list_studies
 
 DRIVER = """
     import sys, time
@@ -94,21 +92,3 @@ def test_a_killed_driver_is_made_good_by_the_next(uri: str, client: Any) -> None
         ("t0002", "FINISHED"),
         ("t9999", "KILLED"),
     ]
-
-
-@pytest.mark.slow
-def test_four_drivers_write_to_one_store_together(uri: str, client: Any) -> None:
-    code = textwrap.dedent(DRIVER).replace('study="study"', 'study=f"study-{{sys.argv[1]}}"')
-    code = code.format(tests=str(Path(__file__).parent.parent), uri=uri, num_trials=10)
-    pipe = subprocess.PIPE
-    drivers = [
-        subprocess.Popen([sys.executable, "-c", code, str(i)], stdin=pipe, stdout=pipe, text=True)
-        for i in range(4)
-    ]
-    outputs = [driver.communicate("\n", timeout=300)[0] for driver in drivers]
-    assert outputs == ["waiting\n()\n"] * 4
-    assert len(find_trials(uri)) == 40
-    experiments = [study.experiment_id for study in list_studies(uri)]
-    running = client.search_runs(experiments, "attributes.status = 'RUNNING'")
-    assert len(experiments) == 4 and len(running) == 0
-    assert len(client.search_runs(experiments, f"tags.`{schema.TRIAL_ID}` != ''")) == 44

@@ -1,7 +1,9 @@
+import threading
 from typing import Any
 
 import pytest
 
+from tune_speed.errors import ConfigError
 from tune_speed.tracking import notes
 from tune_speed.tracking.schema import Point
 from tune_speed.tracking.study_runs import RunRef, StudyRuns
@@ -75,3 +77,54 @@ def test_an_experiments_description_is_replaced_unless_somebody_changed_it(
     note = client.get_experiment(experiment_id).tags[notes.NOTE]
     assert note == (there if there.startswith("mine") else notes.study_note(plan))
     assert client.get_run(runs.parent_id).data.tags["tune_speed.searched"] == "a.b"
+
+
+def open_only(client: Any, search_id: str) -> StudyRuns:
+    return StudyRuns.open(client, study="study", search_id=search_id, tags={}, is_only=True)
+
+
+def test_a_second_search_of_a_name_is_refused_and_leaves_nothing(client: Any) -> None:
+    first = open_only(client, "a")
+    with pytest.raises(ConfigError, match=r"name of its own in MLflow.*running.*--set study=NAME"):
+        open_only(client, "b")
+    assert open_only(client, "a").parent_id == first.parent_id
+    first.end_parent("KILLED")
+    assert [r.info.run_id for r in client.search_runs([first.experiment_id])] == [first.parent_id]
+
+
+def test_a_name_is_free_where_nothing_came_of_the_other_search(client: Any) -> None:
+    first = open_only(client, "a")
+    first.end_parent("KILLED")
+    open_only(client, "b").end_parent("FINISHED")
+    first.write_parent(points=[Point("trials", 1.0, 1000, 1)], tags={})
+    with pytest.raises(ConfigError, match="1 trials finished, killed"):
+        open_only(client, "c")
+
+
+def test_of_two_that_begin_at_the_same_moment_one_goes_on(client: Any) -> None:
+    gate = threading.Barrier(2)
+    create_run = client.create_run
+
+    def create_together(*arguments: Any, **settings: Any) -> Any:
+        gate.wait(20)  # Both have seen that there is no other.
+        return create_run(*arguments, **settings)
+
+    opened: list[StudyRuns] = []
+    refused: list[ConfigError] = []
+
+    def begin_one(search_id: str) -> None:
+        try:
+            opened.append(open_only(client, search_id))
+        except ConfigError as error:
+            refused.append(error)
+
+    open_runs(client, search_id="").end_parent("FINISHED")  # The experiment is there.
+    client.create_run = create_together
+    threads = [threading.Thread(target=begin_one, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(opened) >= 1 and len(opened) + len(refused) == 2
+    running = client.search_runs([opened[0].experiment_id], "attributes.status = 'RUNNING'")
+    assert len(running) == len(opened) == 1

@@ -17,7 +17,7 @@ def test_counts_by_status_and_knows_the_fastest() -> None:
         [("missed", 1), ("reached", 5), ("reached", 3), ("oom", 1)]
     ):
         summary.add(make_record(f"t{i:04d}", Status(status), time_s=time_s))
-    values = {p.key: p.value for p in summary.points(now=NOON)}
+    values = {p.key: p.value for p in summary.points()}
     assert values["trials"] == 4 and values["trials_reached"] == 2 and values["trials_failed"] == 0
     assert values["best_time_to_target_s"] == 3
     assert summary.tags(now=NOON)["tune_speed.best_trial"] == "t0002"
@@ -27,7 +27,7 @@ def test_a_trial_counts_once() -> None:
     summary = Summary()
     for _ in range(2):
         summary.add(make_record("t0000", Status.MISSED))
-    values = {p.key: p.value for p in summary.points(now=NOON)}
+    values = {p.key: p.value for p in summary.points()}
     assert values["trials"] == 1 and "best_time_to_target_s" not in values
     assert "tune_speed.best_trial" not in summary.tags(now=NOON)
 

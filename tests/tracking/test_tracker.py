@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from kept import check_each_once, runs_of_searches
 from making import make_evaluation, make_record, make_run
 
 from tune_speed.errors import ServiceError, StorageError
@@ -15,6 +16,7 @@ from tune_speed.records import Status
 from tune_speed.tracking import Tracker, schema
 from tune_speed.tracking.notes import NOTE, SearchPlan
 from tune_speed.tracking.sqlite import check
+from tune_speed.tracking.tracker import Undelivered, names_of
 
 Make = Callable[..., Tracker]
 RECIPE = make_record().recipe
@@ -180,6 +182,47 @@ def test_a_trial_that_is_run_again_within_a_search_is_one_run(
     tracker.trial_finished(record=make_record())
     assert tracker.close(timeout_s=20) == ()
     assert runs_of(client, tracker)["t0000"].info.status == "FINISHED"
+
+
+def evaluate(tracker: Tracker, *, slowness: float) -> None:
+    for step in range(3):
+        evaluation = make_evaluation(step=step, train_s=slowness * step)
+        tracker.trial_evaluated(trial_id="t0000", evaluation=evaluation)
+
+
+@pytest.mark.parametrize("is_resumed", [False, True])
+def test_a_curve_that_broke_off_does_not_stand_beside_the_new_one(
+    client: Any, make_tracker: Make, uri: str, is_resumed: bool
+) -> None:
+    tracker = make_tracker()
+    start(tracker)
+    evaluate(tracker, slowness=1.0)
+    wait_for(lambda: any(r.data.metrics for r in runs_of(client, tracker).values()))
+    tracker.trial_interrupted(trial_id="t0000", reason="its process died")
+    if is_resumed:
+        tracker.close(timeout_s=20)
+        tracker = make_tracker()
+    start(tracker)
+    evaluate(tracker, slowness=2.0)
+    tracker.trial_finished(record=make_record(time_s=20.0))
+    assert tracker.close(timeout_s=20) == ()
+    (run,) = check_each_once(uri, "study", {"t0000": "FINISHED"})
+    assert run.steps() == [0, 1, 2, 10]
+    curve = client.get_metric_history(run.run_id, "train_s")
+    assert sorted(m.value for m in curve) == [0.0, 2.0, 4.0, 20.0]
+
+
+def test_the_searchs_own_metrics_are_there_once_however_often_it_is_resumed(
+    make_tracker: Make, uri: str
+) -> None:
+    records = [make_record(f"t{i:04d}") for i in range(3)]
+    for number in (2, 2, 3, 3):
+        tracker = make_tracker()
+        tracker.reconcile(records[:number])
+        assert tracker.close(timeout_s=20) == ()
+    check_each_once(uri, "study", {record.trial_id: "FINISHED" for record in records})
+    (search,) = runs_of_searches(uri, "study")
+    assert search.status == "FINISHED" and search.steps("trials") == [2, 3]
 
 
 def test_a_run_that_contradicts_the_new_start_is_replaced(client: Any, make_tracker: Make) -> None:
@@ -398,3 +441,13 @@ def test_a_store_that_cannot_take_the_study_is_refused_at_once(
         connection.execute("ALTER TABLE experiments RENAME TO away")
     with pytest.raises((StorageError, ServiceError), match=r"mlflow\.db"):
         make_tracker()
+
+
+def test_undelivered_trials_are_named_and_many_cut_short() -> None:
+    def named(number: int) -> str:
+        return names_of([Undelivered(f"t{i:04d}", "gone") for i in range(number)])
+
+    assert named(1) == "1 trial, t0000"
+    assert named(2) == "2 trials, t0000 and t0001"
+    assert named(3) == "3 trials, t0000, t0001 and t0002"
+    assert named(500).startswith("500 trials, t0000, ") and named(500).endswith("t0019 and more")

@@ -70,3 +70,11 @@ def test_secrets_in_uris_are_hidden(text: str, shown: str) -> None:
 def test_the_login_of_mlflow_is_hidden_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_TOKEN", "tok-12345")
     assert strip_secrets("Bearer tok-12345 refused") == "Bearer *** refused"
+
+
+def test_the_password_of_the_address_is_hidden_wherever_it_stands_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", "postgresql://me:p%40ss%2Fword@host/db")
+    shown = strip_secrets("login p@ss/word of p%40ss%2Fword refused by host/db")
+    assert shown == "login *** of *** refused by host/db"

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from tune_speed.standing import BoardKey, Totals
 from tune_speed.tracking import schema
 from tune_speed.tracking.filters import PAGE, runs_with
+from tune_speed.tracking.parent_run import PARENT
 from tune_speed.tracking.queries import HAS_RECORD, TrackedTrial, experiments_of, tracked
 from tune_speed.tracking.store import open_store
-from tune_speed.tracking.study_runs import PARENT
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -49,6 +49,7 @@ class Courier:
         self._pause_s, self._retry_at = FIRST_PAUSE_S, 0.0
         self._ending, self._has_ended = threading.Event(), False
         self._deadline, self._last_status = 0.0, "FINISHED"
+        self._had_trouble = False
         self._thread = threading.Thread(target=self._work, name="tune_speed-tracker", daemon=True)
         self._thread.start()
 
@@ -88,7 +89,7 @@ class Courier:
         outbox = self._outboxes.get(record.trial_id)
         if outbox is None:
             outbox = self._outboxes[record.trial_id] = _outbox_of(record)
-        outbox.record, outbox.interrupted = record, None
+        outbox.take(record)
 
     def take_interruption(self, trial_id: str, reason: str) -> None:
         """Ends a trial without an outcome."""
@@ -210,11 +211,11 @@ class Courier:
     def _deliver_summary(self, *, is_last: bool) -> None:
         try:
             if self._summary.is_new:
-                now = datetime.now(UTC)
-                points, tags = self._summary.points(now=now), self._summary.tags(now=now)
-                self._runs.write_parent(points=points, tags=tags | self._search_note())
+                tags = self._summary.tags(now=datetime.now(UTC)) | self._search_note()
+                self._runs.write_parent(points=self._summary.points(), tags=tags)
                 self._summary.is_new = False
             if is_last:
+                self._drop_doubles()
                 self._runs.end_parent(self._last_status)
         except Exception as error:
             if not is_permanent(error):
@@ -222,6 +223,15 @@ class Courier:
             _log.warning("the search's own run cannot be written: %s", error)
             self._summary.is_new = False
         self._has_ended = is_last
+
+    def _drop_doubles(self) -> None:
+        """Leaves one run of each trial.
+
+        A request that the store took after we had given it up may have made a second one.
+        """
+        if self._had_trouble:
+            self._runs.forget()
+            self._runs.known()
 
     def _search_note(self) -> dict[str, str]:
         if self._plan is None:
@@ -234,7 +244,7 @@ class Courier:
 
     def _pause(self, error: Exception) -> None:
         _log.debug("delivery to MLflow failed", exc_info=error)
-        self.trouble = str(explain(error, self._uri))
+        self.trouble, self._had_trouble = str(explain(error, self._uri)), True
         self._retry_at = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
         self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 

@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tune_speed.tracking import notes, schema
+from tune_speed.tracking.deadline import within
 from tune_speed.tracking.filters import runs_with
-from tune_speed.tracking.study_runs import PARENT
+from tune_speed.tracking.parent_run import PARENT
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -22,14 +23,23 @@ if TYPE_CHECKING:
 MODEL = f"{schema.PREFIX}model"
 """Tag of a run whose model is logged: the model's address."""
 NAME = "model"
+READ_S = 60.0
+"""Longest wait for the run; a database that is frozen would never answer."""
 EXAMPLE_SIZE = 2
 """Images of the example; with one alone, the graph would take no other number."""
 
 
 def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any | None:
-    """Returns the MLflow run of a search's trial, or None if it is not there."""
+    """Returns the MLflow run of a search's trial, or None if it is not there.
+
+    Raises: TimeoutError if the store does not answer; MlflowException if it says no.
+    """
     wanted = {PARENT: parent_id, schema.TRIAL_ID: trial_id}
-    return next(runs_with(client, [_experiment(client, parent_id)], wanted), None)
+
+    def find() -> Any | None:
+        return next(runs_with(client, [_experiment(client, parent_id)], wanted), None)
+
+    return within(READ_S, find)
 
 
 def log_model(

@@ -44,6 +44,12 @@ class Outbox:
         """Whether nothing more will come."""
         return self.record is not None or self.interrupted is not None
 
+    def take(self, record: TrialRecord) -> None:
+        """Ends the attempt with its outcome, whose curve need not be kept twice."""
+        self.record, self.interrupted = record, None
+        on_record = {_mark(each) for run in record.runs for each in run.evaluations}
+        self.evaluations = [each for each in self.evaluations if _mark(each) not in on_record]
+
     @property
     def is_due(self) -> bool:
         """Whether there is something to deliver."""

@@ -1,6 +1,8 @@
 """One question to a server before MLflow asks it: MLflow itself would go on asking for minutes."""
 
+import os
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from tune_speed.errors import ServiceError
 from tune_speed.tracking.uri import strip_secrets
@@ -30,8 +32,8 @@ def probe_http(uri: str, *, timeout_s: float) -> None:
     if response.status_code in (401, 403):
         raise ServiceError(
             f"the MLflow server at {strip_secrets(uri)} must let us in, but it answered"
-            f" {response.status_code}. Set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD,"
-            " or MLFLOW_TRACKING_TOKEN."
+            f" {response.status_code} to {_login(uri)}. Set MLFLOW_TRACKING_USERNAME and"
+            " MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN."
         )
     if response.status_code >= 500:
         raise OSError(f"HTTP status {response.status_code}")
@@ -67,6 +69,13 @@ def engine_of(uri: str) -> "Engine":
             f"the database at {strip_secrets(uri)} needs the Python module {error.name!r}, which is"
             f" not installed. Install it with `pip install '{package}'`."
         ) from error
+
+
+def _login(uri: str) -> str:
+    """Returns who asks to be let in, in words and without what is secret."""
+    if user := os.environ.get("MLFLOW_TRACKING_USERNAME") or urlsplit(uri).username:
+        return f"user {user!r}"
+    return "our token" if os.environ.get("MLFLOW_TRACKING_TOKEN") else "us, who gave no login"
 
 
 def _is_json_object(response: Any) -> bool:

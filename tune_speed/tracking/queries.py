@@ -135,9 +135,13 @@ def study_names(uri: str) -> list[str]:
 
 
 def run_url(uri: str, trial: TrackedTrial) -> str | None:
-    """Returns the address of the trial's page; None where no server shows it (see `ui_command`)."""
+    """Returns the address of the trial's page; None where no server shows it (see `ui_command`).
+
+    A login within `uri` is left out: a browser asks for it.
+    """
     if store_kind(uri) != "http":
         return None
+    uri = re.sub(r"//[^/]*@", "//", uri)
     return strip_secrets(f"{uri}/#/experiments/{trial.experiment_id}/runs/{trial.run_id}")
 
 

@@ -339,8 +339,17 @@ def run_status(status: Status) -> str:
 
 def start_time_ms(record: TrialRecord) -> int | None:
     """Returns when the record's trial started, in ms since 1970, if it says so."""
+    return _time_ms(record.started_at)
+
+
+def finish_time_ms(record: TrialRecord) -> int | None:
+    """Returns when the record's trial ended, in ms since 1970, if it says so."""
+    return _time_ms(record.finished_at)
+
+
+def _time_ms(text: str) -> int | None:
     try:
-        return round(datetime.fromisoformat(record.started_at).timestamp() * 1000)
+        return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:
         return None
 

@@ -20,6 +20,8 @@ MIN_FREE_BYTES = 32 << 20
 """Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB."""
 MAX_CHECKED_BYTES = 64 << 20
 """Stores up to this size are checked throughout (0.1 s); larger ones by their schema alone."""
+BUSY_S = 20.0
+"""Longest wait for a process that writes, as MLflow's own."""
 GROWTH = 4
 """Times as many rows as when the statistics were made: then they are made anew."""
 LEAST_ROWS = 1000
@@ -60,7 +62,8 @@ def check(path: Path, *, writing: bool) -> None:
     """Raises: StorageError if the file is damaged, or cannot be written when it should be."""
     mode = "rw" if writing else "ro"
     try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode={mode}", uri=True)) as connection:
+        address = f"{path.as_uri()}?mode={mode}"
+        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if writing:
                 _check_writing(connection, path)

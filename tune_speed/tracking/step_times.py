@@ -7,12 +7,15 @@ from pydantic import TypeAdapter, ValidationError
 
 from tune_speed.records import StepTime
 from tune_speed.tracking import schema
+from tune_speed.tracking.deadline import within
 from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.filters import experiments_with, runs_with
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+READ_S = 60.0
+"""Longest wait for them; a database that is frozen would never answer."""
 MOST_RUNS = 1000
 """The latest measurements that are read: what is older was mostly made with other versions."""
 
@@ -27,10 +30,14 @@ def find_step_times(client: "MlflowClient", *, uri: str) -> tuple[StepTime, ...]
     Raises: ServiceError if the store does not answer.
     """
     with errors_of(uri):
-        ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
-        measured = f"tags.`{schema.STEP_TIMES}` != ''"
-        runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
-        found = [each for run in islice(runs, MOST_RUNS) for each in _read(run)]
+        return within(READ_S, lambda: _find(client))
+
+
+def _find(client: "MlflowClient") -> tuple[StepTime, ...]:
+    ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
+    measured = f"tags.`{schema.STEP_TIMES}` != ''"
+    runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
+    found = [each for run in islice(runs, MOST_RUNS) for each in _read(run)]
     return tuple({each.key: each for each in reversed(found)}.values())
 
 

@@ -79,7 +79,7 @@ def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str])
     with errors_of(uri):
         found = client.get_experiment_by_name(study)
         if found is None:
-            _create_experiment(client, study)
+            _create_experiment(client, study, tags=tags)
             found = client.get_experiment_by_name(study)
         if found.lifecycle_stage != "active":
             raise ServiceError(
@@ -168,11 +168,11 @@ def _connect_to_database(uri: str) -> "MlflowClient":
         time.sleep(1.0)
 
 
-def _create_experiment(client: "MlflowClient", study: str) -> None:
+def _create_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> None:
     from mlflow.exceptions import MlflowException
 
     try:
-        client.create_experiment(study, artifact_root(client.tracking_uri, study))
+        client.create_experiment(study, artifact_root(client.tracking_uri, study), tags=tags)
     except MlflowException as error:
         if error.error_code != "RESOURCE_ALREADY_EXISTS":  # Another driver was faster.
             raise

@@ -15,9 +15,9 @@ from typing import Any
 from tune_speed.tracking import schema
 from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.filters import runs_with
+from tune_speed.tracking.parent_run import PARENT
 from tune_speed.tracking.queries import TrackedTrial, experiments_of, whole_record
 from tune_speed.tracking.store import open_store
-from tune_speed.tracking.study_runs import PARENT
 from tune_speed.tracking.uri import store_kind, strip_secrets
 
 CURVE_THREADS = 4

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 from tune_speed.tracking import notes, schema
 from tune_speed.tracking.explain import errors_of
 from tune_speed.tracking.filters import runs_with
+from tune_speed.tracking.parent_run import PARENT, open_parent
 from tune_speed.tracking.store import open_experiment
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ MAX_METRICS, MAX_ENTRIES = 800, 100
 MAX_REQUEST_CHARACTERS = 400_000
 """MLflow takes 1 MB."""
 
-PARENT = "mlflow.parentRunId"
 FOR_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
 """The kind of experiment, as MLflow's own pages name it: else they guess it from its runs."""
 COMPLETE = ("FINISHED", "FAILED")
@@ -47,6 +47,8 @@ class RunRef:
     params: dict[str, str] = field(default_factory=dict)
     has_board: bool = True
     """False: an older version delivered it, without what leaderboards find it by."""
+    has_points: bool = False
+    """Whether metrics are there: of an attempt that did not come to its end, as long as it runs."""
 
     @property
     def is_complete(self) -> bool:
@@ -57,6 +59,15 @@ class RunRef:
     def has_ended(self) -> bool:
         """Whether the run has a last status."""
         return self.status in ENDED
+
+    def fits(self, params: Mapping[str, str]) -> bool:
+        """Whether another attempt at the trial may go on in this run.
+
+        Its parameters must be the same, as MLflow never changes one, and there must be no curve of
+        an attempt that broke off: its steps would stand there twice, at two times.
+        """
+        is_same = all(params.get(key, value) == value for key, value in self.params.items())
+        return is_same and (self.status in COMPLETE or not self.has_points)
 
 
 class StudyRuns:
@@ -79,23 +90,25 @@ class StudyRuns:
         tags: Mapping[str, str],
         parent_kind: str = schema.SEARCH,
         plan: notes.SearchPlan | None = None,
+        is_only: bool = False,
     ) -> Self:
         """Returns the runs of one search; its experiment and parent run are found or created.
 
         The parent's kind is another than a search's for runs that no search made.
 
-        Raises: ServiceError or StorageError, as `store.open_experiment` does.
+        Raises: ServiceError or StorageError, as `store.open_experiment` does; ConfigError if the
+            search `is_only` to be one of its name, and the store has another.
         """
         shared = schema.study_tag_entries(study, tags)
         run_tags = {**shared, **schema.user_tags()}
         experiment_tags = {**shared, **FOR_TRAINING, schema.KIND: schema.STUDY_KIND}
         experiment_id = open_experiment(client, study, tags=experiment_tags)
         searched = schema.searched_tag(plan.searched) if plan is not None else {}
+        own = {**run_tags, **searched, schema.KIND: parent_kind, schema.SEARCH_ID: search_id}
         with errors_of(client.tracking_uri):
+            parent_id = open_parent(client, experiment_id, study=study, tags=own, is_only=is_only)
             if plan is not None:
                 _describe(client, experiment_id, notes.study_note(plan))
-            own = {**run_tags, **searched, schema.KIND: parent_kind, schema.SEARCH_ID: search_id}
-            parent_id = _open_parent(client, experiment_id, name=study, tags=own)
         return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
 
     def known(self) -> Mapping[Key, RunRef]:
@@ -111,11 +124,11 @@ class StudyRuns:
     def begin(self, key: Key, *, params: Mapping[str, str], start_ms: int) -> RunRef:
         """Returns the trial's run, RUNNING; created if there is none.
 
-        MLflow never changes a parameter: where an interrupted trial's run contradicts `params`, it
-        is moved to the trash and a new one takes its place.
+        Where an interrupted trial's run does not fit what is to come, it is moved to the trash and
+        a new one takes its place.
         """
         ref = self.known().get(key)
-        if ref is not None and any(params.get(k, v) != v for k, v in ref.params.items()):
+        if ref is not None and not ref.fits(params):
             self._client.delete_run(ref.run_id)
             ref = None
         if ref is None:
@@ -134,7 +147,9 @@ class StudyRuns:
         tags: Mapping[str, str] | None = None,
     ) -> None:
         """Writes metrics, parameters and tags, in as few requests as MLflow's limits allow."""
+        points = list(points)
         self._write(ref.run_id, points=points, params=params or {}, tags=tags or {})
+        ref.has_points = ref.has_points or bool(points)
 
     def write_files(self, ref: RunRef, files: Mapping[str, str]) -> None:
         """Writes artifacts from texts."""
@@ -210,6 +225,7 @@ class StudyRuns:
                 run.info.status,
                 run.data.params,
                 has_board=schema.BOARD in tags,
+                has_points=bool(run.data.metrics),
             )
             refs[key] = self._better_of(refs.get(key), ref)
         return refs
@@ -231,22 +247,6 @@ def _describe(client: "MlflowClient", experiment_id: str, note: str) -> None:
     there = client.get_experiment(experiment_id).tags.get(notes.NOTE, "")
     if there != note and (not there or there.endswith(notes.OURS)):
         client.set_experiment_tag(experiment_id, notes.NOTE, note)
-
-
-def _open_parent(
-    client: "MlflowClient", experiment_id: str, *, name: str, tags: dict[str, str]
-) -> str:
-    identity = {key: tags[key] for key in (schema.KIND, schema.SEARCH_ID)}
-    run = next(runs_with(client, [experiment_id], identity), None)
-    if run is None:
-        run = client.create_run(experiment_id, tags=tags, run_name=name)
-        return str(run.info.run_id)
-    for key, value in tags.items():
-        if run.data.tags.get(key) != value:  # More trials, say, than when it began.
-            client.set_tag(run.info.run_id, key, value)
-    if run.info.status != "RUNNING":
-        client.update_run(run.info.run_id, status="RUNNING")
-    return str(run.info.run_id)
 
 
 def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:

@@ -21,6 +21,7 @@ class Summary:
         self._statuses: dict[str, Status] = {}
         self._counted: dict[str, tuple[BoardKey, Totals]] = {}
         self._best: TrialRecord | None = None
+        self._at_ms = 0
 
     def add(self, record: TrialRecord) -> None:
         """Takes a finished trial; taking it again changes nothing."""
@@ -28,6 +29,7 @@ class Summary:
         self._counted[record.trial_id] = board_key(record), totals_of([record])
         self.is_new = True
         self._best = fastest([record] if self._best is None else [self._best, record])
+        self._at_ms = max(self._at_ms, schema.finish_time_ms(record) or 0)
 
     @property
     def best(self) -> TrialRecord | None:
@@ -39,14 +41,18 @@ class Summary:
         found = list(self._statuses.values())
         return {status: found.count(status) for status in Status}
 
-    def points(self, *, now: datetime) -> list[schema.Point]:
-        """Returns the counts, and the best time to target [s] if there is one, at this moment."""
+    def points(self) -> list[schema.Point]:
+        """Returns the counts, and the best time to target [s] if there is one.
+
+        They stand at the moment when the last of these trials ended, whenever they are delivered:
+        delivering them twice leaves them once.
+        """
         values = {NUM_TRIALS: float(len(self._statuses))}
         values |= {count_key(status): float(n) for status, n in self.statuses().items()}
         if self._best and self._best.time_to_target_s is not None:
             values[BEST_TIME] = self._best.time_to_target_s
-        at_ms = round(now.timestamp() * 1000)
-        return [schema.Point(key, v, at_ms, len(self._statuses)) for key, v in values.items()]
+        step = len(self._statuses)
+        return [schema.Point(key, v, self._at_ms, step) for key, v in values.items()]
 
     def totals(self) -> dict[BoardKey, Totals]:
         """Returns what the trials come to, those of each board together."""

@@ -6,8 +6,8 @@ from typing import NamedTuple
 from tune_speed.standing import BoardKey
 from tune_speed.tracking import schema
 from tune_speed.tracking.board_reader import Search
+from tune_speed.tracking.parent_run import PARENT
 from tune_speed.tracking.queries import TrackedTrial
-from tune_speed.tracking.study_runs import PARENT
 from tune_speed.tracking.tables import OF_THESE_STUDIES, Tables, batches
 
 

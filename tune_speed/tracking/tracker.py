@@ -6,7 +6,7 @@ ledger is the durable copy, and `reconcile` delivers from it.
 """
 
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.records import Evaluation, TrialRecord
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 LINGER_S = 0.2
 """Events that come within this time go to the store together."""
-OPEN_S = 10.0
-"""Longest wait for the study's experiment and parent run."""
+MOST_NAMED = 20
+"""Undelivered trials that a message names."""
+OPEN_S = 120.0
+"""Longest wait for the study's experiment and parent run, some ten requests."""
 
 
 class Undelivered(NamedTuple):
@@ -32,6 +34,15 @@ class Undelivered(NamedTuple):
 
     trial_id: str
     reason: str
+
+
+def names_of(undelivered: Sequence[Undelivered]) -> str:
+    """Returns the trials in words, such as `2 trials, t0003 and t0004`."""
+    names = [each.trial_id for each in undelivered]
+    number = f"{len(names)} trial{'s' if len(names) > 1 else ''}"
+    if len(names) > MOST_NAMED:
+        return f"{number}, {', '.join(names[:MOST_NAMED])} and more"
+    return f"{number}, {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}"
 
 
 class Tracker:
@@ -47,6 +58,7 @@ class Tracker:
         parent_kind: str = schema.SEARCH,
         linger_s: float = LINGER_S,
         plan: SearchPlan | None = None,
+        is_only: bool = False,
     ) -> None:
         """Finds or creates the study's experiment and the search's parent run, and begins.
 
@@ -54,7 +66,8 @@ class Tracker:
         study apart; resuming a search gives the same one. `parent_kind` is what the parent run is.
         `plan` is for descriptions, which MLflow's pages show.
 
-        Raises: ServiceError or StorageError if the store does not take it within 10 s.
+        Raises: ServiceError or StorageError if the store does not take it within two minutes;
+            ConfigError if the search `is_only` to be one of its name, and the store has another.
         """
         self._uri = str(client.tracking_uri)
         with errors_of(self._uri):
@@ -67,15 +80,27 @@ class Tracker:
                     tags=study_tags,
                     parent_kind=parent_kind,
                     plan=plan,
+                    is_only=is_only,
                 ),
             )
         self.experiment_id, self.run_id = runs.experiment_id, runs.parent_id
         self._courier = Courier(runs, uri=self._uri, linger_s=linger_s, plan=plan)
+        self._told: str | None = None
 
     @property
     def trouble(self) -> str | None:
         """Why nothing can be delivered at the moment; None if all is well."""
         return self._courier.trouble
+
+    def news(self) -> tuple[str, ...]:
+        """Returns a line where trouble has come, changed or gone since the last call."""
+        trouble, told = self.trouble, self._told
+        self._told = trouble
+        if trouble == told:
+            return ()
+        if trouble is None:
+            return ("MLflow answers again, and gets what it has missed",)
+        return (f"trials go on, and their results wait in the study's ledger: {trouble}",)
 
     def trial_started(
         self, *, trial_id: str, params: Mapping[str, Any], recipe: Mapping[str, Any]

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from urllib.parse import unquote
 
 from tune_speed.config import did_you_mean
 from tune_speed.errors import ConfigError
@@ -13,6 +14,8 @@ DATABASES = ("postgresql", "mysql", "mssql")
 
 _SQLITE = re.compile(r"sqlite(?:\+pysqlite)?://(?P<path>/[^?]*)?(?P<query>\?.*)?")
 _SECRET_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")
+_PASSWORD = re.compile(r"://[^\s:/@]*:([^\s]*)@")
+SHORTEST_SECRET = 4
 
 
 def tracking_uri(explicit: str | None = None) -> str:
@@ -57,10 +60,17 @@ def sqlite_path(uri: str) -> Path:
 def strip_secrets(text: str) -> str:
     """Returns `text` with passwords and tokens in URIs, and MLflow's own login, as `***`."""
     text = redact(text)
-    for name in _SECRET_VARIABLES:
-        secret = os.environ.get(name, "")
-        text = text.replace(secret, "***") if len(secret) >= 4 else text
+    for secret in sorted(_login_secrets(), key=len, reverse=True):
+        text = text.replace(secret, "***")
     return text
+
+
+def _login_secrets() -> set[str]:
+    """Returns the secrets of the environment's login; what is shorter is part of other words."""
+    secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
+    if match := _PASSWORD.search(os.environ.get("MLFLOW_TRACKING_URI", "")):
+        secrets |= {match[1], unquote(match[1])}  # An error may quote it as it is sent.
+    return {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
 
 
 def _absolute(uri: str, *, source: str) -> str:

@@ -1,0 +1,314 @@
+"""The soak's search, cluster and server, and what is done to them; see `bench_soak`."""
+
+import os
+import signal
+import sqlite3
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import ExitStack, closing, suppress
+from itertools import chain
+from pathlib import Path
+from random import Random
+from typing import NamedTuple, Self
+
+import psutil
+from command import finished, ledger
+from faulty_runs import Search
+from ray_nodes import Cluster, RayNode
+from servers import mlflow_server
+
+NODE_AWAY_S, SERVER_AWAY_S, LOCKED_S = 15.0, 10.0, 8.0
+SAMPLE_EVERY_S, SETTLE_S = 5.0, 10.0
+NUM_WORKERS = 2
+
+
+class Sample(NamedTuple):
+    """What the driver held at a moment of its session."""
+
+    session: int
+    age_s: float
+    num_finished: int
+    memory_mib: float
+    num_files: int
+    num_threads: int
+
+
+class Held(NamedTuple):
+    """What cluster and server hold while no search runs."""
+
+    num_processes: int
+    num_files: int
+    memory_mib: float
+    files: Counter[str]
+    """Open files by the name of the process."""
+
+
+class Soak:
+    """A search that is looked after: what is gone is brought back."""
+
+    def __init__(self, folder: Path, *, rng: Random) -> None:
+        self.folder, self._rng = folder, rng
+        self.happened: list[tuple[float, str, bool]] = []
+        """Seconds from the start, kind, and whether there was anything to do it to."""
+        self.samples: list[Sample] = []
+        self.num_sessions = 0
+        self.ended_itself: list[int] = []
+        """Exit codes of sessions that nobody ended."""
+        self.tracebacks: list[str] = []
+        self.left: list[str] = []
+        self._stack = ExitStack()
+        self._due: list[tuple[float, Callable[[], None]]] = []
+        self._busy: list[threading.Thread] = []
+        self._is_server_up = True
+        self._search: Search | None = None
+        self._session_s = self._sampled_s = self._began_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        try:
+            self._cluster = self._stack.enter_context(Cluster())
+            self._head = self._cluster.add(cpus=1, **self._node_variables)
+            self._workers: list[RayNode] = []
+            for _ in range(NUM_WORKERS):
+                self._add_worker()
+            self._server = self._stack.enter_context(mlflow_server(self.folder / "server"))
+            self._warm_up()
+            self.before = self._held()
+            self._start()
+            self._search_is_up()
+        except BaseException:
+            self._end()
+            raise
+        self._began_s = time.monotonic()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def happen(self, kind: str) -> None:
+        """Lets a fault happen."""
+        was_done = KINDS[kind](self)
+        at_s = time.monotonic() - self._began_s
+        self.happened.append((at_s, kind, was_done))
+        number = len(finished(self.folder))
+        note = "" if was_done else " (nobody there)"
+        print(f"{at_s:6.0f} s  {number:5} trials finished  {kind}{note}", flush=True)
+
+    def look_after(self) -> None:
+        """Brings back what is due, and the driver; takes a sample."""
+        now_s = time.monotonic()
+        due = [each for each in self._due if each[0] <= now_s]
+        self._due = [each for each in self._due if each[0] > now_s]
+        for _, bring_back in due:
+            thread = threading.Thread(target=bring_back, daemon=True)
+            thread.start()
+            self._busy.append(thread)
+        if self._driver() is None and self._is_server_up:
+            self._session_over()
+            self._start()
+        if now_s - self._sampled_s > SAMPLE_EVERY_S:
+            self._sampled_s = now_s
+            self._sample()
+
+    def finish(self) -> None:
+        """Stops the search, brings everything back, and lets it finish what was proposed."""
+        for _, bring_back in self._due:
+            bring_back()
+        self._due = []
+        for thread in self._busy:
+            thread.join(200)
+        assert self._search is not None
+        if (driver := self._driver()) is not None:
+            driver.send_signal(signal.SIGINT)
+        code = self._search.wait(within_s=120)
+        print(f"stopped, exit code {code}", flush=True)
+        self._session_over(is_expected=True)
+        proposed = {e["trial_id"] for e in ledger(self.folder) if e["event"] == "proposed"}
+        for _ in range(3):
+            self._start("--trials", str(len(proposed)))
+            code = self._search.wait(within_s=600)
+            print(f"finished what was left, exit code {code}", flush=True)
+            self._session_over(is_expected=True)
+            if code in (0, 1):
+                break
+            print(self._search.err[-3000:])
+        self.left = self._search.left_after(30)
+        time.sleep(SETTLE_S)
+        self.after = self._held()
+
+    def kill_trial(self) -> bool:
+        return self._to_a_trial(lambda process: process.kill())
+
+    def stop_trial(self) -> bool:
+        return self._to_a_trial(lambda process: process.suspend())
+
+    def kill_node(self) -> bool:
+        if len(self._workers) < NUM_WORKERS:
+            return False
+        node = self._workers.pop(self._rng.randrange(len(self._workers)))
+        node.kill()
+        self._later(NODE_AWAY_S, self._add_worker)
+        return True
+
+    def kill_driver(self) -> bool:
+        driver = self._driver()
+        if driver is None:
+            return False
+        driver.kill()
+        return True
+
+    def kill_server(self) -> bool:
+        if not self._is_server_up:
+            return False
+        self._is_server_up = False
+        self._server.kill()
+        self._later(SERVER_AWAY_S, self._restart_server)
+        return True
+
+    def lock_database(self) -> bool:
+        database = self.folder / "server" / "mlflow.db"
+        self._later(0.0, lambda: _hold(database, LOCKED_S))
+        return True
+
+    @property
+    def _node_variables(self) -> dict[str, str]:
+        """What trial processes need: the network that the study names, and the driver's folders."""
+        return {
+            "PYTHONPATH": os.pathsep.join(
+                filter(None, [str(FAULTY), os.environ.get("PYTHONPATH")])
+            ),
+            "FAULTS_FOLDER": str(self.folder / "faults"),
+            "TUNE_SPEED_CACHE": os.environ["TUNE_SPEED_CACHE"],
+            "TUNE_SPEED_TURNSTILE": str(self.folder / "turnstile"),
+        }
+
+    @property
+    def _nodes(self) -> list[RayNode]:
+        return [self._head, *self._workers]
+
+    def _start(self, *arguments: str) -> None:
+        resume = ["--resume"] if self.num_sessions else []
+        (self.folder / "faults").mkdir(exist_ok=True)
+        self._search = Search(
+            self.folder,
+            *("tiny.yaml", "--address", self._cluster.address, *resume, *arguments),
+            **self._cluster.variables,
+            **self._server.variables,
+        )
+        self.num_sessions += 1
+        self._session_s = time.monotonic()
+
+    def _warm_up(self) -> None:
+        """Runs a few trials in peace: Ray and the server open most files when first asked."""
+        self._start("--trials", "3")
+        assert self._search is not None
+        assert self._search.wait(within_s=300) == 1, self._search.err
+        for file in (self.folder / "faults").iterdir():
+            file.unlink()
+        time.sleep(SETTLE_S)
+
+    def _search_is_up(self) -> None:
+        assert self._search is not None
+        self._search.wait_until(lambda: any((self.folder / "faults").glob("training-*")))
+
+    def _session_over(self, *, is_expected: bool = False) -> None:
+        assert self._search is not None
+        code = self._search.wait(within_s=10)
+        if code != -9 and not is_expected:
+            self.ended_itself.append(code)
+            print(f"        the driver ended itself, exit code {code}: {self._search.err[-600:]}")
+        if "Traceback" in self._search.err:
+            self.tracebacks.append(self._search.err[-3000:])
+
+    def _driver(self) -> psutil.Process | None:
+        """Returns the driver, if it runs."""
+        assert self._search is not None
+        if self._search.process.poll() is not None:
+            return None
+        with suppress(psutil.Error):
+            return psutil.Process(self._search.process.pid)  # `env` became it.
+        return None
+
+    def _trial_processes(self) -> list[psutil.Process]:
+        found = []
+        for process in chain.from_iterable(node.processes for node in self._nodes):
+            with suppress(psutil.Error):
+                name = " ".join(process.cmdline())
+                is_stopped = process.status() == psutil.STATUS_STOPPED
+                found += [process] if "TrialProcess" in name and not is_stopped else []
+        return found
+
+    def _to_a_trial(self, what: Callable[[psutil.Process], None]) -> bool:
+        processes = self._trial_processes()
+        if not processes:
+            return False
+        with suppress(psutil.Error):
+            what(self._rng.choice(processes))
+            return True
+        return False
+
+    def _later(self, after_s: float, what: Callable[[], None]) -> None:
+        self._due.append((time.monotonic() + after_s, what))
+
+    def _add_worker(self) -> None:
+        self._workers.append(self._cluster.add(cpus=1, **self._node_variables))
+
+    def _restart_server(self) -> None:
+        self._server.restart()
+        self._is_server_up = True
+
+    def _sample(self) -> None:
+        driver = self._driver()
+        if driver is None:
+            return
+        with suppress(psutil.Error):
+            self.samples.append(
+                Sample(
+                    session=self.num_sessions,
+                    age_s=time.monotonic() - self._session_s,
+                    num_finished=len(finished(self.folder)),
+                    memory_mib=driver.memory_info().rss / 2**20,
+                    num_files=driver.num_fds(),
+                    num_threads=driver.num_threads(),
+                )
+            )
+
+    def _held(self) -> Held:
+        """Returns what all of cluster and server hold."""
+        processes = [p for node in self._nodes for p in node.processes]
+        processes += self._server.processes
+        files: Counter[str] = Counter()
+        memory = 0.0
+        for process in processes:
+            with suppress(psutil.Error):
+                files[process.name()] += process.num_fds()
+                memory += process.memory_info().rss / 2**20
+        return Held(len(processes), files.total(), memory, files)
+
+    def _end(self) -> None:
+        for thread in self._busy:
+            thread.join(200)
+        if self._search is not None:
+            self._search.end()
+        self._stack.close()
+
+
+FAULTY = Path(__file__).parents[1] / "faults" / "faulty"
+
+KINDS: dict[str, Callable[[Soak], bool]] = {
+    "kill -9 a trial's process": Soak.kill_trial,
+    "SIGSTOP a trial's process": Soak.stop_trial,
+    "kill -9 a node": Soak.kill_node,
+    "kill -9 the driver": Soak.kill_driver,
+    "kill -9 the MLflow server": Soak.kill_server,
+    "lock the server's database": Soak.lock_database,
+}
+
+
+def _hold(database: Path, for_s: float) -> None:
+    """Holds the lock of an SQLite database that every writer needs."""
+    with closing(sqlite3.connect(database, timeout=30, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        time.sleep(for_s)
+        connection.execute("ROLLBACK")

@@ -1,0 +1,122 @@
+"""A clock that is set back and forth while a search runs: no duration may come from it."""
+
+import ast
+import sqlite3
+import time
+from contextlib import closing
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from command import finished
+from faulty_runs import assert_each_once, run_of, searching, write_study
+from jumping_clock import JumpingClock
+
+import tune_speed
+
+TRIALS = 6
+JUMPS = (timedelta(hours=-30), timedelta(hours=40), timedelta(days=-400), timedelta(hours=2))
+
+WALL_CLOCK = {
+    "time.time",
+    "time.time_ns",
+    "time.localtime",
+    "time.gmtime",
+    "datetime.now",
+    "datetime.utcnow",
+    "datetime.today",
+    "date.today",
+}
+TIMESTAMPS = {
+    "trial.utc_now": "when a trial began and ended, for people",
+    "page.boards_page.": "when a page was made, for people",
+    "study_reader.": "when a study was read, for people",
+    "tracking.": "MLflow keeps moments, since 1970",
+    "watch_loop.watch": "passes the moment on to the next",
+    "watch.glance": "compares moments that other machines wrote with now; nothing else can",
+}
+"""Where the wall clock may be read, by the beginning of the function's name, and why."""
+
+
+@pytest.mark.slow
+def test_jumps_of_the_clock_change_nothing_but_dates(tmp_path: Path) -> None:
+    clock = JumpingClock(tmp_path)
+    write_study(
+        tmp_path, model="slow_s: 0.05", trials=TRIALS, time_budget="20m", checkpoint_every="0.1s"
+    )
+    began = time.monotonic()
+    with searching(tmp_path, "tiny.yaml", **clock.variables) as search:
+        for number, jump in enumerate(JUMPS):
+            search.wait_until(lambda number=number: len(finished(tmp_path)) > number)
+            clock.jump_to(jump)
+        code = search.wait(within_s=120)
+        took_s = time.monotonic() - began
+        assert search.left_after(20) == []
+    assert code == 1, search.err
+    assert_each_once(tmp_path, trials=TRIALS)
+    records = finished(tmp_path)
+    for record in records:
+        run = run_of(record)
+        assert run["status"] == "missed", run["stop_reason"]
+        assert all(0 <= spent_s <= took_s for spent_s in run["clocks"].values()), run["clocks"]
+        on_clock = [evaluation["train_s"] for evaluation in run["evaluations"]]
+        assert on_clock == sorted(on_clock) and on_clock[0] == 0
+    # The clock did jump: MLflow keeps the moments at which the search began and ended.
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
+        query = "select max(end_time - start_time) from runs"
+        assert connection.execute(query).fetchone()[0] > 1000 * 3600
+
+
+def test_wall_clock_is_read_for_dates_only() -> None:
+    root = Path(tune_speed.__file__).parent
+    readers = {
+        f"{'.'.join(path.relative_to(root).with_suffix('').parts)}.{function}"
+        for path in root.rglob("*.py")
+        for function in wall_clock_readers(ast.parse(path.read_text()))
+    }
+    assert readers, "the wall clock is read for dates"
+    unexplained = {name for name in readers if not name.startswith(tuple(TIMESTAMPS))}
+    assert unexplained == set()
+    unused = {part for part in TIMESTAMPS if not any(name.startswith(part) for name in readers)}
+    assert unused == set()
+
+
+def test_every_way_to_read_the_wall_clock_is_seen() -> None:
+    source = """
+import time, datetime as dt
+from time import time as now
+class Timer:
+    def begin(self): self.began = time.time()
+def a(): return now()
+def b(): return dt.datetime.now(dt.UTC)
+def c(default=time.time): return default()
+def d(): return time.monotonic()
+"""
+    assert wall_clock_readers(ast.parse(source)) == {"begin", "a", "b", "c"}
+
+
+def wall_clock_readers(tree: ast.Module) -> set[str]:
+    """Returns the functions of a module that read the wall clock, or hand on what does."""
+    names = {
+        alias.asname or alias.name: f"{node.module}.{alias.name}"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    return {
+        function.name
+        for function in ast.walk(tree)
+        if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef)
+        for node in ast.walk(function)
+        if _is_wall_clock(node, names)
+    }
+
+
+def _is_wall_clock(node: ast.AST, names: dict[str, str]) -> bool:
+    if isinstance(node, ast.Name):
+        return names.get(node.id) in WALL_CLOCK
+    if not isinstance(node, ast.Attribute):
+        return False
+    owner = node.value.attr if isinstance(node.value, ast.Attribute) else None
+    owner = node.value.id if isinstance(node.value, ast.Name) else owner
+    return f"{owner}.{node.attr}" in WALL_CLOCK

@@ -1,0 +1,122 @@
+"""Trials that end in every way that a trial can: each is recorded once, and the search goes on."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty_runs import (
+    Search,
+    assert_each_once,
+    assert_unlocked,
+    by_fault,
+    one_each,
+    run_of,
+    searched,
+    write_study,
+)
+
+from tune_speed.error_text import MOST_OF_REASON, MOST_OF_TRACEBACK
+
+pytestmark = pytest.mark.slow
+
+RAISED = {
+    "zero_division": "ZeroDivisionError: integer division or modulo by zero",
+    "backward": "ArithmeticError: no gradient here",
+    "recursion": "RecursionError: maximum recursion depth exceeded",
+    "long_message": "ValueError: a long tale a long tale",
+    "not_text": "ValueError: ",
+    "secret": "ConnectionError: could not fetch postgresql://me:***@db/x",
+    "system_exit": "SystemExit: told to leave",
+    "sys_exit": "SystemExit: 0",
+    "kills_loader": "DataError: A loader's worker process must deliver its batch",
+}
+DIVERGED = ("nan", "inf")
+DIED = ("segfault", "abort", "os_exit")
+WELL = ("none", "prints")
+FAULTS = (*RAISED, *DIVERGED, *WELL, *DIED)
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Search:
+    """A search in which each fault happened in one trial."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+        folder = tmp_path_factory.mktemp("failing")
+        loader = "{dataloader: {workers: 1}}"
+        write_study(folder, **one_each(FAULTS, attempts=1), loader=loader)
+        return searched(folder, "tiny.yaml", "--json", within_s=400)
+
+
+@pytest.fixture(scope="module")
+def runs(done: Search) -> dict[str, dict[str, Any]]:
+    return {fault: run_of(record) for fault, record in by_fault(done.folder).items()}
+
+
+def test_every_trial_is_there_once_and_nothing_is_locked(done: Search) -> None:
+    assert_each_once(done.folder, trials=len(FAULTS))
+    assert_unlocked(done.folder)
+
+
+def test_command_prints_json_and_nothing_else(done: Search) -> None:
+    assert sum(json.loads(done.out)["trials"].values()) == len(FAULTS)
+
+
+@pytest.mark.parametrize("fault", RAISED)
+def test_what_a_trial_raises_is_its_reason(fault: str, runs: dict[str, dict[str, Any]]) -> None:
+    run = runs[fault]
+    assert run["status"] == "failed"
+    assert run["stop_reason"].startswith(RAISED[fault])
+    assert "Traceback (most recent call last)" in run["traceback"]
+    # What it had reached before stays on record.
+    assert len(run["evaluations"]) == 2
+
+
+@pytest.mark.parametrize("fault", DIVERGED)
+def test_loss_that_is_no_number_is_no_score(fault: str, runs: dict[str, dict[str, Any]]) -> None:
+    run = runs[fault]
+    assert run["status"] == "diverged"
+    assert "the loss is not finite" in run["stop_reason"]
+    assert run["time_to_target_s"] is None
+
+
+@pytest.mark.parametrize("fault", DIED)
+def test_trial_that_takes_its_process_along_has_a_reason(
+    fault: str, runs: dict[str, dict[str, Any]]
+) -> None:
+    run = runs[fault]
+    assert run["status"] == "failed"
+    assert run["stop_reason"].startswith("its process died: ")
+    assert run["traceback"]
+
+
+@pytest.mark.parametrize("fault", WELL)
+def test_trials_beside_them_are_well(fault: str, runs: dict[str, dict[str, Any]]) -> None:
+    assert runs[fault]["status"] == "missed"
+    assert len(runs[fault]["evaluations"]) == 4
+
+
+def test_what_a_trial_prints_stays_with_it(done: Search) -> None:
+    assert "noise" not in done.out + done.err
+
+
+def test_message_of_megabytes_is_cut(done: Search, runs: dict[str, dict[str, Any]]) -> None:
+    run = runs["long_message"]
+    assert len(run["stop_reason"]) < 2 * MOST_OF_REASON
+    assert len(run["traceback"]) < 2 * MOST_OF_TRACEBACK
+    assert len(done.err) < 100_000
+
+
+def test_no_control_character_reaches_terminal_or_store(
+    done: Search, runs: dict[str, dict[str, Any]]
+) -> None:
+    run = runs["not_text"]
+    for text in (run["stop_reason"], run["traceback"].replace("\n", ""), *done.err.splitlines()):
+        assert text.isprintable(), text
+
+
+def test_secret_in_a_message_is_kept_nowhere(done: Search) -> None:
+    kept = [path for path in done.folder.rglob("*") if path.is_file()]
+    assert len(kept) > 5
+    for path in kept:
+        assert b"s3cret" not in path.read_bytes(), path
