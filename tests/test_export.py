@@ -147,3 +147,8 @@ def test_description_of_several_runs_names_each_time_and_what_the_clock_is() -> 
     text = describe(make_record(runs=(*runs[:2], last)), run_id="r")
     assert "2 of 3 met the target [s]: 1.250, ∞, 1.500" in text
     assert "isolated; 3.000 s passed, 2.00 times as long; beside study/t0009" in text
+
+
+def test_last_lines_say_how_many_trials_mlflow_lacks() -> None:
+    text = next_steps((), (), study="s", folder="/f", uri="http://m", num_undelivered=2)
+    assert "all but 2 are in MLflow" in text and "every trial" not in text

@@ -505,7 +505,8 @@ def _print_search(result: "SearchResult", study: str, *, as_json: bool) -> None:
         say(_search_json(result, study))
     else:
         print_boards(list(result.boards), Format.TABLE)
-        say(next_steps(result.records, result.boards, **places))
+        missing = len(result.undelivered)
+        say(next_steps(result.records, result.boards, **places, num_undelivered=missing))
     if result.undelivered:
         note(
             f"warning: MLflow at {places['uri']} has not taken {names_of(result.undelivered)}"

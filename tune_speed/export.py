@@ -267,6 +267,7 @@ def next_steps(
     study: str,
     folder: str,
     uri: str,
+    num_undelivered: int = 0,
 ) -> str:
     """Returns a search's last lines: how trials ended, and where to go from here."""
     ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
@@ -276,7 +277,9 @@ def next_steps(
         lines.append(
             f"no trial met the target; nearest was {nearest.trial_id}: {nearest.stop_reason}"
         )
-    lines.append(f"results:  {folder} (ledger and study file); every trial is in MLflow")
+    in_mlflow = "every trial" if num_undelivered == 0 else f"all but {num_undelivered}"
+    verb = "is" if num_undelivered == 0 else "are"
+    lines.append(f"results:  {folder} (ledger and study file); {in_mlflow} {verb} in MLflow")
     if any(board.rows for board in boards):
         lines.append(
             f"re-run the winner:  tune-speed best --study {study} --export best.yaml"
