@@ -80,7 +80,7 @@ def add_study(client: Any, made: list[TrialRecord]) -> StudyRuns:
     for record in made:
         summary.add(record)
     add_trials(client, runs, made, study_tags=tags)
-    points, own = summary.points(now=START), summary.tags(now=START)
+    points, own = summary.points(), summary.tags(now=START)
     runs.write_parent(points=points, tags=own)
     runs.end_parent("FINISHED")
     return runs

@@ -9,6 +9,7 @@
 Nodes listen on 127.0.0.1, or in network namespaces of the test's. Nothing is left at the end.
 """
 
+import ipaddress
 import os
 import secrets
 import shutil
@@ -209,11 +210,27 @@ def free_port() -> int:
 
 
 def listening(processes: Sequence[psutil.Process]) -> list[str]:
-    """Returns name and address of every socket on which they listen."""
+    """Returns name and address of every socket on which they listen, each in its own network."""
     found = []
     for process in processes:
-        with suppress(psutil.Error):
-            sockets = process.net_connections(kind="inet")
-            places = [each.laddr for each in sockets if each.status == psutil.CONN_LISTEN]
-            found += [f"{process.name()} {place.ip}:{place.port}" for place in places]
+        with suppress(psutil.Error, OSError):
+            own = {os.readlink(file) for file in Path(f"/proc/{process.pid}/fd").iterdir()}
+            for kind in ("tcp", "tcp6"):
+                table = Path(f"/proc/{process.pid}/net/{kind}").read_text().splitlines()[1:]
+                rows = [row.split() for row in table]
+                places = [r[1] for r in rows if r[3] == LISTEN and f"socket:[{r[9]}]" in own]
+                found += [f"{process.name()} {readable_place(place)}" for place in places]
     return found
+
+
+LISTEN = "0A"
+"""State of a listening socket in /proc/net/tcp."""
+
+
+def readable_place(place: str) -> str:
+    """Returns ADDRESS:PORT of what /proc/net/tcp has: words of 32 bits in the machine's order."""
+    host, port = place.split(":")
+    words = [bytes.fromhex(host[i : i + 8])[::-1] for i in range(0, len(host), 8)]
+    address = ipaddress.ip_address(b"".join(words))
+    mapped = getattr(address, "ipv4_mapped", None)
+    return f"{mapped or address}:{int(port, 16)}"

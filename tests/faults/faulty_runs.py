@@ -207,8 +207,31 @@ def assert_unlocked(folder: Path) -> None:
     locks += folder.glob("tune_speed_studies/*/ledger.jsonl")
     assert any(path.name == "ledger.jsonl" for path in locks)
     for path in locks:
-        with path.open("rb+") as file:
+        # A killed process has its files open until the last of its threads is gone.
+        deadline = time.monotonic() + 10
+        while not is_free(path):
+            assert time.monotonic() < deadline, f"{path} is held by {holders(path)}"
+            time.sleep(0.1)
+
+
+def is_free(path: Path) -> bool:
+    """Returns whether nobody has locked the file."""
+    with path.open("rb+") as file:
+        try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+    return True
+
+
+def holders(path: Path) -> list[str]:
+    """Returns the commands of the processes that have the file open."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            if any(file.path == str(path) for file in process.open_files()):
+                found.append(" ".join(process.cmdline()) or process.name())
+    return found
 
 
 def run_of(record: dict[str, Any]) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def test_a_cifar_batch_that_names_anything_else_is_not_unpickled(tmp_path: Path)
         for protocol in range(pickle.HIGHEST_PROTOCOL + 1):
             md5 = write(file, pickle.dumps(content, protocol))
             with pytest.raises(
-                DataError, match=r"is no file of CIFAR: it names (pathlib|_codecs|builtins)\."
+                DataError, match=r"is no file of CIFAR: it names (pathlib|_codecs|_*builtins?_*)\."
             ):
                 read_batch(file, md5=md5)
     by_hand = b"cos\nsystem\n(S'touch " + str(ran).encode() + b"'\ntR."

@@ -6,7 +6,8 @@ from typing import Any
 
 import pydantic
 import pytest
-from techniques_net import SETTINGS, TECHNIQUES, Everything, changes
+import torch
+from techniques_net import SETTINGS, TECHNIQUES, Everything, EverythingNetwork, changes
 from training import CPU, make_recipe, make_splits, make_workload, to_end
 
 from tune_speed.data import ORDERS
