@@ -1,8 +1,11 @@
 import errno
 
+import psycopg2
 import pytest
+import sqlalchemy.exc
 from making import make_evaluation, make_record
 from mlflow.exceptions import MlflowException, RestException
+from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from requests import HTTPError, Response
 
 from tune_speed.tracking.outbox import Outbox, is_permanent
@@ -14,6 +17,21 @@ def http_error(status: int) -> HTTPError:
     return HTTPError(response=response)
 
 
+def lost_connection() -> sqlalchemy.exc.DBAPIError:
+    lost = psycopg2.OperationalError("server closed the connection unexpectedly")
+    return sqlalchemy.exc.OperationalError("INSERT INTO metrics", {}, lost)
+
+
+def bad_request_of(cause: Exception) -> MlflowException:
+    error = MlflowException(str(cause), error_code=BAD_REQUEST)
+    error.__cause__ = cause
+    return error
+
+
+def too_long() -> sqlalchemy.exc.DBAPIError:
+    return sqlalchemy.exc.DataError("INSERT INTO tags", {}, psycopg2.DataError("value too long"))
+
+
 @pytest.mark.parametrize(
     "error",
     [
@@ -21,6 +39,7 @@ def http_error(status: int) -> HTTPError:
         RestException({"error_code": "RESOURCE_DOES_NOT_EXIST", "message": "no such run"}),
         http_error(404),
         http_error(413),
+        bad_request_of(too_long()),
         PermissionError("artifacts"),
         TypeError("a bug of ours"),
     ],
@@ -35,6 +54,9 @@ def test_what_concerns_one_trial_is_not_tried_again(error: Exception) -> None:
         MlflowException("API request failed: connection refused"),
         RestException({"error_code": "TEMPORARILY_UNAVAILABLE", "message": "locked"}),
         RestException({"error_code": "PERMISSION_DENIED", "message": "the login is old"}),
+        lost_connection(),  # As MLflow's rollback lets it through.
+        bad_request_of(lost_connection()),
+        bad_request_of(sqlalchemy.exc.PendingRollbackError("the connection is invalid")),
         http_error(401),
         http_error(429),
         http_error(503),

@@ -75,6 +75,8 @@ def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
 
 def is_permanent(error: Exception) -> bool:
     """Whether trying again would give the same error: it is about one trial, not the store."""
+    if _has_lost_database(error):
+        return False
     code = getattr(error, "error_code", None)
     if code is not None:
         return code in _PERMANENT_CODES
@@ -82,6 +84,23 @@ def is_permanent(error: Exception) -> bool:
     if status is not None:
         return 400 <= status < 500 and status not in _PASSING_HTTP_STATUSES
     return isinstance(error, _PERMANENT_OS_ERRORS) or not isinstance(error, OSError)
+
+
+def _has_lost_database(error: BaseException | None) -> bool:
+    """Whether a database's connection broke, here or below.
+
+    MLflow passes such errors on as they are or as bad requests, depending on the statement that
+    met them.
+    """
+    from sqlalchemy import exc
+
+    while error is not None:
+        if isinstance(error, exc.OperationalError | exc.InterfaceError | exc.PendingRollbackError):
+            return True
+        if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _write_values(outbox: Outbox, ref: RunRef, runs: StudyRuns) -> None:
