@@ -169,10 +169,12 @@ class Cluster:
         own = ["--num-cpus", f"{cpus:g}", "--num-gpus", str(gpus), "--node-ip-address", ip]
         own += ["--object-store-memory", "80000000", "--disable-usage-stats", "--block"]
         own += ["--dashboard-agent-listen-port", str(free_port())]
-        role = self._head_options() if number == 0 else ["--address", f"{head_ip}:{self.port}"]
-        command = [*prefix, *self._ray, "start", *role, *own]
         folder = self.folder / f"n{number}"
         folder.mkdir()
+        # Its own: in the head's, a node would unpack a job's working directory anew, under it.
+        own += ["--temp-dir", str(folder)]
+        role = self._head_options() if number == 0 else ["--address", f"{head_ip}:{self.port}"]
+        command = [*prefix, *self._ray, "start", *role, *own]
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("RAY", "TUNE_SPEED"))},
             **QUICK_TO_NOTICE,
@@ -181,7 +183,6 @@ class Cluster:
             **self._on_loopback,
             "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "120",
             "RAY_raylet_start_wait_time_s": "120",
-            "RAY_TMPDIR": str(folder),
             "OMP_NUM_THREADS": "1",
             **variables,
         }

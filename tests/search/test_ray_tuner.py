@@ -70,6 +70,7 @@ def harm(spec: TrialSpec, folder: Path, interrupt: Callable[[], bool]) -> Iterat
         time.sleep(600)
     if doing == "freezes" and is_first:
         os.kill(os.getpid(), signal.SIGSTOP)
+        time.sleep(600)  # Another thread takes the signal: on a busy machine this one runs on.
     if doing == "hangs":
         time.sleep(600)
     if doing == "dies":
@@ -200,7 +201,6 @@ def test_trial_of_a_lost_node_runs_again_and_its_attempts_are_not_counted(
     assert reason == "its node died, or cannot be reached; it is run again"
 
 
-@pytest.mark.xfail(reason="the frozen process is not seen to be killed: not understood yet")
 def test_frozen_process_is_killed_and_its_trial_runs_again(outcomes: Outcomes) -> None:
     reasons = [why for trial_id, why in outcomes.reasons if trial_id == "t0002"]
     assert "its process gave no sign of life for 20 s; it is run again" in reasons
