@@ -40,7 +40,7 @@ def wait_for(condition: Callable[[], object], *, process: subprocess.Popen[str])
     while not condition():
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline
-        time.sleep(0.05)
+        time.sleep(0.2)
 
 
 def write_study(folder: Path, **changes: str) -> str:
@@ -230,24 +230,6 @@ def test_points_to_evaluate_are_the_first_trials(tmp_path: Path) -> None:
     assert (proposed[1]["epochs"], proposed[1]["batch_size"]) == (2, 25)
 
 
-def test_killed_driver_loses_nothing_and_repeats_nothing(tmp_path: Path) -> None:
-    study = write_study(tmp_path, **{"trials: 6": "trials: 8"})
-    process = start("search", study, folder=tmp_path)
-    wait_for(lambda: len(finished(tmp_path)) >= 3, process=process)
-    process.kill()
-    process.communicate()
-    before = {r["trial_id"]: r for r in finished(tmp_path)}
-    written = {path.stem for path in (tmp_path / "tune_speed_studies/tiny/trials").glob("*.json")}
-    done = run("search", study, "--resume", folder=tmp_path)
-    assert done.code in (0, 1), done.err
-    after = {r["trial_id"]: r for r in finished(tmp_path)}
-    assert len(finished(tmp_path)) == len(after) == 8
-    assert {trial_id: after[trial_id] for trial_id in before} == before
-    proposals = [e["trial_id"] for e in ledger(tmp_path) if e["event"] == "proposed"]
-    assert all(proposals.count(trial_id) == 1 for trial_id in set(before) | written)
-    assert mlflow_runs(tmp_path) == [(f"t000{i}", "FINISHED") for i in range(8)]
-
-
 @pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_stops_cleanly_and_keeps_finished_trials(tmp_path: Path, sent: int) -> None:
     study = write_study(tmp_path, **{"trials: 6": "trials: 200", "high: 10}": "high: 40}"})
@@ -275,25 +257,6 @@ def test_time_budget_ends_the_search_and_leaves_nothing_running(tmp_path: Path) 
     proposed = [e for e in ledger(tmp_path) if e["event"] == "proposed"]
     assert len(ended) == len(proposed)
     assert {status for _, status in mlflow_runs(tmp_path)} <= {"FINISHED", "KILLED"}
-
-
-def test_killed_trial_process_costs_no_trial(tmp_path: Path) -> None:
-    study = write_study(tmp_path, **{"high: 10}": "high: 40}"})
-    process = start("search", study, folder=tmp_path)
-    wait_for(lambda: len(finished(tmp_path)) >= 1, process=process)
-    trials = [
-        child
-        for child in psutil.Process(process.pid).children(recursive=True)
-        if "TrialProcess" in " ".join(child.cmdline())
-    ]
-    assert trials
-    trials[0].kill()
-    _, err = process.communicate(timeout=240)
-    assert process.returncode in (0, 1), err
-    records = finished(tmp_path)
-    assert sorted(r["trial_id"] for r in records) == [f"t000{i}" for i in range(6)]
-    assert {r["status"] for r in records} <= {"reached", "missed"}
-    assert mlflow_runs(tmp_path) == [(f"t000{i}", "FINISHED") for i in range(6)]
 
 
 def test_crashed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_path: Path) -> None:

@@ -106,7 +106,7 @@ class Search:
         while not condition():
             assert self.process.poll() is None, self.out + self.err
             assert time.monotonic() < deadline, f"never came:\n{self.out}{self.err}"
-            time.sleep(0.02)
+            time.sleep(0.1)
 
     def processes(self) -> list[psutil.Process]:
         """Returns all processes of this run that are alive, whoever their parent is."""
@@ -124,7 +124,7 @@ class Search:
         """Returns what still runs after so long at most; an empty list as soon as nothing does."""
         deadline = time.monotonic() + within_s
         while (left := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.1)
+            time.sleep(0.5)
         return [_described(process) for process in left]
 
     def end(self) -> None:

@@ -128,6 +128,7 @@ def held_after_keeper_died() -> float:
         "holdings": holdings().name,
         "hang_after_s": 600.0,
         "heartbeat_s": 1.0,
+        "report_every_s": 0.05,
     }
     keeper = ray.remote(num_cpus=0)(TrialProcess).remote(config)
     while "record" not in ray.get(keeper.step.remote()):  # Signs of life, while the ranks start.

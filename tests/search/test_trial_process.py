@@ -169,6 +169,7 @@ def config_of(spec: TrialSpec, folder: Path, **changes: Any) -> dict[str, Any]:
         "stop_after_s": None,
         "hang_after_s": 600.0,
         "heartbeat_s": 0.2,
+        "report_every_s": 0.05,
         **changes,
     }
 

@@ -32,6 +32,11 @@ HEARTBEAT_S = 2.0
 """A process without news gives a sign of life this often [s]: Ctrl-C waits for it."""
 HEARTBEATS_PER_S = 16
 """All processes together give no more: the driver has other things to do."""
+REPORT_EVERY_S = 0.05
+"""Shortest time between two reports of a trial that goes on [s]."""
+REPORTS_PER_S = 200
+"""All processes together give no more: at 2 ms each the driver is not what they wait for. What they
+evaluate in between goes with the next report."""
 TICK_S = 0.1
 """Shortest time between two looks at the view [s]: with many trials Tune's loop goes fast."""
 NODE_DIED = ("its node has died", "is unavailable: ")
@@ -50,6 +55,7 @@ class _Adapter:
         self._receivers: dict[str, Receiver] = {}
         search = conductor.study.search
         self._heartbeat_s = max(HEARTBEAT_S, search.concurrent / HEARTBEATS_PER_S)
+        self._report_every_s = max(REPORT_EVERY_S, search.concurrent / REPORTS_PER_S)
         self._time = OwnTime()
         limit_s = search.hang_after_s + self._heartbeat_s + MARGIN_S
         self._silence = Silence(limit_s=limit_s, kill=ray.kill, time=self._time)
@@ -75,6 +81,7 @@ class _Adapter:
             "stop_after_s": self.conductor.time_left_s(),
             "hang_after_s": search.hang_after_s,
             "heartbeat_s": self._heartbeat_s,
+            "report_every_s": self._report_every_s,
         }
 
     def _holdings_for(self, devices: int) -> str:

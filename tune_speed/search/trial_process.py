@@ -83,7 +83,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             leave()  # The driver has the record, as it asks for more.
         if self._is_stopped:
             return self._stop()
-        news = self._thread.news(timeout_s=self._heartbeat_s)
+        news = self._thread.news(timeout_s=self._heartbeat_s, every_s=self._report_every_s)
         if isinstance(news, TrialRecord):
             return self._sender.standing(news)
         return {} if news is None else self._ended(news)
@@ -113,6 +113,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         self._spec = TrialSpec.model_validate_json(config["spec"])
         self._folder = Path(config["folder"])
         self._heartbeat_s: float = config["heartbeat_s"]
+        self._report_every_s: float = config["report_every_s"]
         self._sender = Sender()
         self._started_at = utc_now()
         self._is_stopped = self._is_cut_short = self._is_hung = False

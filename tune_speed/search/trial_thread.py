@@ -15,11 +15,6 @@ from tune_speed.records import TrialRecord
 if TYPE_CHECKING:
     from tune_speed.objective import Trial
 
-REPORT_EVERY_S = 0.05
-"""Shortest time between two reports of a running trial [s]: evaluations that come faster go to the
-driver together."""
-
-
 class End(NamedTuple):
     """How a trial ended."""
 
@@ -38,7 +33,7 @@ class TrialThread:
         self._changed = threading.Condition()
         self._newest: TrialRecord | None = None
         self._end: End | None = None
-        self._reported_s = -REPORT_EVERY_S
+        self._reported_s = float("-inf")
         self._number = 0
         self._trials: queue.SimpleQueue[tuple[int, Callable[[], Trial]]] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._run_all, name="training", daemon=True)
@@ -52,13 +47,16 @@ class TrialThread:
             self._number += 1
             self._trials.put((self._number, open_trial))
 
-    def news(self, *, timeout_s: float) -> TrialRecord | End | None:
-        """Returns the trial's record so far where it is new, or its end; None if nothing came."""
+    def news(self, *, timeout_s: float, every_s: float = 0.0) -> TrialRecord | End | None:
+        """Returns the trial's record so far where it is new, or its end; None if nothing came.
+
+        A record comes `every_s` at most: evaluations that come faster are told together.
+        """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             self._wait(lambda: self._newest is not None, deadline_s)
             # Once something is there, what follows soon goes with it.
-            self._wait(lambda: False, min(deadline_s, self._reported_s + REPORT_EVERY_S))
+            self._wait(lambda: False, min(deadline_s, self._reported_s + every_s))
             if self._end is not None:
                 return self._end
             newest, self._newest = self._newest, None
