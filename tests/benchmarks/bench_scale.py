@@ -15,7 +15,8 @@ cost of our own proposals and of stopping in it.
 
 | figure       | what it is                                                                       |
 |--------------|----------------------------------------------------------------------------------|
-| reports/s    | answers of trial processes that the driver worked off, signs of life left out    |
+| reports/s    | evaluations that trials reported and the driver worked off                       |
+| messages/s   | in how many messages they came: ours puts together what is new                   |
 | driver CPU   | seconds of the driver's process from the first report to the last trial's end,   |
 |              | all its threads, Ray's included, per trial                                       |
 | driver wall  | seconds beyond what 64 workers without any overhead would take, per trial        |
@@ -167,7 +168,7 @@ class Meter:
     """Takes down what the driver's process has used, and when."""
 
     def __init__(self) -> None:
-        self.reports = self.evaluations = self.trials = 0
+        self.messages = self.reports = self.trials = 0
         self.began_s = self.began_cpu_s = 0.0
         self.rss_mib: list[tuple[int, float, float]] = []
         """(trials, seconds, MiB)."""
@@ -184,12 +185,12 @@ class Meter:
 
     def figures(self, concurrent: int) -> dict[str, Any]:
         wall_s, used_s = time.perf_counter() - self.began_s, cpu_s() - self.began_cpu_s
-        trained_s = self.evaluations * EVERY_S / concurrent
+        trained_s = self.reports * EVERY_S / concurrent
         return {
             "trials": self.trials,
             "wall_s": wall_s,
             "reports_per_s": self.reports / wall_s,
-            "evaluations_per_s": self.evaluations / wall_s,
+            "messages_per_s": self.messages / wall_s,
             "driver_cpu_s": used_s / self.trials,
             "driver_wall_s": (wall_s - trained_s) / self.trials,
             "rss_mib": self.rss_mib,
@@ -212,7 +213,7 @@ class Witness:
 
     def trial_evaluated(self, **_: Any) -> None:
         self._meter.begin()
-        self._meter.evaluations += 1
+        self._meter.reports += 1
 
     def trial_finished(self, **_: Any) -> None:
         self._meter.ended()
@@ -252,7 +253,7 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     counted = ray_tuner._Adapter.reported
 
     def reported(self: Any, ray_id: str, report: Any) -> bool:
-        meter.reports += "record" in report
+        meter.messages += "record" in report
         return counted(self, ray_id, report)
 
     ray_tuner._Adapter.reported = reported
@@ -267,7 +268,7 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
         ray_tuner.run_search(conductor, Anywhere(), on_tick=lambda: None, process=Trivial)
         figures = meter.figures(options.concurrent)
         assert len(ledger.records) == options.trials
-    figures["reports_per_s"] += meter.trials / figures["wall_s"]  # Each trial's last.
+    figures["messages_per_s"] += meter.trials / figures["wall_s"]  # Each trial's last.
     if options.mlflow:
         observers[1].close(timeout_s=60.0)
     return figures
@@ -286,8 +287,8 @@ class Counter(tune.Callback):
         self, iteration: int, trials: Any, trial: Any, result: Any, **_: Any
     ) -> None:
         self._meter.begin()
-        self._meter.evaluations += 1
         self._meter.reports += 1
+        self._meter.messages += 1
 
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         self._meter.ended()
@@ -369,7 +370,7 @@ def measure(side: str, options: argparse.Namespace) -> dict[str, Any]:
         return figures
 
 
-SHOWN = ("reports_per_s", "evaluations_per_s", "driver_cpu_s", "driver_wall_s", "wall_s")
+SHOWN = ("reports_per_s", "messages_per_s", "driver_cpu_s", "driver_wall_s", "wall_s")
 
 
 def show(side: str, figures: dict[str, Any]) -> None:

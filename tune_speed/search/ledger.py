@@ -26,6 +26,7 @@ from tune_speed.errors import ConfigError, StorageError
 from tune_speed.records import TrialRecord
 from tune_speed.search.curve_table import Expected
 from tune_speed.search.earlier import earlier_from_json, earlier_to_json
+from tune_speed.search.packed_records import PackedRecords
 from tune_speed.search.trial_file import read_trial_file
 from tune_speed.search.trials import Cost, Earlier, Proposal
 
@@ -50,7 +51,7 @@ class Ledger:
         self.proposals: dict[str, Proposal] = {}
         self.costs: dict[str, Cost | None] = {}
         """What was known of a trial's cost when it was proposed."""
-        self.records: dict[str, TrialRecord] = {}
+        self.records = PackedRecords()
         self.earlier: dict[str, tuple[Earlier, ...]] = {}
         """What the study learns from, by the study that it comes from."""
         try:
@@ -103,7 +104,7 @@ class Ledger:
     def finished(self, record: TrialRecord) -> None:
         """Writes a trial's record. A second record of a trial is an error of ours."""
         assert record.trial_id not in self.records, f"{record.trial_id} finished twice"
-        self.records[record.trial_id] = record
+        self.records.add(record)
         self._append({"event": "finished", "record": record.model_dump(mode="json")})
 
     def interrupted(self, trial_id: str, *, reason: str) -> None:
@@ -149,7 +150,8 @@ class Ledger:
                 self.earlier[event["study"]] = trials
             elif kind == "finished":
                 record = TrialRecord.model_validate(event["record"])
-                self.records[_checked_id(record.trial_id)] = record
+                _checked_id(record.trial_id)
+                self.records.add(record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise StorageError(
                 f"{self.path}:{number}: every line must be an event as JSON, but this one is"

@@ -15,6 +15,7 @@ from tune_speed.records import TrialRecord
 if TYPE_CHECKING:
     from tune_speed.objective import Trial
 
+
 class End(NamedTuple):
     """How a trial ended."""
 
