@@ -9,7 +9,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import ray
-from ray._private import ray_constants, utils, worker
+from ray._private import ray_constants, worker
 
 import tune_speed
 from tune_speed.errors import ConfigError, ServiceError
@@ -35,10 +35,9 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
     if address is not None:
         _refuse_dead_address(address)
     server = None if address is None else server_of(address)
-    is_local = address is None
-    is_here = is_local or (server is not None and server.startswith(LOOPBACK))
+    is_here = address is None or (server is not None and server.startswith(LOOPBACK))
     try:
-        with _on_loopback() if is_here else nullcontext(), _bare() if is_local else nullcontext():
+        with _on_loopback() if is_here else nullcontext():
             _init(address or "local")
     except Exception as error:  # Ray raises a bare one where its processes do not start in 30 s.
         raise ServiceError(_no_ray(address, error)) from error
@@ -87,20 +86,6 @@ def _on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
-def _bare() -> Iterator[None]:
-    """Starts a local cluster as Ray's bare package would, even where `ray[default]` is there.
-
-    It has no dashboard; what its agents would load for one takes the driver a second.
-    """
-    before = utils.get_dashboard_dependency_error
-    utils.get_dashboard_dependency_error = lambda: ImportError("no dashboard is wanted")
-    try:
-        yield
-    finally:
-        utils.get_dashboard_dependency_error = before
 
 
 def _quiet_ray() -> None:
