@@ -1,15 +1,17 @@
 from making import make_evaluation, make_record, make_run
 
-from tune_speed.records import Status
+from tune_speed.records import Status, TrialRecord
 from tune_speed.search.packed_records import PackedRecords
 
 
+def with_curve(trial_id: str, *, num_evaluations: int) -> TrialRecord:
+    curve = tuple(make_evaluation(step=i, train_s=i / 7) for i in range(num_evaluations))
+    run = make_run(Status.MISSED).model_copy(update={"evaluations": curve})
+    return make_record(trial_id).model_copy(update={"runs": (run,)})
+
+
 def test_records_come_out_equal_and_in_order() -> None:
-    run = make_run(Status.MISSED)
-    curve = tuple(make_evaluation(step=step, train_s=step / 7) for step in range(50))
-    long = make_record("t0001").model_copy(
-        update={"runs": (run.model_copy(update={"evaluations": curve}),)}
-    )
+    long = with_curve("t0001", num_evaluations=50)
     records = PackedRecords()
     records.add(long)
     records.add(make_record("t0000"))
@@ -25,11 +27,7 @@ def test_names_are_known_without_unpacking() -> None:
 
 
 def test_a_packed_record_is_a_quarter_of_its_text_or_less() -> None:
-    run = make_run(Status.MISSED)
-    curve = tuple(make_evaluation(step=step, train_s=step / 7) for step in range(200))
-    record = make_record().model_copy(
-        update={"runs": (run.model_copy(update={"evaluations": curve}),)}
-    )
+    record = with_curve("t0000", num_evaluations=200)
     records = PackedRecords()
     records.add(record)
     assert len(records._packed["t0000"]) < len(record.model_dump_json()) / 4
