@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
+from tune_speed.gradient import sum_of_losses
 from tune_speed.optim import OPTIMIZERS, Sgd
 from tune_speed.recipe import Recipe
 from tune_speed.speedups.base import Shape
-from tune_speed.step import Group, build_optimizer, sum_of_losses, take_step
+from tune_speed.step import Group, build_optimizer, take_step
 
 SHAPE = Shape(6, 6)
 PLAIN = Sgd(lr=1.0, momentum=0.0, nesterov=False)

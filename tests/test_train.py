@@ -232,7 +232,7 @@ def test_low_precision_trains_close_to_fp32(precision: str) -> None:
         for p in ("fp32", precision)
     )
     assert low.final is not None and exact.final is not None
-    assert low.final.train_loss == pytest.approx(exact.final.train_loss, rel=0.03)
+    assert low.final.train_loss == pytest.approx(exact.final.train_loss, rel=0.1)
     assert low.final.train_loss != exact.final.train_loss
 
 

@@ -9,8 +9,7 @@ import shlex
 import signal
 import statistics
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,6 +26,7 @@ from tune_speed.search.settings import CertifyConfig, ResourceConfig
 from tune_speed.search.study_schema import check_study_name
 from tune_speed.standing import BoardKey, board_key
 from tune_speed.stats import expected_time_s
+from tune_speed.stop_signals import stop_signals
 from tune_speed.surroundings import Surroundings
 from tune_speed.tracking.queries import find_trials
 from tune_speed.tracking.store import open_store
@@ -253,7 +253,7 @@ def _run(
     first = next(iter(everyone.values())).record
     kind = first.device_kind
     ray_cluster.connect(address, resources=ResourceConfig(cpu=1, gpu=float(kind == "cuda")))
-    with _stop_signals() as is_stopped:
+    with stop_signals(signal.SIGINT, signal.SIGTERM) as is_stopped:
         device = ExclusiveDevice(
             device=kind,
             cpu_threads=first.cpu_threads,
@@ -282,22 +282,6 @@ def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
     with Nodes(each, pin=device_of_one(record.device), is_local=False) as nodes:
         nodes.settle()
         return nodes.allowed()
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Yields whether Ctrl-C or SIGTERM came, which act at the next wait and not in mid-sentence.
-
-    An exception that a signal raises anywhere may come out of a library as another one.
-    """
-    came: list[int] = []
-    numbers = (signal.SIGINT, signal.SIGTERM)
-    before = [signal.signal(number, lambda number, _: came.append(number)) for number in numbers]
-    try:
-        yield lambda: bool(came)
-    finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
 
 
 def _run_on(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed import cli_boards, cli_pages, cli_runs, cli_watch
+from tune_speed import cli_ablate, cli_boards, cli_pages, cli_runs, cli_watch
 from tune_speed.cli_common import (
     INTERRUPTED,
     NOT_REACHED,
@@ -20,6 +20,7 @@ from tune_speed.cli_common import (
     SetOption,
     note,
     print_boards,
+    print_decoding,
     print_rows,
     print_wide,
     say,
@@ -93,7 +94,7 @@ def search(
         address=address,
         resume=resume,
         download=download,
-        on_progress=_print_decoding,
+        on_progress=print_decoding,
         make_view=_live_view,
     )
     if result.model_line:
@@ -166,7 +167,7 @@ def _train(
     from tune_speed.summary import runs_dict, runs_text
 
     record, was_stopped = train_seeds(
-        file, seeds=seeds, download=download, on_progress=_print_decoding, on_line=note
+        file, seeds=seeds, download=download, on_progress=print_decoding, on_line=note
     )
     if record is not None:
         say(to_json(runs_dict(record)) if as_json else runs_text(record))
@@ -187,7 +188,7 @@ def _train_both(
     from tune_speed.export import to_json
 
     duel = train_both(
-        a, b, seeds=seeds, download=download, on_progress=_print_decoding, on_line=note
+        a, b, seeds=seeds, download=download, on_progress=print_decoding, on_line=note
     )
     records = [record for record in (duel.a, duel.b) if record is not None]
     if records:
@@ -243,7 +244,7 @@ def _certify(
     from tune_speed import certify as certification
     from tune_speed.certify_report import as_dict, certification_text
     from tune_speed.leaderboard import make_boards
-    from tune_speed.study import studies_folder
+    from tune_speed.studies_folder import studies_folder
 
     result = certification.certify(
         study,
@@ -268,6 +269,8 @@ def _certify(
         raise typer.Exit(NOT_REACHED)
 
 
+app.command()(cli_ablate.ablate)
+app.command()(cli_ablate.replicate)
 app.command()(cli_boards.best)
 app.command()(cli_boards.leaderboard)
 app.command("list")(cli_runs.list_)
@@ -459,12 +462,6 @@ def _print_simulated(search: "Search", done: int, total: int) -> None:
     trials = sum(search.statuses.values())
     what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
     note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
-
-
-def _print_decoding(done: int, total: int) -> None:
-    end = "\n" if done >= total else ""
-    if sys.stderr.isatty() or end:
-        print(f"\rpreparing data: {done}/{total} images", end=end, file=sys.stderr, flush=True)
 
 
 def _live_view(conductor: "Conductor") -> "View":

@@ -71,6 +71,13 @@ def say(text: str, *, end: str = "\n") -> None:
     print(printable_lines(text), end=end)
 
 
+def print_decoding(done: int, total: int) -> None:
+    """Prints how many images are decoded: on a terminal as they are, else once they all are."""
+    end = "\n" if done >= total else ""
+    if sys.stderr.isatty() or end:
+        print(f"\rpreparing data: {done}/{total} images", end=end, file=sys.stderr, flush=True)
+
+
 def print_boards(boards: list["Board"], form: Format) -> None:
     """Prints leaderboards on stdout."""
     from tune_speed import report

@@ -91,7 +91,7 @@ def _writable(folder: Path) -> tuple[bool, str]:
 
 
 def _studies() -> tuple[bool, str]:
-    from tune_speed.study import studies_folder
+    from tune_speed.studies_folder import studies_folder
 
     return _writable(studies_folder())
 

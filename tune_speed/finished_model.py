@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits
 from tune_speed.evaluate import evaluate
+from tune_speed.gradient import AUTOCAST_DTYPES
 from tune_speed.kept_weights import load_weights
 from tune_speed.recipe import Recipe
 from tune_speed.records import TrialRecord
-from tune_speed.step import AUTOCAST_DTYPES
 from tune_speed.train import build_model, stretches_of
 
 

@@ -338,42 +338,75 @@ INVENTORY: dict[int, Item] = {
     ),
     100: Item(
         "S2's first three experiments",
-        ("search_spaces/seed_resnet50.yaml", "tune-speed train --against"),
-        about="Not run: the recipe with and without accumulation, pinning and mixed precision.",
+        (
+            "search_spaces/replications/first_three_experiments.yaml",
+            "search_spaces/seed_resnet50.yaml",
+            "tune-speed train --against",
+        ),
+        about="The recipe as it is, then with accumulation and pinned memory, then with mixed"
+        " precision too.",
     ),
     101: Item(
         "how accumulation depends on network and batch",
-        ("recipe.accumulation_steps", "recipe.batch_size"),
-        about="Not run: a search over accumulation, batch and network gives the table.",
+        (
+            "search_spaces/replications/accumulation_by_batch.yaml",
+            "recipe.accumulation_steps",
+            "recipe.batch_size",
+        ),
+        about="Accumulation over 1 to 8 micro-batches of 32 to 128 images, on three networks.",
     ),
     102: Item(
         "what mixed precision costs in accuracy",
-        ("recipe.precision", "tune-speed train --against"),
-        about="Not run: pairs of runs with the same seeds give difference and speed-up.",
+        (
+            "search_spaces/replications/amp_by_dataset.yaml",
+            "recipe.precision",
+            "tune-speed train --against",
+        ),
+        about="fp32, fp16 and bf16 on three data sets: what it saves, and what it costs in"
+        " accuracy.",
     ),
     103: Item(
         "how pinning depends on the access pattern",
-        (f"{_STREAMING}.pin_memory",),
-        about="Not run: it needs a GPU, and images of several sizes.",
+        (
+            "search_spaces/replications/pinned_memory_patterns.yaml",
+            f"{_STREAMING}.pin_memory",
+        ),
+        about="Many small, few large and images of several sizes, with and without workers; it"
+        " needs a GPU.",
     ),
     104: Item(
         "S2's check 1: five runs with their spread",
-        ("tune-speed train --seeds", "metrics.mean_interval"),
-        about="Not run on EfficientNet; any recipe can be.",
+        (
+            "search_spaces/replications/five_repeats.yaml",
+            "tune-speed train --seeds",
+            "metrics.mean_interval",
+        ),
+        about="EfficientNet-B0 with five seeds: mean, standard deviation and interval.",
     ),
     105: Item(
         "S2's check 2: ablation",
-        ("search_spaces/techniques.yaml", "metrics.synergy"),
-        about="Not run as a full factorial; a search gives single and combined arms.",
+        (
+            "search_spaces/replications/factorial.yaml",
+            "search_spaces/techniques.yaml",
+            "metrics.synergy",
+        ),
+        about="All eight combinations of accumulation, mixed precision and pinned memory, with"
+        " interactions.",
     ),
     106: Item(
         "S2's check 3: MobileNet on held-out images",
-        ("models.mobilenet", "split.validation_frac"),
-        about="Not run with the settings of other networks.",
+        (
+            "search_spaces/replications/mobilenet_held_out.yaml",
+            "models.mobilenet",
+            "split.validation_frac",
+        ),
+        about="MobileNet with the settings of other networks, judged on images that nothing was"
+        " chosen by.",
     ),
     107: Item(
         "S2's three quick questions",
         (
+            "search_spaces/replications/quick_answers.yaml",
             "recipe.effective_batch_size",
             "tests/test_step.py::test_fp16_step_with_an_infinite_gradient_is_skipped_and_halves_the_scale",
         ),
@@ -383,6 +416,7 @@ INVENTORY: dict[int, Item] = {
     108: Item(
         "signs of failure",
         (
+            "search_spaces/replications/break_conditions.yaml",
             "tests/test_train.py::test_loss_that_is_not_finite_ends_the_run_as_diverged",
             "tests/test_train.py::test_no_step_waits_for_the_device",
             "tests/test_serving.py::test_device_is_starved_where_all_cores_are_too_few",
@@ -392,57 +426,89 @@ INVENTORY: dict[int, Item] = {
     ),
     109: Item(
         "S2's limitations and confidence",
-        about="Judgements on S0; here every figure names its device, its runs and its interval.",
+        ("search_spaces/replications/confidence.yaml",),
+        about="Judgements on S0; what our own runs say of speed, of combinations and of other"
+        " networks.",
     ),
     110: Item(
         "S1's study of pinned memory",
-        (f"{_STREAMING}.pin_memory",),
-        about="Not run: it needs a GPU.",
+        (
+            "search_spaces/replications/pinned_memory_networks.yaml",
+            f"{_STREAMING}.pin_memory",
+        ),
+        about="Pinned memory off and on, over five networks; it needs a GPU.",
     ),
     111: Item(
         "S1's study of workers",
-        (f"{_STREAMING}.workers",),
-        about="Not run as a table; `workers: auto` measures the same.",
+        (
+            "search_spaces/replications/workers.yaml",
+            f"{_STREAMING}.workers",
+        ),
+        about="0 to 8 worker processes.",
     ),
     112: Item(
         "S1's sweep of batch sizes",
-        ("recipe.batch_size",),
-        about="Not run as a sweep; a search over `batch_size` has its figures.",
+        (
+            "search_spaces/replications/batch_sweep.yaml",
+            "recipe.batch_size",
+        ),
+        about="Batches of 16 to 1024 images: time per epoch and accuracy.",
     ),
     113: Item(
         "S1's comparison of two machines",
-        ("tune-speed leaderboard",),
+        (
+            "search_spaces/replications/two_machines.yaml",
+            "tune-speed leaderboard",
+        ),
         "S1: one 40 % faster; its tables say 1.2 times, with VGGs about 1",
         about="Boards are kept apart by device, to be read side by side.",
     ),
     114: Item(
         "S1's study of epochs to convergence",
-        ("metrics.epochs_to_convergence", "models.resnet50.pretrained"),
-        about="Not run over 100 epochs; `tune-speed show` has the figure of any run.",
+        (
+            "search_spaces/replications/epochs_to_convergence.yaml",
+            "metrics.epochs_to_convergence",
+            "models.resnet50.pretrained",
+        ),
+        about="Accuracy over epochs, from pretrained and from fresh weights.",
     ),
     115: Item(
         "S1's proposal: VGG19-BN on ImageNet with and without mixed precision",
-        ("models.vgg19_bn", "recipe.precision"),
-        about="Not run: ImageNet is not at hand; CIFAR can stand in.",
+        ("search_spaces/replications/vgg19_amp.yaml", "models.vgg19_bn", "recipe.precision"),
+        about="CIFAR stands in for ImageNet, which may not be fetched by code.",
     ),
     116: Item(
         "S3's stacking experiment",
-        ("search_spaces/techniques.yaml", "metrics.expected_speed_up"),
-        about="Not run on four GPUs.",
+        (
+            "search_spaces/replications/stacking.yaml",
+            "search_spaces/techniques.yaml",
+            "metrics.expected_speed_up",
+        ),
+        about="Each step alone and all together, with the product of the parts beside.",
     ),
     117: Item(
         "S3's unfinished: Boosted ResNet, YellowFin, meProp",
-        ("speedups.boosted", "optim.yellowfin", "speedups.meprop"),
+        (
+            "search_spaces/replications/unfinished_methods.yaml",
+            "speedups.boosted",
+            "optim.yellowfin",
+            "speedups.meprop",
+        ),
+        about="Each of them against the baseline, and in the stack.",
     ),
     118: Item(
         "the same methods on other networks",
-        ("models.timm", "models.torchvision"),
-        about="Techniques are independent of the network, but for those that say what they need.",
+        ("search_spaces/replications/other_networks.yaml", "models.timm", "models.torchvision"),
+        about="Accumulation, mixed precision and pinned memory, on networks that S0 left out.",
     ),
     119: Item(
         "which of S0's models wins on accuracy, F1 and time",
-        ("tune-speed leaderboard", "search_spaces/seed_resnet50.yaml"),
-        about="Not run on one device together; a search with `model: {choices: …}` ranks them.",
+        (
+            "search_spaces/replications/which_model.yaml",
+            "tune-speed leaderboard",
+            "search_spaces/seed_resnet50.yaml",
+        ),
+        about="ResNet-50, ViT and EfficientNet on one device: accuracy, macro F1 and time.",
     ),
     120: Item(
         "tools: Ignite, apex, Keras, nvidia-smi",

@@ -9,8 +9,9 @@ import torch
 
 from tune_speed.data.split import Splits
 from tune_speed.device import is_out_of_memory, release_memory, synchronizer
+from tune_speed.gradient import sum_of_losses
 from tune_speed.recipe import Recipe
-from tune_speed.step import is_lone_image, micro_batch_of, sum_of_losses
+from tune_speed.step import is_lone_image, micro_batch_of
 from tune_speed.train import build_model, open_dummy
 
 PROBE_STEPS = 3

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from tune_speed.errors import ConfigError, StorageError
+from tune_speed.plot_style import COLOURS, DPI
 from tune_speed.search.comparison import Search, budget_s
 from tune_speed.search.curve import FloatArray
 from tune_speed.search.scores import BASELINE, best_at
@@ -17,13 +18,10 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
-"""Okabe and Ito's, which colour-blind readers can tell apart."""
 DASHES = ("-", "--", "-.", ":")
 MAX_COLUMNS = 3
 PANEL_INCHES = (4.6, 3.3)
 FORMATS = (".png", ".pdf", ".svg")
-DPI = 130
 TITLE_WIDTH = 44
 """Characters of a line of a panel's title."""
 POINTS = 400

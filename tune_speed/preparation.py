@@ -17,12 +17,11 @@ from torch.nn import functional
 from tune_speed.data.curriculum import Curriculum
 from tune_speed.data.loaders import Loader, eval_batches
 from tune_speed.data.split import Splits
+from tune_speed.gradient import AUTOCAST_DTYPES, Forward
 from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.speedups.base import Shape, Start
 from tune_speed.step import (
-    AUTOCAST_DTYPES,
-    Forward,
     Group,
     build_optimizer,
     micro_batch_of,

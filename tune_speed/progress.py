@@ -21,6 +21,7 @@ from tune_speed.device import (
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.evaluate import Scores, evaluate
 from tune_speed.fed_ratio import Waits, fed_ratio
+from tune_speed.gradient import AUTOCAST_DTYPES
 from tune_speed.metrics.work import gpu_utilisation
 from tune_speed.progress_state import PhaseState, ProgressState
 from tune_speed.ranks import ALONE, Ranks
@@ -28,7 +29,7 @@ from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, RunResult, Status, Timing
 from tune_speed.sharing import Sharing
 from tune_speed.speedups.base import Averager, Shape
-from tune_speed.step import AUTOCAST_DTYPES, accumulation_of, micro_batch_of
+from tune_speed.step import accumulation_of, micro_batch_of
 from tune_speed.training_time import Phase, isolated_train_s
 from tune_speed.workload import Workload
 

@@ -71,11 +71,17 @@ def train_seeds(
 
 
 def train_once(
-    file: RecipeFile, *, data_hash: str, seed: int, on_line: Callable[[str], None]
+    file: RecipeFile,
+    *,
+    data_hash: str,
+    seed: int,
+    on_line: Callable[[str], None],
+    refuse: tuple[type[Exception], ...] = (TuneSpeedError,),
+    interrupt: Callable[[], bool] = lambda: False,
 ) -> TrialRecord:
     """Trains the recipe with one seed, in this process; `show_end` says the rest.
 
-    Raises: ConfigError, DataError.
+    Raises: errors of the kinds in `refuse`; any other becomes the outcome.
     """
     recipe = file.recipe.model_dump(mode="json")
     spec = TrialSpec(
@@ -89,7 +95,7 @@ def train_once(
         seed=seed,
         allotment=Allotment(device=file.run.device, cpu_threads=cpu_threads(file)),
     )
-    trial = run_here(spec, refuse=(TuneSpeedError,))
+    trial = run_here(spec, interrupt=interrupt, refuse=refuse)
     return finish(trial, on_report=lambda record: on_line(progress_line(record)))
 
 

@@ -219,7 +219,7 @@ def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) 
 def _space_of(study: str, *, hashes: set[str]) -> SearchSpace | None:
     """Returns the space of the study's file if all its trials were searched in it."""
     from tune_speed.source import read_yaml
-    from tune_speed.study import studies_folder
+    from tune_speed.studies_folder import studies_folder
 
     file = studies_folder() / study / "study.yaml"
     if not file.is_file():

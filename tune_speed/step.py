@@ -1,25 +1,19 @@
 """One optimizer step: the gradient of a group of micro-batches, scaled, clipped and applied."""
 
 import math
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Iterable
 from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tune_speed.data.base import Images
 from tune_speed.data.orders import Order
+from tune_speed.gradient import EagerGradient, Forward, Gradient
 from tune_speed.ranks import ALONE, Ranks
 from tune_speed.recipe import Recipe
 from tune_speed.speedups.base import Shape
-
-AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "half": None}
-
-Forward = Callable[[Tensor], Tensor]
-"""Images (N, C, H, W) to logits (N, num_classes)."""
 
 
 class Group(NamedTuple):
@@ -105,6 +99,7 @@ def take_step(
     scaler: torch.amp.GradScaler,
     device: torch.device,
     ranks: Ranks = ALONE,
+    gradient: Gradient | None = None,
 ) -> Tensor:
     """Does one optimizer step and returns the sum of the losses that it learned from, on `device`.
 
@@ -124,70 +119,24 @@ def take_step(
         device: where all of it is.
         ranks: of several devices, which average their gradients once a step; they average sums
             over ranks, hence the factor.
+        gradient: how a micro-batch's is computed; by default operation by operation.
     """
     loss_sum = torch.zeros((), device=device)
     num_learned = group.num_learned(recipe, shape)
-    loss_of = partial(sum_of_losses, recipe=recipe, frac=frac, forward=forward, device=device)
+    gradient = gradient or EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
+    gradient.begin()
     num_batches = group.num_batches(recipe, ranks)
     # A rank without a micro-batch learns nothing from its stand-in.
     divisor = num_learned / ranks.size if num_batches else math.inf
     for number, (images, labels) in enumerate(group.micro_batches, start=1):
         with ranks.syncing(forward, is_last=number >= num_batches):
-            loss = loss_of(*_learned_from(images, labels, recipe, shape, forward, device))
-            torch.autograd.backward(scaler.scale(loss / divisor))
-        loss_sum += loss.detach() if num_batches else 0.0
+            loss = gradient.add(images, labels, divisor=divisor, shape=shape, frac=frac)
+        loss_sum += loss if num_batches else 0.0
     _clip(recipe, optimizer, scaler)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     return loss_sum
-
-
-def sum_of_losses(
-    images: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    *,
-    frac: float,
-    forward: Forward,
-    device: torch.device,
-) -> Tensor:
-    """Returns the sum over samples of the loss [nat], in fp32 whatever the precision.
-
-    The loss is cross-entropy, unless a speed-up has its own.
-    """
-    dtype = AUTOCAST_DTYPES[recipe.precision]
-    with torch.autocast(device.type, dtype, enabled=dtype is not None):
-        logits = forward(images)
-    smoothing = recipe.label_smoothing
-    loss = recipe.speedups.sum_of_losses(
-        logits.float(), labels, frac=frac, label_smoothing=smoothing
-    )
-    if loss is not None:
-        return loss
-    return functional.cross_entropy(
-        logits.float(), labels, reduction="sum", label_smoothing=smoothing
-    )
-
-
-def _learned_from(
-    images: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    shape: Shape,
-    forward: Forward,
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """Returns what the network learns from of a micro-batch, as it sees it."""
-
-    def losses(images: Tensor, labels: Tensor) -> Tensor:
-        dtype = AUTOCAST_DTYPES[recipe.precision]
-        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype is not None):
-            logits = forward(images)
-        return functional.cross_entropy(logits.float(), labels, reduction="none")
-
-    images = recipe.speedups.change_batch(images, shape)
-    return recipe.speedups.choose(images, labels, shape, losses=losses)
 
 
 def _clip(recipe: Recipe, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:

@@ -31,6 +31,7 @@ from tune_speed.search.ray_job import refuse_throw_away
 from tune_speed.search.ray_token import agree_on_token
 from tune_speed.search.settings import SearchConfig
 from tune_speed.search.study_file import StudyFile
+from tune_speed.studies_folder import studies_folder
 from tune_speed.tracking.notes import SearchPlan
 from tune_speed.tracking.step_times import find_step_times
 from tune_speed.tracking.store import open_store
@@ -93,11 +94,6 @@ class PreparedWorkload(NamedTuple):
     """(H, W, C)."""
     num_classes: int
     num_train: int
-
-
-def studies_folder() -> Path:
-    """Returns where studies keep their ledgers: $TUNE_SPEED_STUDIES or ./tune_speed_studies."""
-    return Path(os.environ.get("TUNE_SPEED_STUDIES", "tune_speed_studies")).absolute()
 
 
 def search(

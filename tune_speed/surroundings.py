@@ -31,8 +31,8 @@ def describe(spec: TrialSpec) -> Surroundings:
     from tune_speed.data.cache import prepare
     from tune_speed.device import describe_devices, resolve_device, set_up_process
     from tune_speed.flops import num_parameters, training_flop_per_sample
+    from tune_speed.gradient import AUTOCAST_DTYPES
     from tune_speed.objective import load_splits
-    from tune_speed.step import AUTOCAST_DTYPES
     from tune_speed.system import describe_system, throttle_count
     from tune_speed.train import build_model
 

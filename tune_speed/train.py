@@ -22,6 +22,7 @@ from tune_speed.device import (
 )
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.fed_ratio import Waits
+from tune_speed.gradient import Forward, Gradient, RecordedGradient, gradient_of
 from tune_speed.models.base import first_line
 from tune_speed.models.half import Half
 from tune_speed.optim import set_rates
@@ -34,7 +35,6 @@ from tune_speed.run_state import Training
 from tune_speed.sharing import Sharing
 from tune_speed.speedups.base import Shape
 from tune_speed.step import (
-    Forward,
     Group,
     build_optimizer,
     is_lone_image,
@@ -143,6 +143,9 @@ def train(
             )
         with clock.span("setup_s"):
             optimizer, scaler = build_optimizer(model, recipe, device=device)
+        gradient = gradient_of(recipe, model, forward=forward, scaler=scaler, device=device)
+        with clock.span("compile_s"):
+            _record(gradient, model, recipe, splits, loader, shapes=dict(stretches), device=device)
         progress = Progress(
             workload,
             recipe,
@@ -198,6 +201,7 @@ def train(
                 scaler=scaler,
                 device=device,
                 ranks=ranks,
+                gradient=gradient,
             )
             if averager is not None:
                 averager.update(model, frac=step / num_steps)
@@ -352,7 +356,7 @@ def _warm_up(
     num_samples = min(batch_size, num_train) + num_train % batch_size * (num_train > batch_size)
     dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
     with without_trace(model, device=device):
-        take = step_taker(model, forward, recipe, device=device)
+        take = step_taker(model, forward, recipe, device=device, is_recorded=False)
         try:
             take(Group(num_samples, dummy.epoch(0)), shape)
         except Exception as error:
@@ -364,11 +368,48 @@ def _warm_up(
     dummy.close()
 
 
+def _record(
+    gradient: Gradient,
+    model: nn.Module,
+    recipe: Recipe,
+    splits: Splits,
+    loader: Loader,
+    *,
+    shapes: Iterable[Shape],
+    device: torch.device,
+) -> None:
+    """Lets a gradient that is recorded meet each kind of micro-batch, and leaves no other trace."""
+    if not isinstance(gradient, RecordedGradient):
+        return
+    for shape in shapes:
+        full = recipe.samples_per_step * shape.growth
+        for num_samples in {min(full, loader.num_samples), loader.num_samples % full} - {0}:
+            dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
+            with without_trace(model, device=device):
+                recipe.speedups.begin_step(model, shape)
+                group = Group(num_samples, dummy.epoch(0))
+                divisor = group.num_learned(recipe, shape)
+                gradient.begin()
+                for images, labels in group.micro_batches:
+                    gradient.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
+                model.zero_grad()  # Other steps than recorded ones may come before the first.
+            dummy.close()
+
+
 def step_taker(
-    model: nn.Module, forward: Forward, recipe: Recipe, *, device: torch.device
+    model: nn.Module,
+    forward: Forward,
+    recipe: Recipe,
+    *,
+    device: torch.device,
+    is_recorded: bool = True,
 ) -> Callable[[Group, Shape], None]:
-    """Returns what takes a step that is no part of the training, with an optimizer of its own."""
+    """Returns what takes a step that is no part of the training, with an optimizer of its own.
+
+    With `is_recorded` False its gradients are not recorded, though the recipe asks for it.
+    """
     optimizer, scaler = build_optimizer(model, recipe, device=device)
+    recorded = gradient_of(recipe, model, forward=forward, scaler=scaler, device=device)
     averager = recipe.speedups.averager(model)
     # A rate of zero takes as long, and weights that go astray may not.
     for parameters in optimizer.param_groups:
@@ -385,6 +426,7 @@ def step_taker(
             optimizer=optimizer,
             scaler=scaler,
             device=device,
+            gradient=recorded if is_recorded else None,
         )
         if averager is not None:
             averager.update(model, frac=0.5)

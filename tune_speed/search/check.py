@@ -13,7 +13,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tune_speed.config import Component, Config
-from tune_speed.search.fields import component_of, nested_of, number_types
+from tune_speed.search.fields import component_of, entries_of, nested_of, number_types
 from tune_speed.search.leaf import (
     branches,
     is_leaf,
@@ -74,7 +74,7 @@ def field_mistakes(
 ) -> Iterator[Mistake]:
     """Yields every mistake of `value` as the field `name` of `kind`, `fixed` as above."""
     component = component_of(kind.model_fields[name])
-    nested = nested_of(kind.model_fields[name])
+    nested, entries = nested_of(kind.model_fields[name]), entries_of(kind.model_fields[name])
     if is_leaf(value) and fixed is not None:
         yield Mistake(path, f"must be one value: {fixed}", shown(value))
     elif component is not None and not (value is None and _takes(kind, name, None)):
@@ -83,8 +83,29 @@ def field_mistakes(
         yield from _leaf_mistakes(kind, name, value, path)
     elif nested is not None and isinstance(value, Mapping):
         yield from config_mistakes(nested, value, path, fixed=fixed)
+    elif entries is not None and isinstance(value, Mapping | list):
+        yield from _entries_mistakes(entries, kind, name, value, path, fixed=fixed)
     else:
         yield from _value_mistakes(kind, name, value, path)
+
+
+def _entries_mistakes(
+    entries: type[Config],
+    kind: type[Config],
+    name: str,
+    value: Mapping[str, Any] | list[Any],
+    path: TreePath,
+    *,
+    fixed: str | None,
+) -> Iterator[Mistake]:
+    """Yields the mistakes inside each entry; where there are none, those of them all together."""
+    placed = value.items() if isinstance(value, Mapping) else enumerate(value)
+    inside = [
+        mistake
+        for key, entry in placed
+        for mistake in config_mistakes(entries, entry, (*path, key), fixed=fixed)
+    ]
+    yield from inside or _value_mistakes(kind, name, value, path)
 
 
 def _component_mistakes(

@@ -1,6 +1,7 @@
 """What a field of a config takes, read from its class: a component, nested fields, numbers."""
 
 import functools
+import types
 import typing
 from typing import Any
 
@@ -22,8 +23,26 @@ def _annotations(annotation: Any) -> list[Any]:
 
 def nested_of(field: FieldInfo) -> type[Config] | None:
     """Returns the config class whose fields the field holds, or None."""
-    kinds = [field.annotation, *typing.get_args(field.annotation)]
-    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Config)), None)
+    return next((kind for kind in _members(field.annotation) if _is_config(kind)), None)
+
+
+def entries_of(field: FieldInfo) -> type[Config] | None:
+    """Returns the config class of each entry of a list, or value of a mapping; None for others."""
+    holders = (
+        kind for kind in _members(field.annotation) if typing.get_origin(kind) in (list, dict)
+    )
+    kinds = (typing.get_args(holder)[-1] for holder in holders)
+    return next((kind for kind in kinds if _is_config(kind)), None)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Returns the members of a union, or else the annotation alone."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def _is_config(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Config)
 
 
 @functools.cache

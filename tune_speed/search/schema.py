@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tune_speed.config import Component, Config
-from tune_speed.search.fields import component_of, nested_of, number_types, properties
+from tune_speed.search.fields import component_of, entries_of, nested_of, number_types, properties
 from tune_speed.search.study_schema import StudySchema
 from tune_speed.workload import WORKLOADS
 
@@ -60,8 +60,22 @@ def _options(kind: type[Config], name: str, *, searched: bool) -> list[JsonSchem
         names = [{"enum": list(WORKLOADS)}] if kind is StudySchema and name == "workload" else []
         empty = [] if field.is_required() else [{"type": "null"}]
         return [*names, _config_schema(nested, searched=searched), *empty]
+    entries = entries_of(field)
+    if entries is not None:
+        return _entries_options(properties(kind)[name], _config_schema(entries, searched=False))
     value = _value_schema(kind, name)
     return [value, *_leaf_options(kind, name, value)] if searched else [value]
+
+
+def _entries_options(schema: JsonSchema, entry: JsonSchema) -> list[JsonSchema]:
+    """Returns the options of a list or mapping of configs, with `entry` written out in each."""
+    holds = {"array": "items", "object": "additionalProperties"}
+    options: list[JsonSchema] = []
+    for option in schema.get("anyOf", [schema]):
+        kept = {key: part for key, part in option.items() if key not in _OWN_KEYS}
+        place = holds.get(str(kept.get("type")))
+        options.append({**kept, place: entry} if place else kept)
+    return options
 
 
 def _value_schema(kind: type[Config], name: str) -> JsonSchema:

@@ -1,6 +1,6 @@
 """How a study is searched, certified and run; not what is searched."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
@@ -10,6 +10,7 @@ from tune_speed.search.parameter import Scalar
 
 PolicyName = Literal["time_to_target", "vanilla", "tpe_penalty", "random", "random_cap"]
 SamplerName = Literal["gain", "tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
+DesignName = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
 JOURNALS = (".journal", ".log", ".jsonl")
 """Endings of journal files, so that a stranger's study cannot append to any file."""
 DATABASES = ("postgresql", "mysql", "sqlite")
@@ -156,6 +157,44 @@ class CertifyConfig(Config):
     """How many of these go on to the final; 0: there is none."""
     final_seeds: Annotated[int, Field(gt=0)] = 20
     """Fresh seeds of each in the final."""
+
+
+class AblateConfig(Config):
+    """What `tune-speed ablate` changes about a recipe, one way at a time or in combination."""
+
+    axes: dict[str, Any]
+    """What is changed: a field's dotted name and its other value, or a list of other values; or a
+    name of your own and a mapping from names of levels to mappings from fields to values."""
+    design: DesignName = "one-at-a-time"
+    """Which combinations are run beside the base: each change alone (`one-at-a-time`), all and all
+    but one (`leave-one-out`), all combinations (`factorial`), each alone and all (`stacking`), or
+    one more each time (`cumulative`)."""
+    seeds: Annotated[int, Field(gt=0)] = 5
+    """Runs of each arm. Every arm runs once with each seed before the next seed's turn."""
+    retune: Annotated[str, Field(min_length=1)] | None = None
+    """A number of the recipe that is chosen anew for each arm: `lr` or a field's dotted name; null:
+    every arm has the base's, which may be stale for it."""
+    retune_factors: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2)] = Field(
+        default=[0.3, 1.0, 3.0]
+    )
+    """What the arm's value is multiplied by. Where the best lies at an end, up to two more follow
+    beyond it."""
+    retune_seeds: Annotated[int, Field(gt=0)] = 1
+    """Runs of each arm with each factor, with seeds that the comparison does not use."""
+
+    @field_validator("axes")
+    @classmethod
+    def _axes_have_form(cls, axes: dict[str, Any]) -> dict[str, Any]:
+        if not axes:
+            raise ValueError("must name a field at least")
+        return axes
+
+    @field_validator("retune_factors")
+    @classmethod
+    def _factors_are_distinct(cls, factors: list[float]) -> list[float]:
+        if 1.0 not in factors or len(set(factors)) < len(factors):
+            raise ValueError("must be different numbers, 1 among them")
+        return sorted(factors)
 
 
 class RunConfig(Config):

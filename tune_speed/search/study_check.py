@@ -27,6 +27,9 @@ _FIXED = {
     "certify": _ONLY_RECIPE,
     "tracking": _ONLY_RECIPE,
     "run": _ONLY_RECIPE,
+    "ablate": "its axes say what is varied",
+    "replication": _ONLY_RECIPE,
+    "scale": _ONLY_RECIPE,
 }
 
 Found = Mapping[str, list[Mistake]]

@@ -15,6 +15,7 @@ from tune_speed.recipe import Recipe
 from tune_speed.search.mistake import Mistake
 from tune_speed.search.overrides import apply_overrides
 from tune_speed.search.settings import (
+    AblateConfig,
     CertifyConfig,
     ResourceConfig,
     RunConfig,
@@ -29,6 +30,7 @@ from tune_speed.source import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.workload import WORKLOADS, Workload
 
 __all__ = [
+    "AblateConfig",
     "CertifyConfig",
     "RecipeFile",
     "ResourceConfig",
@@ -73,6 +75,7 @@ class RecipeFile:
     workload: Workload
     recipe: Recipe
     run: RunConfig
+    ablate: AblateConfig | None
     tree: Mapping[str, Any]
     """The file's tree, overrides put in."""
     text: str
@@ -135,6 +138,7 @@ def _recipe_file(source: Source, overrides: Sequence[str], *, check_data: bool) 
         workload=Workload.model_validate(tree["workload"]),
         recipe=Recipe.model_validate(tree["recipe"]),
         run=RunConfig.model_validate(tree.get("run") or {}),
+        ablate=_optional(AblateConfig, tree.get("ablate")),
         tree=tree,
         text=source.text,
         file=str(source.file),

@@ -8,8 +8,15 @@ from pydantic import Field
 from tune_speed.config import Config
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.recipe import Recipe
+from tune_speed.replication_spec import ReplicationConfig, Scale
 from tune_speed.search.mistake import shown
-from tune_speed.search.settings import CertifyConfig, RunConfig, SearchConfig, TrackingConfig
+from tune_speed.search.settings import (
+    AblateConfig,
+    CertifyConfig,
+    RunConfig,
+    SearchConfig,
+    TrackingConfig,
+)
 from tune_speed.workload import Workload
 
 STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
@@ -39,3 +46,9 @@ class StudySchema(Config):
     """What is kept in MLflow beside what is measured; null: nothing."""
     run: RunConfig | None = None
     """How a single training is run."""
+    ablate: AblateConfig | None = None
+    """What `tune-speed ablate` changes about the recipe."""
+    replication: ReplicationConfig | None = None
+    """Of a replication: which experiment it is, and what is set beside its figures."""
+    scale: Scale | None = None
+    """Smaller profiles of a replication, by name, such as `cpu`."""

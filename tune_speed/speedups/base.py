@@ -122,6 +122,9 @@ class SpeedupConfig(Config):
     """Why it cannot be had together with another technique, by that one's name."""
     leaves_gradients_out: ClassVar[bool] = False
     """Whether a step may give some parameters no gradient."""
+    is_recordable: ClassVar[bool] = True
+    """Whether forward and backward do the same operations in all steps of one `Shape`, whatever the
+    images, the draws and the part of the run, and without waiting for the device."""
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
         """Yields what in the rest of the recipe it cannot be had with; paths as in the recipe."""

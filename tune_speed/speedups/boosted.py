@@ -39,6 +39,7 @@ class Boosted(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "depth"
+    is_recordable: ClassVar[bool] = False
     leaves_gradients_out: ClassVar[bool] = True
     conflicts: ClassVar[dict[str, str]] = {
         "pretrain_subset": "pretraining would train the blocks of the first stage alone.",

@@ -29,6 +29,7 @@ class EasiestFirst(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "loss"
+    is_recordable: ClassVar[bool] = False
     conflicts: ClassVar[dict[str, str]] = {
         "boosted": "each changes the final layer and the loss.",
         "selective_backprop": "it ranks samples by a loss that knows of no second head.",

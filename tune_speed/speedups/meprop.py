@@ -32,6 +32,7 @@ class MeProp(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "backward"
+    is_recordable: ClassVar[bool] = False
 
     k: int = Field(default=80, ge=1)
     """Outputs of a layer whose gradient is passed back, at least 1."""

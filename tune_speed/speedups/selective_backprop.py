@@ -27,6 +27,7 @@ class SelectiveBackprop(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "selection"
+    is_recordable: ClassVar[bool] = False
 
     start: float = Field(default=0.5, ge=0, lt=1)
     """Share of the run at which it begins."""

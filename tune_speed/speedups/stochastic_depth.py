@@ -31,6 +31,7 @@ class StochasticDepth(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "depth"
+    is_recordable: ClassVar[bool] = False
     leaves_gradients_out: ClassVar[bool] = True
 
     survival: float = Field(default=0.5, gt=0, le=1)
