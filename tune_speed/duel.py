@@ -4,6 +4,7 @@ Both train with the same seeds, in turns: A B, B A, A B ... Each second round th
 so that a machine that grows slower or faster meanwhile favours neither.
 """
 
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,9 @@ from tune_speed.margin import Slope, estimate_slope
 from tune_speed.records import TrialRecord
 from tune_speed.rerun import cpu_threads, merged, show_end, train_once
 from tune_speed.search.study_file import RecipeFile
+from tune_speed.stop_signals import stop_signals
 from tune_speed.summary import WHOLE, metric_of, runs_dict, runs_text
+from tune_speed.train import Interrupted
 from tune_speed.verdict import Side, Verdict, common_seeds, judge
 
 
@@ -54,13 +57,19 @@ def train_both(
     files: dict[Side, RecipeFile] = {"a": a, "b": b}
     try:
         hashes = _prepare_both(a, b, download=download, on_progress=on_progress)
-        for side, seed in turns(range(a.run.seed, a.run.seed + seeds)):
-            say = _prefixed(on_line, side)
-            record = train_once(files[side], data_hash=hashes[side], seed=seed, on_line=say)
-            # Kept before it is shown: Ctrl-C may come in between.
-            records[side].append(record)
-            show_end(record, say)
-    except KeyboardInterrupt:
+        with stop_signals(signal.SIGINT) as is_stopped:
+            for side, seed in turns(range(a.run.seed, a.run.seed + seeds)):
+                say = _prefixed(on_line, side)
+                record = train_once(
+                    files[side],
+                    data_hash=hashes[side],
+                    seed=seed,
+                    on_line=say,
+                    interrupt=is_stopped,
+                )
+                records[side].append(record)
+                show_end(record, say)
+    except (KeyboardInterrupt, Interrupted):
         return Duel(merged(records["a"]), merged(records["b"]), was_stopped=True)
     return Duel(merged(records["a"]), merged(records["b"]), was_stopped=False)
 

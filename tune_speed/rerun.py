@@ -1,6 +1,7 @@
 """One recipe, trained here and now: from a file, or from a trial on record."""
 
 import re
+import signal
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -15,6 +16,8 @@ from tune_speed.objective import finish
 from tune_speed.records import TrialRecord
 from tune_speed.search.shipped import is_file
 from tune_speed.search.study_file import RecipeFile, load_recipe, parse_recipe
+from tune_speed.stop_signals import stop_signals
+from tune_speed.train import Interrupted
 from tune_speed.trial import Allotment, TrialSpec
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}|[\w.-]+/t\d{4,}")
@@ -60,12 +63,18 @@ def train_seeds(
     records: list[TrialRecord] = []
     try:
         data = prepare(file.workload.dataset, download=download, on_progress=on_progress)
-        for seed in range(file.run.seed, file.run.seed + seeds):
-            record = train_once(file, data_hash=data.data_hash, seed=seed, on_line=on_line)
-            # Kept before it is shown: Ctrl-C may come in between.
-            records.append(record)
-            show_end(record, on_line)
-    except KeyboardInterrupt:
+        with stop_signals(signal.SIGINT) as is_stopped:
+            for seed in range(file.run.seed, file.run.seed + seeds):
+                record = train_once(
+                    file,
+                    data_hash=data.data_hash,
+                    seed=seed,
+                    on_line=on_line,
+                    interrupt=is_stopped,
+                )
+                records.append(record)
+                show_end(record, on_line)
+    except (KeyboardInterrupt, Interrupted):
         return Training(merged(records), was_stopped=True)
     return Training(merged(records), was_stopped=False)
 

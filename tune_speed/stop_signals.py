@@ -4,21 +4,30 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from typing import Any
 
 
 @contextmanager
 def stop_signals(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
     """Yields whether one of these signals came, which act at the next look and not in mid-sentence.
 
-    An exception that a signal raises anywhere may come out of a library as another one. Outside of
-    the main thread, which alone gets signals, none is heard.
+    An exception that a signal raises anywhere may come out of a library as another one. A second
+    one of the same kind acts at once, as it would without. Outside of the main thread, which alone
+    gets signals, none is heard.
     """
     came: list[int] = []
+    before: dict[int, Any] = {}
+
+    def hear(number: int, _frame: object) -> None:
+        came.append(number)
+        signal.signal(number, before[number])
+
     is_main = threading.current_thread() is threading.main_thread()
-    heard = numbers if is_main else ()
-    before = [signal.signal(number, lambda number, _: came.append(number)) for number in heard]
+    for number in numbers if is_main else ():
+        before[number] = signal.getsignal(number)
+        signal.signal(number, hear)
     try:
         yield lambda: bool(came)
     finally:
-        for number, handler in zip(heard, before, strict=True):
+        for number, handler in before.items():
             signal.signal(number, handler)

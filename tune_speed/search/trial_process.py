@@ -198,11 +198,14 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         reason = f"hung: no step for {quiet_s:.0f} s"
         details = readable(stacks)
         record = _failed(self._newest, self._spec, reason, details, started_at=self._started_at)
-        if not self._thread.give_up(End(record=record, is_hung=True)):
+
+        def keep() -> None:
+            self._is_hung = True
+            if not self._is_stopped and not self._is_cut_short:
+                write_trial_file(self._folder, record)
+
+        if not self._thread.give_up(End(record=record, is_hung=True), keep=keep):
             return  # It has just ended.
-        self._is_hung = True
-        if not self._is_stopped and not self._is_cut_short:
-            write_trial_file(self._folder, record)
         time.sleep(LEAVE_S)
         leave()
 

@@ -71,13 +71,17 @@ class TrialThread:
             self._wait(lambda: False, time.monotonic() + timeout_s)
             return self._number == 0 or (self._end is not None and not self._end.is_hung)
 
-    def give_up(self, end: End) -> bool:
-        """Ends the trial as `end` says, whatever the thread does; returns whether it still ran."""
+    def give_up(self, end: End, *, keep: Callable[[], None] = lambda: None) -> bool:
+        """Ends the trial as `end` says, whatever the thread does; returns whether it still ran.
+
+        `keep` is called first where it did, so that nobody hears of an end that is not yet kept.
+        """
         with self._changed:
             if self._end is not None:
                 return False
+            self._number += 1  # Whatever the trial itself still says is not heard.
+            keep()
             self._end = end
-            self._number += 1
             self._changed.notify_all()
             return True
 
