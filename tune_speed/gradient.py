@@ -15,7 +15,13 @@ from torch.nn import functional
 from tune_speed.recipe import Recipe
 from tune_speed.speedups.base import Shape
 
-AUTOCAST_DTYPES = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16, "half": None}
+AUTOCAST_DTYPES = {
+    "fp32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "half": None,
+    "half_fp32_norms": None,
+}
 
 Forward = Callable[[Tensor], Tensor]
 """Images (N, C, H, W) to logits (N, num_classes)."""
@@ -203,6 +209,7 @@ def gradient_of(
 ) -> Gradient:
     """Returns what computes the recipe's gradients: recorded where it asks for it, on a GPU."""
     eager = EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
+    assert recipe.cuda_graph != "auto", "it is settled before training"
     if not recipe.cuda_graph or device.type not in RECORDERS:
         return eager
     return RecordedGradient(eager, model, scaler=scaler, device=device)

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import torch
 
-from tune_speed import batch_tuner, serving
+from tune_speed import batch_tuner, serving, step_choices
 from tune_speed.checkpoint import Checkpoints, identity_of
 from tune_speed.checkpoint_file import BadCheckpoint
 from tune_speed.checkpoint_store import CheckpointStore, discard
@@ -35,6 +35,7 @@ from tune_speed.sharing import Sharing
 from tune_speed.step import accumulation_of, micro_batch_of
 from tune_speed.train import Interrupted, LoneImage, Run, train
 from tune_speed.trial import TrialSpec, failure, make_record, utc_now
+from tune_speed.turnstile import Turnstile
 from tune_speed.workload import Workload
 
 Trial = Generator[TrialRecord, str | None, TrialRecord]
@@ -119,7 +120,9 @@ def _run_there(
     if checkpoints is not None:
         started_at = checkpoints.started_at
     with clock.span("compile_s"):
-        recipe, first_batch_size = _begin_with(spec, splits, device, ranks, checkpoints)
+        recipe, first_batch_size = _begin_with(
+            spec, splits, device, ranks, checkpoints, sharing.turnstile
+        )
     while True:
         try:
             run = train(
@@ -156,7 +159,9 @@ def _run_there(
         clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
         if message is None:
             with clock.span("compile_s"):
-                recipe, first_batch_size = _begin_with(spec, splits, device, ranks, checkpoints)
+                recipe, first_batch_size = _begin_with(
+            spec, splits, device, ranks, checkpoints, sharing.turnstile
+        )
             continue
         smaller = halved(recipe) if ranks.size == 1 else None
         if smaller is None:
@@ -191,22 +196,34 @@ def _begin_with(
     device: torch.device,
     ranks: Ranks,
     checkpoints: Checkpoints | None,
+    turnstile: Turnstile,
 ) -> tuple[Recipe, int]:
     """Returns the recipe to run, of which nothing is `auto`, and the trial's first micro-batch."""
     if checkpoints is not None and checkpoints.recipe is not None:
         assert checkpoints.first_batch_size is not None
         return checkpoints.recipe, checkpoints.first_batch_size
-    chosen = _resolved(spec.recipe, splits, device=device) if ranks.is_first else spec.recipe
+    chosen = spec.recipe
+    if ranks.is_first:
+        chosen = resolve(spec.recipe, splits, device=device, turnstile=turnstile)
     recipe = ranks.tell(chosen)
     if checkpoints is not None:
         checkpoints.first_batch_size = micro_batch_of(recipe)
     return recipe, micro_batch_of(recipe)
 
 
-def _resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
-    """Returns `recipe` with numbers for all that is `auto`: batch, accumulation, then workers."""
-    recipe = batch_tuner.resolved(recipe, splits, device=device)
-    recipe = fastest(recipe, splits, device=device)
+def resolve(
+    recipe: Recipe, splits: Splits, *, device: torch.device, turnstile: Turnstile
+) -> Recipe:
+    """Returns `recipe` with values for all that is `auto`.
+
+    First come batch and accumulation, then how a step is computed, then workers.
+    """
+    with_batch = step_choices.provisional(recipe)
+    with_batch = batch_tuner.resolved(with_batch, splits, device=device)
+    with_batch = fastest(with_batch, splits, device=device)
+    left = {name: "auto" for name in step_choices.unsettled(recipe)}
+    recipe = with_batch.model_copy(update=left)
+    recipe = step_choices.resolved(recipe, splits, device=device, turnstile=turnstile)
     return serving.resolved(recipe, splits, device=device)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from tune_speed.data.split import Splits
 from tune_speed.recipe import Recipe
 from tune_speed.step import Group, accumulation_of, micro_batch_of
-from tune_speed.train import build_model, step_taker, stretches_of
+from tune_speed.train import build_model, forward_of, step_taker, stretches_of
 
 Batch = tuple[Tensor, Tensor]
 """Images (B, C, H, W) and labels (B,), on the device."""
@@ -19,11 +19,13 @@ TakeStep = Callable[[Iterator[Batch]], int]
 
 
 @contextmanager
-def probe_step(recipe: Recipe, splits: Splits, *, device: torch.device) -> Iterator[TakeStep]:
+def probe_step(
+    recipe: Recipe, splits: Splits, *, device: torch.device, compiles: bool = False
+) -> Iterator[TakeStep]:
     """Gives what takes the steps of a recipe, with a model of its own that learns nothing.
 
     The steps have the shape that the run begins with, which is its quickest where images grow.
-    `torch.compile` is left out. Random numbers are as before, after the block.
+    With `compiles` False `torch.compile` is left out. Random numbers are as before, after the block.
     """
     (shape, _), *_ = stretches_of(recipe, splits)
     num_batches = accumulation_of(recipe) * shape.growth
@@ -32,7 +34,8 @@ def probe_step(recipe: Recipe, splits: Splits, *, device: torch.device) -> Itera
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(recipe, splits, seed=0, device=device)
         model.train()
-        take = step_taker(model, model, recipe, device=device)
+        forward = forward_of(model, recipe) if compiles else model
+        take = step_taker(model, forward, recipe, device=device)
 
         def take_step(batches: Iterator[Batch]) -> int:
             take(Group(num_samples, islice(batches, num_batches)), shape)

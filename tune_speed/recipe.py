@@ -20,6 +20,11 @@ from tune_speed.speedups.base import Shape
 from tune_speed.speedups.chosen import Speedups, conflicts
 
 Positive = Annotated[int, Field(gt=0)]
+Auto = Literal["auto"]
+"""Settled by a measurement before training, see `step_choices`."""
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+RECORDING_MODES = ("reduce-overhead", "max-autotune")
+"""Modes of `torch.compile` that record CUDA graphs themselves."""
 
 
 class Recipe(Config):
@@ -49,9 +54,10 @@ class Recipe(Config):
     """Samples of one optimizer step; only with `accumulation_steps: auto`."""
     devices: Annotated[int, Field(gt=0, le=64)] = 1
     """Devices that train together, each on its own micro-batches, with the gradient of all."""
-    precision: Literal["fp32", "bf16", "fp16", "half"] = "fp32"
+    precision: Literal["fp32", "bf16", "fp16", "half", "half_fp32_norms"] = "fp32"
     """Arithmetic of forward and backward: autocast for `bf16` and `fp16`, which needs CUDA; `half`:
-    weights and all in fp16 without a master copy or loss scaling, a negative control."""
+    weights and all in fp16 without a master copy or loss scaling, a negative control;
+    `half_fp32_norms`: the same but for normalisation layers, as in the CIFAR-10 speed records."""
     init_loss_scale: Annotated[float, Field(gt=0)] | None = None
     """First loss scale, in `fp16` only; null: 65536 on CUDA, 1024 elsewhere."""
     loss_scale_growth_steps: Annotated[int, Field(gt=0)] = 2000
@@ -70,14 +76,21 @@ class Recipe(Config):
     """Techniques that act on model, batch, loss or evaluation, one a slot."""
     loader: Annotated[LoaderConfig, Component(LOADERS)] = Resident()
     """How batches reach the device."""
-    channels_last: bool = True
-    """Memory layout of images and convolutions: NHWC rather than NCHW."""
-    compile: bool = False
+    channels_last: bool | Auto = True
+    """Memory layout of images and convolutions: NHWC rather than NCHW. `auto`, here and below: the
+    quicker is found by a measurement of a fraction of a second before training, once a node for
+    each kind of step."""
+    compile: bool | Auto = False
     """Compile the model with `torch.compile`, before the clock starts."""
-    cuda_graph: bool = False
+    compile_mode: CompileMode = "default"
+    """Mode of `torch.compile`, where the model is compiled."""
+    cuda_graph: bool | Auto = False
     """On CUDA: record forward and backward of a micro-batch once, before the clock starts, and
     replay it, which spares the host hundreds of launches a step; the results are the same. Not
     applicable, and without effect, on a CPU."""
+    optimizer_kernels: Literal["fused", "foreach", "auto"] = "fused"
+    """How an optimizer's step is computed: one pass over all weights, or one operation after the
+    other for all weights together; without effect for optimizers that have one way only."""
     deterministic: bool = True
     """On CUDA: deterministic cuDNN algorithms only, so that a seed gives the same run twice."""
 
@@ -99,20 +112,23 @@ class Recipe(Config):
 
     @model_validator(mode="after")
     def _techniques_go_together(self) -> Self:
-        order = next(name for name, kind in ORDERS.items() if type(self.order) is kind)
-        reasons = [
-            *(str(problem) for problem in self.speedups.refusals(self)),
-            *conflicts(self.speedups.named(), (order,)),
-            *self._recording_refusals(),
-        ]
-        if reasons:
+        if reasons := list(self.conflicts()):
             raise ValueError(" ".join(reasons))
         return self
 
+    def conflicts(self) -> Iterator[str]:
+        """Yields which of its parts do not go together, and why; what is `auto` goes with all."""
+        order = next(name for name, kind in ORDERS.items() if type(self.order) is kind)
+        yield from (str(problem) for problem in self.speedups.refusals(self))
+        yield from conflicts(self.speedups.named(), (order,))
+        yield from self._recording_refusals()
+
     def _recording_refusals(self) -> Iterator[str]:
         """Yields why steps cannot be recorded."""
-        if not self.cuda_graph:
+        if self.cuda_graph is not True:
             return
+        if self.compile is True and self.compile_mode in RECORDING_MODES:
+            yield f"cuda_graph must be false with compile_mode {self.compile_mode}, which records"
         if self.devices > 1:
             yield "cuda_graph must be false with several devices, which wait for one another"
         for name, speedup in self.speedups.named().items():

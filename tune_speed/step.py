@@ -75,8 +75,10 @@ def build_optimizer(
         model,
         effective_batch_size=recipe.samples_per_step,
         # Fused: one pass over the weights, and a scaled step that does not wait for the device.
-        fused=device.type in ("cpu", "cuda"),
+        fused=recipe.optimizer_kernels == "fused" and device.type in ("cpu", "cuda"),
     )
+    if recipe.optimizer_kernels == "foreach":
+        _step_for_each(optimizer)
     # 2^16 is torch's start on CUDA; on a CPU it overflows fp16 in the first step.
     init_scale = recipe.init_loss_scale or (2.0**16 if device.type == "cuda" else 2.0**10)
     scaler = torch.amp.GradScaler(
@@ -86,6 +88,16 @@ def build_optimizer(
         growth_interval=recipe.loss_scale_growth_steps,
     )
     return optimizer, scaler
+
+
+def _step_for_each(optimizer: torch.optim.Optimizer) -> None:
+    """Has the optimizer step with torch's multi-tensor operations, also where they are no default.
+
+    By itself torch takes them on a GPU only, and goes from weight to weight on a CPU.
+    """
+    for group in optimizer.param_groups:
+        if "foreach" in group:
+            group["foreach"] = True
 
 
 def take_step(

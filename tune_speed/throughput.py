@@ -6,7 +6,8 @@
 | `optimizer`, its name only                     | the arithmetic of an update                     |
 | `batch_size`, `accumulation_steps`             | samples of a step, and into how many parts      |
 | `precision`, `channels_last`, `compile`,       | which kernels do the same arithmetic            |
-| `cuda_graph`, `deterministic`                  |                                                 |
+| `compile_mode`, `cuda_graph`, `deterministic`, |                                                 |
+| `optimizer_kernels`                            |                                                 |
 | `augmentation`, `loader` and all below them    | making a batch is on the training clock         |
 | `clip_norm`, `clip_value`, whether null        | a pass over the whole gradient                  |
 | `speedups`, as far as they change a step       | what is computed of a sample                    |

@@ -10,6 +10,7 @@ from torch import nn
 
 from tune_speed.checkpoint import Checkpoints
 from tune_speed.clock import Clock
+from tune_speed.compilation import compiled
 from tune_speed.data.base import Images
 from tune_speed.data.loaders import Loader, LoaderConfig, Resident
 from tune_speed.data.share import WHOLE, Share
@@ -123,7 +124,7 @@ def train(
         model, loader = _set_up(recipe, splits, seed=seed, device=device, ranks=ranks)
     try:
         with clock.span("compile_s"):
-            own_forward = _compiled(model) if recipe.compile else model
+            own_forward = forward_of(model, recipe)
             forward = ranks.wrap(own_forward, may_skip=speedups.leaves_gradients_out)
             for shape in dict(stretches):
                 _warm_up(model, forward, recipe, splits, shape, device=device, ranks=ranks)
@@ -295,9 +296,18 @@ def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.devi
         in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)
     )
     model = recipe.speedups.change_model(model, num_classes=splits.num_classes, seed=seed)
+    assert recipe.channels_last != "auto", "it is settled before training"
     memory_format = torch.channels_last if recipe.channels_last else torch.contiguous_format
     model = model.to(device).to(memory_format=memory_format)
-    return Half(model) if recipe.precision == "half" else model
+    if recipe.precision not in ("half", "half_fp32_norms"):
+        return model
+    return Half(model, has_fp32_norms=recipe.precision == "half_fp32_norms")
+
+
+def forward_of(model: nn.Module, recipe: Recipe) -> Forward:
+    """Returns what computes the model's logits: compiled where the recipe asks for it."""
+    assert recipe.compile != "auto", "it is settled before training"
+    return compiled(model, mode=recipe.compile_mode) if recipe.compile else model
 
 
 def open_dummy(recipe: Recipe, splits: Splits, *, num_samples: int, device: torch.device) -> Loader:
@@ -330,14 +340,6 @@ def open_loader(
         order=open_order(recipe, images, seed=seed),
         share=share,
     )
-
-
-def _compiled(model: nn.Module) -> Forward:
-    # A process that runs many trials would otherwise reach torch's limit of recompilations of one
-    # function (8), after which it runs the function uncompiled.
-    torch.compiler.reset()
-    compiled: Forward = torch.compile(model, dynamic=False)
-    return compiled
 
 
 def _warm_up(

@@ -116,7 +116,8 @@ RECIPE_FIELDS = (
     *("model", "optimizer", "lr_schedule", "epochs", "batch_size", "accumulation_steps"),
     *("effective_batch_size", "devices", "precision", "init_loss_scale", "loss_scale_growth_steps"),
     *("order", "augmentation", "label_smoothing", "clip_norm", "clip_value", "speedups", "loader"),
-    *("channels_last", "compile", "cuda_graph", "deterministic"),
+    *("channels_last", "compile", "compile_mode", "cuda_graph", "optimizer_kernels"),
+    "deterministic",
 )
 """Fields of a recipe at its top. These names never mean a field further down."""
 

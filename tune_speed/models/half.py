@@ -1,22 +1,51 @@
-"""A network in fp16 throughout: weights, statistics and activations."""
+"""A network in fp16 throughout, or but for its normalisation layers."""
 
+from typing import Any
+
+import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.instancenorm import _InstanceNorm
+
+NORMS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm)
 
 
 class Half(nn.Module):
     """Images of any type in, fp16 logits (N, K) out; without a master copy of the weights.
 
     A step smaller than 2^-11 of a weight is lost, and gradients below 2^-24 are zero: a negative
-    control beside autocast, which keeps weights and their updates in fp32.
+    control beside autocast, which keeps weights and their updates in fp32. With `has_fp32_norms`
+    normalisation layers keep weights, statistics and sums in fp32, as squares of activations
+    overflow fp16 beyond 255; what they give on is fp16 again.
 
-    Source: Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, on what is lost.
+    Source: Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, on what is lost;
+    K. Jordan 2024 (arXiv:2404.00498) trains with batch norm in fp32 and all else in fp16.
     """
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, *, has_fp32_norms: bool = False) -> None:
         super().__init__()
         self.network = network.half()
+        if has_fp32_norms:
+            _keep_norms(self.network)
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits."""
         logits: Tensor = self.network(images.half())
         return logits
+
+
+def _keep_norms(network: nn.Module) -> None:
+    """Has the normalisation layers of a network in fp16 compute in fp32."""
+    for module in network.modules():
+        if isinstance(module, NORMS):
+            module.float()
+            module.register_forward_pre_hook(_to_float)
+            module.register_forward_hook(_to_half)
+
+
+def _to_float(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(value.float() if torch.is_tensor(value) else value for value in inputs)
+
+
+def _to_half(_module: nn.Module, _inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    return output.half()

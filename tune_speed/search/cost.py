@@ -10,7 +10,8 @@ changes a step's speed, the *throughput key*, and is seen when the first trial w
 | `batch_size`, `accumulation_steps`,                | samples of a step, and into how many parts  |
 | `effective_batch_size`                             | they are cut                                |
 | `precision`, `channels_last`, `compile`,           | which kernels do the same arithmetic        |
-| `cuda_graph`, `deterministic`                      |                                             |
+| `compile_mode`, `cuda_graph`, `deterministic`,     |                                             |
+| `optimizer_kernels`                                |                                             |
 | `augmentation` and `loader`, and all below them    | making a batch is on the training clock     |
 | `speedups` and all below them                      | what is computed of a sample                |
 | `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
@@ -43,7 +44,9 @@ OWN = (
     "precision",
     "channels_last",
     "compile",
+    "compile_mode",
     "cuda_graph",
+    "optimizer_kernels",
     "deterministic",
     "devices",
 )

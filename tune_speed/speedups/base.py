@@ -101,8 +101,8 @@ class RecipeView(Protocol):
         """The optimizer's configuration."""
 
     @property
-    def compile(self) -> bool:
-        """Whether the model is compiled."""
+    def compile(self) -> bool | str:
+        """Whether the model is compiled, or `auto`."""
 
     @property
     def precision(self) -> str:

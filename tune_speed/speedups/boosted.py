@@ -60,7 +60,7 @@ class Boosted(SpeedupConfig):
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
         """Yields that a compiled network cannot change its stage."""
-        if recipe.compile:
+        if recipe.compile is True:
             yield Problem(
                 path="compile",
                 must="must be false with boosted: every stage is another network, and torch stops"

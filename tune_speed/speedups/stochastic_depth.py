@@ -47,7 +47,7 @@ class StochasticDepth(SpeedupConfig):
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
         """Yields that a compiled network cannot skip, and that one stochastic depth is enough."""
-        if recipe.compile:
+        if recipe.compile is True:
             yield Problem(
                 path="compile",
                 must="must be false with stochastic_depth: which blocks are executed changes from"
