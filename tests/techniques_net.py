@@ -22,6 +22,7 @@ TECHNIQUES = [*SPEEDUPS, *(name for name in ORDERS if name != "shuffle")]
 SETTINGS: dict[str, dict[str, Any]] = {
     "bf16": {"precision": "bf16"},
     "half": {"precision": "half"},
+    "half_fp32_norms": {"precision": "half_fp32_norms"},
     "accumulation": {"batch_size": 4, "accumulation_steps": 2},
     "clip_norm": {"clip_norm": 0.5},
     "clip_value": {"clip_value": 0.1},

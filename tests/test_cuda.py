@@ -17,6 +17,7 @@ from recorded_runs import RECORDED
 from techniques_net import SETTINGS, TECHNIQUES, Everything, changes
 from training import CPU, make_images, make_recipe, make_splits, make_workload, to_end
 
+from tune_speed import step_choices
 from tune_speed.data import LOADERS
 from tune_speed.data.loaders import Streaming
 from tune_speed.data.split import Splits, channel_statistics
@@ -28,6 +29,7 @@ from tune_speed.records import RunResult, Status, TrialRecord
 from tune_speed.schedules import SCHEDULES
 from tune_speed.train import train
 from tune_speed.trial import Allotment, TrialSpec
+from tune_speed.turnstile import Turnstile
 from tune_speed.workload import Target, Workload
 
 pytestmark = [
@@ -129,6 +131,30 @@ def test_accumulation_gives_the_losses_of_one_large_batch() -> None:
 def test_compiled_run_learns_what_an_eager_one_does() -> None:
     eager = losses(run_tree(CUDA))
     assert losses(run_tree(CUDA, compile=True)) == pytest.approx(eager, abs=0.05)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune-no-cudagraphs"])
+def test_compile_modes_learn_what_an_eager_run_does(mode: str) -> None:
+    eager = losses(run_tree(CUDA))
+    assert losses(run_tree(CUDA, compile=True, compile_mode=mode)) == pytest.approx(eager, abs=0.05)
+
+
+def test_kernels_of_the_optimizer_give_the_same_losses() -> None:
+    fused, foreach = (run_tree(CUDA, optimizer_kernels=way) for way in ("fused", "foreach"))
+    assert losses(foreach) == pytest.approx(losses(fused), abs=1e-3)
+
+
+def test_how_a_step_is_computed_is_settled_by_measurement() -> None:
+    auto = {"channels_last": "auto", "cuda_graph": "auto", "optimizer_kernels": "auto"}
+    images = make_images(24, size=32, channels=3)
+    mean, std = channel_statistics(images.pixels)
+    splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)
+    recipe = Recipe.model_validate({**TREE, **auto})
+    alone = Turnstile(None, why_not="alone")
+    settled = step_choices.resolved(recipe, splits, device=CUDA, turnstile=alone)
+    assert not step_choices.unsettled(settled)
+    assert settled.cuda_graph is True  # Small steps are bound by their launches.
 
 
 @pytest.mark.parametrize("name", RECORDED)

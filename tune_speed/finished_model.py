@@ -42,7 +42,7 @@ class FinishedModel(nn.Module):
         self.network = network
         self._predict = recipe.speedups.predict
         self._dtype = AUTOCAST_DTYPES[recipe.precision]
-        self._format = torch.channels_last if recipe.channels_last else torch.contiguous_format
+        self._format = torch.channels_last if recipe.is_channels_last else torch.contiguous_format
         # As `image_ops.Normalizer` computes them, so that not a bit differs.
         means, stds = torch.tensor([mean, std], dtype=torch.float64).view(2, 1, -1, 1, 1)
         self.register_buffer("scale", (1 / (255 * stds)).float())

@@ -130,7 +130,7 @@ def _losses(
         std=splits.std,
         batch_size=SCORING_BATCH,
         device=device,
-        channels_last=recipe.channels_last,
+        channels_last=recipe.is_channels_last,
     )
     with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype is not None):
         for images, labels in batches:

@@ -167,6 +167,12 @@ class Recipe(Config):
         return math.ceil(num_train / self.samples_per_step)
 
     @property
+    def is_channels_last(self) -> bool:
+        """`channels_last`, which is settled before training."""
+        assert self.channels_last != "auto", "it is settled before training"
+        return self.channels_last
+
+    @property
     def samples_per_step(self) -> int:
         """The effective batch size over all devices, however it was given."""
         if self.effective_batch_size is not None:

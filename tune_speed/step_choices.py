@@ -1,7 +1,7 @@
 """Settles what a recipe leaves `auto` about how a step is computed, by taking steps both ways.
 
-The arithmetic is the same whatever is chosen, so the answer depends on the machine alone: it is kept
-on the node, under the throughput key, for all trials with that kind of step.
+The arithmetic is the same whatever is chosen, so the answer depends on the machine alone: it is
+kept on the node, under the throughput key, for all trials with that kind of step.
 """
 
 import json
@@ -158,7 +158,8 @@ def step_times(
             for step in steps * WARM_UP_STEPS:
                 step()
             with turnstile.measuring(patience_s=WAIT_S):
-                return [statistics.median(times) for times in zip(*_rounds(steps, device))]
+                rounds = list(_rounds(steps, device))
+            return [statistics.median(times) for times in zip(*rounds, strict=True)]
     except Exception as error:
         if not is_out_of_memory(error):
             raise

@@ -16,18 +16,18 @@ def stop_signals(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
     gets signals, none is heard.
     """
     came: list[int] = []
-    before: dict[int, Any] = {}
+    before: dict[signal.Signals, Any] = {}
 
     def hear(number: int, _frame: object) -> None:
         came.append(number)
-        signal.signal(number, before[number])
+        signal.signal(number, before[signal.Signals(number)])
 
     is_main = threading.current_thread() is threading.main_thread()
-    for number in numbers if is_main else ():
-        before[number] = signal.getsignal(number)
-        signal.signal(number, hear)
+    for heard in numbers if is_main else ():
+        before[heard] = signal.getsignal(heard)
+        signal.signal(heard, hear)
     try:
         yield lambda: bool(came)
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for heard, handler in before.items():
+            signal.signal(heard, handler)

@@ -296,8 +296,7 @@ def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.devi
         in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)
     )
     model = recipe.speedups.change_model(model, num_classes=splits.num_classes, seed=seed)
-    assert recipe.channels_last != "auto", "it is settled before training"
-    memory_format = torch.channels_last if recipe.channels_last else torch.contiguous_format
+    memory_format = torch.channels_last if recipe.is_channels_last else torch.contiguous_format
     model = model.to(device).to(memory_format=memory_format)
     if recipe.precision not in ("half", "half_fp32_norms"):
         return model
@@ -336,7 +335,7 @@ def open_loader(
         augmentation=recipe.augmentation,
         seed=seed,
         device=device,
-        channels_last=recipe.channels_last,
+        channels_last=recipe.is_channels_last,
         order=open_order(recipe, images, seed=seed),
         share=share,
     )
