@@ -16,6 +16,8 @@ from checkpoints import (
 from test_train import make_recipe, run
 from training import Tiny
 
+from tune_speed import compilation
+
 
 def test_compiled_model_trains_like_the_plain_one() -> None:
     plain, compiled = (run(make_recipe(compile=c, epochs=3.0)) for c in (False, True))
@@ -42,6 +44,6 @@ def test_process_that_runs_many_compiled_trials_compiles_each(
 ) -> None:
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     monkeypatch.setattr(torch._dynamo.config, "fail_on_recompile_limit_hit", True)
-    limit = torch._dynamo.config.recompile_limit
-    for batch_size in range(2, 4 + limit):
+    monkeypatch.setattr(compilation, "RECOMPILE_LIMIT", compilation.MOST_GRAPHS + 4)
+    for batch_size in range(2, 4 + compilation.RECOMPILE_LIMIT):
         run(make_recipe(compile=True, epochs=0.01, batch_size=batch_size))

@@ -2,12 +2,22 @@
 
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-sys.path.insert(0, str(Path(__file__).parent))  # `making`: records for tests
+TESTS = Path(__file__).parent
+sys.path.insert(0, str(TESTS))  # `making`: records for tests
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Puts the files that take longest first, so that no process waits for another at the end."""
+    from longest_first import rank
+
+    items.sort(key=lambda item: rank(os.path.relpath(item.path, TESTS)))
 
 
 @pytest.fixture(scope="session")
@@ -22,3 +32,29 @@ def _own_folders(tmp_path: Path, session_cache: Path, monkeypatch: pytest.Monkey
     monkeypatch.setenv("TUNE_SPEED_STUDIES", str(tmp_path / "studies"))
     monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path / "turnstile"))
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Any]:
+    """Runs a command as `command.run` does, but in this process: imports are done only once.
+
+    For commands that neither start Ray nor are about a process: what they print, and their code.
+    """
+    from command import Done
+
+    from tune_speed import cli
+
+    def call(*arguments: str, folder: Path) -> Done:
+        monkeypatch.chdir(folder)
+        monkeypatch.setenv("TUNE_SPEED_STUDIES", str(folder / "tune_speed_studies"))
+        monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
+        capsys.readouterr()
+        try:
+            cli.main()
+            code: Any = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+        printed = capsys.readouterr()
+        return Done(code, printed.out, printed.err)
+
+    return call

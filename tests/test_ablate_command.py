@@ -16,7 +16,7 @@ from ablating import RECIPE, write_recipe
 from command import TINY_STUDY, Done, environment, run, start
 from stored import store_of
 
-from tune_speed import Results, ablate, cli
+from tune_speed import Results, ablate
 from tune_speed.errors import DataError
 from tune_speed.replication.shipped import replication_listing, shipped_replications
 
@@ -33,26 +33,6 @@ from tune_speed.cli import main
 main()
 """
 Call = Callable[..., Done]
-
-
-@pytest.fixture
-def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Call:
-    """Runs a command in this process, in a folder in which an own process would find the same."""
-
-    def call(*arguments: str, folder: Path) -> Done:
-        monkeypatch.chdir(folder)
-        monkeypatch.setenv("TUNE_SPEED_STUDIES", str(folder / "tune_speed_studies"))
-        monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
-        capsys.readouterr()
-        try:
-            cli.main()
-            code: Any = 0
-        except SystemExit as ended:
-            code = ended.code or 0
-        printed = capsys.readouterr()
-        return Done(code, printed.out, printed.err)
-
-    return call
 
 
 @pytest.fixture(scope="module")

@@ -2,12 +2,15 @@
 
 import socket
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, run
+from command import TINY_STUDY, Done, run
 
 pytestmark = pytest.mark.slow
+
+Call = Callable[..., Done]
 
 
 def write(folder: Path, text: str = TINY_STUDY) -> str:
@@ -22,12 +25,12 @@ def closed_port() -> int:
         return port
 
 
-def test_five_mistakes_are_reported_in_one_go_with_their_lines(tmp_path: Path) -> None:
+def test_five_mistakes_are_reported_in_one_go_with_their_lines(tmp_path: Path, call: Call) -> None:
     text = TINY_STUDY.replace("lr: {low: 0.02, high: 0.4", "lr: {low: 0.4, high: 0.02")
     text = text.replace("value: 0.8", "value: {low: 0.5, high: 0.9}")
     text = text.replace("lr_schedule: one_cycle", "lr_scheduler: one_cycle")
     text = text.replace("[25, 50]", "[25, 5000]").replace("trials: 6", "trials: many")
-    done = run("search", write(tmp_path, text), folder=tmp_path)
+    done = call("search", write(tmp_path, text), folder=tmp_path)
     assert done.code == 2
     assert done.out == ""
     lines = done.err.strip().splitlines()
@@ -47,14 +50,16 @@ def test_five_mistakes_are_reported_in_one_go_with_their_lines(tmp_path: Path) -
         ("search.resources.gpu=1.5", "whole number"),
     ],
 )
-def test_wrong_setting_is_refused_with_the_reason(tmp_path: Path, override: str, said: str) -> None:
-    done = run("search", write(tmp_path), "--set", override, folder=tmp_path)
+def test_wrong_setting_is_refused_with_the_reason(
+    tmp_path: Path, call: Call, override: str, said: str
+) -> None:
+    done = call("search", write(tmp_path), "--set", override, folder=tmp_path)
     assert (done.code, "Traceback" in done.err) == (2, False), done.err
     assert said in done.err
 
 
-def test_missing_data_folder_is_named(tmp_path: Path) -> None:
-    done = run("search", "cifar10_resnet20", folder=tmp_path)
+def test_missing_data_folder_is_named(tmp_path: Path, call: Call) -> None:
+    done = call("search", "cifar10_resnet20", folder=tmp_path)
     assert done.code in (2, 3)
     assert str(tmp_path / "data") in done.err
     assert "--download" in done.err
@@ -84,21 +89,21 @@ def test_unreachable_service_is_named_within_15_s(tmp_path: Path, service: str) 
     assert "secret" not in done.err
 
 
-def test_address_that_is_none_is_refused(tmp_path: Path) -> None:
-    done = run("search", write(tmp_path), "--address", "nowhere", folder=tmp_path)
+def test_address_that_is_none_is_refused(tmp_path: Path, call: Call) -> None:
+    done = call("search", write(tmp_path), "--address", "nowhere", folder=tmp_path)
     assert (done.code, "Traceback" in done.err) == (2, False), done.err
     assert "--address must be" in done.err
 
 
-def test_resume_of_nothing_is_refused(tmp_path: Path) -> None:
-    done = run("search", write(tmp_path), "--resume", folder=tmp_path)
+def test_resume_of_nothing_is_refused(tmp_path: Path, call: Call) -> None:
+    done = call("search", write(tmp_path), "--resume", folder=tmp_path)
     assert (done.code, "Traceback" in done.err) == (2, False), done.err
     assert "--resume needs a study that was begun" in done.err
 
 
-def test_unknown_file_run_and_command_are_refused(tmp_path: Path) -> None:
+def test_unknown_file_run_and_command_are_refused(tmp_path: Path, call: Call) -> None:
     for arguments in (("search", "nothere.yaml"), ("show", "no/t0001"), ("serch", "x")):
-        done = run(*arguments, folder=tmp_path)
+        done = call(*arguments, folder=tmp_path)
         assert done.code in (2, 4), done.err
         assert "Traceback" not in done.err
 

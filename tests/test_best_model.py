@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -128,7 +129,9 @@ def test_searched_parameters_are_told_from_the_rest(searched: tuple[Path, Done])
 
 
 @pytest.mark.slow
-def test_every_page_has_its_description(searched: tuple[Path, Done]) -> None:
+def test_every_page_has_its_description(
+    searched: tuple[Path, Done], call: Callable[..., Done]
+) -> None:
     folder, _ = searched
     found, best = runs_of(folder), best_of(folder)
     own = found.pop("tiny").data.tags[notes.NOTE]
@@ -140,7 +143,7 @@ def test_every_page_has_its_description(searched: tuple[Path, Done]) -> None:
     client = open_store(f"sqlite:///{folder}/mlflow.db")
     experiment = client.get_experiment_by_name("tiny").tags[notes.NOTE]
     assert "| batch_size | one of 25, 50 |" in experiment
-    done = run("train", found[best.trial_id].info.run_id, folder=folder)
+    done = call("train", found[best.trial_id].info.run_id, folder=folder)
     assert done.code == 0, "the command of the description does not run"
 
 

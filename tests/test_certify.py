@@ -4,12 +4,12 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from command import TINY_STUDY, run, start
+from command import TINY_STUDY, Done, run, start
 from making import make_record
 
 from tune_speed.certificate import Certificate
@@ -90,9 +90,9 @@ def test_finalists_take_turns_and_the_best_runs_the_final(folder: Path, certifie
 
 
 def test_certified_rows_and_estimates_stand_on_separate_boards(
-    folder: Path, certified: Any
+    folder: Path, certified: Any, call: Callable[..., Done]
 ) -> None:
-    boards = run("leaderboard", "--study", "tiny", "--json", folder=folder).json
+    boards = call("leaderboard", "--study", "tiny", "--json", folder=folder).json
     assert sorted(board["kind"] for board in boards) == ["certified", "estimate"]
     rows = {board["kind"]: board["rows"] for board in boards}
     assert {row["n"] for row in rows["estimate"]} == {1}
@@ -103,16 +103,18 @@ def test_certified_rows_and_estimates_stand_on_separate_boards(
 
 
 def test_the_best_is_the_certified_one_and_can_be_trained_again(
-    folder: Path, certified: Any
+    folder: Path, certified: Any, call: Callable[..., Done]
 ) -> None:
-    done = run("best", "--study", "tiny", "--export", "best.yaml", folder=folder)
+    done = call("best", "--study", "tiny", "--export", "best.yaml", folder=folder)
     assert done.code == 0, done.err
     assert "certified" in (folder / "best.yaml").read_text().splitlines()[1]
 
 
-def test_a_certified_trial_is_shown_beside_its_estimate(folder: Path, certified: Any) -> None:
+def test_a_certified_trial_is_shown_beside_its_estimate(
+    folder: Path, certified: Any, call: Callable[..., Done]
+) -> None:
     name = certified["luck"][0]["name"]
-    again = run("show", f"{name}@certified", "--json", folder=folder).json
+    again = call("show", f"{name}@certified", "--json", folder=folder).json
     assert (again["kind"], len(again["runs"])) == ("certified", 3)
     assert Certificate.model_validate(again["certificate"])
 

@@ -148,11 +148,13 @@ def test_train_with_seeds_says_how_sure_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_train_of_a_searched_file_says_what_to_fix(tmp_path: Path) -> None:
+def test_train_of_a_searched_file_says_what_to_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
-    done = run("train", "tiny.yaml", folder=tmp_path)
-    assert done.code == 2
-    assert "Fix it with `--set epochs=VALUE`" in done.err
+    assert call("train", "tiny.yaml", monkeypatch=monkeypatch) == 2
+    assert "Fix it with `--set epochs=VALUE`" in capsys.readouterr().err
 
 
 @pytest.mark.slow

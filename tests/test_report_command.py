@@ -1,10 +1,11 @@
 """`tune-speed report`, as a user runs it."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import run
+from command import Done, run
 from making import make_record
 
 from tune_speed.cli_pages import write_whole
@@ -45,8 +46,10 @@ def test_report_writes_page_and_pictures_and_says_that_the_study_still_runs(stor
 
 
 @pytest.mark.slow
-def test_report_of_a_study_that_is_not_there_names_those_that_are(store: Path) -> None:
-    done = run("report", "fist", folder=store)
+def test_report_of_a_study_that_is_not_there_names_those_that_are(
+    store: Path, call: Callable[..., Done]
+) -> None:
+    done = call("report", "fist", folder=store)
     assert done.code == 4
     assert "'first'" in done.err
     assert not (store / "report.html").exists()

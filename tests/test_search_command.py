@@ -13,13 +13,14 @@ import psutil
 import pyarrow
 import pyarrow.parquet
 import pytest
-from command import TINY_STUDY, finished, ledger, mlflow_runs, run, start
+from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, start
 from numpy.typing import NDArray
 from PIL import Image
 
 pytestmark = pytest.mark.slow
 
 TIME_TO_TARGET = ["--set", "search.policy=time_to_target"]
+Call = Callable[..., Done]
 
 
 @pytest.fixture(scope="module")
@@ -127,41 +128,41 @@ def test_exported_winner_trains_to_the_same_accuracy(searched: Path) -> None:
     assert again["loss"] == record["runs"][0]["evaluations"][-1]["loss"]
 
 
-def test_run_id_trains_like_the_file(searched: Path) -> None:
-    row = run("best", "--json", folder=searched).json[0]["rows"][0]
-    trained = run("train", row["run_id"], "--json", folder=searched)
+def test_run_id_trains_like_the_file(searched: Path, call: Call) -> None:
+    row = call("best", "--json", folder=searched).json[0]["rows"][0]
+    trained = call("train", row["run_id"], "--json", folder=searched)
     assert trained.json["runs"][0]["evaluations"][-1]["accuracy"] == row["final_metric"]
 
 
 @pytest.mark.parametrize("form", ["table", "json", "csv", "markdown"])
-def test_leaderboard_in_each_format_names_the_winner(searched: Path, form: str) -> None:
-    winner = run("best", "--json", folder=searched).json[0]["rows"][0]["trial_id"]
-    done = run("leaderboard", "--study", "tiny", "--format", form, folder=searched)
+def test_leaderboard_in_each_format_names_the_winner(searched: Path, call: Call, form: str) -> None:
+    winner = call("best", "--json", folder=searched).json[0]["rows"][0]["trial_id"]
+    done = call("leaderboard", "--study", "tiny", "--format", form, folder=searched)
     assert done.code == 0
     assert winner in done.out
 
 
-def test_filters_that_match_nothing_say_so(searched: Path) -> None:
-    done = run("best", "--device", "H200", folder=searched)
+def test_filters_that_match_nothing_say_so(searched: Path, call: Call) -> None:
+    done = call("best", "--device", "H200", folder=searched)
     assert (done.code, "No trial met its target yet" in done.out) == (1, True)
 
 
-def test_show_tells_recipe_curve_and_clocks(searched: Path) -> None:
-    done = run("show", "tiny/t0003", folder=searched)
+def test_show_tells_recipe_curve_and_clocks(searched: Path, call: Call) -> None:
+    done = call("show", "tiny/t0003", folder=searched)
     assert done.code == 0
     for part in ("train_s", "macro_f1", "resnet20", "peak memory", "torch="):
         assert part in done.out
 
 
-def test_existing_study_needs_resume(searched: Path) -> None:
-    done = run("search", "tiny.yaml", folder=searched)
+def test_existing_study_needs_resume(searched: Path, call: Call) -> None:
+    done = call("search", "tiny.yaml", folder=searched)
     assert done.code == 2
     assert "study tiny exists, with 6 finished trials" in done.err
     assert "--resume" in done.err
 
 
-def test_study_with_another_space_is_refused(searched: Path) -> None:
-    done = run("search", "tiny.yaml", "--resume", "--set", "epochs=3", folder=searched)
+def test_study_with_another_space_is_refused(searched: Path, call: Call) -> None:
+    done = call("search", "tiny.yaml", "--resume", "--set", "epochs=3", folder=searched)
     assert done.code == 2
     assert "study tiny must keep its search space" in done.err
 
@@ -180,22 +181,29 @@ def test_resume_with_more_trials_runs_only_the_new_ones(searched: Path) -> None:
     assert mlflow_runs(searched) == [(f"t000{i}", "FINISHED") for i in range(8)]
 
 
-def test_show_says_why_a_trial_was_tried(searched: Path) -> None:
+def test_show_says_why_a_trial_was_tried(searched: Path, call: Call) -> None:
     record = finished(searched)[0]
     assert record["proposal_reason"]
-    done = run("show", f"tiny/{record['trial_id']}", folder=searched)
+    done = call("show", f"tiny/{record['trial_id']}", folder=searched)
     assert f"proposed because {record['proposal_reason']}" in done.out
 
 
-def test_another_target_starts_with_what_was_learned(searched: Path) -> None:
-    """The earlier trials' curves and, on the same machine, their times carry over; no leader."""
+@pytest.fixture(scope="module")
+def warmed(searched: Path) -> Done:
+    """What a search said that began with the trials of the first, and with points to evaluate."""
     (searched / "warm.yaml").write_text(TINY_STUDY.replace("value: 0.8", "value: 0.82"))
+    points = "search.points_to_evaluate=[{epochs: 7}, {batch_size: 25, epochs: 2}]"
     own = [*TIME_TO_TARGET, "--set", "study=warm", "--set", "search.warm_start=[tiny]"]
-    done = run("search", "warm.yaml", *own, "--trials", "2", folder=searched)
+    done = run("search", "warm.yaml", *own, "--set", points, "--trials", "2", folder=searched)
     assert done.code in (0, 1), done.err
+    return done
+
+
+def test_another_target_starts_with_what_was_learned(searched: Path, warmed: Done) -> None:
+    """The earlier trials' curves and, on the same machine, their times carry over; no leader."""
     number = len(finished(searched))
     said = f"warm start: {number} of {number} trials of tiny carry over, {number} of them with"
-    assert said in done.err
+    assert said in warmed.err
     events = ledger(searched, "warm")
     assert [event["event"] for event in events[:3]] == ["study", "warm_start", "proposed"]
     assert len(events[1]["trials"]) == number
@@ -219,13 +227,9 @@ def test_password_of_a_storage_is_kept_from_files_and_terminal(tmp_path: Path) -
     assert not any(b"s3cret" in path.read_bytes() for path in kept if path.is_file())
 
 
-def test_points_to_evaluate_are_the_first_trials(tmp_path: Path) -> None:
-    study = write_study(tmp_path)
-    points = "search.points_to_evaluate=[{epochs: 7}, {batch_size: 25, epochs: 2}]"
-    own = [*TIME_TO_TARGET, "--set", points, "--trials", "2"]
-    done = run("search", study, *own, folder=tmp_path)
-    assert done.code in (0, 1), done.err
-    proposed = [event["params"] for event in ledger(tmp_path) if event["event"] == "proposed"]
+def test_points_to_evaluate_are_the_first_trials(searched: Path, warmed: Done) -> None:
+    events = ledger(searched, "warm")
+    proposed = [event["params"] for event in events if event["event"] == "proposed"]
     assert proposed[0]["epochs"] == 7
     assert (proposed[1]["epochs"], proposed[1]["batch_size"]) == (2, 25)
 
@@ -286,11 +290,13 @@ def test_crashed_and_diverged_trials_are_recorded_and_the_search_goes_on(tmp_pat
     assert {status for _, status in mlflow_runs(tmp_path)} == {"FINISHED", "FAILED"}
 
 
-def test_technique_that_does_not_fit_is_refused_before_any_trial(tmp_path: Path) -> None:
+def test_technique_that_does_not_fit_is_refused_before_any_trial(
+    tmp_path: Path, call: Call
+) -> None:
     technique = "model: plain_cnn\n  speedups: {depth: {choices: {off: , stochastic_depth: }}}"
     text = TINY_STUDY.replace("model: resnet20", technique)
     (tmp_path / "tiny.yaml").write_text(text)
-    done = run("search", "tiny.yaml", folder=tmp_path)
+    done = call("search", "tiny.yaml", folder=tmp_path)
     assert done.code == 2
     line = 1 + text.splitlines().index(technique.splitlines()[1])
     assert f"tiny.yaml:{line}: recipe.speedups.depth.stochastic_depth: must have" in done.err

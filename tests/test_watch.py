@@ -284,12 +284,14 @@ def num_runs(folder: Path) -> int:
     return len(command.mlflow_runs(folder))
 
 
-def test_the_command_looks_once_and_refuses_an_unknown_study(store: tuple[Tracker, Path]) -> None:
+def test_the_command_looks_once_and_refuses_an_unknown_study(
+    store: tuple[Tracker, Path], call: Callable[..., command.Done]
+) -> None:
     _, folder = store
     wait_until(lambda: num_runs(folder) == 2)
-    found = command.run("watch", "study", "--once", "--json", folder=folder).json
+    found = call("watch", "study", "--once", "--json", folder=folder).json
     assert (found["finished"], found["planned"], found["study"]) == (1, 3, "study")
-    unknown = command.run("watch", "studie", "--once", folder=folder)
+    unknown = call("watch", "studie", "--once", folder=folder)
     assert unknown.code == 4 and "did you mean `study`" in unknown.err and not unknown.out
 
 

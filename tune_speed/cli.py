@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed import cli_ablate, cli_boards, cli_pages, cli_runs, cli_watch
+from tune_speed import cli_ablate, cli_boards, cli_pages, cli_profile, cli_runs, cli_watch
 from tune_speed.cli_common import (
     INTERRUPTED,
     NOT_REACHED,
@@ -65,7 +65,10 @@ def search(
     time_budget: Annotated[
         str | None, typer.Option(help="Time for the whole search, such as 90s, 30m or 2h.")
     ] = None,
-    concurrent: Annotated[int | None, typer.Option(help="Trials at the same time.")] = None,
+    concurrent: Annotated[
+        str | None,
+        typer.Option(help="Trials at the same time; auto: as many as finish most an hour."),
+    ] = None,
     address: Annotated[
         str | None,
         typer.Option(help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one."),
@@ -96,6 +99,7 @@ def search(
         download=download,
         on_progress=print_decoding,
         make_view=_live_view,
+        on_line=note,
     )
     if result.model_line:
         note(result.model_line)
@@ -276,6 +280,7 @@ app.command()(cli_boards.leaderboard)
 app.command("list")(cli_runs.list_)
 app.command()(cli_runs.show)
 app.command()(cli_pages.report)
+app.command()(cli_profile.profile)
 app.command()(cli_runs.compare)
 app.command()(cli_watch.watch)
 
@@ -468,7 +473,7 @@ def _live_view(conductor: "Conductor") -> "View":
     from tune_speed.live import LiveView
 
     study = conductor.study
-    started = f"{study.name}: {study.search.trials} trials, {study.search.concurrent} at a time"
+    started = f"{study.name}: {study.search.trials} trials, {study.search.at_once} at a time"
     target = study.workload.target
     note(f"{started}; target {target.metric} ≥ {target.value:g}, {study.workload.mode}")
     return LiveView(

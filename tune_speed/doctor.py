@@ -72,6 +72,18 @@ def _turnstile() -> tuple[bool, str]:
     return why_not is None, why_not or f"locks in {default_folder()}: steps can be isolated"
 
 
+def _sharing() -> tuple[bool, str]:
+    import torch
+
+    from tune_speed.mps import find_mps
+
+    if not torch.cuda.is_available():
+        return True, "trials share the cores of this CPU"
+    mps = find_mps()
+    how = "kernels of several overlap" if mps.runs else "a GPU gives its trials turns"
+    return True, "; ".join(filter(None, [f"{mps.sharing}: {how}", mps.advice]))
+
+
 def _memory() -> tuple[bool, str]:
     memory = psutil.virtual_memory()
     found = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
@@ -133,6 +145,7 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "device": _device,
     "cores": _cores,
     "turnstile": _turnstile,
+    "sharing": _sharing,
     "memory": _memory,
     "shared memory": _shared_memory,
     "studies folder": _studies,

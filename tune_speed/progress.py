@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.clock import Clock
-from tune_speed.data.loaders import eval_batches
+from tune_speed.data.base import Images
+from tune_speed.data.loaders import HeldImages, Resident, eval_batches, hold
 from tune_speed.data.split import Splits
 from tune_speed.device import (
     cpu_wait_s,
@@ -93,6 +94,7 @@ class Progress:
         self.loss_sum = torch.zeros((), device=device)
         """Of the training, since the last evaluation; on the device."""
         self._loss_samples = 0
+        self._held = dict[Part, HeldImages]()
         self._waited_before_s = cpu_wait_s()
         self._utilisations = list[float]()
         self._peak_gib = 0.0
@@ -333,12 +335,12 @@ class Progress:
 
     def _scores_by(self, batch_size: int, part: Part) -> Scores:
         batches = eval_batches(
-            self.splits.validation if part == "validation" else self.splits.test,
+            self._images_of(part),
             mean=self.splits.mean,
             std=self.splits.std,
             batch_size=batch_size,
             device=self.device,
-            channels_last=self.recipe.channels_last,
+            channels_last=self.recipe.is_channels_last,
         )
         dtype = AUTOCAST_DTYPES[self.recipe.precision]
         return evaluate(
@@ -348,6 +350,15 @@ class Progress:
             autocast_dtype=dtype,
             predict=self.recipe.speedups.predict,
         )
+
+    def _images_of(self, part: Part) -> Images | HeldImages:
+        """Returns the part's images, on the device from its first evaluation on if the set is."""
+        images = self.splits.validation if part == "validation" else self.splits.test
+        if not isinstance(self.recipe.loader, Resident):
+            return images
+        if part not in self._held:
+            self._held[part] = hold(images, self.device)
+        return self._held[part]
 
     def _one_by_one(
         self, batches: Iterator[tuple[Tensor, Tensor]]

@@ -20,6 +20,7 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.errors import ConfigError, Problem, StorageError, TuneSpeedError
 from tune_speed.leaderboard import Board, make_boards
+from tune_speed.packing import Packing
 from tune_speed.records import PROTOCOL_VERSION, StepTime, TrialRecord
 from tune_speed.redact import redact
 from tune_speed.search import fit
@@ -104,6 +105,7 @@ def search(
     download: bool,
     on_progress: Callable[[int, int], None],
     make_view: Callable[[Conductor], View],
+    on_line: Callable[[str], None] = lambda _: None,
 ) -> SearchResult:
     """Runs a search, or goes on with one, and returns what it left.
 
@@ -126,13 +128,14 @@ def search(
         with _services(uri, address, study) as client, _nodes(study, address, pin) as nodes:
             refuse_misfits()
             nodes.settle()
+            study, packing = _packed(study, nodes, folder=folder, on_line=on_line)
             carried = read_new(study, ledger, uri=uri, data_hash=data_hash, machine=nodes.machine)
             search_id = begin(
                 ledger, study, workload_hash=workload_hash, device_type=nodes.device_type
             )
             for name, found in carried.items():
                 ledger.warm_started(name, found.trials)
-            tags = _tags(study, workload_hash)
+            tags = _tags(study, workload_hash, packing)
             tracker = Tracker(
                 client,
                 study=study.name,
@@ -201,14 +204,19 @@ def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
         agree_on_token(address)
     from tune_speed.search import ray_cluster
 
-    with ThreadPoolExecutor(max_workers=2) as pool:
+    with ThreadPoolExecutor(max_workers=1) as pool:
         store = pool.submit(open_store, uri)
-        # Imports of the first proposal, while Ray's own processes start.
-        policies = pool.submit(importlib.import_module, "tune_speed.search.policies")
-        devices = most_devices(study.space)
-        ray_cluster.connect(address, resources=study.search.resources, devices=devices)
+        search = study.search
+        ray_cluster.connect(
+            address,
+            resources=search.resources,
+            devices=most_devices(study.space),
+            at_once=0 if search.concurrent == "auto" else search.at_once,
+        )
+        # What the first proposal and the first trial need, while the trials' processes start.
+        for name in ("tune_speed.search.policies", "tune_speed.search.ray_tuner"):
+            importlib.import_module(name)
         client = store.result()
-        policies.result()
     try:
         yield client
     finally:
@@ -220,6 +228,14 @@ def _nodes(study: StudyFile, address: str | None, pin: str | None) -> "Nodes":
 
     seen = studies_folder() / study.name / "ledger.jsonl"
     return Nodes(study.search.resources, pin=pin, is_local=address is None, study=seen)
+
+
+def _packed(
+    study: StudyFile, nodes: "Nodes", *, folder: Path, on_line: Callable[[str], None]
+) -> tuple[StudyFile, Packing | None]:
+    from tune_speed.search.packed_study import packed
+
+    return packed(study, nodes, folder=folder, on_line=on_line)
 
 
 def _run(
@@ -305,7 +321,7 @@ def prepare_workload(
     )
 
 
-def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:
+def _tags(study: StudyFile, workload_hash: str, packing: Packing | None = None) -> dict[str, str]:
     search, target = study.search, study.workload.target
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default
     return {
@@ -314,7 +330,8 @@ def _tags(study: StudyFile, workload_hash: str) -> dict[str, str]:
         "target": f"{target.metric} ≥ {target.value:g}",
         "mode": study.workload.mode,
         "trials": str(search.trials),
-        "concurrent": str(search.concurrent),
+        "concurrent": str(search.at_once),
+        **({"packing": packing.line()} if packing is not None else {}),
         "space_hash": study.space.hash,
         "searched": ", ".join(parameter.name for parameter in study.space.parameters),
         "policy": search.policy,
@@ -338,7 +355,7 @@ def _allotment(study: StudyFile, nodes: "Nodes") -> Allotment:
         cpu_fraction=min(1.0, resources.cpu / nodes.most_cpus()),
         memory_gib=resources.memory_gib,
         gpu_fraction=resources.gpu,
-        max_cotenants=study.search.concurrent - 1,
+        max_cotenants=study.search.at_once - 1,
     )
 
 

@@ -16,6 +16,7 @@ import torch
 
 from tune_speed.certificate import CpuFacts, GpuFacts, SoftwareFacts, SystemFacts
 from tune_speed.device import describe_device, device_key, memory_limit_gib
+from tune_speed.mps import find_mps
 
 NVIDIA_SMI_TIMEOUT_S = 10.0
 """It takes seconds where the driver does not stay loaded."""
@@ -228,7 +229,7 @@ def _gpu_facts(device: torch.device) -> GpuFacts:
         name=torch.cuda.get_device_name(device),
         uuid=_gpu_uuid(device),
         clock_reasons=_clock_reasons(device),
-        mps=_mps_runs(),
+        mps=find_mps().runs,
     )
 
 
@@ -312,14 +313,6 @@ def _clock_reasons(device: torch.device) -> tuple[str, ...] | None:
     masks = (_gpu_row(device, (field,)).get(field) for field in REASON_FIELDS)
     mask = next((mask for mask in masks if mask is not None), None)
     return None if mask is None else parse_clock_reasons(mask)
-
-
-def _mps_runs() -> bool:
-    """Returns whether the multi-process service is asked for, or its processes are seen."""
-    if os.environ.get("CUDA_MPS_PIPE_DIRECTORY"):
-        return True
-    names = (process.info["name"] or "" for process in psutil.process_iter(["name"]))
-    return any(name.startswith("nvidia-cuda-mps") for name in names)
 
 
 def _usable_cores() -> int:

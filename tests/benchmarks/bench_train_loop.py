@@ -1,34 +1,50 @@
-"""Images per second of our training loop against a minimal hand-written PyTorch loop.
+"""Images per second of our training loop against a plain PyTorch loop and timm's training script.
 
-    python tests/benchmarks/bench_train_loop.py                  # CPU, about 10 minutes
-    python tests/benchmarks/bench_train_loop.py --device cuda --steps 50
+    python tests/benchmarks/bench_train_loop.py                  # CPU, about 30 minutes
+    python tests/benchmarks/bench_train_loop.py --device cuda --steps 50 --ours-set cuda_graph=true
 
-Both train the same model on the same random uint8 images in memory, at the same precision and
-memory format. Each has a process of its own, in which spans of a few steps run by turns, ours
-first in every other round; the other process waits meanwhile. The ratio is that of the medians of
-images per second, ours over the minimal loop's: above 1.0, ours is faster. Beside it stand the
-quartiles of the ratios of single rounds. `--allocator ours` gives the minimal loop the malloc
-settings of our trial processes too, so that what is left is the loop alone.
+All train the same model on the same random uint8 images in memory, at the same precision and memory
+format, without augmentation. Each has a process of its own, in which spans of a few steps run by
+turns, in an order that turns over from round to round; the other processes wait meanwhile. A ratio
+is that of the medians of images per second, ours over the other's: above 1.0, ours is faster.
+Beside it stand the quartiles of the ratios of single rounds.
+
+- `ours`: `train`, with the resident loader and what `--ours-set` says.
+- `minimal`: a hand-written loop over images that stay on the device. `--allocator ours` gives it
+  the malloc settings of our trial processes too, so that what is left is the loop alone.
+- `timm`: what timm's train.py does in a micro-batch, with timm's own parts: `create_loader` with
+  its prefetcher, `create_optimizer_v2`, `create_scheduler_v2`, `AverageMeter`. As there, the loss
+  is read back in each micro-batch, and images come one by one from a data set, as from
+  torchvision's CIFAR-10. Its workers are the script's default, 4; `timm_0` has none.
+  Source: train.py of timm 1.0, github.com/huggingface/pytorch-image-models.
 """
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
+import timm.data
+import timm.optim
+import timm.scheduler
+import timm.utils
 import torch
+import yaml
+from PIL import Image
+from torch import nn
 from torch.nn import functional
+from torch.utils.data import Dataset
 
-from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
 from tune_speed.data.digits import Digits
 from tune_speed.data.split import Splits
 from tune_speed.device import describe_device, resolve_device, set_up_process, synchronizer
 from tune_speed.models import MODELS, ModelConfig
-from tune_speed.optim import Sgd
 from tune_speed.recipe import Recipe
 from tune_speed.train import train
 from tune_speed.workload import Target, Workload
@@ -41,6 +57,9 @@ MODEL_FIELDS = {
 }
 NUM_IMAGES, NUM_CLASSES, SIZE = 4096, 10, 32
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
+LR, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 5e-4
+TIMM_WORKERS = {"timm": 4, "timm_0": 0}
+OTHERS = ("minimal", *TIMM_WORKERS)
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -56,7 +75,11 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=2, help="steps of one span")
     parser.add_argument("--rounds", type=int, default=25)
     parser.add_argument("--allocator", default="default", choices=["default", "ours"])
-    parser.add_argument("--side", choices=["ours", "minimal"], help=argparse.SUPPRESS)
+    parser.add_argument("--against", nargs="+", default=list(OTHERS), choices=OTHERS)
+    parser.add_argument(
+        "--ours-set", nargs="*", default=[], metavar="PATH=VALUE", help="fields of our recipe"
+    )
+    parser.add_argument("--side", choices=["ours", *OTHERS], help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -66,32 +89,39 @@ def main() -> None:
         serve(arguments)
         return
     print(f"torch {torch.__version__}, {arguments.threads} thread(s), batch {arguments.batch_size}")
+    print(f"timm {timm.__version__}, {os.cpu_count()} cores; ours: {arguments.ours_set}")
     print(f"malloc of the minimal loop: {arguments.allocator}")
-    print("model           precision layout   n   ours    minimal [images/s]  ratio (quartiles)")
+    print("model           precision layout   n   images/s: ours, other        ratio (quartiles)")
     for model in arguments.models:
         for precision in arguments.precisions:
             for layout in arguments.layouts:
-                print(compare(arguments, model, precision, layout), flush=True)
+                for row in compare(arguments, model, precision, layout):
+                    print(row, flush=True)
 
 
-def compare(arguments: argparse.Namespace, model: str, precision: str, layout: str) -> str:
-    """Returns a row of the table."""
+def compare(
+    arguments: argparse.Namespace, model: str, precision: str, layout: str
+) -> Iterator[str]:
+    """Yields a row of the table for each of the others."""
     case = [model, "--precisions", precision, "--layouts", layout]
-    processes = {side: start(arguments, side, case) for side in ("ours", "minimal")}
-    seconds: dict[str, list[float]] = {side: [] for side in processes}
+    sides = ["ours", *arguments.against]
+    processes = {side: start(arguments, side, case) for side in sides}
+    seconds: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(arguments.rounds):
-        for side in sorted(processes, reverse=number % 2 == 0):
+        for side in sides[:: 1 if number % 2 else -1]:
             seconds[side].append(ask(processes[side]))
     for process in processes.values():
         process.communicate()
     images = arguments.steps * arguments.batch_size
-    ours, minimal = (images / statistics.median(seconds[side]) for side in ("ours", "minimal"))
-    ratios = [m / o for m, o in zip(seconds["minimal"], seconds["ours"], strict=True)]
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return (
-        f"{model:15} {precision:9} {layout:6} {arguments.rounds:3} {ours:8.1f} {minimal:8.1f}"
-        f"             {ours / minimal:.3f} ({low:.3f} to {high:.3f})"
-    )
+    per_s = {side: images / statistics.median(times) for side, times in seconds.items()}
+    for side in arguments.against:
+        ratios = [o / u for o, u in zip(seconds[side], seconds["ours"], strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4)
+        yield (
+            f"{model:15} {precision:9} {layout:6} {arguments.rounds:3} {per_s['ours']:9.1f}"
+            f" {per_s[side]:9.1f} {side:8} {per_s['ours'] / per_s[side]:.3f}"
+            f" ({low:.3f} to {high:.3f})"
+        )
 
 
 def start(arguments: argparse.Namespace, side: str, case: list[str]) -> "subprocess.Popen[str]":
@@ -99,6 +129,7 @@ def start(arguments: argparse.Namespace, side: str, case: list[str]) -> "subproc
     command = [sys.executable, __file__, "--side", side, "--models", *case]
     for name in options:
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
+    command += ["--ours-set", *arguments.ours_set]
     process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     ask(process)  # The first span warms up.
     return process
@@ -119,7 +150,7 @@ def serve(arguments: argparse.Namespace) -> None:
     if arguments.side == "ours" or arguments.allocator == "ours":
         set_up_process(device, cpu_threads=arguments.threads)
     print(describe_device(device), file=sys.stderr)
-    spans = {"ours": our_spans, "minimal": minimal_spans}[arguments.side](arguments, device)
+    spans = SPANS[arguments.side](arguments, device)
     for _ in sys.stdin:
         print(next(spans), flush=True)
 
@@ -135,18 +166,32 @@ def model_config(arguments: argparse.Namespace) -> ModelConfig:
     return MODELS[name].model_validate(fields)
 
 
+def our_tree(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns our recipe, with the fields that were set."""
+    name, fields = MODEL_FIELDS[arguments.models[0]]
+    rates = {"lr": LR, "momentum": MOMENTUM, "nesterov": True, "weight_decay": WEIGHT_DECAY}
+    tree: dict[str, Any] = {
+        "model": {name: fields},
+        "optimizer": {"sgd": rates},
+        "epochs": 100_000,
+        "batch_size": arguments.batch_size,
+        "precision": arguments.precisions[0],
+        "channels_last": arguments.layouts[0] == "nhwc",
+    }
+    for setting in arguments.ours_set:
+        path, _, value = setting.partition("=")
+        *parents, last = path.split(".")
+        place = tree
+        for parent in parents:
+            place = place.setdefault(parent, {})
+        place[last] = yaml.safe_load(value)
+    return tree
+
+
 def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
     """Yields the seconds of the training clock between two evaluations."""
     batch_size = arguments.batch_size
-    recipe = Recipe(
-        model=model_config(arguments),
-        optimizer=Sgd(lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4),
-        epochs=100_000,
-        batch_size=batch_size,
-        precision=arguments.precisions[0],
-        channels_last=arguments.layouts[0] == "nhwc",
-        augmentation=Augmentation(),
-    )
+    recipe = Recipe.model_validate(our_tree(arguments))
     workload = Workload(
         dataset=Digits(),  # Not asked: the images below are trained on.
         target=Target(value=1.0),
@@ -161,16 +206,23 @@ def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[f
         before_s = result.clocks.train_s
 
 
-def minimal_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
-    """Yields the seconds of the given number of steps of a plain PyTorch loop."""
-    nhwc = arguments.layouts[0] == "nhwc"
-    memory_format = torch.channels_last if nhwc else torch.contiguous_format
+def plain_model(
+    arguments: argparse.Namespace, device: torch.device
+) -> tuple[nn.Module, torch.memory_format]:
+    """Returns the model on the device, and its memory format."""
+    is_nhwc = arguments.layouts[0] == "nhwc"
+    memory_format = torch.channels_last if is_nhwc else torch.contiguous_format
     model = model_config(arguments).build(
         in_channels=len(MEAN), num_classes=NUM_CLASSES, image_size=SIZE
     )
-    model = model.to(device).to(memory_format=memory_format)
+    return model.to(device).to(memory_format=memory_format), memory_format
+
+
+def minimal_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
+    """Yields the seconds of the given number of steps of a plain PyTorch loop."""
+    model, memory_format = plain_model(arguments, device)
     optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=5e-4
+        model.parameters(), lr=LR, momentum=MOMENTUM, nesterov=True, weight_decay=WEIGHT_DECAY
     )
     images = torch.from_numpy(random_images(NUM_IMAGES).pixels).permute(0, 3, 1, 2)
     images = images.contiguous(memory_format=memory_format).to(device)
@@ -193,6 +245,74 @@ def minimal_spans(arguments: argparse.Namespace, device: torch.device) -> Iterat
                 synchronize()
                 yield time.perf_counter() - started
                 started = time.perf_counter()
+
+
+class InMemory(Dataset[Any]):
+    """Images one by one, as torchvision's CIFAR-10 gives them: as PIL images, transformed."""
+
+    def __init__(self, images: Images) -> None:
+        self._images = images
+        self.transform: Callable[[Image.Image], Any] | None = None  # Set by `create_loader`.
+
+    def __len__(self) -> int:
+        return len(self._images.labels)
+
+    def __getitem__(self, number: int) -> tuple[Any, int]:
+        image = Image.fromarray(self._images.pixels[number])
+        assert self.transform is not None
+        return self.transform(image), int(self._images.labels[number])
+
+
+def timm_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
+    """Yields the seconds of the given number of steps of a loop as that of timm's script."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.benchmark = True
+    model, memory_format = plain_model(arguments, device)
+    loader = timm.data.create_loader(
+        InMemory(random_images(NUM_IMAGES)),
+        input_size=(len(MEAN), SIZE, SIZE),
+        batch_size=arguments.batch_size,
+        is_training=True,
+        no_aug=True,
+        mean=MEAN,
+        std=STD,
+        num_workers=TIMM_WORKERS[arguments.side],
+        device=device,
+    )
+    optimizer = timm.optim.create_optimizer_v2(
+        model, opt="sgd", lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
+    )
+    scheduler, num_epochs = timm.scheduler.create_scheduler_v2(
+        optimizer, sched="cosine", num_epochs=100_000, updates_per_epoch=len(loader)
+    )
+    criterion = nn.CrossEntropyLoss().to(device)
+    is_bf16, is_nhwc = arguments.precisions[0] == "bf16", arguments.layouts[0] == "nhwc"
+    losses, data_s, step_s = (timm.utils.AverageMeter() for _ in range(3))
+    updates, synchronize, started = 0, synchronizer(device), time.perf_counter()
+    for epoch in range(num_epochs):
+        model.train()
+        waited_from = step_from = time.perf_counter()
+        for images, labels in loader:
+            if is_nhwc:
+                images = images.contiguous(memory_format=memory_format)
+            data_s.update(time.perf_counter() - waited_from)
+            with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
+                loss = criterion(model(images), labels)
+            loss.backward()
+            optimizer.step()
+            losses.update(loss.item(), images.size(0))
+            optimizer.zero_grad()
+            updates += 1
+            step_s.update(time.perf_counter() - step_from)
+            scheduler.step_update(num_updates=updates, metric=losses.avg)
+            waited_from = step_from = time.perf_counter()
+            if updates % arguments.steps == 0:
+                synchronize()
+                yield time.perf_counter() - started
+                started = waited_from = step_from = time.perf_counter()
+        scheduler.step(epoch + 1)
+
+
+SPANS = {"ours": our_spans, "minimal": minimal_spans, **dict.fromkeys(TIMM_WORKERS, timm_spans)}
 
 
 if __name__ == "__main__":

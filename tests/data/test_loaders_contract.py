@@ -11,7 +11,7 @@ from torch import Tensor
 from tune_speed.data import LOADERS
 from tune_speed.data.augment import Augmentation, draw
 from tune_speed.data.base import Images
-from tune_speed.data.loaders import Loader, LoaderConfig, Streaming, eval_batches
+from tune_speed.data.loaders import Loader, LoaderConfig, Streaming, eval_batches, hold
 from tune_speed.data.orders import Order
 from tune_speed.data.repeat_factor import RepeatedOrder
 from tune_speed.data.sample_order import SampleOrder
@@ -270,3 +270,19 @@ def test_evaluation_sees_all_images_in_order_and_unchanged(
     exact = (images.pixels.astype(np.float64) / 255 - MEAN) / STD
     seen = torch.cat([batch for batch, _ in batches]).numpy().transpose(0, 2, 3, 1)
     assert np.allclose(seen, exact, rtol=0, atol=1e-6)
+
+
+def test_evaluation_of_held_images_sees_the_same_batches_bit_by_bit(images: Images) -> None:
+    images.pixels.flags.writeable = False
+    held = hold(images, CPU)
+    for _ in range(2):
+        ours, theirs = (
+            list(
+                eval_batches(
+                    given, mean=MEAN, std=STD, batch_size=16, device=CPU, channels_last=True
+                )
+            )
+            for given in (held, images)
+        )
+        assert labels_of(ours) == labels_of(theirs) == list(range(NUM_IMAGES))
+        assert all(torch.equal(a, b) for (a, _), (b, _) in zip(ours, theirs, strict=True))

@@ -138,15 +138,21 @@ def test_ctrl_c_does_not_reach_workers() -> None:
     loader.close()
 
 
+def fill_one(pool: WorkerPool) -> list[int]:
+    """Returns the next batch of single values; empty: there is none."""
+    room = np.zeros((4, 1, 1, 1), np.uint8)
+    return room[: pool.fill(room)].ravel().tolist()
+
+
 @pytest.mark.parametrize("prefetch_factor", [1, 3])
-def test_a_batch_holds_until_the_next_is_asked_for(prefetch_factor: int) -> None:
-    pixels = np.arange(200, dtype=np.uint8).reshape(-1, 1, 1, 1)
+def test_batches_come_in_order_however_far_workers_are_ahead(prefetch_factor: int) -> None:
+    pixels = np.arange(50, dtype=np.uint8).reshape(-1, 1, 1, 1)
     pool = WorkerPool(pixels, 4, workers=2, prefetch_factor=prefetch_factor, timeout_s=60)
-    pool.begin(np.arange(start, start + 4) for start in range(0, 200, 4))
-    for start in range(0, 48, 4):
-        batch = pool.next()
+    pool.begin(np.arange(start, min(50, start + 4)) for start in range(0, 50, 4))
+    for start in range(0, 50, 4):
         time.sleep(0.02)  # workers go on with all that they may
-        assert batch.ravel().tolist() == list(range(start, start + 4))
+        assert fill_one(pool) == list(range(start, min(50, start + 4)))
+    assert fill_one(pool) == []
     pool.close()
 
 
@@ -154,22 +160,40 @@ def test_what_was_asked_for_before_is_forgotten_at_a_new_beginning() -> None:
     pixels = np.arange(100, dtype=np.uint8).reshape(-1, 1, 1, 1)
     pool = WorkerPool(pixels, 1, workers=2, prefetch_factor=2, timeout_s=60)
     pool.begin(np.array([i]) for i in range(100))
-    pool.next()
+    fill_one(pool)
     pool.begin(np.array([i]) for i in (7, 8, 9))
-    assert [int(pool.next()[0, 0, 0, 0]) for _ in range(3)] == [7, 8, 9]
+    assert [fill_one(pool) for _ in range(4)] == [[7], [8], [9], []]
     pool.close()
 
 
-def test_set_is_shared_and_not_copied_to_each_worker() -> None:
+@pytest.mark.parametrize("is_mapped", [False, True])
+def test_set_is_shared_and_not_copied_to_each_worker(is_mapped: bool, tmp_path: Path) -> None:
     pixels = np.zeros((64, 1024, 1024, 1), dtype=np.uint8)
+    if is_mapped:
+        np.save(tmp_path / "pixels.npy", pixels)
+        pixels = np.asarray(np.load(tmp_path / "pixels.npy", mmap_mode="r"))
+    before = psutil.Process().memory_info()
     pool = WorkerPool(pixels, 1, workers=2, prefetch_factor=1, timeout_s=60)
+    grown = psutil.Process().memory_info().rss - before.rss
+    assert (grown < pixels.nbytes / 2) == is_mapped  # in memory, the training has a copy to share
     pool.begin(np.array([i]) for i in range(64))
+    room = np.empty((1, *pixels.shape[1:]), np.uint8)
     for _ in range(64):
-        pool.next()
+        pool.fill(room)
     for worker in workers():
         memory = worker.memory_info()
         assert memory.shared > pixels.nbytes / 2 - 2**20  # each gathered half of the images
         assert memory.rss - memory.shared < pixels.nbytes
+    pool.close()
+
+
+def test_mapped_set_is_still_served_when_its_file_is_gone(tmp_path: Path) -> None:
+    np.save(tmp_path / "pixels.npy", np.arange(8, dtype=np.uint8).reshape(-1, 1, 1, 1))
+    pixels = np.asarray(np.load(tmp_path / "pixels.npy", mmap_mode="r"))
+    (tmp_path / "pixels.npy").unlink()
+    pool = WorkerPool(pixels, 4, workers=1, prefetch_factor=1, timeout_s=60)
+    pool.begin(iter([np.array([5, 2])]))
+    assert fill_one(pool) == [5, 2]
     pool.close()
 
 

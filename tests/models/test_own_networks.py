@@ -5,7 +5,7 @@ import torch
 
 from tune_speed.models import MODELS
 
-OWN = ["resnet20", "resnet", "preact_resnet", "plain_cnn"]
+OWN = ["resnet20", "resnet", "preact_resnet", "plain_cnn", "speednet"]
 RESIDUAL = ["resnet20", "preact_resnet"]
 
 

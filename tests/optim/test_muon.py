@@ -89,6 +89,31 @@ def test_every_weight_moves_as_the_formula_says_in_float64(nesterov):
         np.testing.assert_allclose(found[name], expected, rtol=0, atol=1e-12, err_msg=name)
 
 
+@pytest.mark.parametrize("fused", [True, False])
+def test_biases_and_other_weights_of_sgd_have_their_own_rates_and_momentum(fused):
+    model = network()
+    gradients = gradients_for(model, 3)
+    start = {name: p.detach().numpy().copy() for name, p in model.named_parameters()}
+    config = Muon(lr=0.2, sgd_lr=0.05, bias_lr=1.5, momentum=0.6, sgd_momentum=0.85)
+    optimizer = config.build(model, effective_batch_size=1, fused=fused)
+    for step in gradients:
+        for name, p in model.named_parameters():
+            p.grad = step[name].clone()
+        optimizer.step()
+    for name, p in model.named_parameters():
+        is_hidden = name in {"1.weight", "4.weight"}
+        expected = steps_by_hand(
+            start[name],
+            [step[name].numpy() for step in gradients],
+            lr=0.2 if is_hidden else 1.5 if p.ndim == 1 else 0.05,
+            momentum=0.6 if is_hidden else 0.85,
+            nesterov=True,
+            decay=0.0,
+            iterations=5 if is_hidden else None,
+        )
+        np.testing.assert_allclose(p.detach().numpy(), expected, atol=1e-12, err_msg=name)
+
+
 def test_hidden_matrices_take_the_steps_of_torchs_muon():
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -164,3 +189,15 @@ def test_both_rates_follow_the_batch_size():
     optimizer = config.build(network(), effective_batch_size=300, fused=False)
     rates = {group["orthogonal"]: group["base_lr"] for group in optimizer.param_groups}
     assert rates == {True: pytest.approx(0.6), False: pytest.approx(0.15)}
+
+
+def test_rate_of_biases_follows_the_batch_size_too():
+    config = Muon(lr=0.2, bias_lr=3.0, lr_per_examples=100)
+    optimizer = config.build(network(), effective_batch_size=50, fused=False)
+    found = {
+        (p.ndim > 1, group["orthogonal"]): group["base_lr"]
+        for group in optimizer.param_groups
+        for p in group["params"]
+    }
+    expected = {(True, True): 0.1, (True, False): 0.1, (False, False): 1.5}
+    assert found == pytest.approx(expected)

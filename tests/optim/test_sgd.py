@@ -46,3 +46,28 @@ def test_nesterov_without_momentum_is_refused():
     with pytest.raises(ValidationError, match="`momentum` must be above 0"):
         Sgd(lr=0.1, momentum=0.0)
     assert Sgd(lr=0.1, momentum=0.0, nesterov=False).momentum == 0
+
+
+@pytest.mark.parametrize("decoupled", [True, False])
+def test_norms_and_biases_have_their_own_rate_where_it_is_given(decoupled):
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2), nn.Linear(2, 2))
+    config = Sgd(
+        lr=0.1,
+        bias_lr=6.4,
+        lr_per_examples=100,
+        weight_decay=0.5,
+        decay_norms_and_biases=True,
+        decoupled_weight_decay=decoupled,
+    )
+    optimizer = config.build(model, effective_batch_size=200, fused=False)
+    rates = {id(p): group["base_lr"] for group in optimizer.param_groups for p in group["params"]}
+    expected = {id(p): 0.2 if p.ndim > 1 else 12.8 for p in model.parameters()}
+    assert rates == pytest.approx(expected)
+    assert {group["weight_decay"] for group in optimizer.param_groups} == {0.5}
+
+
+def test_without_a_rate_for_biases_groups_are_as_ever():
+    model = nn.Linear(2, 2)
+    config = Sgd(lr=0.1, decay_norms_and_biases=True)
+    [group] = config.build(model, effective_batch_size=1, fused=False).param_groups
+    assert len(group["params"]) == 2 and group["lr"] == 0.1

@@ -130,8 +130,8 @@ def test_processes_do_not_change_a_result() -> None:
 
 @pytest.mark.slow
 def test_processes_end_when_nobody_waits_for_the_rest() -> None:
-    terms = Terms(budget_runs=2000)
-    searches = run_searches([EASY], ["random"], seeds=range(20), terms=terms, jobs=2)
+    terms = Terms(budget_runs=200)
+    searches = run_searches([EASY], ["random"], seeds=range(200), terms=terms, jobs=2)
     next(searches)
     assert multiprocessing.active_children()
     searches.close()  # type: ignore[attr-defined]

@@ -129,6 +129,15 @@ def test_step_time_that_a_trial_measured_goes_with_those_that_follow(begin: Begi
     assert propose(conductor).step_times == (step_time("k", 0.1),)
 
 
+def test_step_time_goes_with_those_that_begin_before_its_trial_ends(begin: Begin) -> None:
+    conductor = begin()
+    spec = propose(conductor)
+    run = make_run(Status.CAPPED).model_copy(update={"step_times": (step_time("k", 0.1),)})
+    conductor.evaluated(make_record(spec, spec.recipe, run, started_at=""))
+    assert propose(conductor).step_times == (step_time("k", 0.1),)
+    assert spec.trial_id in conductor.running
+
+
 def test_resumed_search_knows_the_step_times_of_its_ledger(begin: Begin) -> None:
     conductor = begin()
     spec = propose(conductor)

@@ -36,3 +36,10 @@ def test_a_bundle_names_what_ray_counts() -> None:
     assert ResourceConfig(cpu=2).bundle() == {"CPU": 2}
     resources = ResourceConfig(cpu=0.5, gpu=1, memory_gib=2)
     assert resources.bundle() == {"CPU": 0.5, "GPU": 1, "memory": 2**31}
+
+
+def test_trials_of_several_devices_cannot_be_packed() -> None:
+    search = {"concurrent": "auto", "resources": {"gpu": 1}}
+    [mistake] = devices_mistakes(SearchSpace.from_tree({"devices": 2}), search)
+    assert mistake.path == ("search", "concurrent") and mistake.given == "auto"
+    assert not list(devices_mistakes(SearchSpace.from_tree({"epochs": 1.0}), search))

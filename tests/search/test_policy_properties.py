@@ -70,7 +70,7 @@ def make_policy(benchmark: Bumpy, **parts: Any) -> TimeToTarget:
 
 
 def search(policy: TimeToTarget, benchmark: Bumpy) -> Trace:
-    return run_policy(policy, benchmark, num_workers=3, budget_s=100.0)
+    return run_policy(policy, benchmark, num_workers=3, budget_s=70.0)
 
 
 @QUICK
@@ -140,7 +140,7 @@ def test_policy_rebuilt_from_its_ledger_goes_on_exactly(
 ) -> None:
     benchmark = Bumpy(seed, mode)
     recorded = Recorded(make_policy(benchmark))
-    run_policy(recorded, benchmark, num_workers=3, budget_s=100.0)  # type: ignore[arg-type]
+    run_policy(recorded, benchmark, num_workers=3, budget_s=70.0)  # type: ignore[arg-type]
     cut = int(share * len(recorded.log))
     past, future = recorded.log[:cut], recorded.log[cut:]
     finished = [(step.proposal, step.outcome) for step in past if step.outcome is not None]

@@ -6,6 +6,7 @@ from torch import nn
 
 from tune_speed.errors import ConfigError
 from tune_speed.models.resnet20 import ResNet20
+from tune_speed.models.speednet import SpeedNet
 from tune_speed.speedups.patches import statistics
 from tune_speed.speedups.whitening import Whitening
 
@@ -85,6 +86,18 @@ def test_only_so_many_images_are_looked_at():
     mean, _ = statistics(conv, asked, count=6)
     expected, _ = statistics(conv, [images[:6]], count=100)
     assert torch.allclose(mean, expected)
+
+
+def test_speednet_begins_with_every_direction_whitened_and_its_opposite():
+    images, config = smooth_images(), Whitening(eps=1e-9, frozen=True)
+    network = SpeedNet(width1=4, width2=4, width3=4)
+    network = network.build(in_channels=3, num_classes=10, image_size=8)
+    config.check_model(network)
+    config.init_weights(config.change_model(network, num_classes=10, seed=0), make_start(images))
+    outputs = network.conv(images)
+    assert covariance(outputs[:, :12]) == pytest.approx(np.eye(12), abs=2e-3)
+    assert torch.equal(outputs[:, 12:], -outputs[:, :12])
+    assert not network.conv.weight.requires_grad and network.conv.bias.requires_grad
 
 
 @pytest.mark.parametrize("frozen", [True, False])

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tune_speed.config import Config
+from tune_speed.data.mapped_rows import Pixels
 from tune_speed.errors import DataError
 
 OnProgress = Callable[[int, int], None]
@@ -19,7 +20,7 @@ OnProgress = Callable[[int, int], None]
 class Images(NamedTuple):
     """Images and their labels, in the same order."""
 
-    pixels: NDArray[np.uint8]
+    pixels: Pixels
     """Shape (N, H, W, C), 0 to 255."""
     labels: NDArray[np.int64]
     """Shape (N,), from 0 up to the number of classes, exclusive."""

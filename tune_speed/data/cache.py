@@ -121,7 +121,7 @@ def _check(dataset: DatasetConfig, decoded: DecodedData) -> None:
     for images in filter(None, (decoded.train, decoded.test)):
         if len(images.labels) == 0:
             raise DataError(f"Every part of {dataset!r} must hold images, but one has none.")
-        assert images.pixels.ndim == 4 and len(images.pixels) == len(images.labels)
+        assert len(images.pixels.shape) == 4 and len(images.pixels) == len(images.labels)
         assert images.labels.min() >= 0 and images.labels.max() < len(decoded.class_names)
     if decoded.test and decoded.test.pixels.shape[1:] != decoded.train.pixels.shape[1:]:
         raise DataError(

@@ -4,8 +4,11 @@ It starts in 0.2 s and takes 30 MiB, where a process that imports torch takes se
 and it does not import the user's main script, as multiprocessing would.
 """
 
+import fcntl
 import json
+import math
 import mmap
+import os
 import signal
 import socket
 import struct
@@ -61,9 +64,15 @@ def gather(
     return np.take(pixels, indices, axis=0, out=out[: len(indices)], mode="clip")
 
 
-def map_array(file: int, shape: list[int], dtype: str) -> NDArray[Any]:
-    """Returns the content of an open file as an array, shared with all who map it."""
-    return np.frombuffer(mmap.mmap(file, 0), dtype=dtype).reshape(shape)
+def map_array(file: int, shape: list[int], dtype: str, offset: int = 0) -> NDArray[Any]:
+    """Returns the content of an open file from a place on as an array, shared with all who map it.
+
+    It may be written to unless the file is open for reading only.
+    """
+    is_writable = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+    access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
+    mapped = mmap.mmap(file, 0, access=access)
+    return np.frombuffer(mapped, dtype, math.prod(shape), offset).reshape(shape)
 
 
 if __name__ == "__main__":

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
 
 from pydantic import Field
 
 from tune_speed.config import Config
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import Images
+from tune_speed.data.mapped_rows import Pixels, whole_of
 from tune_speed.data.orders import Order
 from tune_speed.data.share import WHOLE, Share
 
 if TYPE_CHECKING:
-    import numpy as np
     import torch
-    from numpy.typing import NDArray
     from torch import Tensor
 
     from tune_speed.data.batches import Batches
@@ -102,7 +101,7 @@ class LoaderConfig(Config):
         )
         return self.open_batches(images.pixels, batches)
 
-    def open_batches(self, pixels: NDArray[np.uint8], batches: Batches) -> Loader:
+    def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         """Returns the loader that brings `pixels` (N, H, W, C) to `batches`."""
         raise NotImplementedError
 
@@ -110,10 +109,12 @@ class LoaderConfig(Config):
 class Streaming(LoaderConfig):
     """Batches from host memory, gathered ahead by worker processes and augmented on the device.
 
-    For sets that do not fit on the device; for others `resident` is quicker. The settings are those
-    of torch's `DataLoader`. Batches travel as uint8, a fourth of what floats would take. Augmenting
-    in the workers instead was no quicker: pad-crop, flip and cutout cost 7 µs of the 3,400 µs that
-    ResNet-20 takes for an image of 32x32 pixels (one core of an AMD EPYC, batches of 128).
+    For sets that do not fit on the device; for others `resident` is quicker. One batch is always on
+    its way to the device while the one before is computed on, from two buffers that are used again
+    and again. The settings are those of torch's `DataLoader`. Batches travel as uint8, a fourth of
+    what floats would take. Augmenting in the workers instead was no quicker: pad-crop, flip and
+    cutout cost 7 µs of the 3,400 µs that ResNet-20 takes for an image of 32x32 pixels (one core of
+    an AMD EPYC, batches of 128).
     """
 
     workers: Annotated[int, Field(ge=0, le=256)] | Literal["auto"] = 0
@@ -130,41 +131,65 @@ class Streaming(LoaderConfig):
     timeout_s: float = Field(default=120.0, gt=0)
     """Longest wait for a worker [s]; then it is taken to hang, which is an error."""
 
-    def open_batches(self, pixels: NDArray[np.uint8], batches: Batches) -> Loader:
+    def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         """Returns the loader, with its workers started."""
+        from tune_speed.data.staging import Staging
         from tune_speed.data.streaming import LocalSource, Source, StreamingLoader
         from tune_speed.data.worker_pool import WorkerPool
 
         assert self.workers != "auto", "workers: auto is resolved before training"
-        source: Source = LocalSource(pixels)
+        whole, rows = whole_of(pixels)
+        staging = Staging(
+            (batches.order.batch_size, *whole.shape[1:]),
+            device=batches.device,
+            is_pinned=self.pin_memory and batches.device.type == "cuda",
+        )
+        source: Source = LocalSource(whole)
         if self.workers:
             source = WorkerPool(
-                pixels,
+                whole,
                 batches.order.batch_size,
                 workers=self.workers,
                 prefetch_factor=self.prefetch_factor,
                 timeout_s=self.timeout_s,
             )
         return StreamingLoader(
-            source,
-            batches,
-            pin_memory=self.pin_memory,
-            is_persistent=self.persistent_workers,
+            source, batches, staging, is_persistent=self.persistent_workers, rows=rows
         )
 
 
 class Resident(LoaderConfig):
     """The whole set as uint8 on the device, where batches are gathered and augmented."""
 
-    def open_batches(self, pixels: NDArray[np.uint8], batches: Batches) -> Loader:
+    def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         """Returns the loader, with the pixels on the device."""
         from tune_speed.data.resident import ResidentLoader
 
         return ResidentLoader(pixels, batches)
 
 
+class HeldImages(NamedTuple):
+    """Images and their labels on the device."""
+
+    pixels: Tensor
+    """uint8, (N, H, W, C)."""
+    labels: Tensor
+    """int64, (N,)."""
+
+
+def hold(images: Images, device: torch.device) -> HeldImages:
+    """Returns the images on the device, for several evaluations; on a CPU they may be shared."""
+    import torch
+
+    from tune_speed.data.resident import on_device
+
+    return HeldImages(
+        on_device(images.pixels, device), torch.from_numpy(images.labels.copy()).to(device)
+    )
+
+
 def eval_batches(
-    images: Images,
+    images: Images | HeldImages,
     *,
     mean: tuple[float, ...],
     std: tuple[float, ...],
@@ -183,8 +208,12 @@ def eval_batches(
     _, height, width, _ = images.pixels.shape
     normalize = image_ops.Normalizer(mean=mean, std=std, height=height, width=width, device=device)
     for start in range(0, len(images.labels), batch_size):
-        pixels, labels = (
-            torch.from_numpy(array[start : start + batch_size].copy()).to(device, non_blocking=True)
-            for array in images
-        )
+        some = slice(start, start + batch_size)
+        if isinstance(images, HeldImages):
+            pixels, labels = images.pixels[some], images.labels[some]
+        else:
+            pixels, labels = (
+                torch.from_numpy(array[some].copy()).to(device, non_blocking=True)
+                for array in images
+            )
         yield image_ops.to_channels_first(normalize(pixels), channels_last=channels_last), labels

@@ -4,20 +4,23 @@ from collections.abc import Iterator
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.data.batches import Batches
+from tune_speed.data.mapped_rows import Pixels
 from tune_speed.data.orders import Order
+
+PIECE = 1024
+"""Images that go to the device at a time."""
 
 
 class ResidentLoader:
     """Gathers batches from a uint8 copy of the set on the device; see `Resident`."""
 
-    def __init__(self, pixels: NDArray[np.uint8], batches: Batches) -> None:
+    def __init__(self, pixels: Pixels, batches: Batches) -> None:
         self.num_samples = batches.num_samples
         self._batches = batches
-        self._pixels: Tensor | None = _on_device(pixels, batches.device)
+        self._pixels: Tensor | None = on_device(pixels, batches.device)
 
     def num_in(self, epoch: int) -> int:
         """Returns the samples of epoch number `epoch`."""
@@ -38,7 +41,13 @@ class ResidentLoader:
         self._pixels = None
 
 
-def _on_device(pixels: NDArray[np.uint8], device: torch.device) -> Tensor:
-    # Pixels mapped from the cache are read-only; torch warns if it gets to share such memory.
-    writable = pixels if pixels.flags.writeable else pixels.copy()
-    return torch.from_numpy(np.ascontiguousarray(writable)).to(device)
+def on_device(pixels: Pixels, device: torch.device) -> Tensor:
+    """Returns the pixels as a tensor on the device, (N, H, W, C); on a CPU they may be shared."""
+    if isinstance(pixels, np.ndarray) and pixels.flags.writeable:
+        return torch.from_numpy(np.ascontiguousarray(pixels)).to(device)
+    # What is mapped from the cache goes there piece by piece, without a second copy on the host;
+    # and it is read-only: torch warns if it gets to share such memory.
+    there = torch.empty(pixels.shape, dtype=torch.uint8, device=device)
+    for start in range(0, len(pixels), PIECE):
+        there[start : start + PIECE].copy_(torch.from_numpy(pixels[start : start + PIECE].copy()))
+    return there

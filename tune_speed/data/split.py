@@ -16,9 +16,13 @@ from tune_speed.config import Config
 from tune_speed.data import randomness
 from tune_speed.data.base import Images
 from tune_speed.data.cache import PreparedData
+from tune_speed.data.mapped_rows import MappedRows, Pixels
+from tune_speed.data.shared_array import file_map
 from tune_speed.errors import ConfigError, DataError, Problem
 
 Indices = NDArray[np.int64]
+MOST_COPIED_BYTES = 2**30
+"""A larger part of a mapped set is not copied: its pages are shared by all processes of a node."""
 CHUNK = 100
 """Images per step of the statistics; sums of 100 squares fit into 32 bits with room to spare."""
 
@@ -101,7 +105,7 @@ def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> Spl
 
 
 def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
-    """Returns the parts of `data`, each a copy in the data's order; the test part may be a view.
+    """Returns the parts of `data`, in the data's order: copies, or left in the file if large.
 
     Raises:
         ConfigError: As `split_sizes`, or a class is too small for its part of the long tail.
@@ -125,7 +129,7 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
 
 
 def channel_statistics(
-    pixels: NDArray[np.uint8],
+    pixels: Pixels,
 ) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and (population) standard deviation of each channel, pixels in [0, 1].
 
@@ -135,7 +139,7 @@ def channel_statistics(
     Raises:
         DataError: A channel has the same value everywhere: it cannot be normalised.
     """
-    count = pixels.size // pixels.shape[-1]
+    count = math.prod(pixels.shape[:-1])
     sums, squares = _channel_sums(pixels)
     deviations = [math.sqrt(q * count - s * s) / count for s, q in zip(sums, squares, strict=True)]
     if 0 in deviations:
@@ -171,7 +175,7 @@ def long_tail(num_classes: int, total: int, *, ratio: float) -> Indices:
     return np.asarray(numbers)
 
 
-def _channel_sums(pixels: NDArray[np.uint8]) -> tuple[list[int], list[int]]:
+def _channel_sums(pixels: Pixels) -> tuple[list[int], list[int]]:
     """Returns the sums of the values and of their squares, by channel."""
     # Summing images at equal positions keeps the inner loop long: 30 times quicker than summing
     # (pixels, channels) over its first axis.
@@ -266,7 +270,13 @@ def _too_long_tail(numbers: Indices, available: list[int], split: SplitConfig) -
 
 
 def _rows(images: Images, indices: Indices) -> Images:
-    return Images(np.asarray(images.pixels).take(indices, axis=0), images.labels[indices])
+    """Returns the images `indices`: a copy, or left where they are if they are many and mapped."""
+    pixels, labels = images.pixels, images.labels[indices]
+    assert isinstance(pixels, np.ndarray), "a set is whole, before it is cut"
+    num_bytes = len(indices) * math.prod(pixels.shape[1:])
+    if num_bytes > MOST_COPIED_BYTES and file_map(pixels) is not None:
+        return Images(MappedRows(pixels, indices), labels)
+    return Images(pixels.take(indices, axis=0), labels)
 
 
 def _check_classes(data: PreparedData, train: Indices, split: SplitConfig) -> None:

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from tune_speed.data.batches import Batches
+from tune_speed.data.gather_worker import gather
 from tune_speed.data.orders import Order
+from tune_speed.data.staging import Staging
 
 
 class Source(Protocol):
@@ -19,8 +21,11 @@ class Source(Protocol):
     def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
         """Gathers `batches`, the indices of each, from now on."""
 
-    def next(self) -> NDArray[np.uint8]:
-        """Returns the pixels of the next batch, (B, H, W, C), that hold until the next call."""
+    def fill(self, room: NDArray[np.uint8]) -> int:
+        """Puts the next batch in the first places of `room`, (B, H, W, C); returns its size.
+
+        0: there is none left.
+        """
 
     def stop(self) -> None:
         """Ends what `begin` started; it may begin anew."""
@@ -40,9 +45,10 @@ class LocalSource:
         """Gathers `batches`, the indices of each, from now on."""
         self._batches = batches
 
-    def next(self) -> NDArray[np.uint8]:
-        """Returns the pixels of the next batch, (B, H, W, C)."""
-        return self._pixels.take(next(self._batches), axis=0)
+    def fill(self, room: NDArray[np.uint8]) -> int:
+        """Puts the next batch in the first places of `room`; returns its size, or 0."""
+        indices = next(self._batches, None)
+        return 0 if indices is None else len(gather(self._pixels, indices, room))
 
     def stop(self) -> None:
         """Does nothing."""
@@ -54,20 +60,39 @@ class LocalSource:
 class StreamingLoader:
     """Brings batches of uint8 to the device and makes images of them there; see `Streaming`.
 
-    With persistent workers one endless stream runs through all epochs: they already gather the next
-    one while the last batches of an epoch, or an evaluation, keep the device busy.
+    Each batch but the first is on its way while the one before is computed on. With persistent
+    workers one endless stream runs through all epochs: they already gather the next one while the
+    last batches of an epoch, or an evaluation, keep the device busy.
     """
 
     def __init__(
-        self, source: Source, batches: Batches, *, pin_memory: bool, is_persistent: bool
+        self,
+        source: Source,
+        batches: Batches,
+        staging: Staging,
+        *,
+        is_persistent: bool,
+        rows: NDArray[np.int64] | None = None,
     ) -> None:
+        """Begins to gather the first epoch.
+
+        Args:
+            source: Of the pixels.
+            batches: What they become.
+            staging: How they come to the device.
+            is_persistent: Go on from epoch to epoch.
+            rows: Where the images of `batches` are among those of `source`, (N,); by default at the
+                same places.
+        """
         self.num_samples = batches.num_samples
         self._source = source
         self._batches = batches
-        self._pin_memory = pin_memory and batches.device.type == "cuda"
+        self._staging = staging
+        self._rows = rows
         self._is_persistent = is_persistent
         self._is_closed = False
         self._next_epoch = -1
+        self._arriving: Iterator[Tensor] = iter(())
         try:
             self._begin(0)  # starting workers is no training time
         except BaseException:
@@ -94,7 +119,7 @@ class StreamingLoader:
         self._next_epoch = -1
         for plan in self._batches.plans(epoch, skip=skip):
             assert not self._is_closed, "the loader is closed"
-            pixels = self._on_device(torch.from_numpy(self._source.next()))
+            pixels = next(self._arriving)
             positions = torch.arange(len(pixels), device=pixels.device)
             yield self._batches.images(pixels, positions, plan), plan.labels
         if self._is_persistent:
@@ -112,12 +137,8 @@ class StreamingLoader:
         assert not self._is_closed, "the loader is closed"
         first = self._batches.indices(epoch, skip=skip)
         later = itertools.count(epoch + 1) if self._is_persistent else ()
-        self._source.begin(
-            itertools.chain(first, (b for number in later for b in self._batches.indices(number)))
-        )
+        indices = itertools.chain(first, (b for n in later for b in self._batches.indices(n)))
+        rows = self._rows
+        self._source.begin(indices if rows is None else (rows.take(b) for b in indices))
+        self._arriving = self._staging.ahead(self._source.fill)
         self._next_epoch = epoch
-
-    def _on_device(self, pixels: Tensor) -> Tensor:
-        if self._pin_memory:
-            return pixels.pin_memory().to(self._batches.device, non_blocking=True)
-        return pixels.to(self._batches.device)

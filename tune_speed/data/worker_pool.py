@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tune_speed.data import gather_worker
-from tune_speed.data.shared_array import SharedArray
+from tune_speed.data.shared_array import SharedArray, shared
 from tune_speed.errors import DataError
 
 END_WAIT_S = 5.0
@@ -54,15 +54,15 @@ class WorkerPool:
         num_slots = workers * prefetch_factor
         self._num_workers = workers
         self._timeout_s = timeout_s
+        self._indices = SharedArray((num_slots, batch_size), np.int64)
+        self._slots = SharedArray((num_slots, batch_size, *pixels.shape[1:]), np.uint8)
         self._arrays = {
-            "pixels": SharedArray(pixels.shape, np.uint8),
-            "indices": SharedArray((num_slots, batch_size), np.int64),
-            "slots": SharedArray((num_slots, batch_size, *pixels.shape[1:]), np.uint8),
+            "pixels": shared(pixels),
+            "indices": self._indices,
+            "slots": self._slots,
         }
-        np.copyto(self._arrays["pixels"].array, pixels)
         self._workers: list[_Worker] = []
         self._batches: Iterator[NDArray[np.int64]] = iter(())
-        self._num_free = 0
         self._num_asked = 0
         self._asked: deque[_Job] = deque()
 
@@ -73,20 +73,22 @@ class WorkerPool:
         if not self._workers:
             self._start()
         self._batches = batches
-        self._num_free = len(self._arrays["slots"].array)
-        self._fill()
+        self._ask(len(self._slots.array))
 
-    def next(self) -> NDArray[np.uint8]:
-        """Returns the pixels of the next batch, (B, H, W, C), which hold until the next call.
+    def fill(self, room: NDArray[np.uint8]) -> int:
+        """Puts the next batch in the first places of `room`, (B, H, W, C); returns its size.
+
+        0: there is none left.
 
         Raises:
             DataError: Its worker died, or did not deliver in time.
         """
-        self._fill()
+        if not self._asked:
+            return 0
         job = self._receive()
-        self._num_free = 1
-        pixels: NDArray[np.uint8] = self._arrays["slots"].array[job.slot, : job.size]
-        return pixels
+        np.copyto(room[: job.size], self._slots.array[job.slot, : job.size])
+        self._ask(1)
+        return job.size
 
     def stop(self) -> None:
         """Ends the workers and waits for them; `begin` starts new ones."""
@@ -116,7 +118,9 @@ class WorkerPool:
     def _start_one(self) -> _Worker:
         ours, theirs = socket.socketpair()
         ours.settimeout(self._timeout_s)
-        arrays = {name: [a.file, a.shape, a.dtype.str] for name, a in self._arrays.items()}
+        arrays = {
+            name: [a.file, a.shape, a.dtype.str, a.offset] for name, a in self._arrays.items()
+        }
         with theirs:
             sent = json.dumps({"socket": theirs.fileno(), "arrays": arrays})
             process = subprocess.Popen(
@@ -128,16 +132,15 @@ class WorkerPool:
             )
         return _Worker(process, ours)
 
-    def _fill(self) -> None:
-        """Asks for as many batches as there are free slots."""
-        for indices in itertools.islice(self._batches, self._num_free):
-            job = _Job(self._num_asked % len(self._arrays["slots"].array), len(indices))
-            self._arrays["indices"].array[job.slot, : job.size] = indices
+    def _ask(self, num_batches: int) -> None:
+        """Asks for so many batches, for which there are free slots."""
+        for indices in itertools.islice(self._batches, num_batches):
+            job = _Job(self._num_asked % len(self._slots.array), len(indices))
+            self._indices.array[job.slot, : job.size] = indices
             self._num_asked += 1
             self._asked.append(job)
             with suppress(OSError):  # a dead worker is reported when its batch is waited for
                 self._worker(job).connection.sendall(gather_worker.REQUEST.pack(*job))
-        self._num_free = 0
 
     def _receive(self) -> _Job:
         """Returns the oldest job, when its batch is there."""

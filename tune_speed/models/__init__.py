@@ -12,6 +12,7 @@ from tune_speed.models.resnet import ResNet
 from tune_speed.models.resnet18 import ResNet18
 from tune_speed.models.resnet20 import ResNet20
 from tune_speed.models.resnet50 import ResNet50
+from tune_speed.models.speednet import SpeedNet
 from tune_speed.models.squeezenet import SqueezeNet
 from tune_speed.models.timm_model import Timm
 from tune_speed.models.torchvision_model import TorchVision
@@ -25,6 +26,7 @@ MODELS: dict[str, type[ModelConfig]] = {
     "resnet": ResNet,
     "preact_resnet": PreActResNet,
     "plain_cnn": PlainCNN,
+    "speednet": SpeedNet,
     "resnet18": ResNet18,
     "resnet50": ResNet50,
     "densenet121": DenseNet121,

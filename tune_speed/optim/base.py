@@ -38,9 +38,13 @@ class OptimizerConfig(Config):
 
     def step_lr(self, effective_batch_size: int) -> float:
         """Returns the rate of a step: lr * effective_batch_size / lr_per_examples, or just lr."""
+        return self.rate_of_step(self.lr, effective_batch_size)
+
+    def rate_of_step(self, rate: float, effective_batch_size: int) -> float:
+        """Returns the rate of a step for a rate that is given in the unit of `lr`."""
         if self.lr_per_examples is None:
-            return self.lr
-        return self.lr * effective_batch_size / self.lr_per_examples
+            return rate
+        return rate * effective_batch_size / self.lr_per_examples
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
         """Returns the parameter groups of `model` with their rates and decays."""

@@ -1,4 +1,4 @@
-"""Which parameters are decayed."""
+"""Which parameters are decayed, and which have a rate of their own."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -23,3 +23,16 @@ def parameter_groups(
         for parameters, decay in groups
         if parameters
     ]
+
+
+def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[str, Any]]:
+    """Returns the groups, norms and biases apart and with the rate `lr`; None: as they are."""
+    if lr is None:
+        return groups
+    split = []
+    for group in groups:
+        weights = [p for p in group["params"] if p.ndim > 1]
+        biases = [p for p in group["params"] if p.ndim <= 1]
+        split += [{**group, "params": weights}] if weights else []
+        split += [{**group, "params": biases, "lr": lr, "base_lr": lr}] if biases else []
+    return split

@@ -5,10 +5,13 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from tune_speed.optim.base import OptimizerConfig, fused_or_default
+from tune_speed.optim.groups import with_bias_lr
 
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
+
+Groups = list[dict[str, Any]]
 
 
 class Muon(OptimizerConfig):
@@ -27,8 +30,11 @@ class Muon(OptimizerConfig):
     tensor, frozen ones counted: those meet pixels and classes, whose directions differ in
     scale and are not to be made equal. Depthwise convolutions and tokens (one row or one input
     channel) are no matrices, and are left out too. The others get SGD rather than AdamW, as in the
-    CIFAR-10 speed records: it has one momentum with the hidden weights, which schedules can cycle.
+    CIFAR-10 speed records: its momentum, too, is one that schedules can cycle.
     torch.optim.Muon takes two dimensions only and one matrix after the other, hence own code.
+
+    Beware of rates of SGD from elsewhere: they multiply the gradient of the mean loss here, and of
+    the sum over the batch in the CIFAR-10 record. `lr` has no such unit, as O(u) has no scale.
 
     Source: K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024, and
     KellerJordan/cifar10-airbench, airbench94_muon.py. Deviation: decoupled decay for SGD as well.
@@ -39,9 +45,17 @@ class Muon(OptimizerConfig):
     schedule that cycles the momentum replaces it."""
     nesterov: bool = True
     """Nesterov's form of momentum, for all weights."""
+    sgd_momentum: float | None = Field(default=None, ge=0, lt=1)
+    """Momentum of the weights that get SGD, in [0, 1); null: `momentum`. The CIFAR-10 record has
+    0.85. A schedule that cycles the momentum replaces it."""
     sgd_lr: float | None = Field(default=None, gt=0)
     """Rate of SGD for first and last layer, norms and biases, above 0, in the unit of `lr`; null:
-    `lr`. The CIFAR-10 record has 0.67 (last layer) and 0.053 (biases) beside a `lr` of 0.24."""
+    `lr`. The CIFAR-10 record has 0.67 (last layer) beside a `lr` of 0.24, for a loss summed over
+    2,000 images and logits scaled by 1/256; for the mean, and 1/9 as in `speednet`, that is 1.7."""
+    bias_lr: float | None = Field(default=None, gt=0)
+    """Rate of SGD for norms and biases, above 0, in the unit of `lr`; null: as the other weights
+    that get SGD. The CIFAR-10 record has 0.053 for a loss summed over 2,000 images: 106 for the
+    mean."""
     newton_schulz_steps: int = Field(default=5, ge=1, le=20)
     """Iterations of the orthogonalisation; the CIFAR-10 record has 3."""
     normalize_weights: bool = False
@@ -61,17 +75,22 @@ class Muon(OptimizerConfig):
             fused=fused_or_default(fused),
         )
 
-    def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
-        """Returns the groups of every optimizer, each split in hidden and other weights."""
+    def groups(self, model: "nn.Module", effective_batch_size: int) -> Groups:
+        """Returns the groups of every optimizer, split in hidden and other weights, and biases."""
+        rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)
+        return with_bias_lr(self._hidden_and_others(model, effective_batch_size), rate)
+
+    def _hidden_and_others(self, model: "nn.Module", effective_batch_size: int) -> Groups:
         hidden = hidden_weights(model)
         ratio = 1.0 if self.sgd_lr is None else self.sgd_lr / self.lr
+        momentum = self.momentum if self.sgd_momentum is None else self.sgd_momentum
         groups = []
         for group in super().groups(model, effective_batch_size):
             rate = group["lr"]
-            for is_hidden, lr in ((True, rate), (False, rate * ratio)):
+            for is_hidden, lr, m in ((True, rate, self.momentum), (False, rate * ratio, momentum)):
                 weights = [w for w in group["params"] if (id(w) in hidden) == is_hidden]
-                rates = {"lr": lr, "base_lr": lr, "orthogonal": is_hidden}
-                groups += [{**group, **rates, "params": weights}] if weights else []
+                settings = {"lr": lr, "base_lr": lr, "momentum": m, "orthogonal": is_hidden}
+                groups += [{**group, **settings, "params": weights}] if weights else []
         return groups
 
 

@@ -126,6 +126,9 @@ class Conductor:
     def _learn_times(self, record: TrialRecord) -> None:
         """Takes over what a trial taught of costs; the first measurement of a step time stays."""
         self.costs.finished(record)
+        self._learn_step_times(record)
+
+    def _learn_step_times(self, record: TrialRecord) -> None:
         for step_time in record.runs[-1].step_times:
             self._step_times.setdefault(step_time.key, step_time)
 
@@ -200,6 +203,7 @@ class Conductor:
         that it stops the trial for. A trial that is told to stop has ended for the conductor: its
         record so far is its record.
         """
+        self._learn_step_times(record)  # Trials that begin before it ends need not measure them.
         new = self._pass_on_evaluations(record)
         reasons = (self._reason_to_stop(record.trial_id, evaluation) for evaluation in new)
         reason = next((reason for reason in reasons if reason is not None), None)

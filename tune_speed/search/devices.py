@@ -16,8 +16,13 @@ def most_devices(space: SearchSpace) -> int:
 
 def devices_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yields why several devices cannot be had: a GPU holds no more than one rank of a trial."""
+    if most_devices(space) == 1:
+        return
+    if search.get("concurrent") == "auto":
+        must = "must be a number where recipe.devices may exceed 1, as such trials share no device"
+        yield Mistake(("search", "concurrent"), must, "auto", "Try 1.")
     gpu = (search.get("resources") or {}).get("gpu", 0)
-    if most_devices(space) == 1 or gpu == int(gpu):
+    if gpu == int(gpu):
         return
     must = "must be a whole number where recipe.devices may exceed 1, as each has a GPU to itself"
     yield Mistake(("search", "resources", "gpu"), must, shown(gpu), "Try 1.")

@@ -54,8 +54,8 @@ class _Adapter:
         """Our id of each Ray trial that is running."""
         self._receivers: dict[str, Receiver] = {}
         search = conductor.study.search
-        self._heartbeat_s = max(HEARTBEAT_S, search.concurrent / HEARTBEATS_PER_S)
-        self._report_every_s = max(REPORT_EVERY_S, search.concurrent / REPORTS_PER_S)
+        self._heartbeat_s = max(HEARTBEAT_S, search.at_once / HEARTBEATS_PER_S)
+        self._report_every_s = max(REPORT_EVERY_S, search.at_once / REPORTS_PER_S)
         self._time = OwnTime()
         limit_s = search.hang_after_s + self._heartbeat_s + MARGIN_S
         self._silence = Silence(limit_s=limit_s, kill=ray.kill, time=self._time)
@@ -351,7 +351,7 @@ def _run_tune(
         storage_path=folder,
         num_samples=10**9,  # The searcher says when it is over.
         search_alg=tune.search.ConcurrencyLimiter(
-            _ConductorSearcher(adapter), max_concurrent=adapter.conductor.study.search.concurrent
+            _ConductorSearcher(adapter), max_concurrent=adapter.conductor.study.search.at_once
         ),
         scheduler=scheduler,
         callbacks=[_ConductorCallback(adapter, scheduler, on_tick)],

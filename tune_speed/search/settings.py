@@ -72,8 +72,10 @@ class SearchConfig(Config):
     can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or
     `sqlite:///`), or the path of a journal file. null: in memory; resuming does not need it. A
     password in a URL is shown and recorded nowhere."""
-    concurrent: Annotated[int, Field(gt=0)] = 2
-    """Trials that run at the same time, at most."""
+    concurrent: Annotated[int, Field(gt=0)] | Literal["auto"] = 2
+    """Trials that run at the same time, at most. `auto`: before the first trial it is measured with
+    how many most trials an hour are finished. With `resources.gpu: 1`, as many share a GPU as is
+    best, each with an equal part of its memory; a fraction bounds them and stays as it is."""
     time_budget: str | float | None = Field(default=None, union_mode="left_to_right")
     """No trial starts after this long: `90s`, `30m`, `1h30m` or seconds; null: no limit."""
     hang_after: str | float = Field(default="15m", union_mode="left_to_right")
@@ -117,6 +119,12 @@ class SearchConfig(Config):
                 + did_you_mean(scheme, DATABASES)
             )
         return storage
+
+    @property
+    def at_once(self) -> int:
+        """Trials at the same time, at most; what is `auto` is measured by then."""
+        assert isinstance(self.concurrent, int), "auto is measured before the first trial"
+        return self.concurrent
 
     @property
     def time_budget_s(self) -> float | None:

@@ -1,0 +1,391 @@
+"""The speed-run recipe: steps/s of our loop against a bare one, and accuracy within seconds.
+
+    python tests/benchmarks/bench_speedrun.py                                   # CPU, 2 minutes
+    python tests/benchmarks/bench_speedrun.py --device cuda --batch-size 2000 --steps 25
+    python tests/benchmarks/bench_speedrun.py --accuracy --data ../shared/data  # CPU, 4 minutes
+    python tests/benchmarks/bench_speedrun.py --accuracy --data DIR --device cuda \
+        --widths 64 256 256 --batch-size 2000 --validation-samples 5000 --seconds 3 --target 0.94
+
+Steps/s: both loops train the same network (speednet) with frozen first filters on the same random
+uint8 images on the device: shifts by up to two pixels, alternating flips, bf16, label smoothing,
+Muon for the convolutions, SGD for the rest, and a triangle of rates. The bare loop is hand-written
+PyTorch. Each has a process of its own, in which spans of a few steps run by turns, ours first in
+every other round; the other process waits meanwhile. The ratio is that of the medians, ours over
+the bare loop's: above 1.0, ours is faster; beside it the quartiles of single rounds. `--allocator
+ours` gives the bare loop our trial processes' malloc settings too.
+
+Accuracy: the recipe, and ResNet-20 with SGD and one-cycle, train by turns on real images, each for
+as many steps as fit in `--seconds` by a few steps that are timed before. Accuracy is that at the
+end, in six views, on images of the validation part; the times are those of the training clock.
+"""
+
+import argparse
+import math
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tune_speed.data.base import Images
+from tune_speed.data.cache import prepare
+from tune_speed.data.digits import Digits
+from tune_speed.data.image_parquet import ImageParquet
+from tune_speed.data.split import SplitConfig, Splits, make_splits
+from tune_speed.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.recipe import Recipe
+from tune_speed.records import RunResult
+from tune_speed.train import train
+from tune_speed.workload import Target, Workload
+
+NUM_IMAGES, NUM_CLASSES, SIZE, PAD = 4096, 10, 32, 2
+MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
+MUON_LR, MUON_MOMENTUM, HEAD_LR, BIAS_LR, SGD_MOMENTUM = 0.24, 0.6, 1.7, 106.0, 0.85
+WEIGHT_DECAY, SMOOTHING, NEWTON_SCHULZ_STEPS = 0.016, 0.2, 3
+WARMUP_FRAC, WARMUP_START, FINAL_FRAC = 0.23, 0.2, 0.07
+COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+LONG_RUN = 100_000
+"""Epochs of a run that is broken off."""
+CALIBRATION_STEPS = 12
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--widths", type=int, nargs=3, help="of the groups")
+    parser.add_argument("--batch-size", type=int, default=128)
+    parser.add_argument("--compile", action="store_true", help="both networks")
+    parser.add_argument("--steps", type=int, default=2, help="steps of one span")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--allocator", default="default", choices=["default", "ours"])
+    parser.add_argument("--accuracy", action="store_true", help="accuracy within --seconds")
+    parser.add_argument("--data", type=Path, help="folder of the Parquet files")
+    parser.add_argument("--train-samples", type=int, default=45_000)
+    parser.add_argument("--validation-samples", type=int, default=2000)
+    parser.add_argument("--seconds", type=float, default=15.0, help="of a run")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--target", type=float, default=0.6, help="accuracy")
+    parser.add_argument("--bias-lr", type=float, default=BIAS_LR)
+    parser.add_argument("--muon-lr", type=float, default=MUON_LR)
+    parser.add_argument("--head-lr", type=float, default=HEAD_LR)
+    parser.add_argument("--resnet-lr", type=float, default=4.0, help="per 1024 images")
+    parser.add_argument("--arms", nargs="+", default=["speednet", "resnet20"])
+    parser.add_argument("--side", choices=["ours", "bare"], help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> None:
+    arguments = parse_arguments()
+    if arguments.side:
+        serve(arguments)
+    elif arguments.accuracy:
+        compare_accuracy(arguments)
+    else:
+        compare_speed(arguments)
+
+
+def speednet_tree(arguments: argparse.Namespace, default: tuple[int, ...]) -> dict[str, Any]:
+    """Returns the recipe of the speed-run, without its length."""
+    widths = dict(zip(("width1", "width2", "width3"), arguments.widths or default, strict=True))
+    muon = {
+        "lr": arguments.muon_lr,
+        "momentum": MUON_MOMENTUM,
+        "newton_schulz_steps": NEWTON_SCHULZ_STEPS,
+        "normalize_weights": True,
+        "sgd_lr": arguments.head_lr,
+        "bias_lr": arguments.bias_lr,
+        "sgd_momentum": SGD_MOMENTUM,
+        "weight_decay": WEIGHT_DECAY,
+    }
+    triangle = {
+        "flat_frac": 0.0,
+        "warmup_frac": WARMUP_FRAC,
+        "warmup_start": WARMUP_START,
+        "final_frac": FINAL_FRAC,
+    }
+    return {
+        "model": {"speednet": widths},
+        "optimizer": {"muon": muon},
+        "lr_schedule": {"trapezoid": triangle},
+        "batch_size": arguments.batch_size,
+        "precision": "bf16",
+        "label_smoothing": SMOOTHING,
+        "augmentation": {"pad": PAD, "flip": "alternating"},
+        "speedups": {"init": {"whitening": {"frozen": True}}, "views": {"tta": {"views": 6}}},
+        "compile": arguments.compile,
+        "cuda_graph": not arguments.compile and arguments.device != "cpu",
+        "deterministic": False,
+    }
+
+
+def resnet_tree(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Returns a recipe of ResNet-20, without its length."""
+    sgd = {"lr": arguments.resnet_lr, "lr_per_examples": 1024, "weight_decay": 5e-4}
+    return {
+        "model": {"resnet20": {}},
+        "optimizer": {"sgd": sgd},
+        "lr_schedule": {"one_cycle": {"final_div_factor": 100.0}},
+        "batch_size": arguments.batch_size,
+        "precision": "bf16",
+        "augmentation": {"pad": PAD, "flip": "alternating"},
+        "speedups": {"views": {"tta": {"views": 6}}},
+        "compile": arguments.compile,
+        "cuda_graph": not arguments.compile and arguments.device != "cpu",
+        "deterministic": False,
+    }
+
+
+# Steps per second.
+
+
+def compare_speed(arguments: argparse.Namespace) -> None:
+    """Prints our steps per second, the bare loop's, and their ratio."""
+    print(f"torch {torch.__version__}, {arguments.threads} threads, batch {arguments.batch_size}")
+    processes = {side: start(side) for side in ("ours", "bare")}
+    seconds: dict[str, list[float]] = {side: [] for side in processes}
+    for number in range(arguments.rounds):
+        for side in sorted(processes, reverse=number % 2 == 0):
+            seconds[side].append(ask(processes[side]))
+    for process in processes.values():
+        process.communicate()
+    ours, bare = (arguments.steps / statistics.median(seconds[s]) for s in ("ours", "bare"))
+    ratios = [b / o for b, o in zip(seconds["bare"], seconds["ours"], strict=True)]
+    low, _, high = statistics.quantiles(ratios, n=4)
+    print(
+        f"steps/s: ours {ours:.2f}, bare {bare:.2f}, ratio {ours / bare:.3f} ({low:.3f} to"
+        f" {high:.3f}), n {arguments.rounds}; malloc of the bare loop: {arguments.allocator}"
+    )
+
+
+def start(side: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, *sys.argv, "--side", side]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    ask(process)  # The first span warms up.
+    return process
+
+
+def ask(process: "subprocess.Popen[str]") -> float:
+    """Has the process train one span and returns its seconds."""
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    return float(process.stdout.readline())
+
+
+def serve(arguments: argparse.Namespace) -> None:
+    """Trains a span for each line that comes in."""
+    device = resolve_device(arguments.device)
+    torch.set_num_threads(arguments.threads)
+    if arguments.side == "ours" or arguments.allocator == "ours":
+        set_up_process(device, cpu_threads=arguments.threads)
+    print(describe_device(device), file=sys.stderr)
+    spans = {"ours": our_spans, "bare": bare_spans}[arguments.side](arguments, device)
+    for _ in sys.stdin:
+        print(next(spans), flush=True)
+
+
+def random_images(count: int) -> Images:
+    generator = np.random.default_rng(0)
+    pixels = generator.integers(0, 256, (count, SIZE, SIZE, len(MEAN)), np.uint8)
+    return Images(pixels, generator.integers(0, NUM_CLASSES, count))
+
+
+def our_recipe(arguments: argparse.Namespace) -> Recipe:
+    tree = speednet_tree(arguments, default=(64, 256, 256))
+    return Recipe.model_validate({**tree, "epochs": LONG_RUN})
+
+
+def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
+    """Yields the seconds of the training clock between two evaluations."""
+    workload = Workload(
+        dataset=Digits(),  # Not asked: the images below are trained on.
+        target=Target(value=1.0),
+        max_train_s=1e9,
+        eval_every_samples=arguments.steps * arguments.batch_size,
+    )
+    images, few = random_images(NUM_IMAGES), random_images(16)
+    splits = Splits(images, few, few, MEAN, STD, NUM_CLASSES, split_hash="")
+    before_s = 0.0
+    for result in train(workload, our_recipe(arguments), splits, seed=0, device=device):
+        yield result.clocks.train_s - before_s
+        before_s = result.clocks.train_s
+
+
+def bare_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
+    """Yields the seconds of the given number of steps of a plain PyTorch loop."""
+    torch.backends.cudnn.benchmark = True
+    model = our_recipe(arguments).model.build(
+        in_channels=len(MEAN), num_classes=NUM_CLASSES, image_size=SIZE
+    )
+    model = model.to(device).to(memory_format=torch.channels_last)
+    model.conv.weight.requires_grad_(False)
+    forward = torch.compile(model, dynamic=False) if arguments.compile else model
+    convs = [p for name, p in model.blocks.named_parameters() if p.ndim == 4]
+    biases = [p for p in model.parameters() if p.ndim == 1]
+    sgd = torch.optim.SGD(
+        [
+            {"params": biases, "base": arguments.bias_lr, "weight_decay": 0.0},
+            {"params": [model.classifier.weight], "base": arguments.head_lr},
+        ],
+        weight_decay=WEIGHT_DECAY / arguments.head_lr,
+        momentum=SGD_MOMENTUM,
+        nesterov=True,
+        fused=True,
+    )
+    buffers = [torch.zeros_like(p) for p in convs]
+    total = LONG_RUN * math.ceil(NUM_IMAGES / arguments.batch_size)
+    synchronize, started = synchronizer(device), time.perf_counter()
+    for number, (images, labels) in enumerate(bare_batches(arguments.batch_size, device)):
+        factor = triangle(number / total)
+        with torch.autocast(device.type, torch.bfloat16):
+            logits = forward(images)
+        loss = functional.cross_entropy(logits.float(), labels, label_smoothing=SMOOTHING)
+        loss.backward()
+        for group in sgd.param_groups:
+            group["lr"] = group["base"] * factor
+        sgd.step()
+        for weight, buffer in zip(convs, buffers, strict=True):
+            muon_step(weight, buffer, lr=arguments.muon_lr * factor)
+        model.zero_grad(set_to_none=True)
+        if (number + 1) % arguments.steps == 0:
+            synchronize()
+            yield time.perf_counter() - started
+            started = time.perf_counter()
+
+
+def bare_batches(batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields shifted and flipped images, (B, C, H, W), and their labels, without an end."""
+    data = random_images(NUM_IMAGES)
+    pixels = torch.from_numpy(data.pixels).to(device).permute(0, 3, 1, 2).float() / 255
+    mean, std = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (MEAN, STD))
+    padded = functional.pad((pixels - mean) / std, (PAD,) * 4, mode="reflect")
+    padded = padded.permute(0, 2, 3, 1).contiguous()
+    labels = torch.from_numpy(data.labels).to(device)
+    is_flipped = torch.rand(NUM_IMAGES, device=device) < 0.5
+    places = torch.arange(SIZE, device=device)
+    while True:
+        order = torch.randperm(NUM_IMAGES, device=device)
+        for chosen in order.split(batch_size):
+            shifts = torch.randint(0, 2 * PAD + 1, (2, len(chosen), 1), device=device)
+            columns = torch.where(is_flipped[chosen, None], places.flip(0), places) + shifts[1]
+            rows = (places + shifts[0])[:, :, None]
+            images = padded[chosen[:, None, None], rows, columns[:, None, :]]
+            yield images.permute(0, 3, 1, 2), labels[chosen]
+        is_flipped = ~is_flipped
+
+
+def triangle(share: float) -> float:
+    """Returns the factor on the rates before the step at this share of the run."""
+    if share < WARMUP_FRAC:
+        return WARMUP_START + (1 - WARMUP_START) * share / WARMUP_FRAC
+    return 1 - (1 - FINAL_FRAC) * (share - WARMUP_FRAC) / (1 - WARMUP_FRAC)
+
+
+@torch.no_grad()
+def muon_step(weight: nn.Parameter, buffer: Tensor, *, lr: float) -> None:
+    """Scales a convolution's weight, and moves it by its orthogonalised Nesterov momentum."""
+    gradient = weight.grad
+    assert gradient is not None
+    buffer.mul_(MUON_MOMENTUM).add_(gradient)
+    x = gradient.add(buffer, alpha=MUON_MOMENTUM).reshape(len(weight), -1)
+    x = x.bfloat16() if x.is_cuda else x
+    x = x / (x.norm() + 1e-7)
+    a, b, c = COEFFICIENTS
+    for _ in range(NEWTON_SCHULZ_STEPS):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * gram @ gram) @ x
+    weight.mul_(math.sqrt(len(weight)) / weight.norm())
+    weight.add_(x.view_as(weight).to(weight.dtype), alpha=-lr)
+
+
+# Accuracy within seconds.
+
+
+def compare_accuracy(arguments: argparse.Namespace) -> None:
+    """Prints what each recipe reaches in the given time, run by turns, for each seed."""
+    device = resolve_device(arguments.device)
+    set_up_process(device, cpu_threads=arguments.threads)
+    workload = real_workload(arguments)
+    splits = make_splits(prepare(workload.dataset), workload.split)
+    trees = {"speednet": speednet_tree(arguments, default=(16, 64, 64))}
+    trees["resnet20"] = resnet_tree(arguments)
+    epochs = {arm: epochs_within(arguments, trees[arm], splits, device) for arm in arguments.arms}
+    print(f"{describe_device(device)}, {arguments.threads} threads, torch {torch.__version__}")
+    print(f"epochs in {arguments.seconds:g} s: {epochs}")
+    results: dict[str, list[RunResult]] = {arm: [] for arm in epochs}
+    for seed in range(arguments.seeds):
+        for arm in sorted(epochs, reverse=seed % 2 == 0):
+            recipe = Recipe.model_validate({**trees[arm], "epochs": epochs[arm]})
+            results[arm].append(last(workload, recipe, splits, seed=seed, device=device))
+            print(f"seed {seed} {row(results[arm][-1:], arm, arguments.target)}", flush=True)
+    for arm in epochs:
+        print(f"all    {row(results[arm], arm, arguments.target)}")
+
+
+def real_workload(arguments: argparse.Namespace) -> Workload:
+    dataset = ImageParquet(
+        train=str(arguments.data / "cifar10-train.parquet"),
+        test=str(arguments.data / "cifar10-test.parquet"),
+    )
+    split = SplitConfig(
+        train_samples=arguments.train_samples, validation_samples=arguments.validation_samples
+    )
+    return Workload(
+        dataset=dataset,
+        split=split,
+        target=Target(value=arguments.target),
+        max_train_s=1e6,
+        eval_every_samples=10**9,
+    )
+
+
+def epochs_within(
+    arguments: argparse.Namespace, tree: dict[str, Any], splits: Splits, device: torch.device
+) -> float:
+    """Returns how many epochs fit in `--seconds`, by a few steps that are timed."""
+    few = Images(splits.validation.pixels[:16], splits.validation.labels[:16])
+    per_epoch = math.ceil(len(splits.train.labels) / arguments.batch_size)
+    recipe = Recipe.model_validate({**tree, "epochs": CALIBRATION_STEPS / per_epoch})
+    workload = real_workload(arguments).model_copy(
+        update={"eval_every_samples": arguments.batch_size, "target": Target(value=1.0)}
+    )
+    result = last(workload, recipe, splits._replace(validation=few), seed=0, device=device)
+    times = [evaluation.train_s for evaluation in result.evaluations]
+    step_s = statistics.median(np.diff(times[2:]))
+    return float(arguments.seconds / (step_s * per_epoch))
+
+
+def last(
+    workload: Workload, recipe: Recipe, splits: Splits, *, seed: int, device: torch.device
+) -> RunResult:
+    """Returns the result of a run that goes to its end."""
+    run = train(workload, recipe, splits, seed=seed, device=device)
+    while True:
+        try:
+            next(run)
+        except StopIteration as end:
+            result: RunResult = end.value
+            return result
+
+
+def row(results: list[RunResult], arm: str, target: float) -> str:
+    accuracies = [run.final.accuracy for run in results if run.final is not None]
+    times = [run.clocks.train_s for run in results]
+    hits = sum(accuracy >= target for accuracy in accuracies)
+    return (
+        f"{arm:9} accuracy {statistics.fmean(accuracies):.4f} ({min(accuracies):.4f} to"
+        f" {max(accuracies):.4f}) after {statistics.median(times):.1f} s ({min(times):.1f} to"
+        f" {max(times):.1f}); {target:g} met by {hits} of {len(results)}"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,74 @@
+"""Whether CUDA's multi-process service (MPS) runs, which lets kernels of several processes overlap.
+
+Without it a GPU gives its processes turns (time slicing): at any moment one of them computes.
+
+Source: NVIDIA, "Multi-Process Service"; manual page of nvidia-cuda-mps-control.
+"""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+CONTROL = "nvidia-cuda-mps-control"
+ANSWER_S = 5.0
+START = f"`{CONTROL} -d`, as the user whose trials run, starts it; `echo quit | {CONTROL}` ends it"
+
+
+class Mps(NamedTuple):
+    """What is known of MPS on this machine."""
+
+    runs: bool
+    can_start: bool
+    """Whether its control program is there."""
+
+    @property
+    def sharing(self) -> str:
+        """How processes share a GPU here, in two words at most."""
+        return "MPS" if self.runs else "time slicing"
+
+    @property
+    def advice(self) -> str:
+        """How to get MPS; empty where it runs. We never start it: it outlives a search."""
+        if self.runs:
+            return ""
+        return f"MPS does not run; {START}" if self.can_start else f"no MPS here: no {CONTROL}"
+
+
+def find_mps() -> Mps:
+    """Returns whether MPS runs: its daemon is asked, or where that cannot be done, looked for."""
+    control = shutil.which(CONTROL)
+    return Mps(_answers(control) if control else _is_seen(), can_start=control is not None)
+
+
+def _answers(control: str) -> bool:
+    """Returns whether the daemon answers a question that changes nothing."""
+    try:
+        done = subprocess.run(
+            [control],
+            input="get_server_list\n",
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=ANSWER_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0 and "cannot find" not in (done.stdout + done.stderr).lower()
+
+
+def _is_seen() -> bool:
+    """Returns whether its pipe directory is named and there, as in a container, or it is running.
+
+    A program that finds no daemon at its pipe goes on without MPS.
+    """
+    pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
+    if pipes and Path(pipes).is_dir():
+        return True
+    names = (process.info["name"] or "" for process in psutil.process_iter(["name"]))
+    # The kernel cuts names to 15 characters.
+    return any(name.startswith(CONTROL[:15]) for name in names)
