@@ -160,8 +160,8 @@ def _run_there(
         if message is None:
             with clock.span("compile_s"):
                 recipe, first_batch_size = _begin_with(
-            spec, splits, device, ranks, checkpoints, sharing.turnstile
-        )
+                    spec, splits, device, ranks, checkpoints, sharing.turnstile
+                )
             continue
         smaller = halved(recipe) if ranks.size == 1 else None
         if smaller is None:

@@ -25,7 +25,7 @@ def probe_step(
     """Gives what takes the steps of a recipe, with a model of its own that learns nothing.
 
     The steps have the shape that the run begins with, which is its quickest where images grow.
-    With `compiles` False `torch.compile` is left out. Random numbers are as before, after the block.
+    With `compiles` False `torch.compile` is left out. Random numbers are as before afterwards.
     """
     (shape, _), *_ = stretches_of(recipe, splits)
     num_batches = accumulation_of(recipe) * shape.growth

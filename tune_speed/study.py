@@ -204,19 +204,14 @@ def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
         agree_on_token(address)
     from tune_speed.search import ray_cluster
 
-    with ThreadPoolExecutor(max_workers=1) as pool:
+    with ThreadPoolExecutor(max_workers=2) as pool:
         store = pool.submit(open_store, uri)
-        search = study.search
-        ray_cluster.connect(
-            address,
-            resources=search.resources,
-            devices=most_devices(study.space),
-            at_once=0 if search.concurrent == "auto" else search.at_once,
-        )
-        # What the first proposal and the first trial need, while the trials' processes start.
-        for name in ("tune_speed.search.policies", "tune_speed.search.ray_tuner"):
-            importlib.import_module(name)
+        # Imports of the first proposal, while Ray's own processes start.
+        policies = pool.submit(importlib.import_module, "tune_speed.search.policies")
+        devices = most_devices(study.space)
+        ray_cluster.connect(address, resources=study.search.resources, devices=devices)
         client = store.result()
+        policies.result()
     try:
         yield client
     finally:

@@ -13,7 +13,6 @@ from ray._private import ray_constants, worker
 
 import tune_speed
 from tune_speed.errors import ConfigError, ServiceError
-from tune_speed.search import local_ray
 from tune_speed.search.machine import alive_nodes
 from tune_speed.search.ray_token import server_of
 from tune_speed.search.settings import ResourceConfig
@@ -22,16 +21,13 @@ CONNECT_TIMEOUT_S = 8.0
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
-def connect(
-    address: str | None, *, resources: ResourceConfig, devices: int = 1, at_once: int = 0
-) -> None:
+def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
     """Connects to the Ray cluster at `address`, or starts a local one.
 
     Args:
         address: of the cluster; None: a local one.
         resources: what one device of a trial gets.
         devices: the most that a trial trains on.
-        at_once: trials at the same time, so many of whose processes a local one has ready soon.
 
     Raises: ServiceError if nothing answers there, or if it lacks the resources of one trial.
     """
@@ -42,10 +38,7 @@ def connect(
     is_here = address is None or (server is not None and server.startswith(LOOPBACK))
     try:
         with _on_loopback() if is_here else nullcontext():
-            if address is None:
-                local_ray.start(resources, at_once=at_once)
-            else:
-                _init(address)
+            _init(address or "local")
     except Exception as error:  # Ray raises a bare one where its processes do not start in 30 s.
         raise ServiceError(_no_ray(address, error)) from error
     _refuse_missing_resources(resources, devices)
@@ -67,13 +60,15 @@ def _no_ray(address: str | None, error: Exception) -> str:
 
 
 def _init(address: str) -> None:
+    is_local = address == "local"
     package = str(Path(tune_speed.__file__).parent)
     ray.init(
         address=address,
+        include_dashboard=False if is_local else None,
         log_to_driver=False,
         logging_level=logging.CRITICAL,
         # What nodes run is what the driver runs; its dependencies must be installed there.
-        runtime_env={"py_modules": [package]},
+        runtime_env=None if is_local else {"py_modules": [package]},
         configure_logging=False,
     )
 
