@@ -170,6 +170,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
 
 def _field_rows() -> list[dict[str, Any]]:
     """Returns what filters can ask of results, then what of recipes."""
+    from tune_speed.descriptions import descriptions
     from tune_speed.recipe import Recipe
     from tune_speed.techniques import first_paragraph
     from tune_speed.where_fields import FIELDS
@@ -178,8 +179,8 @@ def _field_rows() -> list[dict[str, Any]]:
         {"name": name, "of": "result", "about": field.about} for name, field in FIELDS.items()
     ]
     of_recipes = [
-        {"name": name, "of": "recipe", "about": first_paragraph(field.description)}
-        for name, field in Recipe.model_fields.items()
+        {"name": name, "of": "recipe", "about": first_paragraph(text)}
+        for name, text in descriptions(Recipe).items()
     ]
     return [*of_results, *of_recipes]
 

@@ -1,7 +1,7 @@
 """The base of every configuration, and fields that hold one entry of a table.
 
 Configurations are frozen, refuse unknown fields and do not convert between types: `"3"` is not 3.
-Their field docstrings are the descriptions that `tune-speed schema` and `tune-speed list` print.
+The docstrings of their fields are what `tune-speed schema` and `tune-speed list` print.
 """
 
 import difflib
@@ -18,9 +18,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 class Config(BaseModel):
     """A frozen set of named, typed and described values."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True, allow_inf_nan=False
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 Table = Mapping[str, type[Config]]

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ValidationError
 
 from tune_speed.config import Table
 from tune_speed.data import DATASETS, LOADERS, ORDERS
+from tune_speed.descriptions import descriptions
 from tune_speed.errors import ConfigError
 from tune_speed.leaderboard import Board
 from tune_speed.metrics import METRICS
@@ -221,8 +222,7 @@ def _speedups() -> list[dict[str, Any]]:
 
 
 def _setting(name: str) -> dict[str, Any]:
-    field = Recipe.model_fields[name]
-    about = first_paragraph(field.description)
+    about = first_paragraph(descriptions(Recipe).get(name))
     return {"name": name, "where": "recipe", "about": about, "fields": ""}
 
 

@@ -24,6 +24,7 @@ import pandas as pd
 from tune_speed.board_query import Choice, find_boards
 from tune_speed.board_row import Row
 from tune_speed.config import Config, did_you_mean
+from tune_speed.descriptions import descriptions
 from tune_speed.errors import ConfigError
 from tune_speed.leaderboard import Board
 from tune_speed.records import RunResult, Status
@@ -53,7 +54,8 @@ def _columns_of(config: type[Config], **about: str) -> dict[str, Column]:
     """Returns a column for each field, with its description unless `about` has one."""
     return {
         name: Column(
-            _first_line(about.get(name) or field.description or ""), _dtype_of(field.annotation)
+            _first_line(about.get(name) or descriptions(config).get(name, "")),
+            _dtype_of(field.annotation),
         )
         for name, field in config.model_fields.items()
         if name not in ("rows", "params")

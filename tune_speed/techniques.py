@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from tune_speed.config import Config, Table
 from tune_speed.data import DATASETS, LOADERS, ORDERS
 from tune_speed.data.split import SplitConfig
+from tune_speed.descriptions import descriptions
 from tune_speed.inventory import INVENTORY, SOURCES, Item
 from tune_speed.metrics import METRICS
 from tune_speed.models import MODELS
@@ -90,7 +91,7 @@ def _entry_place(kind: str, name: str) -> Place:
 
 
 def _description(config: type[BaseModel], field: str) -> str:
-    return first_sentence(config.model_fields[field].description)
+    return first_sentence(descriptions(config)[field])
 
 
 def first_paragraph(text: str | None) -> str:

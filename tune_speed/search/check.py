@@ -9,10 +9,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pydantic
-from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tune_speed.config import Component, Config
+from tune_speed.descriptions import descriptions
 from tune_speed.search.fields import component_of, entries_of, nested_of, number_types
 from tune_speed.search.leaf import (
     branches,
@@ -60,12 +60,13 @@ def name_mistakes(kind: type[Config], tree: Mapping[str, Any], path: TreePath) -
             yield Mistake((*path, name), must, hint=near_miss(name, kind.model_fields))
     for name, field in kind.model_fields.items():
         if field.is_required() and name not in tree:
-            yield Mistake((*path, name), "must be given", hint=_meaning(field))
+            yield Mistake((*path, name), "must be given", hint=_meaning(kind, name))
 
 
-def _meaning(field: FieldInfo) -> str | None:
+def _meaning(kind: type[Config], name: str) -> str | None:
     """Returns the first sentence of the field's description."""
-    sentence = re.split(r"[.;:] ", " ".join((field.description or "").split()))[0]
+    text = descriptions(kind).get(name, "")
+    sentence = re.split(r"[.;:] ", " ".join(text.split()))[0]
     return f"{sentence.rstrip('.')}." if sentence else None
 
 

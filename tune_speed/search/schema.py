@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from tune_speed.config import Component, Config
+from tune_speed.descriptions import descriptions
 from tune_speed.search.fields import component_of, entries_of, nested_of, number_types, properties
 from tune_speed.search.study_schema import StudySchema
 from tune_speed.workload import WORKLOADS
@@ -42,8 +43,8 @@ def _field_schema(kind: type[Config], name: str, *, searched: bool) -> JsonSchem
     if kind is StudySchema and name == "recipe":
         searched = True
     described: JsonSchema = {"title": name}
-    if field.description:
-        described["description"] = " ".join(field.description.split())
+    if text := descriptions(kind).get(name):
+        described["description"] = " ".join(text.split())
     if not field.is_required() and "default" in properties(kind)[name]:
         described["default"] = properties(kind)[name]["default"]
     options = _options(kind, name, searched=searched)
