@@ -11,6 +11,7 @@ from tune_speed.optim import Muon, Sgd
 from tune_speed.recipe import Recipe
 from tune_speed.search.points import read_point
 from tune_speed.search.study_file import load_study
+from tune_speed.step_choices import provisional
 from tune_speed.train import train
 from tune_speed.workload import WORKLOADS
 
@@ -81,7 +82,7 @@ def test_digits_are_learned_in_five_epochs(number: int, accuracy: float) -> None
     changes |= {"augmentation": augmentation, "speedups": {"init": recipe["speedups"]["init"]}}
     workload = WORKLOADS["digits"]
     splits = make_splits(prepare(workload.dataset), workload.split)
-    small = Recipe.model_validate({**recipe, **changes})
+    small = provisional(Recipe.model_validate({**recipe, **changes}))
     result = to_end(train(workload, small, splits, seed=0, device=CPU))
     assert result.final is not None
     assert result.final.accuracy > accuracy
