@@ -40,6 +40,7 @@ ALLOWED_PIPES = {
     "data/gather_worker.py": "a pipe from the process that started it",
     "data/worker_pool.py": "pipes to processes that this one started",
     "local_crew.py": "pipes to processes that this one spawned",
+    "profiling/averaging.py": "a pipe to processes that this one spawned",
 }
 """Files that receive pickles of our own processes."""
 
