@@ -13,7 +13,6 @@ from typing import Any, NamedTuple, Self
 
 from tune_speed.ablation.design import BASE
 from tune_speed.config import flatten
-from tune_speed.errors import ConfigError
 from tune_speed.event_file import EventFile, differences
 from tune_speed.records import TrialRecord
 
@@ -50,12 +49,7 @@ class AblationLedger:
         self.tried: dict[Tried, TrialRecord] = {}
         self.runs: dict[Turn, TrialRecord] = {}
         self._file = EventFile(path, what="an ablation")
-        try:
-            for number, event in self._file.events():
-                self._take(event, number)
-        except BaseException:
-            self._file.close()
-            raise
+        self._file.replay(self._take)
 
     def __enter__(self) -> Self:
         return self
@@ -68,16 +62,7 @@ class AblationLedger:
 
         Raises: ConfigError if something else was begun.
         """
-        if self.header is None:
-            self._file.append({"event": "begin", **header})
-            self.header = dict(header)
-            return
-        told = "; ".join(_differences(self.header, header))
-        if told:
-            raise ConfigError(
-                f"an ablation that was begun must go on as it began, but differs: {told}"
-                f" ({self.path}). Begin another with --again, or give the same options."
-            )
+        self.header = self._file.begin(header, begun=self.header, tell=_told)
 
     def add_tried(self, tried: Tried, record: TrialRecord) -> None:
         """Writes a run of the re-tuning. Raises: StorageError."""
@@ -104,6 +89,10 @@ class AblationLedger:
                 self.runs[Turn(**event)] = record
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise self._file.damaged(number, error) from error
+
+
+def _told(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    return "; ".join(_differences(begun, now))
 
 
 def _differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

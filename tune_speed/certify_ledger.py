@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from tune_speed.contest import Turn
-from tune_speed.errors import ConfigError
 from tune_speed.event_file import EventFile, differences
 from tune_speed.records import TrialRecord
 
@@ -42,12 +41,7 @@ class CertifyLedger:
         self.last_facts: dict[str, dict[str, Any]] = {}
         """Surroundings after the last run; empty until then."""
         self._file = EventFile(path, what="a certification")
-        try:
-            for number, event in self._file.events():
-                self._take(event, number)
-        except BaseException:
-            self._file.close()
-            raise
+        self._file.replay(self._take)
 
     def __enter__(self) -> Self:
         return self
@@ -60,16 +54,9 @@ class CertifyLedger:
 
         Raises: ConfigError if something else was begun.
         """
-        if self.header is None:
-            self._file.append({"event": "begin", **header})
-            self.header = dict(header)
-            return
-        told = ", ".join(self.differences(header))
-        if told:
-            raise ConfigError(
-                f"a certification that was begun must go on as it began, but differs: {told}"
-                f" ({self.path}). Begin another with --again, or give the same options."
-            )
+        self.header = self._file.begin(
+            header, begun=self.header, tell=lambda begun, now: ", ".join(differences(begun, now))
+        )
 
     def differences(self, header: Mapping[str, Any]) -> list[str]:
         """Returns how `header` differs from what was begun, a phrase a field."""

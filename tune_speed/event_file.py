@@ -7,7 +7,7 @@ one, which the next to open the file cuts off.
 import fcntl
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -66,6 +66,44 @@ class EventFile:
             if not isinstance(event, dict):
                 raise self.damaged(number, TypeError("no mapping"))
             yield number, event
+
+    def replay(self, take: Callable[[dict[str, Any], int], None]) -> None:
+        """Gives each event to `take`, with the number of its line; lets go of the file if it fails.
+
+        Raises: StorageError if a line is damaged, and what `take` raises.
+        """
+        try:
+            for number, event in self.events():
+                take(event, number)
+        except BaseException:
+            self.close()
+            raise
+
+    def begin(
+        self,
+        header: Mapping[str, Any],
+        *,
+        begun: dict[str, Any] | None,
+        tell: Callable[[Mapping[str, Any], Mapping[str, Any]], str],
+    ) -> dict[str, Any]:
+        """Writes what the file is about, or checks that it is what was begun; returns that.
+
+        Args:
+            header: What is to be run now.
+            begun: What an earlier process began; None: nothing.
+            tell: Says in words how the two differ; empty where they do not.
+
+        Raises: ConfigError if something else was begun; StorageError.
+        """
+        if begun is None:
+            self.append({"event": "begin", **header})
+            return dict(header)
+        if told := tell(begun, header):
+            raise ConfigError(
+                f"{self._what} that was begun must go on as it began, but differs: {told}"
+                f" ({self.path}). Begin another with --again, or give the same options."
+            )
+        return begun
 
     def append(self, event: Mapping[str, Any]) -> None:
         """Writes an event. Raises: StorageError."""

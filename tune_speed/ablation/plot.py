@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tune_speed.ablation.effects import Estimate
 from tune_speed.ablation.footnotes import added_words
 from tune_speed.ablation.result import AblationResult, ArmResult, Response
-from tune_speed.errors import StorageError
-from tune_speed.plot_style import COLOURS, DPI
+from tune_speed.plot_style import COLOURS, write_figure
 from tune_speed.printable import printable
 
 if TYPE_CHECKING:
@@ -61,12 +60,7 @@ def plot_ablation(result: AblationResult, path: Path) -> None:
 
     Raises: StorageError if the file cannot be written.
     """
-    figure = ablation_figure(result)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=DPI)
-    except OSError as error:
-        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+    write_figure(ablation_figure(result), path)
 
 
 def ablation_figure(result: AblationResult) -> "Figure":

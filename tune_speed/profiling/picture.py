@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tune_speed.errors import ConfigError, StorageError
-from tune_speed.plot_style import COLOURS, DPI
+from tune_speed.errors import ConfigError
+from tune_speed.plot_style import COLOURS, write_figure
 from tune_speed.printable import printable
 from tune_speed.profiling.result import Bounds, ProfileResult
 from tune_speed.profiling.rows import WORDS, PhaseRow, advice_texts, ms_text, phase_rows
@@ -44,12 +44,7 @@ def plot_profile(found: ProfileResult, path: Path) -> None:
 
     Raises: StorageError if the file cannot be written.
     """
-    figure = profile_figure(found)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=DPI)
-    except OSError as error:
-        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+    write_figure(profile_figure(found), path)
 
 
 def profile_figure(found: ProfileResult) -> "Figure":
