@@ -4,6 +4,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tune_speed.descriptions import descriptions
 from tune_speed.recipe import Recipe
+from tune_speed.records import Evaluation
 from tune_speed.search.settings import SearchConfig
 
 
@@ -47,3 +48,22 @@ def test_descriptions_are_those_that_pydantic_reads() -> None:
 def test_every_field_of_recipes_and_searches_is_described() -> None:
     for kind in (Recipe, SearchConfig):
         assert set(descriptions(kind)) == set(kind.model_fields)
+
+
+def test_class_without_source_has_no_descriptions() -> None:
+    made: dict[str, type[BaseModel]] = {}
+    exec("class Typed(Base):\n    size: int\n    'Its size.'", {"Base": BaseModel}, made)
+    assert descriptions(made["Typed"]) == {}
+
+
+def test_class_within_a_function_is_found() -> None:
+    class Inner(BaseModel):
+        size: int = 1
+        """Its size."""
+
+    assert descriptions(Inner) == {"size": "Its size."}
+
+
+def test_json_schemas_of_records_have_the_descriptions() -> None:
+    properties = Evaluation.model_json_schema()["properties"]
+    assert properties["step"]["description"] == "Optimizer steps done."

@@ -14,11 +14,23 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
+from tune_speed.descriptions import descriptions
+
 
 class Config(BaseModel):
     """A frozen set of named, typed and described values."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Returns the JSON Schema, with each field's docstring as its description."""
+        found = handler.resolve_ref_schema(handler(schema))
+        for name, text in descriptions(cls).items():
+            found["properties"][name].setdefault("description", text)
+        return found
 
 
 Table = Mapping[str, type[Config]]

@@ -6,7 +6,7 @@ the time that importing the package takes, in every command and every trial proc
 
 import ast
 import inspect
-import textwrap
+import sys
 from collections.abc import Iterator
 from functools import cache
 from itertools import pairwise
@@ -30,10 +30,33 @@ def descriptions(kind: type[BaseModel]) -> dict[str, str]:
 
 def _own(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
     """Yields the fields that a class itself declares, with the string below each."""
-    (declared,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
-    assert isinstance(declared, ast.ClassDef), kind
-    for field, below in pairwise(declared.body):
+    declared = _declared(kind.__module__).get(kind.__qualname__)
+    for field, below in pairwise(declared.body if declared else []):
         if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
             continue
         if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
             yield field.target.id, inspect.cleandoc(str(below.value.value))
+
+
+@cache
+def _declared(module: str) -> dict[str, ast.ClassDef]:
+    """Returns the classes of a module, by qualified name; none where it has no file (a notebook).
+
+    `inspect.getsource` of a class would parse the whole file again for each.
+    """
+    try:
+        source = inspect.getsource(sys.modules[module])
+    except (OSError, TypeError):
+        return {}
+    return dict(_classes(ast.parse(source), prefix=""))
+
+
+def _classes(node: ast.AST, *, prefix: str) -> Iterator[tuple[str, ast.ClassDef]]:
+    for child in ast.iter_child_nodes(node):
+        inner = prefix
+        if isinstance(child, ast.ClassDef):
+            yield f"{prefix}{child.name}", child
+            inner = f"{prefix}{child.name}."
+        elif isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+            inner = f"{prefix}{child.name}.<locals>."
+        yield from _classes(child, prefix=inner)
