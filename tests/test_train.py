@@ -25,13 +25,16 @@ from tune_speed.data.streaming import StreamingLoader
 from tune_speed.errors import ConfigError
 from tune_speed.evaluate import Scores
 from tune_speed.fed_ratio import Waits
+from tune_speed.models.resnet20 import ResNet20
 from tune_speed.optim import Adam, Sgd
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status
 from tune_speed.schedules import OneCycle
 from tune_speed.schedules.drop_on_stall import DropOnStall
+from tune_speed.sharing import Sharing
 from tune_speed.speedups.base import Shape
 from tune_speed.step_stream import open_steps
+from tune_speed.turnstile import Turnstile
 
 SHAPE = Shape(6, 6)
 
@@ -266,6 +269,36 @@ def test_warm_up_leaves_no_trace(
     assert losses(run(recipe)) == warm
     states = [model.state_dict() for model in models]
     assert all(map(torch.equal, *(state.values() for state in states)))
+
+
+def run_in(warm: set[str], recipe: Recipe, *, seed: int = 0) -> RunResult:
+    """Trains in a process that has taken the steps of those throughput keys."""
+    turnstile = Turnstile(None, why_not="The run keeps to itself.")
+    sharing = Sharing(label="", turnstile=turnstile, warm=warm)
+    workload, splits = make_workload(), make_splits()
+    return to_end(train.train(workload, recipe, splits, seed=seed, device=CPU, sharing=sharing))
+
+
+def test_steps_that_the_process_has_taken_need_no_warm_up_and_train_the_same(
+    rates: list[object],
+) -> None:
+    warm, recipe = set[str](), make_recipe(model=ResNet20())
+    first = run_in(warm, recipe, seed=1)
+    assert len(rates) == 1 + first.steps
+    second = run_in(warm, recipe, seed=1)
+    assert len(rates) == 1 + first.steps + second.steps
+    assert losses(second) == losses(first)
+
+
+def test_steps_of_another_kind_are_warmed_up(rates: list[object]) -> None:
+    warm = set[str]()
+    done = [run_in(warm, make_recipe(model=ResNet20(), batch_size=n)) for n in (8, 4)]
+    assert len(rates) == sum(1 + each.steps for each in done)
+
+
+def test_every_run_alone_is_warmed_up(rates: list[object]) -> None:
+    done = [run(), run()]
+    assert len(rates) == sum(1 + each.steps for each in done)
 
 
 def test_warm_up_restores_weights_statistics_and_random_numbers() -> None:

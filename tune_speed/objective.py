@@ -55,6 +55,7 @@ def run_trial(
     interrupt: Callable[[], bool] = lambda: False,
     refuse: tuple[type[Exception], ...] = (),
     ranks: Ranks = ALONE,
+    warm: set[str] | None = None,
 ) -> Trial:
     """Runs one trial; whatever goes wrong in it becomes its status, reason and traceback.
 
@@ -65,12 +66,15 @@ def run_trial(
     Where the specification names a place for checkpoints, the trial goes on from one that an
     earlier process left there, and removes it once it has an outcome.
 
+    A process that runs trials one after the other gives them one set `warm`, into which go the
+    throughput keys of their steps: no trial warms up for steps that an earlier one has taken.
+
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
     """
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
     try:
-        record = yield from _run(spec, interrupt, passed_on, started_at, ranks)
+        record = yield from _run(spec, interrupt, passed_on, started_at, ranks, warm)
     except passed_on:
         raise
     except Exception as error:
@@ -86,6 +90,7 @@ def _run(
     passed_on: tuple[type[Exception], ...],
     started_at: str,
     ranks: Ranks,
+    warm: set[str] | None,
 ) -> Trial:
     """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
     device = resolve_device(spec.allotment.device)
@@ -96,6 +101,7 @@ def _run(
         trial=spec.trial_id,
         may_have_company=spec.allotment.max_cotenants > 0,
         known=spec.step_times,
+        warm=warm,
     )
     with place if ranks.is_first else nullcontext(Sharing.alone()) as sharing:
         return (

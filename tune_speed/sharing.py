@@ -30,6 +30,7 @@ class Sharing:
         tenancy: Tenancy | None = None,
         may_have_company: bool = False,
         known: Sequence[StepTime] = (),
+        warm: set[str] | None = None,
     ) -> None:
         """Looks around once.
 
@@ -39,9 +40,12 @@ class Sharing:
             tenancy: its presence there; None: nobody is to know, or to be known.
             may_have_company: whether others are going to come, even if nobody is there yet.
             known: isolated step times that need not be measured again.
+            warm: throughput keys of steps that this process has taken, to which the run adds its
+                own; None where each run is to warm up.
         """
         self.label, self.turnstile = label, turnstile
         self.known = {step_time.key: step_time for step_time in known}
+        self.warm = warm
         self._tenancy = tenancy
         self._seen: set[str] = set()
         self._why_not_earlier: str | None = None
@@ -58,6 +62,7 @@ class Sharing:
         trial: str,
         may_have_company: bool,
         known: Sequence[StepTime],
+        warm: set[str] | None = None,
     ) -> Iterator[Self]:
         """Takes a place on the physical device of that key, until the block ends."""
         with ExitStack() as stack:
@@ -67,6 +72,7 @@ class Sharing:
                 tenancy=stack.enter_context(Tenancy.begin(device_key, study=study, trial=trial)),
                 may_have_company=may_have_company,
                 known=known,
+                warm=warm,
             )
 
     @classmethod

@@ -86,11 +86,12 @@ def train(
 ) -> Run:
     """Trains from fresh weights, or from where a checkpoint stands, and says when the target held.
 
-    The order of things is that of DESIGN, section 3: set-up, warm-up on dummy data, isolated step
-    time where the device is shared (after both, model, batch statistics and random numbers are as
-    before), the untrained model's evaluation, and from there the training clock, which stands
-    still during evaluations and while somebody else measures. Nothing in a step waits for the
-    device: losses stay on it until the next evaluation.
+    The order of things is that of DESIGN, section 3: set-up, warm-up on dummy data unless this
+    process has taken such steps (`Sharing.warm`), isolated step time where the device is shared
+    (after both, model, batch statistics and random numbers are as before), the untrained model's
+    evaluation, and from there the training clock, which stands still during evaluations and while
+    somebody else measures. Nothing in a step waits for the device: losses stay on it until the next
+    evaluation.
 
     Args:
         workload: what must be reached; also says when to evaluate.
@@ -126,8 +127,10 @@ def train(
         with clock.span("compile_s"):
             own_forward = forward_of(model, recipe)
             forward = ranks.wrap(own_forward, may_skip=speedups.leaves_gradients_out)
+            key_of = _key_of(recipe, splits, loader, device=device)
             for shape in dict(stretches):
-                _warm_up(model, forward, recipe, splits, shape, device=device, ranks=ranks)
+                if not _is_warm(shape, key_of, recipe, sharing):
+                    _warm_up(model, forward, recipe, splits, shape, device=device, ranks=ranks)
         if earlier is not None:
             phases = earlier.phases_by_shape()
         else:
@@ -136,12 +139,14 @@ def train(
                 forward,
                 loader,
                 recipe,
-                splits,
+                key_of,
                 shapes=dict(stretches),
                 device=device,
                 clock=clock,
                 sharing=sharing,
             )
+        if sharing.warm is not None:
+            sharing.warm.update(map(key_of, dict(stretches)))
         with clock.span("setup_s"):
             optimizer, scaler = build_optimizer(model, recipe, device=device)
         gradient = gradient_of(recipe, model, forward=forward, scaler=scaler, device=device)
@@ -435,12 +440,39 @@ def step_taker(
     return take
 
 
+def _key_of(
+    recipe: Recipe, splits: Splits, loader: Loader, *, device: torch.device
+) -> Callable[[Shape], str]:
+    """Returns what says the throughput key of a shape of step."""
+    return lambda shape: throughput_key(
+        recipe,
+        shape=shape,
+        image_shape=splits.train.pixels.shape[1:],
+        num_train=loader.num_samples,
+        num_classes=splits.num_classes,
+        device=describe_device(device),
+        environment=environment(),
+    )
+
+
+def _is_warm(
+    shape: Shape, key_of: Callable[[Shape], str], recipe: Recipe, sharing: Sharing
+) -> bool:
+    """Returns whether this process has taken such steps, so that another one would tell nothing.
+
+    What is compiled or recorded is so for a model's own weights, and is warmed up for each.
+    """
+    if sharing.warm is None or recipe.compile or recipe.cuda_graph:
+        return False
+    return key_of(shape) in sharing.warm
+
+
 def _phases(
     model: nn.Module,
     forward: Forward,
     loader: Loader,
     recipe: Recipe,
-    splits: Splits,
+    key_of: Callable[[Shape], str],
     *,
     shapes: Iterable[Shape],
     device: torch.device,
@@ -452,15 +484,7 @@ def _phases(
         return {}  # Where several devices train, the clock counts: none can be measured alone.
     phases: dict[Shape, Phase] = {}
     for shape in shapes:
-        key = throughput_key(
-            recipe,
-            shape=shape,
-            image_shape=splits.train.pixels.shape[1:],
-            num_train=loader.num_samples,
-            num_classes=splits.num_classes,
-            device=describe_device(device),
-            environment=environment(),
-        )
+        key = key_of(shape)
         step_time = sharing.known.get(key) or _measure(
             model,
             forward,

@@ -64,7 +64,7 @@ class Nodes:
         self._resources, self._pin, self._look = resources, pin, look
         self.device_type = resources.device_type or pin
         self._threads = max(1, int(resources.cpu))
-        self._is_local, device = is_local, "cuda" if resources.gpu else "cpu"
+        self.is_local, device = is_local, "cuda" if resources.gpu else "cpu"
         self._asks = asks or Questions(device=device, cpu_threads=self._threads, study=study)
         self._nodes: dict[str, Node] = {}
         self._kinds: dict[str, Answer | Unfit] = {}
@@ -89,14 +89,14 @@ class Nodes:
         """
         if self.device_type and self._pin and self.device_type != self._pin:
             raise ConfigError(self._other_type())
-        if self._is_local and not self._kinds and self.device_type is None:
+        if self.is_local and not self._kinds and self.device_type is None:
             return
-        if not self._is_local or not self._kinds:
+        if not self.is_local or not self._kinds:
             self._wait()
         if self.device_type is None:
             self.device_type = commonest(self._machines())
         self._refuse_missing_type()
-        if self._is_local:
+        if self.is_local:
             return
         self._allow()
         self._note_places()
@@ -136,7 +136,7 @@ class Nodes:
         return max((node.resources.get("CPU", 0.0) for node in chosen), default=0.0) or 1.0
 
     def _begin(self) -> None:
-        if not self._is_local:
+        if not self.is_local:
             self._ask_new()
         elif not self._resources.gpu:
             self._kinds[""] = here(cpu_threads=self._threads)

@@ -100,6 +100,8 @@ def _quiet_ray() -> None:
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         # Otherwise 15: whatever else runs on the machine would go first, and trials are timed.
         "RAY_worker_niceness": "0",
+        # Tune's own for trials, here for all processes of a local node: see `ray_tuner`.
+        "PL_DISABLE_FORK": "1",
     }
     for name, value in defaults.items():
         os.environ.setdefault(name, value)

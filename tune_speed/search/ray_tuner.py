@@ -14,6 +14,7 @@ from typing import Any
 
 import ray
 from ray import tune
+from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -318,6 +319,17 @@ def _keep_tune_here(folder: Path) -> None:
     storage._get_ray_train_session_dir = lambda: str(folder / "session")
 
 
+def _take_idle_processes() -> None:
+    """Lets trials run in the processes that a local node has started in advance.
+
+    Tune gives trials environment variables of their own, for which Ray starts others, and those in
+    advance end unused: two seconds of a search on two cores. The variables are the driver's, and
+    processes of a local node have them from there.
+    """
+    class_cache.DEFAULT_ENV_VARS.clear()
+    class_cache.ENV_VARS_TO_PROPAGATE.clear()
+
+
 def run_search(
     conductor: Conductor,
     nodes: Nodes,
@@ -333,6 +345,8 @@ def run_search(
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
     # Ray's state of the experiment: nothing in it that the ledger does not have.
     with tempfile.TemporaryDirectory(prefix="tune_speed-", ignore_cleanup_errors=True) as folder:
+        if nodes.is_local:
+            _take_idle_processes()
         if ray.util.client.ray.is_connected():
             _keep_tune_here(Path(folder))
         _run_tune(adapter, process, folder, on_tick)

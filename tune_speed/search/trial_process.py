@@ -63,6 +63,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         self._thread = TrialThread()
         self._watchdog = Watchdog(on_hang=self._hung)
         self._is_frozen = False
+        self._warm = set[str]()
         self._begin(config)
         _freeze_modules()
 
@@ -173,7 +174,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             gpu_fraction=spec.allotment.gpu_fraction,
             cpu_fraction=_memory_fraction(spec.allotment.memory_gib),
         )
-        return run_trial(spec, interrupt=interrupt)
+        return run_trial(spec, interrupt=interrupt, warm=self._warm)
 
     def _ended(self, end: End) -> dict[str, Any]:
         self._watchdog.rest()
