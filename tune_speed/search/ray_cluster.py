@@ -18,6 +18,11 @@ from tune_speed.search.ray_token import server_of
 from tune_speed.search.settings import ResourceConfig
 
 CONNECT_TIMEOUT_S = 8.0
+BYSTANDERS = (
+    ray_constants.PROCESS_TYPE_DASHBOARD,
+    ray_constants.PROCESS_TYPE_LOG_MONITOR,
+    ray_constants.PROCESS_TYPE_MONITOR,
+)
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
@@ -155,7 +160,19 @@ def _refuse_missing_resources(resources: ResourceConfig, devices: int) -> None:
 
 def disconnect() -> None:
     """Leaves the cluster; a local one ends."""
+    _kill_bystanders()
     ray.shutdown()
+
+
+def _kill_bystanders() -> None:
+    """Kills a local node's dashboard and monitors, which hold nothing that anybody needs.
+
+    Ray would ask them one after the other to end, and wait a second for one that does not listen.
+    """
+    processes = worker._global_node.all_processes if worker._global_node is not None else {}
+    for kind in BYSTANDERS:  # Of a cluster that was joined, none is ours.
+        for info in processes.get(kind, ()):
+            info.process.kill()
 
 
 def node_cpus(node_ids: Sequence[str] = ()) -> float:

@@ -21,7 +21,7 @@ from tune_speed.tracking.uri import sqlite_path, store_kind
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-LINGER_S = 0.2
+LINGER_S = 1.0
 """Events that come within this time go to the store together."""
 MOST_NAMED = 20
 """Undelivered trials that a message names."""
