@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tune_speed.data.cache import default_cache_dir
+from tune_speed.cache_folder import default_cache_dir
 from tune_speed.gradient import Forward
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"

@@ -109,7 +109,7 @@ def _studies() -> tuple[bool, str]:
 
 
 def _cache() -> tuple[bool, str]:
-    from tune_speed.data.cache import default_cache_dir
+    from tune_speed.cache_folder import default_cache_dir
 
     return _writable(default_cache_dir())
 

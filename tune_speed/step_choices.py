@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tune_speed.data.cache import default_cache_dir
+from tune_speed.cache_folder import default_cache_dir
 from tune_speed.data.file_lock import exclusive
 from tune_speed.data.split import Splits
 from tune_speed.device import describe_device, is_out_of_memory, release_memory, synchronizer

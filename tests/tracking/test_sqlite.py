@@ -36,7 +36,10 @@ def test_drivers_that_open_a_fresh_store_together_all_succeed_quietly(tmp_path: 
     assert outputs == [("", "")] * 2
 
 
-def test_a_kill_in_the_middle_of_creation_leaves_nothing_half_done(tmp_path: Path) -> None:
+def test_a_kill_in_the_middle_of_creation_leaves_nothing_half_done(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))  # None is kept there.
     path = tmp_path / "mlflow.db"
     driver = start(OPEN, f"sqlite:///{path}")
     while not (tmp_path / ".mlflow.db.new").exists():
@@ -47,6 +50,45 @@ def test_a_kill_in_the_middle_of_creation_leaves_nothing_half_done(tmp_path: Pat
     assert not path.exists()
     assert open_store(f"sqlite:///{path}").search_experiments()
     assert [entry.name for entry in tmp_path.iterdir() if entry.name.startswith(".")] == []
+
+
+def schema_of(path: Path) -> tuple[list[object], list[object]]:
+    with closing(sqlite3.connect(path)) as connection:
+        tables = connection.execute("SELECT * FROM sqlite_master ORDER BY name").fetchall()
+        return tables, connection.execute("SELECT * FROM alembic_version").fetchall()
+
+
+def test_a_copied_store_is_what_the_migrations_make(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))
+    first, second = tmp_path / "first.db", tmp_path / "second.db"
+    sqlite.create(first)
+    monkeypatch.setattr(sqlite, "_migrate", lambda _: pytest.fail("it is to be copied"))
+    sqlite.create(second)
+    tables, version = schema_of(first)
+    assert len(tables) > 50
+    assert schema_of(second) == (tables, version)
+    sqlite.check(second, writing=True)
+
+
+def test_a_damaged_copy_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))
+    sqlite.create(tmp_path / "first.db")
+    (kept,) = (tmp_path / "cache" / "mlflow").glob("*.db")
+    kept.write_bytes(kept.read_bytes()[: kept.stat().st_size // 2])
+    sqlite.create(tmp_path / "second.db")
+    sqlite.check(tmp_path / "second.db", writing=True)
+    sqlite.check(kept, writing=True)
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cache").touch()
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))
+    sqlite.create(tmp_path / "mlflow.db")
+    sqlite.check(tmp_path / "mlflow.db", writing=True)
 
 
 def test_a_stale_log_beside_a_missing_store_is_not_replayed(

@@ -11,6 +11,7 @@ import shutil
 from pathlib import Path
 
 from tune_speed import pulse
+from tune_speed.cache_folder import default_cache_dir
 from tune_speed.config import canonical_hash
 from tune_speed.data.base import DatasetConfig, DecodedData, OnProgress, reading
 from tune_speed.data.cache_entry import (
@@ -23,7 +24,7 @@ from tune_speed.data.cache_entry import (
 from tune_speed.data.file_lock import exclusive
 from tune_speed.errors import DataError, StorageError
 
-__all__ = ["PreparedData", "default_cache_dir", "prepare"]
+__all__ = ["PreparedData", "prepare"]
 
 LOCK_WAIT_S = 1800.0
 """Longest wait for another process that prepares the same set; a million images take less."""
@@ -61,14 +62,6 @@ def prepare(
         # Another process may have prepared it while this one waited.
         found = _read(folder / _entry_name(dataset))
         return found or _build(dataset, folder, download, on_progress or _ignore)
-
-
-def default_cache_dir() -> Path:
-    """Returns $TUNE_SPEED_CACHE, or tune_speed in $XDG_CACHE_HOME or in ~/.cache."""
-    if chosen := os.environ.get("TUNE_SPEED_CACHE"):
-        return Path(chosen)
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "tune_speed"
 
 
 def _build(

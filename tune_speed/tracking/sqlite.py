@@ -11,9 +11,11 @@ import shutil
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from importlib import metadata
 from pathlib import Path
 
+from tune_speed.cache_folder import default_cache_dir
 from tune_speed.errors import ServiceError, StorageError
 
 MIN_FREE_BYTES = 32 << 20
@@ -51,7 +53,9 @@ def create(path: Path) -> None:
     try:
         for leftover in (*_files_of(new), *_files_of(path)):
             leftover.unlink(missing_ok=True)
-        _migrate(new)
+        if not _copied(new):
+            _migrate(new)
+            _keep(new)
         new.replace(path)
     finally:
         for leftover in _files_of(new):
@@ -187,6 +191,39 @@ def _wait_for_lock(handle: int, folder: Path, *, deadline: float) -> None:
 def _files_of(path: Path) -> list[Path]:
     """Returns the database and what may lie beside it: SQLite would replay a stale log."""
     return [path.with_name(path.name + suffix) for suffix in ("", "-journal", "-wal", "-shm")]
+
+
+def _copied(path: Path) -> bool:
+    """Copies the empty store that this node has kept to `path`; returns whether it had a whole one.
+
+    Some seventy migrations lead to an empty store: a second of processor time.
+    """
+    kept = _kept()
+    try:
+        check(kept, writing=True)
+    except StorageError:
+        return False
+    shutil.copyfile(kept, path)
+    return True
+
+
+def _keep(path: Path) -> None:
+    """Keeps a copy of an empty store for the next one; where that fails, there is none."""
+    kept = _kept()
+    new = kept.with_name(f".{kept.name}.{os.getpid()}")
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copyfile(path, new)
+        new.replace(kept)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()
+
+
+def _kept() -> Path:
+    """Returns where an empty store of this version of MLflow's is kept."""
+    version = metadata.version("mlflow")
+    return default_cache_dir() / "mlflow" / f"empty-{version}-sqlite-{sqlite3.sqlite_version}.db"
 
 
 def _migrate(path: Path) -> None:
