@@ -109,19 +109,19 @@ def test_command_does_what_it_says(command: str, folder: Path) -> None:
     assert done.out or "wrote" in done.err
 
 
-def test_python_of_the_readme_runs(folder: Path) -> None:
-    [code] = PYTHON_BLOCKS
+@pytest.mark.parametrize("code", [block for block in PYTHON_BLOCKS if "print(" in block])
+def test_python_of_the_readme_runs(folder: Path, code: str) -> None:
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=folder,
         env=environment(folder),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "digits_quickstart" in done.stdout and "accuracy" in done.stdout
+    assert "accuracy" in done.stdout
 
 
 @pytest.mark.parametrize("command", NEED_A_GPU)

@@ -14,6 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from tune_speed.plugin_shipping import receive, shipped
 from tune_speed.records import TrialRecord
 from tune_speed.search.kept import weights_file
 from tune_speed.standing import fastest
@@ -68,6 +69,7 @@ def log_best_model(
 def main() -> None:
     """Does in a process of its own what `log_best_model` asks for on stdin; answers on stdout."""
     asked = json.load(sys.stdin)
+    receive(asked["plugins"])
     record = TrialRecord.model_validate(asked["record"])
     try:
         answer = _log_here(asked["uri"], asked["run_id"], record, Path(asked["weights"]))
@@ -81,6 +83,8 @@ def main() -> None:
 def _log_apart(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict[str, Any]:
     """Returns the new model's address and accuracy, or an `error` in words."""
     asked = {"uri": uri, "run_id": run_id, "record": record.model_dump(mode="json")}
+    # As they are here: a file may have changed since the search began.
+    asked["plugins"] = shipped()
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tune_speed.best_model"],

@@ -15,7 +15,7 @@ from typing import IO, Any
 
 import torch
 
-from tune_speed import checkpoint_file, pulse
+from tune_speed import checkpoint_file, plugins, pulse
 from tune_speed.checkpoint_file import BadCheckpoint, Header
 from tune_speed.checkpoint_store import CheckpointStore
 from tune_speed.config import canonical_hash
@@ -226,6 +226,7 @@ def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
         "device": describe_devices(device, spec.recipe.devices),
         "protocol": str(PROTOCOL_VERSION),
         **{f"version of {name}": versions[name] for name in shown if name in versions},
+        **{f"plugin {title}": source for title, source in plugins.hashes().items()},
         "specification": _hash_of(spec),
     }
 

@@ -17,7 +17,9 @@ from tune_speed.cli_common import (
     DownloadOption,
     Format,
     JsonOption,
+    PluginOption,
     SetOption,
+    load_plugins_of_environment,
     note,
     print_boards,
     print_decoding,
@@ -49,6 +51,12 @@ app = typer.Typer(
 )
 
 
+@app.callback()
+def begin() -> None:
+    """Does what comes before every command."""
+    load_plugins_of_environment()
+
+
 def main() -> None:
     """Runs the command line; an error of the user's ends with its message and exit code."""
     try:
@@ -74,6 +82,7 @@ def search(
         typer.Option(help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one."),
     ] = None,
     set_: SetOption = None,
+    plugin: PluginOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Go on with this study; no finished trial runs again.")
     ] = False,
@@ -131,6 +140,7 @@ def train(
         ),
     ] = None,
     set_: SetOption = None,
+    plugin: PluginOption = None,
     download: DownloadOption = False,
     as_json: JsonOption = False,
 ) -> None:
@@ -208,6 +218,7 @@ def certify(
     final: Annotated[int, typer.Option(min=0, help="How many go on to the final.")] = 2,
     final_seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each in it.")] = 20,
     device: DeviceOption = None,
+    plugin: PluginOption = None,
     address: Annotated[
         str | None,
         typer.Option(help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one."),
@@ -245,12 +256,12 @@ def _certify(
         from tune_speed.search.ray_token import agree_on_token
 
         agree_on_token(address)  # Before Ray is imported.
-    from tune_speed import certify as certification
+    from tune_speed.certify import certify as run_certification
     from tune_speed.certify_report import as_dict, certification_text
     from tune_speed.leaderboard import make_boards
     from tune_speed.studies_folder import studies_folder
 
-    result = certification.certify(
+    result = run_certification(
         study,
         config=config,
         folder=studies_folder() / study,
@@ -340,7 +351,7 @@ def simulate(
 
 
 @app.command()
-def schema(as_json: JsonOption = False) -> None:
+def schema(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
     """Print the JSON Schema of study files, for editors that complete and check YAML.
 
     Example: tune-speed schema > study.schema.json
@@ -351,7 +362,7 @@ def schema(as_json: JsonOption = False) -> None:
 
 
 @app.command()
-def doctor(as_json: JsonOption = False) -> None:
+def doctor(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
     """Check this machine: versions, devices, memory, disk, caches, Ray and MLflow.
 
     Example: tune-speed doctor

@@ -11,6 +11,7 @@ from tune_speed.cli_common import (
     DownloadOption,
     Format,
     JsonOption,
+    PluginOption,
     SetOption,
     note,
     print_decoding,
@@ -49,6 +50,7 @@ def ablate(
         typer.Option(metavar="FIELD", help="Choose this number anew for each arm: `lr`."),
     ] = None,
     set_: SetOption = None,
+    plugin: PluginOption = None,
     download: DownloadOption = False,
     again: Annotated[bool, typer.Option("--again", help="Begin anew where one was begun.")] = False,
     plot: Annotated[
@@ -145,6 +147,7 @@ def replicate(
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each arm.")] = None,
     arms: Annotated[bool, typer.Option("--arms", help="Print the tables of all arms too.")] = False,
     set_: SetOption = None,
+    plugin: PluginOption = None,
     download: DownloadOption = False,
     again: Annotated[bool, typer.Option("--again", help="Begin anew where one was begun.")] = False,
     format_: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TABLE,

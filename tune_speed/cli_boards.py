@@ -13,6 +13,7 @@ from tune_speed.cli_common import (
     DeviceOption,
     Format,
     JsonOption,
+    PluginOption,
     StudyOption,
     WorkloadOption,
     note,
@@ -72,6 +73,7 @@ def best(
     export: Annotated[
         Path | None, typer.Option(help="Write the fastest recipe to this file, for `train`.")
     ] = None,
+    plugin: PluginOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show the fastest recipes on record, and write one to a file.
@@ -206,7 +208,7 @@ def _drawn(console: "Console", table: "RenderableType") -> str:
 
 
 def _export(boards: list["Board"], path: Path) -> None:
-    from tune_speed.export import recipe_yaml
+    from tune_speed.export import plugin_options, recipe_yaml
     from tune_speed.standing import board_key
     from tune_speed.tracking.queries import find_trial
     from tune_speed.tracking.standings import find_leaders
@@ -230,11 +232,12 @@ def _export(boards: list["Board"], path: Path) -> None:
     record = find_trial(tracking_uri(), run_id).record
     # What was asked for may leave out trials of the search, its cost does not.
     totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
+    train = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
     text = recipe_yaml(
         record,
         run_id=run_id,
         search=totals.get((board_key(record)._replace(kind="estimate"), record.study)),
-        rerun=f"tune-speed train {shlex.quote(str(path))}",
+        rerun=train,
     )
     write_text(path, text)
-    note(f"wrote {path}; train it with: tune-speed train {shlex.quote(str(path))}")
+    note(f"wrote {path}; train it with: {train}")

@@ -5,6 +5,7 @@ holds, no terminal obeys it.
 """
 
 import json
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -32,6 +33,33 @@ class Format(StrEnum):
     MARKDOWN = "markdown"
 
 
+def load_plugins(names: list[str] | None) -> list[str] | None:
+    """Loads what `--plugin` names, before the command looks at anything. Raises: ConfigError."""
+    if names:
+        from tune_speed import plugins
+
+        plugins.load(names)
+    return names
+
+
+def load_plugins_of_environment() -> None:
+    """Loads what `TUNE_SPEED_PLUGINS` names, unless help is asked for. Raises: ConfigError."""
+    if os.environ.get("TUNE_SPEED_PLUGINS") and "--help" not in sys.argv:
+        from tune_speed import plugins
+
+        plugins.load_from_environment()
+
+
+PluginOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--plugin",
+        metavar="NAME",
+        callback=load_plugins,
+        help="Your own models, data sets …: a Python file, or an installed distribution;"
+        " repeatable.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the file; repeatable."),

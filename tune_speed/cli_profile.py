@@ -11,6 +11,7 @@ from tune_speed.cli_common import (
     DownloadOption,
     Format,
     JsonOption,
+    PluginOption,
     SetOption,
     note,
     print_decoding,
@@ -38,6 +39,7 @@ def profile(
         typer.Option(help="auto, cpu, cuda or cuda:1; default: the file's `run.device`."),
     ] = None,
     set_: SetOption = None,
+    plugin: PluginOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Where a picture goes (.png, .svg or .pdf).")
     ] = None,

@@ -14,6 +14,7 @@ import typer
 from tune_speed.cli_common import (
     Format,
     JsonOption,
+    PluginOption,
     note,
     print_listing,
     print_wide,
@@ -65,6 +66,7 @@ def list_(
     top: Annotated[
         int | None, typer.Option(min=1, help="Of trials: the fastest N on each device.")
     ] = None,
+    plugin: PluginOption = None,
     format_: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
@@ -94,6 +96,7 @@ def show(
     export: Annotated[
         Path | None, typer.Option(help="Write its recipe to this file, for `train`.")
     ] = None,
+    plugin: PluginOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Show one trial: its recipe, curve, clocks, environment and how it ended.
@@ -232,9 +235,9 @@ def _print_trials(study: str | None, where: str | None, top: int | None, form: F
 
 
 def _export(tracked: "TrackedTrial", path: Path) -> None:
-    from tune_speed.export import recipe_yaml
+    from tune_speed.export import plugin_options, recipe_yaml
 
-    rerun = f"tune-speed train {shlex.quote(str(path))}"
+    rerun = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
     write_text(path, recipe_yaml(tracked.record, run_id=tracked.run_id, rerun=rerun))
     note(f"wrote {path}; train it with: {rerun}")
 

@@ -1,11 +1,13 @@
 """Texts on results: a recipe file, one trial in words, a search's last lines, the listings."""
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from tune_speed import plugins
 from tune_speed.config import Table
 from tune_speed.data import DATASETS, LOADERS, ORDERS
 from tune_speed.descriptions import descriptions
@@ -42,6 +44,7 @@ def recipe_that_ran(record: TrialRecord) -> Recipe:
 
     Raises: ConfigError if this version has no such recipe: a record may be another's.
     """
+    plugins.expect(record.plugins, of=_name(record))
     batch_size = record.runs[-1].batch_size
     try:
         recipe = Recipe.model_validate(record.recipe)
@@ -91,10 +94,12 @@ def recipe_yaml(
 
 
 def _not_ours(record: TrialRecord, why: str) -> ConfigError:
-    name = printable(f"{record.study}/{record.trial_id}"[:200])
-    return ConfigError(
-        f"the recipe of {name} must be one that this version writes, but: {why.strip()[:1000]}"
-    )
+    must = "must be one that this version writes"
+    return ConfigError(f"the recipe of {_name(record)} {must}, but: {why.strip()[:1000]}")
+
+
+def _name(record: TrialRecord) -> str:
+    return printable(f"{record.study}/{record.trial_id}"[:200])
 
 
 def describe(record: TrialRecord, *, run_id: str | None) -> str:
@@ -120,6 +125,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  started          {record.started_at}",
         f"  finished         {record.finished_at}",
         f"  environment      {' '.join(f'{k}={v}' for k, v in record.environment.items())}",
+        *[f"  plugin           {name} ({source})" for name, source in record.plugins.items()],
         "",
         *_metric_lines(record),
         "",
@@ -283,12 +289,17 @@ def next_steps(
     if any(board.rows for board in boards):
         lines.append(
             f"re-run the winner:  tune-speed best --study {study} --export best.yaml"
-            " && tune-speed train best.yaml"
+            f"{plugin_options()} && tune-speed train best.yaml{plugin_options()}"
         )
     lines.append(f"look at it:  tune-speed report {study} --html report.html")
     mlflow = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
     lines.append(f"in MLflow:  {mlflow}")
     return "\n".join(lines)
+
+
+def plugin_options() -> str:
+    """Returns ` --plugin NAME` for each plugin that is loaded here: a further command needs it."""
+    return "".join(f" --plugin {shlex.quote(plugin.name)}" for plugin in plugins.loaded())
 
 
 def search_json(

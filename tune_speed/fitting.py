@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from tune_speed import plugins
 from tune_speed.errors import ConfigError, DataError, Problem
 from tune_speed.models.base import first_line
 from tune_speed.recipe import Recipe
@@ -81,4 +82,5 @@ def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
 
 
 if __name__ == "__main__":
+    plugins.load_from_environment()
     print(json.dumps(list(answers(json.load(sys.stdin)))))

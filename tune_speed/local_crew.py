@@ -17,6 +17,7 @@ from torch import multiprocessing
 from tune_speed.device import resolve_device
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.objective import Trial, run_trial
+from tune_speed.plugin_shipping import receive, shipped
 from tune_speed.ranks import Ranks
 from tune_speed.together import GRACE_S, Crew, Ended, RanksDied, Standing, run_together, work
 from tune_speed.trial import TrialSpec
@@ -51,7 +52,8 @@ class LocalCrew:
         self._processes: list[BaseProcess] = []
         for rank in range(size):
             here, there = context.Pipe()
-            arguments = (_spec_of(spec, device, rank), rank, meeting, there)
+            own = _spec_of(spec, device, rank)
+            arguments = (_Plugins(), own, rank, meeting, there)
             process = context.Process(target=_rank, args=arguments, name=f"rank {rank}")
             with _without_ctrl_c():
                 process.start()
@@ -122,7 +124,14 @@ def _spec_of(spec: TrialSpec, device: torch.device, rank: int) -> TrialSpec:
     return spec.model_copy(update={"allotment": spec.allotment.model_copy(update={"device": name})})
 
 
-def _rank(spec: TrialSpec, rank: int, meeting: str, pipe: connection.Connection) -> None:
+class _Plugins:
+    """Loads the keeper's plugins where it is unpickled: before configurations of their classes."""
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return receive, (shipped(),)
+
+
+def _rank(_: None, spec: TrialSpec, rank: int, meeting: str, pipe: connection.Connection) -> None:
     """What a process does from its start to its end."""
     _end_with_keeper()
     # All ranks are on this machine: nobody beyond it need reach them.

@@ -209,6 +209,8 @@ class TrialRecord(Record):
     started_at: str = ""
     """UTC, ISO 8601."""
     finished_at: str = ""
+    plugins: dict[str, str] = Field(default_factory=dict)
+    """Source hash of each plugin that was loaded, by its name; empty without plugins."""
     certificate: dict[str, Any] | None = None
     """Of a certified result: all that `certificate.Certificate` holds."""
 

@@ -6,6 +6,7 @@ import shlex
 import shutil
 import signal
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -375,6 +376,13 @@ def _drawn(view: View) -> Iterator[None]:
 
 @contextmanager
 def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Makes SIGTERM stop the search as Ctrl-C does; in another thread than the main one, neither.
+
+    Python gives signals to the main thread alone, and lets no other one say what they do.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
     before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
     try:
         yield

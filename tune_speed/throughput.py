@@ -16,6 +16,7 @@
 | `devices`                                      | they wait for one another                       |
 | shape and number of the images, classes        | size of the arithmetic, where epochs end        |
 | device, threads, versions of torch and ours    | what does the arithmetic                        |
+| source of the plugins, if any is loaded        | what does the arithmetic                        |
 
 Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
 A phase of a run with another shape (smaller images, other batches) has a key of its own.
@@ -24,6 +25,7 @@ A phase of a run with another shape (smaller images, other batches) has a key of
 from collections.abc import Mapping
 from typing import Any
 
+from tune_speed import plugins
 from tune_speed.config import canonical_hash
 from tune_speed.recipe import Recipe
 from tune_speed.speedups.base import Shape
@@ -66,14 +68,21 @@ def throughput_key(
     place = {"device": device, "versions": versions}
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
     fields = {"recipe": speed_fields(recipe), "shape": shape._asdict()}
-    return canonical_hash({**fields, "data": data, **place})
+    theirs = {"plugins": plugins.hashes()} if plugins.loaded() else {}
+    return canonical_hash({**fields, "data": data, **place, **theirs})
 
 
 def speed_fields(recipe: Recipe) -> dict[str, Any]:
     """Returns the fields of a recipe that a step's speed depends on."""
     fields = recipe.model_dump(mode="json", exclude=LEARNING_ONLY)
-    fields["optimizer"] = type(recipe.optimizer).__name__
+    fields["optimizer"] = _name_of(type(recipe.optimizer))
     fields["clip_norm"] = recipe.clip_norm is not None
     fields["clip_value"] = recipe.clip_value is not None
     fields["speedups"] = recipe.speedups.speed_fields()
     return fields
+
+
+def _name_of(kind: type) -> str:
+    """Returns the name of a class, which one of a plugin's does not share with one of ours."""
+    is_ours = kind.__module__.startswith("tune_speed.")
+    return kind.__name__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tune_speed import __version__
+from tune_speed import __version__, plugins
 from tune_speed.config import Config
 from tune_speed.error_text import reason_of, traceback_of
 from tune_speed.recipe import Recipe
@@ -107,6 +107,7 @@ def make_record(spec: TrialSpec, recipe: Recipe, run: RunResult, *, started_at: 
         cpu_threads=spec.allotment.cpu_threads,
         max_cotenants=spec.allotment.max_cotenants,
         environment=dict(environment()),
+        plugins=plugins.hashes(),
         started_at=started_at,
         finished_at=utc_now(),
     )

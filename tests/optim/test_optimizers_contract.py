@@ -1,4 +1,3 @@
-import copy
 import subprocess
 import sys
 
@@ -10,6 +9,8 @@ from tune_speed.config import Component
 from tune_speed.descriptions import descriptions
 from tune_speed.optim import OPTIMIZERS, set_rates
 from tune_speed.schedules import Factors
+from tune_speed.testing import optimizers
+from tune_speed.testing.entry import Entry
 
 CASES = {name: kind(lr=0.05) for name, kind in OPTIMIZERS.items()}
 CASES["sgdw"] = OPTIMIZERS["sgd"](lr=0.05, decoupled_weight_decay=True)
@@ -22,6 +23,11 @@ NAMES = sorted(CASES)
 FUSED = sorted(OPTIMIZERS.keys() - {"yellowfin"})
 # They set the rate, or the momentum, by themselves.
 SCHEDULED = sorted(name for name in NAMES if "yellowfin" not in name)
+
+
+def entry(name):
+    fields = CASES[name].model_dump(exclude_unset=True)
+    return Entry(name=name, kind=type(CASES[name]), fields=fields)
 
 
 def network():
@@ -59,38 +65,17 @@ def test_every_optimizer_and_field_is_described_with_its_source(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_optimizer_steps_lower_a_quadratic(name):
-    model = nn.Linear(1, 1, bias=False)
-    nn.init.constant_(model.weight, 3.0)
-    optimizer = CASES[name].build(model, effective_batch_size=1, fused=False)
-    for _ in range(100):
-        optimizer.zero_grad()
-        (0.5 * (model.weight - 1.0).square()).sum().backward()
-        optimizer.step()
-    assert abs(model.weight.item() - 1.0) < 0.5
+    optimizers.steps_lower_a_quadratic(entry(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_optimizer_state_round_trips(name):
-    model = network()
-    optimizer = CASES[name].build(model, effective_batch_size=1, fused=False)
-    descend(model, optimizer, 3)
-    copied = copy.deepcopy(model)
-    resumed = CASES[name].build(copied, effective_batch_size=1, fused=False)
-    # Loading keeps the very tensors that it is given; a file would hold copies.
-    resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    expected, actual = descend(model, optimizer, 3), descend(copied, resumed, 3)
-    assert all(map(torch.equal, expected, actual))
-    for group, expected in zip(resumed.param_groups, optimizer.param_groups, strict=True):
-        assert group["base_lr"] == expected["base_lr"]
+    optimizers.state_round_trips(entry(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_fused_kernels_take_the_same_steps(name):
-    plain, fused = network(), network()
-    default = CASES[name].build(plain, effective_batch_size=1, fused=False)
-    faster = CASES[name].build(fused, effective_batch_size=1, fused=True)
-    for expected, actual in zip(descend(plain, default, 3), descend(fused, faster, 3), strict=True):
-        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-5)
+    optimizers.fused_kernels_take_the_same_steps(entry(name))
 
 
 @pytest.mark.parametrize("name", FUSED)
@@ -102,16 +87,7 @@ def test_fused_kernels_are_used_on_request_and_else_the_choice_is_torchs(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_zero_gradients_decay_weights_but_no_norms_or_biases(name):
-    model = network()
-    nn.init.ones_(model[0].bias)
-    config = CASES[name].model_copy(update={"weight_decay": 0.1})
-    optimizer = config.build(model, effective_batch_size=1, fused=False)
-    before = {key: p.detach().clone() for key, p in model.named_parameters()}
-    for p in model.parameters():
-        p.grad = torch.zeros_like(p)
-    optimizer.step()
-    changed = {key for key, p in model.named_parameters() if not torch.equal(p, before[key])}
-    assert changed == {"1.weight", "2.weight", "3.weight", "5.weight"}
+    optimizers.weight_decay_shrinks_weights_but_no_norms_or_biases(entry(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -124,11 +100,7 @@ def test_norms_and_biases_are_decayed_where_asked(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_frozen_parameters_are_left_out(name):
-    model = network()
-    model[0].requires_grad_(False)
-    optimizer = CASES[name].build(model, effective_batch_size=1, fused=False)
-    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    assert held == {id(p) for p in model.parameters() if p.requires_grad}
+    optimizers.frozen_weights_are_left_out(entry(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -223,16 +195,7 @@ def test_channels_last_takes_the_same_steps(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_closure_computes_the_loss(name):
-    model = network()
-    optimizer = CASES[name].build(model, effective_batch_size=1, fused=False)
-
-    def closure():
-        optimizer.zero_grad()
-        loss = model(torch.ones(2, 2, 5, 5)).square().mean()
-        loss.backward()
-        return loss
-
-    assert optimizer.step(closure).item() > 0
+    optimizers.a_closure_computes_the_loss(entry(name))
 
 
 @pytest.fixture

@@ -45,8 +45,7 @@ recipe:
 search: {trials: 6, concurrent: 2, policy: random, hang_after: 20s, attempts: 2}
 """
 ANYWHERE: Any = SimpleNamespace(
-    is_local=True,
-    placement=lambda: {"node_ids": [], "device_type": None}, device_type=None
+    is_local=True, placement=lambda: {"node_ids": [], "device_type": None}, device_type=None
 )
 
 

@@ -30,12 +30,43 @@ FORBIDDEN = {
     *("torch.hub.load_state_dict_from_url", "ssl._create_unverified_context", "code.interact"),
     *("mlflow.pyfunc.load_model", "mlflow.pytorch.load_model", "multiprocessing.Manager"),
     *("subprocess.getoutput", "subprocess.getstatusoutput"),
+    *("importlib.util.spec_from_loader", "importlib.util.spec_from_file_location"),
+    *("importlib.util.find_spec", "importlib.metadata.distribution"),
 }
 ALLOWED = {
     ("data/cifar_batch.py", "pickle.Unpickler"): "the base of one that allows three names of numpy",
     ("study.py", "importlib.import_module"): "a name that stands in the source",
+    ("__init__.py", "importlib.import_module"): "names that stand in the source",
+    ("testing/collecting.py", "importlib.util.spec_from_file_location"): "a user's test names it",
+    ("ablation_delivery.py", "importlib.util.find_spec"): "a name that stands in the source",
+    ("plugin_file.py", "importlib.util.spec_from_loader"): "a plugin that the user has named",
+    ("plugin_distribution.py", "importlib.util.find_spec"): "a plugin that the user has named",
+    ("plugin_distribution.py", "importlib.metadata.distribution"): "a plugin that the user named",
 }
 """Calls that look alike and are none, or are bounded otherwise; each with its reason."""
+LOADS = {
+    "tune_speed.plugins.load",
+    "tune_speed.plugins.load_from_environment",
+    "tune_speed.plugin_shipping.receive",
+}
+"""What runs a plugin's code."""
+_HERE, _THERE = {"tune_speed.plugins.load_from_environment"}, {"tune_speed.plugin_shipping.receive"}
+ALLOWED_LOADS = {
+    **dict.fromkeys(("api.py", "cli_common.py"), {"tune_speed.plugins.load"} | _HERE),
+    **dict.fromkeys(("fitting.py",), _HERE),
+    **dict.fromkeys(
+        (
+            "best_model.py",
+            "local_crew.py",
+            "search/exclusive.py",
+            "search/packing_probe.py",
+            "search/ray_ddp.py",
+            "search/trial_process.py",
+        ),
+        _THERE,
+    ),
+}
+"""Files that load plugins, with what."""
 ALLOWED_PIPES = {
     "data/gather_worker.py": "a pipe from the process that started it",
     "data/worker_pool.py": "pipes to processes that this one started",
@@ -138,6 +169,16 @@ def test_only_yaml_events_are_read() -> None:
 def test_pickles_come_from_own_processes_alone() -> None:
     receiving = {file for file, module in sources() for _ in calls(module, ".recv")}
     assert receiving == ALLOWED_PIPES.keys()
+
+
+def test_plugins_run_only_where_the_user_or_a_process_of_his_names_them() -> None:
+    """Who loads any: the command line, the environment, a call, and processes of a search."""
+    loading = {
+        file: {name for name in named(module) if name in LOADS}
+        for file, module in sources()
+        if not file.startswith("plugin")
+    }
+    assert {file: names for file, names in loading.items() if names} == ALLOWED_LOADS
 
 
 class Runs:

@@ -128,8 +128,9 @@ def _set_name(dataset: DatasetConfig) -> str:
     """Returns a name that differs for every configuration and place of data."""
     fields = dataset.model_dump(mode="json")
     places = {f: os.path.realpath(fields[f]) for f in dataset.location_fields if fields[f]}
-    kind = type(dataset).__name__
-    return f"{kind.lower()}-{canonical_hash({'kind': kind, **fields, **places})}"
+    kind, source = type(dataset).__name__, getattr(type(dataset), "plugin_source", None)
+    theirs = {"plugin": source} if source else {}  # Other code may decode the same otherwise.
+    return f"{kind.lower()}-{canonical_hash({'kind': kind, **fields, **places, **theirs})}"
 
 
 def _entry_name(dataset: DatasetConfig) -> str:

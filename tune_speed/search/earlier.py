@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from pydantic import ValidationError
 
+from tune_speed import plugins
 from tune_speed.errors import ConfigError
 from tune_speed.recipe import Recipe
 from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, TrialRecord
@@ -136,6 +137,8 @@ def _unusable(
     """Returns why a trial does not carry over, or None."""
     if record.status == Status.FAILED:
         return "an error, which says nothing of a recipe"
+    if not record.plugins.items() <= plugins.hashes().items():
+        return "plugins that are not loaded, or have changed"
     if record.status == Status.OOM and not same_times:
         return "no memory left, on another device"
     if not _same_task(record, workload, data_hash):

@@ -7,6 +7,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tune_speed.errors import ServiceError, TuneSpeedError
+from tune_speed.plugin_shipping import receive, shipped
 from tune_speed.records import RunResult, Status, TrialRecord
 from tune_speed.search.machine import on_nodes
 from tune_speed.trial import TrialSpec, make_record, utc_now
@@ -106,7 +107,8 @@ class ExclusiveDevice:
                 continue
 
     def _start(self) -> Any:
-        actor = ray.remote(_Runner).options(**self._request, label_selector=self._there).remote()
+        runner = ray.remote(_Runner).options(**self._request, label_selector=self._there)
+        actor = runner.remote(shipped())
         waited_s = 0.0
         ready = actor.ready.remote()
         while True:
@@ -130,6 +132,9 @@ class ExclusiveDevice:
 
 class _Runner:
     """Runs trials one after the other in one process."""
+
+    def __init__(self, plugins: str) -> None:
+        receive(plugins)
 
     def ready(self) -> bool:
         return True

@@ -17,6 +17,7 @@ from tune_speed.error_text import one_line
 from tune_speed.fate import end_with_parent
 from tune_speed.mps import find_mps
 from tune_speed.packing import Packing
+from tune_speed.plugin_shipping import receive, shipped
 from tune_speed.recipe import Recipe
 from tune_speed.search.machine import Node
 from tune_speed.search.room import Room, room_for
@@ -47,9 +48,12 @@ class Place(NamedTuple):
 class Prober:
     """What runs in a process of its own, as a trial would."""
 
-    def __init__(self, recipe: str, workload: str, allotment: str, label: str) -> None:
-        """Takes the configurations as JSON, and the first steps."""
+    def __init__(
+        self, recipe: str, workload: str, allotment: str, label: str, plugins: str
+    ) -> None:
+        """Takes the configurations and plugins as JSON, and the first steps."""
         end_with_parent()
+        receive(plugins)
         from tune_speed.packed_steps import PackedSteps
 
         self._steps = PackedSteps(
@@ -88,7 +92,8 @@ class Probers:
             max_cotenants=room.here - 1,
         )
         configs = (recipe, study.workload, allotment)
-        self._arguments = (*(config.model_dump_json() for config in configs), study.name)
+        texts = (config.model_dump_json() for config in configs)
+        self._arguments = (*texts, study.name, shipped())
         self._threads = allotment.cpu_threads
         self._there: list[Any] = []
         self._places: list[Place] = []

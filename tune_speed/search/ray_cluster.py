@@ -51,6 +51,8 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
 
 def _no_ray(address: str | None, error: Exception) -> str:
     said = str(error).strip().rstrip(".")
+    if "ray.init twice" in said:
+        return "Ray must not be running in this process yet, but it is. Call ray.shutdown() first."
     if address is None:
         return f"Ray must start on this machine, but got: {said}. Is it too busy, or out of memory?"
     if "No node info found" in said or "possible node ids" in said:

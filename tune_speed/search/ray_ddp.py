@@ -30,6 +30,7 @@ from tune_speed.device import limit_memory
 from tune_speed.error_text import readable
 from tune_speed.errors import TuneSpeedError
 from tune_speed.objective import Trial
+from tune_speed.plugin_shipping import receive, shipped
 from tune_speed.ranks import WAIT_S, Ranks
 from tune_speed.search.holdings import note_group
 from tune_speed.search.machine import on_nodes
@@ -112,6 +113,7 @@ class RayCrew:
         self._num_ranks = self._num_left = spec.recipe.devices
         config = {
             "spec": spec.model_dump_json(),
+            "plugins": shipped(),
             "mailbox": self._mailbox,
             "holdings": holdings,
             "hang_after_s": hang_after_s,
@@ -193,6 +195,7 @@ def _rank(config: dict[str, Any]) -> None:
 
     mailbox = config["mailbox"]
     ray.get(mailbox.arrive.remote(ray.get_runtime_context().current_actor))
+    receive(config["plugins"])
     spec = TrialSpec.model_validate_json(config["spec"])
     note_group(config["holdings"], spec.trial_id)
     device, allotment = ray.train.torch.get_device(), spec.allotment

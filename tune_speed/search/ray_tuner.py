@@ -21,6 +21,7 @@ from ray.tune.search import Searcher
 
 from tune_speed.error_text import one_line, readable
 from tune_speed.errors import ServiceError
+from tune_speed.plugin_shipping import shipped
 from tune_speed.search.conductor import Conductor
 from tune_speed.search.holdings import Holdings
 from tune_speed.search.nodes import Nodes
@@ -74,6 +75,7 @@ class _Adapter:
         self._receivers[ray_id] = Receiver()
         return {
             "spec": spec.model_dump_json(),
+            "plugins": shipped(),
             "devices": spec.recipe.devices,
             "holdings": self._holdings_for(spec.recipe.devices),
             "resources": search.resources.model_dump_json(),

@@ -1,12 +1,14 @@
 """Finds every mistake of a study file's tree."""
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pydantic
 
 from tune_speed.errors import ConfigError, DataError, Problem
+from tune_speed.plugin_hint import missing_plugin
 from tune_speed.search.check import config_mistakes, field_mistakes, must_text, name_mistakes
 from tune_speed.search.combinations import combination_mistakes, written_path
 from tune_speed.search.devices import devices_mistakes
@@ -32,19 +34,31 @@ _FIXED = {
     "scale": _ONLY_RECIPE,
 }
 
+TABLE_AT: Mapping[tuple[int | str, ...], str] = {
+    ("workload", "dataset"): "DATASETS",
+    ("recipe", "model"): "MODELS",
+    ("recipe", "optimizer"): "OPTIMIZERS",
+    ("recipe", "lr_schedule"): "SCHEDULES",
+    ("recipe", "speedups"): "SPEEDUPS",
+}
+"""The tables that plugins add to, by the field that names an entry."""
+
 Found = Mapping[str, list[Mistake]]
 """Mistakes by the section that they are in."""
 
 
-def study_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistake]:
+def study_mistakes(
+    tree: Any, *, stem: str, check_data: bool, folder: Path | None = None
+) -> Iterator[Mistake]:
     """Yields every mistake of a study that is to be searched.
 
     Args:
         tree: The file's tree, a built-in workload written out.
         stem: The file's name without its ending, the study's name if it has no other.
         check_data: Ask the data set for its size.
+        folder: The file's, where plugins that it needs are looked for beside those here.
     """
-    found = _found(tree)
+    found = _found(tree, folder)
     yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
     if _is_right("recipe", tree, found) and not found.get("search"):
         search = tree.get("search") or {}
@@ -62,9 +76,11 @@ def study_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistak
         yield from _policy_mistakes(tree["search"] or {})
 
 
-def recipe_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mistake]:
+def recipe_mistakes(
+    tree: Any, *, stem: str, check_data: bool, folder: Path | None = None
+) -> Iterator[Mistake]:
     """Yields every mistake of a study that is to be trained once, searched leaves included."""
-    found = _found(tree)
+    found = _found(tree, folder)
     yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
     recipe = tree.get("recipe") if isinstance(tree, Mapping) else None
     yield from _searched(recipe, ("recipe",))
@@ -74,11 +90,26 @@ def recipe_mistakes(tree: Any, *, stem: str, check_data: bool) -> Iterator[Mista
         yield from combination_mistakes(space, ("recipe",), has_gpu=not is_cpu)
 
 
-def _found(tree: Any) -> Found:
+def _found(tree: Any, folder: Path | None) -> Found:
     if not isinstance(tree, Mapping):
         return {}
     sections = [name for name in StudySchema.model_fields if name in tree]
-    return {section: list(_section_mistakes(section, tree[section])) for section in sections}
+    folders = [Path.cwd(), *([] if folder is None else [folder])]
+    return {
+        section: [
+            _with_plugin(mistake, folders) for mistake in _section_mistakes(section, tree[section])
+        ]
+        for section in sections
+    }
+
+
+def _with_plugin(mistake: Mistake, folders: Sequence[Path]) -> Mistake:
+    """Returns a mistake with the plugin that would mend it as its hint, if one would."""
+    table = TABLE_AT.get(tuple(mistake.path[:2]))
+    if table is None or mistake.given is None or not mistake.must.startswith("must be one of "):
+        return mistake
+    hint = missing_plugin(table, mistake.given.strip('"'), folders=folders)
+    return mistake if hint is None else mistake._replace(hint=hint)
 
 
 def _is_right(section: str, tree: Any, found: Found) -> bool:

@@ -42,6 +42,9 @@ __all__ = [
     "load_recipe",
     "load_study",
     "parse_recipe",
+    "parse_study",
+    "recipe_of",
+    "study_of",
 ]
 
 AnyConfig = TypeVar("AnyConfig", bound=Config)
@@ -92,8 +95,25 @@ def load_study(
 
     Raises: ConfigError with every mistake of the file and of the overrides.
     """
-    source, problems = _resolved(scan_file(find_file(path_or_name)), overrides)
-    more = study_mistakes(source.tree, stem=_stem(source), check_data=check_data)
+    source = scan_file(find_file(path_or_name))
+    return study_of(source, overrides=overrides, check_data=check_data)
+
+
+def parse_study(
+    text: str, *, file: str, overrides: Sequence[str] = (), check_data: bool = True
+) -> StudyFile:
+    """Returns the study of a text; `file` is only named. As `load_study` otherwise."""
+    return study_of(scan_yaml(text, file=file), overrides=overrides, check_data=check_data)
+
+
+def study_of(
+    source: Source, *, overrides: Sequence[str] = (), check_data: bool = True
+) -> StudyFile:
+    """Returns the study of a tree. As `load_study` otherwise."""
+    source, problems = _resolved(source, overrides)
+    more = study_mistakes(
+        source.tree, stem=_stem(source), folder=_folder(source), check_data=check_data
+    )
     source = _checked(source, problems, more)
     tree = source.tree
     return StudyFile(
@@ -119,19 +139,24 @@ def load_recipe(
     Raises: ConfigError with every mistake, and every value that is still searched.
     """
     source = scan_file(find_file(path_or_name))
-    return _recipe_file(source, overrides, check_data=check_data)
+    return recipe_of(source, overrides=overrides, check_data=check_data)
 
 
 def parse_recipe(
     text: str, *, file: str, overrides: Sequence[str] = (), check_data: bool = True
 ) -> RecipeFile:
     """Returns the recipe of a text; `file` is only named. As `load_recipe` otherwise."""
-    return _recipe_file(scan_yaml(text, file=file), overrides, check_data=check_data)
+    return recipe_of(scan_yaml(text, file=file), overrides=overrides, check_data=check_data)
 
 
-def _recipe_file(source: Source, overrides: Sequence[str], *, check_data: bool) -> RecipeFile:
+def recipe_of(
+    source: Source, *, overrides: Sequence[str] = (), check_data: bool = True
+) -> RecipeFile:
+    """Returns the recipe of a tree. As `load_recipe` otherwise."""
     source, problems = _resolved(source, overrides)
-    more = recipe_mistakes(source.tree, stem=_stem(source), check_data=check_data)
+    more = recipe_mistakes(
+        source.tree, stem=_stem(source), folder=_folder(source), check_data=check_data
+    )
     tree = _checked(source, problems, more).tree
     return RecipeFile(
         name=tree.get("study") or _stem(source),
@@ -176,6 +201,10 @@ def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mis
 
 def _stem(source: Source) -> str:
     return Path(str(source.file)).stem
+
+
+def _folder(source: Source) -> Path | None:
+    return Path(source.file).parent if source.file else None
 
 
 def _optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:

@@ -17,6 +17,7 @@ from tune_speed import pulse
 from tune_speed.checkpoint_store import discard
 from tune_speed.error_text import readable, reason_of, traceback_of
 from tune_speed.fate import end_with_parent
+from tune_speed.plugin_shipping import receive
 from tune_speed.records import RunResult, Status, TrialRecord
 from tune_speed.search.machine import on_nodes, refuse_other_device
 from tune_speed.search.reports import Sender
@@ -111,6 +112,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         """Loads nothing, see `save_checkpoint`."""
 
     def _begin(self, config: dict[str, Any]) -> None:
+        receive(config.get("plugins", ""))  # The specification names what they bring.
         self._spec = TrialSpec.model_validate_json(config["spec"])
         self._folder = Path(config["folder"])
         self._heartbeat_s: float = config["heartbeat_s"]

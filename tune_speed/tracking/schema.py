@@ -16,6 +16,7 @@
 |            | `final_metric`, the target's metric at the end                                     |
 | tags       | `tune_speed.<name>`; `tune_speed.record` is the record without its curve,          |
 |            | `tune_speed.board` a hash of what trials share that may be ranked together; the    |
+|            | `tune_speed.plugin.<name>` the source hash of a plugin that was loaded; the        |
 |            | parent's `tune_speed.boards` is what all its trials come to, board by board        |
 | artifacts  | recipe.yaml, environment.json, record.json (the whole record)                      |
 
@@ -275,7 +276,8 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
     if measured:
         facts[STEP_TIMES] = json.dumps([each.model_dump(mode="json") for each in measured])
     versions = {f"{PREFIX}env.{safe_key(k)}": v for k, v in _public(record.environment).items()}
-    return {**_tags({**versions, **facts}), **pack_record(record)}
+    sources = {f"{PREFIX}plugin.{safe_key(k)}": v for k, v in record.plugins.items()}
+    return {**_tags({**versions, **sources, **facts}), **pack_record(record)}
 
 
 def step_times_of(record: TrialRecord) -> list[StepTime]:

@@ -1,0 +1,581 @@
+"""Entries that each break one contract, as users may write them."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from pydantic import Field, field_validator
+from torch import nn
+
+from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
+from tune_speed.metrics import Metric
+from tune_speed.models import ModelConfig
+from tune_speed.optim import OptimizerConfig
+from tune_speed.records import RunResult
+from tune_speed.schedules import Factors, ScheduleConfig
+from tune_speed.speedups import SpeedupConfig
+from tune_speed.speedups.base import Shape, Slot
+
+
+def flat(in_channels: int, image_size: int, num_classes: int) -> nn.Sequential:
+    size = in_channels * image_size**2
+    return nn.Sequential(nn.Flatten(), nn.Linear(size, 4), nn.ReLU(), nn.Linear(4, num_classes))
+
+
+class Good(ModelConfig):
+    """Two dense layers."""
+
+    width: int = 4
+    """Not used."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return flat(in_channels, image_size, num_classes)
+
+
+class Undocumented(Good):
+    pass
+
+
+class BareField(Good):
+    """Two dense layers."""
+
+    depth: int = 2
+
+
+class NoDefault(Good):
+    """Two dense layers."""
+
+    depth: int
+    """How many."""
+
+
+class TakesATuple(Good):
+    """Two dense layers."""
+
+    widths: tuple[int, ...] = (4, 8)
+    """YAML has no tuples."""
+
+
+class ChangesWhatItReads(Good):
+    """Each reading makes it wider."""
+
+    @field_validator("width")
+    @classmethod
+    def _wider(cls, width: int) -> int:
+        return width + 1
+
+    width: int = Field(default=4, validate_default=True)
+    """Not used."""
+
+
+class DrawsInCheck(Good):
+    """Its check is a training of its own."""
+
+    def check(self, *, in_channels: int, num_classes: int, image_size: int) -> None:
+        torch.randn(1)
+
+
+class TenClasses(Good):
+    """Always ten logits."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return flat(in_channels, image_size, 10)
+
+
+class ThreeChannels(Good):
+    """Always three channels."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return flat(3, image_size, num_classes)
+
+
+class OtherArguments(Good):
+    """Its arguments have other names."""
+
+    def network(self, channels: int, classes: int) -> nn.Module:  # type: ignore[override]
+        return flat(channels, 32, classes)
+
+
+class Evaluating(Good):
+    """In evaluation mode."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return flat(in_channels, image_size, num_classes).eval()
+
+
+class Detached(nn.Module):
+    def __init__(self, inner: nn.Sequential) -> None:
+        super().__init__()
+        self.first, self.rest = inner[:2], inner[2:]
+
+    def forward(self, images: torch.Tensor) -> Any:
+        return self.rest(self.first(images).detach())
+
+
+class CutOff(Good):
+    """No gradient reaches the first layer."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return Detached(flat(in_channels, image_size, num_classes))
+
+
+class Zeros(Good):
+    """All weights begin as 0, which never ends."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        network = nn.Sequential(flat(in_channels, image_size, num_classes), nn.Threshold(1, 0))
+        for parameter in network.parameters():
+            nn.init.zeros_(parameter)
+        return network
+
+
+class OwnSeed(Good):
+    """Weights do not follow from the seed."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        torch.manual_seed(0)
+        return flat(in_channels, image_size, num_classes)
+
+
+class Unseeded(Good):
+    """Weights are NumPy's."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        network = flat(in_channels, image_size, num_classes)
+        weight = network.get_parameter("1.weight")
+        if not weight.is_meta:
+            drawn = np.random.default_rng().normal(size=tuple(weight.shape))
+            weight.data.copy_(torch.from_numpy(drawn))
+        return network
+
+
+class OfTheBatch(nn.Module):
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return images - images.mean(dim=0)
+
+
+class NormalisedByBatch(Good):
+    """Evaluation looks at the batch."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return nn.Sequential(OfTheBatch(), flat(in_channels, image_size, num_classes))
+
+
+class InFloat32(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, features: torch.Tensor) -> torch.Tensor:
+        with torch.autocast("cpu", enabled=False):
+            return features @ self.weight
+
+
+class MixesTypes(Good):
+    """Multiplies bf16 by float32."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return nn.Sequential(
+            flat(in_channels, image_size, 4), InFloat32(), nn.Linear(4, num_classes)
+        )
+
+
+class Remembering(ScheduleConfig):
+    """Counts its own steps."""
+
+    _calls: ClassVar[list[float]] = []
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        self._calls.append(progress)
+        return Factors(lr=1 / len(self._calls), momentum=None)
+
+
+class ToZero(ScheduleConfig):
+    """Its last step has no rate."""
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        return Factors(lr=1 - progress, momentum=None)
+
+
+class PlainFloat(ScheduleConfig):
+    """Gives a number."""
+
+    def factors(  # type: ignore[override]
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> float:
+        return 1.0
+
+
+class FollowsUnsaid(ScheduleConfig):
+    """Looks at losses and does not say so."""
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        return Factors(lr=0.5 if losses else 1.0, momentum=None)
+
+
+class SortsLosses(ScheduleConfig):
+    """Changes what it is given."""
+
+    follows_loss: ClassVar[bool] = True
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        if isinstance(losses, list):
+            losses.sort()
+        return Factors(lr=1.0, momentum=None)
+
+
+class Descent(torch.optim.Optimizer):
+    """w <- w - lr g, with what can be wrong about it."""
+
+    def __init__(self, groups: Iterable[Any], *, wrong: str, lr: float) -> None:
+        super().__init__(groups, {"lr": lr})
+        self.wrong, self.lr = wrong, lr
+        self.num_steps = 0
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        loss = None
+        if closure is not None and self.wrong != "closure":
+            with torch.enable_grad():
+                loss = closure()
+        self.num_steps += 1
+        for group in self.param_groups:
+            lr = self.lr if self.wrong == "rate" else group["lr"]
+            lr *= -1 if self.wrong == "direction" else 1
+            lr *= 2 if self.wrong == "memory" and self.num_steps < 4 else 1
+            for parameter in group["params"]:
+                self._update(parameter, group, lr)
+        return loss
+
+    def _update(self, parameter: Any, group: Any, lr: float) -> None:
+        if parameter.grad is None:
+            parameter.mul_(0.9 if self.wrong == "absent" else 1)
+            return
+        decay = 0.0 if self.wrong == "decay" else group["weight_decay"]
+        parameter.sub_(lr * (parameter.grad + decay * parameter))
+
+
+class Sound(OptimizerConfig):
+    """Gradient descent."""
+
+    wrong: ClassVar[str] = "nothing"
+
+    def build(
+        self, model: nn.Module, *, effective_batch_size: int, fused: bool
+    ) -> torch.optim.Optimizer:
+        groups = self.groups(model, effective_batch_size)
+        return Descent(groups, wrong=self.wrong, lr=self.step_lr(effective_batch_size))
+
+
+class KeepsItsRate(Sound):
+    """Does not look at the groups' rate."""
+
+    wrong: ClassVar[str] = "rate"
+
+
+class Ascends(Sound):
+    """Goes the wrong way."""
+
+    wrong: ClassVar[str] = "direction"
+
+
+class ForgetsItsSteps(Sound):
+    """Its state dict lacks what its steps hang on."""
+
+    wrong: ClassVar[str] = "memory"
+
+
+class HoldsFrozen(Sound):
+    """Holds all parameters, in groups like ours."""
+
+    def build(
+        self, model: nn.Module, *, effective_batch_size: int, fused: bool
+    ) -> torch.optim.Optimizer:
+        groups = self.groups(model, effective_batch_size)
+        groups[-1]["params"] += [p for p in model.parameters() if not p.requires_grad]
+        return Descent(groups, wrong=self.wrong, lr=self.step_lr(effective_batch_size))
+
+
+class NeverDecays(Sound):
+    """Passes over weight decay."""
+
+    wrong: ClassVar[str] = "decay"
+
+
+class MovesTheAbsent(Sound):
+    """Moves weights that have no gradient."""
+
+    wrong: ClassVar[str] = "absent"
+
+
+class NoClosure(Sound):
+    """Passes over a closure."""
+
+    wrong: ClassVar[str] = "closure"
+
+
+class NoFusedKernel(Sound):
+    """Another rule where fused kernels are asked for."""
+
+    def build(
+        self, model: nn.Module, *, effective_batch_size: int, fused: bool
+    ) -> torch.optim.Optimizer:
+        groups = self.groups(model, effective_batch_size)
+        kind = torch.optim.SGD if not fused else torch.optim.Rprop
+        return kind(groups, lr=self.lr)
+
+
+class BareGroups(Sound):
+    """Does not build over `self.groups`."""
+
+    def build(
+        self, model: nn.Module, *, effective_batch_size: int, fused: bool
+    ) -> torch.optim.Optimizer:
+        return torch.optim.SGD(model.parameters(), lr=self.lr)
+
+
+class Noise(DatasetConfig):
+    """Noise in two classes."""
+
+    location_fields: ClassVar[frozenset[str]] = frozenset()
+    num_images: ClassVar[int] = 20
+
+    def num_train(self) -> int:
+        return self.num_images
+
+    def num_test(self) -> int | None:
+        return None
+
+    def sources(self) -> list[Path]:
+        return []
+
+    def pixels(self) -> Any:
+        return np.random.default_rng(0).integers(0, 256, (20, 5, 5, 1), dtype=np.uint8)
+
+    def labels(self) -> Any:
+        return np.arange(20) % 2
+
+    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+        on_progress(20, 20)
+        return DecodedData(Images(self.pixels(), self.labels()), None, ("a", "b"))
+
+
+class LabelsFromOne(Noise):
+    """Its labels begin with 1."""
+
+    def labels(self) -> Any:
+        return np.arange(20) % 2 + 1
+
+
+class ShortLabels(Noise):
+    """Its labels are small integers."""
+
+    def labels(self) -> Any:
+        return (np.arange(20) % 2).astype(np.uint8)
+
+
+class ListOfLabels(Noise):
+    """Its labels are no array."""
+
+    def labels(self) -> Any:
+        return [0, 1] * 10
+
+
+class Normalised(Noise):
+    """Its pixels are shares."""
+
+    def pixels(self) -> Any:
+        return (super().pixels() / 255).astype(np.float32)
+
+
+class ChannelsFirst(Noise):
+    """Its channels stand first."""
+
+    def pixels(self) -> Any:
+        return super().pixels().transpose(0, 3, 1, 2)
+
+
+class OneOfAKind(Noise):
+    """A single image, of which none can be set aside."""
+
+    num_images: ClassVar[int] = 1
+
+    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+        on_progress(1, 1)
+        return DecodedData(Images(self.pixels()[:1], self.labels()[:1]), None, ("a", "b"))
+
+
+class Miscounted(Noise):
+    """It says another number of images."""
+
+    num_images: ClassVar[int] = 21
+
+
+class Drawn(Noise):
+    """Other noise each time."""
+
+    def pixels(self) -> Any:
+        return np.random.default_rng().integers(0, 256, (20, 5, 5, 1), dtype=np.uint8)
+
+
+class Silent(Noise):
+    """It says nothing of its progress."""
+
+    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
+        return super().decode(download=download, on_progress=lambda *_: None)
+
+
+class FolderAsSource(Noise):
+    """Names a folder."""
+
+    def sources(self) -> list[Path]:
+        return [Path("/")]
+
+
+class NoSuchField(Noise):
+    """Its place is no field."""
+
+    location_fields: ClassVar[frozenset[str]] = frozenset({"root"})
+
+
+class Still(SpeedupConfig):
+    """Does nothing."""
+
+    slot: ClassVar[Slot] = "loss"
+
+
+class NoSlot(SpeedupConfig):
+    """In no slot."""
+
+
+class MeanLoss(Still):
+    """A mean instead of a sum."""
+
+    def sum_of_losses(
+        self, logits: Any, labels: Any, *, frac: float, label_smoothing: float
+    ) -> Any:
+        return nn.functional.cross_entropy(logits, labels)
+
+
+class Fading(nn.Module):
+    """Scales a network's logits by how often it was called."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network, self.num_calls = network, 0
+
+    def forward(self, images: torch.Tensor) -> Any:
+        self.num_calls += self.training
+        return self.network(images) * (1 + 0.1 * self.num_calls)
+
+
+class FailsToBegin(Still):
+    """Its own code has a mistake."""
+
+    def begin_step(self, model: nn.Module, shape: Shape) -> None:
+        raise KeyError("depth")
+
+
+class CountsOn(Still):
+    """Its network counts its calls, and nothing puts that back."""
+
+    def change_model(self, model: nn.Module, *, num_classes: int, seed: int) -> nn.Module:
+        return Fading(model)
+
+
+class CountsUnsaved(CountsOn):
+    """It begins anew, and is not saved."""
+
+    def begin(self, model: nn.Module, *, seed: int) -> None:
+        assert isinstance(model, Fading)
+        model.num_calls = 0
+
+
+class DrawsAHead(Still):
+    """Its new layer is NumPy's."""
+
+    def change_model(self, model: nn.Module, *, num_classes: int, seed: int) -> nn.Module:
+        layer = nn.Linear(num_classes, num_classes)
+        drawn = np.random.default_rng().normal(size=(num_classes, num_classes))
+        layer.weight.data.copy_(torch.from_numpy(drawn))
+        return nn.Sequential(model, layer)
+
+
+class LeavesOut(Still):
+    """Its new layer is never used."""
+
+    def change_model(self, model: nn.Module, *, num_classes: int, seed: int) -> nn.Module:
+        model.add_module("spare", nn.Linear(2, 2))
+        return model
+
+
+class Reseeds(Still):
+    """Seeds everybody's random numbers."""
+
+    def begin(self, model: nn.Module, *, seed: int) -> None:
+        torch.manual_seed(seed)
+
+
+class HalvesBatches(Still):
+    """Keeps half of a batch and says nothing of it."""
+
+    slot: ClassVar[Slot] = "selection"
+
+    def choose(self, images: Any, labels: Any, shape: Shape, *, losses: Any) -> Any:
+        return images[::2], labels[::2]
+
+
+class OtherShapeEachTime(Still):
+    """Its shapes are drawn."""
+
+    def shape(self, shape: Shape, *, frac: float) -> Shape:
+        return shape._replace(stage=int(np.random.default_rng().integers(10**9)))
+
+
+class ChangesInCheck(Still):
+    """Its check sets the network's mode."""
+
+    def check_model(self, model: nn.Module) -> None:
+        model.eval()
+
+
+class TwiceTheLogits(Still):
+    """Its network has two logits a class in evaluation too."""
+
+    def predict(self, model: nn.Module, images: Any) -> Any:
+        return model(images).repeat(1, 2)
+
+
+class EndsSmall(Still):
+    """Images never grow whole."""
+
+    slot: ClassVar[Slot] = "resolution"
+
+    def shape(self, shape: Shape, *, frac: float) -> Shape:
+        return shape._replace(height=shape.height // 2)
+
+
+def needs_a_target(run: RunResult) -> float | None:
+    return run.evaluations[-1].accuracy
+
+
+def counts(run: RunResult) -> Any:
+    return run.steps or 0
+
+
+TERSE = Metric(about="Accuracy", unit="1", source="own")
+NO_UNIT = Metric(about="Accuracy of the last evaluation.", unit="", source="own")
+FAILS_EARLY = Metric(
+    about="Accuracy at the very end.", unit="1", source="own", of_run=needs_a_target
+)
+GIVES_INTEGERS = Metric(about="How many steps it took.", unit="1", source="own", of_run=counts)

@@ -1,0 +1,207 @@
+"""The contracts of one entry, and of all entries of a plugin."""
+
+import importlib.util
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tune_speed.config import Config, did_you_mean
+from tune_speed.data.base import DatasetConfig
+from tune_speed.errors import ConfigError
+from tune_speed.metrics.base import Metric
+from tune_speed.models.base import ModelConfig
+from tune_speed.optim.base import OptimizerConfig
+from tune_speed.plugin_check import problems_of
+from tune_speed.plugin_tables import TABLES, Entries, tables_of
+from tune_speed.schedules.base import ScheduleConfig
+from tune_speed.speedups.base import SpeedupConfig
+from tune_speed.testing import (
+    configs,
+    datasets,
+    metrics,
+    models,
+    optimizers,
+    schedules,
+    speedups,
+)
+from tune_speed.testing.claims import ContractError, working
+from tune_speed.testing.entry import Contract, Entry, seeded
+
+Fields = Mapping[str, Any]
+Check = Callable[[], None]
+"""Raises ContractError if a contract does not hold."""
+
+CONTRACTS: dict[str, tuple[Contract[Any], ...]] = {
+    "MODELS": configs.CONTRACTS + models.CONTRACTS,
+    "DATASETS": configs.CONTRACTS + datasets.CONTRACTS,
+    "OPTIMIZERS": configs.CONTRACTS + optimizers.CONTRACTS,
+    "SCHEDULES": configs.CONTRACTS + schedules.CONTRACTS,
+    "SPEEDUPS": configs.CONTRACTS + speedups.CONTRACTS,
+}
+"""By the table's name; METRICS have `metrics.CONTRACTS`."""
+UNUSUAL_SEED = 271_828
+"""Before each contract, so that an entry that seeds by itself, with 0 or 1 say, is noticed."""
+PREFIX = "tune_speed_checked_"
+"""Of the modules' names of files."""
+RATE: Fields = {"lr": 0.05}
+"""For optimizers whose fields give none."""
+
+
+def contracts(
+    plugin: ModuleType | str | PathLike[str],
+    *,
+    fields: Mapping[str, Fields] | None = None,
+    image_size: int = 32,
+    model: ModelConfig | None = None,
+) -> list[tuple[str, Check]]:
+    """Returns each contract of each entry, with an id such as `MODELS.my_net.trains_under_bf16`.
+
+    The first, `my_nets.can_be_loaded_as_a_plugin`, is that of the module: what `--plugin` asks of
+    it. Entries of which only that can be said, as they derive from no base of ours, have no other.
+
+    Args:
+        plugin: a module with tables of its own, or the `.py` file of one.
+        fields: by an entry's name, what its configuration is made of beyond defaults.
+        image_size: height and width of the images that models and speed-ups get [pixels].
+        model: network that speed-ups are checked on; None: a small one of ours.
+
+    Raises:
+        ConfigError: The file cannot be read, or `fields` names no entry.
+    """
+    module = plugin if isinstance(plugin, ModuleType) else _module_of(Path(plugin))
+    tables, given = _sound(tables_of(module)), fields or {}
+    title = module.__name__.removeprefix(PREFIX)
+    _check_names(given, known={name for entries in tables.values() for name in entries})
+    return [
+        (f"{title}.can_be_loaded_as_a_plugin", partial(_can_be_loaded, module)),
+        *(
+            (f"{table}.{name}.{id_}", check)
+            for table, entries in tables.items()
+            for name, entry in entries.items()
+            for id_, check in _checks(table, name, entry, given.get(name, {}), image_size, model)
+        ),
+    ]
+
+
+def check_model(
+    name: str, kind: type[ModelConfig], *, fields: Fields | None = None, image_size: int = 32
+) -> None:
+    """Holds a model to its contracts. Raises: ContractError for the first that is broken."""
+    _run(_checks("MODELS", name, kind, fields or {}, image_size))
+
+
+def check_dataset(name: str, kind: type[DatasetConfig], *, fields: Fields | None = None) -> None:
+    """Holds a data set to its contracts. Raises: ContractError for the first that is broken."""
+    _run(_checks("DATASETS", name, kind, fields or {}))
+
+
+def check_optimizer(
+    name: str, kind: type[OptimizerConfig], *, fields: Fields | None = None
+) -> None:
+    """Holds an optimizer to its contracts. Raises: ContractError for the first that is broken."""
+    _run(_checks("OPTIMIZERS", name, kind, fields or {}))
+
+
+def check_schedule(name: str, kind: type[ScheduleConfig], *, fields: Fields | None = None) -> None:
+    """Holds a schedule to its contracts. Raises: ContractError for the first that is broken."""
+    _run(_checks("SCHEDULES", name, kind, fields or {}))
+
+
+def check_speedup(
+    name: str,
+    kind: type[SpeedupConfig],
+    *,
+    fields: Fields | None = None,
+    image_size: int = 32,
+    model: ModelConfig | None = None,
+) -> None:
+    """Holds a speed-up to its contracts. Raises: ContractError for the first that is broken."""
+    _run(_checks("SPEEDUPS", name, kind, fields or {}, image_size, model))
+
+
+def check_metric(name: str, metric: Metric) -> None:
+    """Holds a metric to its contracts. Raises: ContractError for the first that is broken."""
+    _run(_checks("METRICS", name, metric, {}))
+
+
+def _checks(
+    table: str,
+    name: str,
+    entry: type[Config] | Metric,
+    fields: Fields,
+    image_size: int = 32,
+    model: ModelConfig | None = None,
+) -> Iterator[tuple[str, Check]]:
+    if isinstance(entry, Metric):
+        for of_metric in metrics.CONTRACTS:
+            yield of_metric.__name__, partial(of_metric, name, entry)
+        return
+    given = {**RATE, **fields} if table == "OPTIMIZERS" else fields
+    tag = "name" if table == "DATASETS" else None
+    checked = Entry(
+        name=name, kind=entry, fields=given, image_size=image_size, model=model, tag=tag
+    )
+    for contract in CONTRACTS[table]:
+        yield contract.__name__, partial(_hold, checked, contract)
+
+
+def _hold(entry: Entry[Any], contract: Contract[Any]) -> None:
+    """Holds an entry to a contract; torch's random numbers are given back as they were."""
+    __tracebackhide__ = True
+    claim = contract.__name__.replace("_", " ")
+    mend = "Its own code raised that: the traceback says where."
+    with seeded(UNUSUAL_SEED), working(f"this must hold: {claim}", of=entry.label, mend=mend):
+        contract(entry)
+
+
+def _can_be_loaded(module: ModuleType) -> None:
+    __tracebackhide__ = True
+    problems = problems_of(module, module.__file__ or "")
+    if problems:
+        raise ContractError("\n".join(map(str, problems)))
+
+
+def _sound(tables: Entries) -> Entries:
+    """Returns the entries that are of their table's kind."""
+    return {
+        table: {name: entry for name, entry in entries.items() if _is_of(table, entry)}
+        for table, entries in tables.items()
+        if isinstance(entries, dict)
+    }
+
+
+def _is_of(table: str, entry: Any) -> bool:
+    base = TABLES[table].base
+    return issubclass(entry, base) if isinstance(entry, type) else isinstance(entry, base)
+
+
+def _run(checks: Iterable[tuple[str, Check]]) -> None:
+    for _, check in checks:
+        check()
+
+
+def _check_names(given: Mapping[str, Fields], *, known: set[str]) -> None:
+    names = ", ".join(sorted(known)) or "none that can be checked"
+    for name in given.keys() - known:
+        raise ConfigError(
+            f"`fields` must name entries of the plugin ({names}), but got `{name}`"
+            f"{did_you_mean(name, known) or '.'}"
+        )
+
+
+def _module_of(file: Path) -> ModuleType:
+    """Returns the module of a file. Docstrings are read through sys.modules."""
+    if not file.is_file():
+        raise ConfigError(f"The plugin must be a module or a .py file, but there is no {file}.")
+    # Under its stem it might take the place of another module.
+    spec = importlib.util.spec_from_file_location(f"{PREFIX}{file.stem}", file)
+    if spec is None or spec.loader is None:
+        raise ConfigError(f"The plugin must be a .py file, but got {file}.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,292 @@
+"""What holds for every optimizer."""
+
+import copy
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from tune_speed.optim import set_rates
+from tune_speed.optim.base import OptimizerConfig
+from tune_speed.schedules.base import Factors
+from tune_speed.testing.claims import require, working
+from tune_speed.testing.entry import Contract, Entry, seeded
+
+BATCH_SIZE = 384
+SIGNATURE = "`def build(self, model, *, effective_batch_size: int, fused: bool)`"
+GROUPS = "Build it over `self.groups(model, effective_batch_size)`"
+DECAYED = {"1.weight", "2.weight", "3.weight", "5.weight"}
+"""Weights of the small network of two dimensions or more."""
+
+
+def build(
+    entry: Entry[OptimizerConfig],
+    network: nn.Module,
+    *,
+    batch_size: int = 1,
+    fused: bool = False,
+    changes: Mapping[str, Any] = MappingProxyType({}),
+) -> Optimizer:
+    """Returns the optimizer with some fields changed. Raises: ContractError if there is none."""
+    config = entry.config().model_copy(update=changes)
+    with working(
+        "`build` must return an optimizer over the network's weights",
+        of=entry.label,
+        mend=f"It is called as {SIGNATURE}; kernels of one's own may pass over `fused`.",
+    ):
+        optimizer = config.build(network, effective_batch_size=batch_size, fused=fused)
+    require(
+        isinstance(optimizer, Optimizer),
+        "`build` must return a torch.optim.Optimizer",
+        of=entry.label,
+        seen=f"it returned {type(optimizer).__name__}",
+        mend="Derive it from torch.optim.Optimizer, and end `build` with `return`.",
+    )
+    return optimizer
+
+
+def steps_lower_a_quadratic(entry: Entry[OptimizerConfig]) -> None:
+    """100 steps on (w - 1)² / 2 from w = 3 come nearer than a half."""
+    model = nn.Linear(1, 1, bias=False)
+    nn.init.constant_(model.weight, 3.0)
+    optimizer = build(entry, model)
+    for _ in range(100):
+        optimizer.zero_grad()
+        (0.5 * (model.weight - 1.0).square()).sum().backward()  # type: ignore[no-untyped-call]
+        _step(entry, optimizer)
+    end = float(model.weight.detach())
+    require(
+        abs(end - 1.0) < 0.5,
+        "100 steps on (w - 1)² / 2 from w = 3 must end within 0.5 of w = 1",
+        of=entry.label,
+        seen=f"they ended at w = {end:.4g}",
+        mend="Step against the gradient; if only the rate is unfit, give another `lr` as"
+        f" `fields={{'{entry.name}': {{'lr': …}}}}`.",
+    )
+
+
+def base_rate_is_that_of_the_config(entry: Entry[OptimizerConfig]) -> None:
+    """`lr` itself, or by examples with `lr_per_examples`; some groups may have another."""
+    for per_examples in (None, 1024):
+        network = small_network()
+        changes = {"lr_per_examples": per_examples}
+        optimizer = build(entry, network, batch_size=BATCH_SIZE, changes=changes)
+        config = entry.config().model_copy(update=changes)
+        expected = config.step_lr(BATCH_SIZE)
+        bare = [group for group in optimizer.param_groups if "base_lr" not in group]
+        require(
+            not bare,
+            "every parameter group must have its rate as `base_lr` too",
+            of=entry.label,
+            seen=f"{len(bare)} of {len(optimizer.param_groups)} have none",
+            mend=f"{GROUPS}.",
+        )
+        rates = [float(group["base_lr"]) for group in optimizer.param_groups]
+        require(
+            any(abs(rate - expected) <= 1e-6 * expected for rate in rates),
+            f"with lr {config.lr} and lr_per_examples {per_examples}, steps of {BATCH_SIZE} images"
+            f" must have the base rate {expected:.6g}",
+            of=entry.label,
+            seen=f"the groups have {rates}",
+            mend=f"{GROUPS}, or take `self.step_lr(effective_batch_size)`.",
+        )
+
+
+def a_rate_of_zero_leaves_the_weights_alone(entry: Entry[OptimizerConfig]) -> None:
+    """Schedules set `lr` of the parameter groups, and so does the timing of steps."""
+    network = small_network()
+    before = _copies(network)
+    optimizer = build(entry, network)
+    with working("a schedule must be able to set its rate", of=entry.label, mend=f"{GROUPS}."):
+        set_rates(optimizer, Factors(lr=0.0, momentum=0.8))
+    _descend(entry, network, optimizer, 3)
+    moved = [name for name, p in network.named_parameters() if not torch.equal(p, before[name])]
+    require(
+        not moved,
+        "steps must leave the weights alone while the groups' `lr` is 0, as a schedule sets it",
+        of=entry.label,
+        seen=f"{', '.join(f'`{name}`' for name in moved)} moved",
+        mend="Read group['lr'] of self.param_groups in every step, instead of a rate that was"
+        " kept when the optimizer was made.",
+    )
+
+
+def state_round_trips(entry: Entry[OptimizerConfig]) -> None:
+    """A run that is gone on with takes the same steps."""
+    network = small_network()
+    optimizer = build(entry, network)
+    _descend(entry, network, optimizer, 3)
+    copied = copy.deepcopy(network)
+    resumed = build(entry, copied)
+    mend = (
+        "Keep what a step remembers in self.state[parameter] and in self.param_groups, so that"
+        " torch's state_dict has it."
+    )
+    with working("the state dict must be loadable", of=entry.label, mend=mend):
+        # Loading keeps the very tensors that it is given; a file would hold copies.
+        resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+    _descend(entry, network, optimizer, 3)
+    _descend(entry, copied, resumed, 3)
+    pairs = zip(network.named_parameters(), copied.parameters(), strict=True)
+    apart = [name for (name, one), other in pairs if not torch.equal(one, other)]
+    require(
+        not apart,
+        "after its state dict is loaded, it must take the same steps",
+        of=entry.label,
+        seen=f"{', '.join(f'`{name}`' for name in apart)} went elsewhere",
+        mend=mend,
+    )
+    rates = [[group.get("base_lr") for group in one.param_groups] for one in (optimizer, resumed)]
+    require(
+        rates[0] == rates[1],
+        "after its state dict is loaded, its groups must have the same `base_lr`",
+        of=entry.label,
+        seen=f"they have {rates[1]} instead of {rates[0]}",
+        mend=f"{GROUPS}.",
+    )
+
+
+def weight_decay_shrinks_weights_but_no_norms_or_biases(entry: Entry[OptimizerConfig]) -> None:
+    """Where gradients are zero, decay alone moves weights."""
+    network = small_network()
+    nn.init.ones_(network.get_parameter("0.bias"))
+    optimizer = build(entry, network, changes={"weight_decay": 0.1})
+    before = _copies(network)
+    for parameter in network.parameters():
+        parameter.grad = torch.zeros_like(parameter)
+    _step(entry, optimizer)
+    moved = {name for name, p in network.named_parameters() if not torch.equal(p, before[name])}
+    require(
+        moved == DECAYED,
+        f"with weight_decay 0.1 and gradients of 0, a step must move {_names(DECAYED)}: tensors of"
+        " two dimensions or more",
+        of=entry.label,
+        seen=f"it moved {_names(moved)}",
+        mend=f"{GROUPS}, and decay by group['weight_decay'].",
+    )
+
+
+def frozen_weights_are_left_out(entry: Entry[OptimizerConfig]) -> None:
+    """Weights that do not require a gradient, as of a layer that is not trained."""
+    network = small_network()
+    network[0].requires_grad_(False)
+    optimizer = build(entry, network)
+    held = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    trained = {id(p) for p in network.parameters() if p.requires_grad}
+    require(
+        held == trained,
+        f"it must hold the {len(trained)} parameters that require a gradient",
+        of=entry.label,
+        seen=f"it holds {len(held & trained)} of these and {len(held - trained)} others",
+        mend=f"{GROUPS}, which has just these.",
+    )
+
+
+def weights_without_a_gradient_are_left_alone(entry: Entry[OptimizerConfig]) -> None:
+    """As those of a block that stochastic depth skips."""
+    network = small_network()
+    optimizer = build(entry, network)
+    _descend(entry, network, optimizer, 3)
+    network[2].requires_grad_(False)
+    optimizer.zero_grad()
+    before = _copies(network[2])
+    _descend(entry, network, optimizer, 2)
+    moved = [name for name, p in network[2].named_parameters() if not torch.equal(p, before[name])]
+    require(
+        not moved,
+        "a step must leave weights without a gradient alone",
+        of=entry.label,
+        seen=f"it moved {_names(set(moved))}",
+        mend="Begin the loop over parameters with `if parameter.grad is None: continue`.",
+    )
+
+
+def a_closure_computes_the_loss(entry: Entry[OptimizerConfig]) -> None:
+    """As torch's optimizers take one."""
+    network = small_network()
+    optimizer = build(entry, network)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = network(torch.ones(2, 2, 5, 5)).square().mean()
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss
+
+    mend = (
+        "Begin `def step(self, closure=None)` with `loss = None if closure is None else"
+        " closure()`, under torch.enable_grad(), and return `loss`."
+    )
+    with working("`step` must take a closure", of=entry.label, mend=mend):
+        loss: object = optimizer.step(closure)  # type: ignore[arg-type]
+    require(
+        isinstance(loss, Tensor),
+        "`step` must return what its closure returns",
+        of=entry.label,
+        seen=f"it returned {loss!r}",
+        mend=mend,
+    )
+
+
+def fused_kernels_take_the_same_steps(entry: Entry[OptimizerConfig]) -> None:
+    """Recipes ask for fused kernels unless they say otherwise."""
+    plain, faster = small_network(), small_network()
+    for network, fused in ((plain, False), (faster, True)):
+        _descend(entry, network, build(entry, network, fused=fused), 3)
+    pairs = zip(plain.named_parameters(), faster.parameters(), strict=True)
+    apart = {
+        name for (name, one), other in pairs if not torch.allclose(other, one, rtol=1e-4, atol=1e-5)
+    }
+    require(
+        not apart,
+        "its steps must be the same with `fused=True` and without",
+        of=entry.label,
+        seen=f"{_names(apart)} went elsewhere",
+        mend="Let `fused` choose how a step is computed, not which; or pass over it.",
+    )
+
+
+def small_network() -> nn.Sequential:
+    """Returns a network with norms, biases, and two hidden weights of one shape."""
+    with seeded(0):
+        hidden = (nn.Conv2d(3, 3, 3, padding=1), nn.Conv2d(3, 3, 3, padding=1))
+        layers = (nn.BatchNorm2d(2), nn.Conv2d(2, 3, 3), *hidden, nn.Flatten(), nn.Linear(27, 2))
+        return nn.Sequential(*layers)
+
+
+def _descend(
+    entry: Entry[OptimizerConfig], network: nn.Module, optimizer: Optimizer, num_steps: int
+) -> None:
+    images = torch.randn(8, 2, 5, 5, generator=torch.Generator().manual_seed(1))
+    for _ in range(num_steps):
+        optimizer.zero_grad()
+        network(images).square().mean().backward()
+        _step(entry, optimizer)
+
+
+def _step(entry: Entry[OptimizerConfig], optimizer: Optimizer) -> None:
+    with working("`step()` must work", of=entry.label, mend="Look at the error below."):
+        optimizer.step()
+
+
+def _copies(network: nn.Module) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in network.named_parameters()}
+
+
+def _names(names: set[str]) -> str:
+    return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
+
+
+CONTRACTS: tuple[Contract[OptimizerConfig], ...] = (
+    steps_lower_a_quadratic,
+    base_rate_is_that_of_the_config,
+    a_rate_of_zero_leaves_the_weights_alone,
+    state_round_trips,
+    weight_decay_shrinks_weights_but_no_norms_or_biases,
+    frozen_weights_are_left_out,
+    weights_without_a_gradient_are_left_alone,
+    a_closure_computes_the_loss,
+    fused_kernels_take_the_same_steps,
+)
