@@ -1,6 +1,6 @@
 """What an ablation found, for a program or a notebook."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,7 +11,6 @@ from tune_speed.ablation import tables
 from tune_speed.ablation.plot import plot_ablation
 from tune_speed.ablation.result import AblationResult, ArmResult, EffectResult
 from tune_speed.ablation_delivery import deliver
-from tune_speed.api_progress import LOG, Progress
 from tune_speed.display import WIDTH, Displayed, as_text, html_block, html_text
 from tune_speed.printable import printable
 from tune_speed.records import TrialRecord
@@ -65,14 +64,20 @@ class Ablated(Displayed):
         return html_block(html_text(as_text(self.__rich__(), width=WIDTH + 40)))
 
 
-def keep(ablation: Ablation, plot: Path | None, progress: Progress) -> Ablated:
+def keep(
+    ablation: Ablation,
+    plot: Path | None,
+    *,
+    on_line: Callable[[str], None],
+    on_warning: Callable[[str], None],
+) -> Ablated:
     """Writes figures and picture, and delivers the runs to MLflow. Raises: StorageError."""
     saved = save_result(ablation)
     picture = None
     if ablation.result.done_runs:
         picture = plot or saved.with_suffix(".png")
         plot_ablation(ablation.result, picture)
-        progress.line(f"wrote {saved} and {picture}")
+        on_line(f"wrote {saved} and {picture}")
     for line in deliver(ablation.records, study=ablation.result.study):
-        LOG.warning("%s", line)
+        on_warning(line)
     return Ablated(ablation=ablation, path=saved, picture=picture)

@@ -453,7 +453,7 @@ def _ablated(
 ) -> "Ablated":
     from tune_speed.ablate import run_ablation
     from tune_speed.ablate_outcome import keep
-    from tune_speed.api_progress import Progress, is_shown
+    from tune_speed.api_progress import LOG, Progress, is_shown
     from tune_speed.studies_folder import studies_folder
 
     news = Progress(shown=is_shown(progress))
@@ -465,4 +465,4 @@ def _ablated(
         on_progress=news.decoded,
         on_line=news.line,
     )
-    return keep(ablation, plot, news)
+    return keep(ablation, plot, on_line=news.line, on_warning=LOG.warning)

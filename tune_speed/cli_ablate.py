@@ -79,7 +79,7 @@ def ablate(
         on_progress=print_decoding,
         on_line=note,
     )
-    keep(ablation, plot)
+    _keep(ablation, plot)
     print_ablation(ablation, Format.JSON if as_json else format_)
     if ablation.was_stopped:
         note("stopped; the same command goes on")
@@ -99,19 +99,10 @@ def _overrides(
     ]
 
 
-def keep(ablation: "Ablation", plot: Path | None) -> None:
-    """Writes figures and picture, and delivers the runs to MLflow."""
-    from tune_speed.ablate import save_result
-    from tune_speed.ablation.plot import plot_ablation
-    from tune_speed.ablation_delivery import deliver
+def _keep(ablation: "Ablation", plot: Path | None) -> None:
+    from tune_speed.ablate_outcome import keep
 
-    saved = save_result(ablation)
-    picture = plot or saved.with_suffix(".png")
-    if ablation.result.done_runs:
-        plot_ablation(ablation.result, picture)
-        note(f"wrote {saved} and {picture}")
-    for line in deliver(ablation.records, study=ablation.result.study):
-        note(line)
+    keep(ablation, plot, on_line=note, on_warning=note)
 
 
 def print_ablation(ablation: "Ablation", form: Format) -> None:
@@ -178,7 +169,7 @@ def replicate(
         on_line=note,
     )
     for ablation in done.ablations:
-        keep(ablation, None)
+        _keep(ablation, None)
         if arms:
             print_ablation(ablation, form)
     note(f"wrote {save_outcome(done.outcome, folder=studies_folder(), study=plan.file.name)}")

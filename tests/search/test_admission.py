@@ -2,9 +2,12 @@
 
 from pathlib import Path
 
+import pytest
 from making import make_record
 
-from tune_speed.search.admission import pinned_device
+from tune_speed import plugins
+from tune_speed.errors import ConfigError
+from tune_speed.search.admission import pinned_device, refuse_changed_plugins
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.trials import Proposal
 
@@ -26,3 +29,23 @@ def test_trials_name_the_device_where_the_header_does_not(tmp_path: Path) -> Non
             record = make_record(trial_id=trial_id)
             ledger.finished(record.model_copy(update={"device": device}))
         assert pinned_device(ledger) == "NVIDIA H200"
+
+
+@pytest.mark.parametrize(
+    ("loaded", "said"),
+    [({"nets.py": "a" * 16}, None), ({"nets.py": "b" * 16}, "b" * 16), ({}, "not loaded")],
+)
+def test_study_keeps_the_source_of_its_plugins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, loaded: dict[str, str], said: str | None
+) -> None:
+    monkeypatch.setattr(plugins, "hashes", lambda: loaded)
+    with Ledger(tmp_path) as ledger:
+        ledger.begin({"study": "tiny"})
+        ledger.proposed(Proposal("t0000", {}), seed=0)
+        record = make_record(trial_id="t0000").model_copy(update={"plugins": {"nets.py": "a" * 16}})
+        ledger.finished(record)
+        if said is None:
+            refuse_changed_plugins(ledger, name="tiny")
+            return
+        with pytest.raises(ConfigError, match=f"ran nets.py with source {'a' * 16}.*{said}"):
+            refuse_changed_plugins(ledger, name="tiny")

@@ -3,7 +3,7 @@
 import uuid
 from collections import Counter
 
-from tune_speed import __version__
+from tune_speed import __version__, plugins
 from tune_speed.errors import ConfigError
 from tune_speed.records import PROTOCOL_VERSION
 from tune_speed.redact import redact
@@ -37,6 +37,24 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
             f" ({ledger.folder}). Go on with --resume (and --trials for more), or begin another"
             " with --set study=NAME."
         )
+    refuse_changed_plugins(ledger, name=study.name)
+
+
+def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
+    """Raises a ConfigError if a trial ran another source of a plugin than the one that is loaded.
+
+    Its times would stand beside others that another network took.
+    """
+    here = plugins.hashes()
+    for record in ledger.records.values():
+        for title, theirs in record.plugins.items():
+            if here.get(title) != theirs:
+                ours = here.get(title, "not loaded")
+                raise ConfigError(
+                    f"study {name} must keep its plugins, but {record.trial_id} ran {title} with"
+                    f" source {theirs}, and now it is {ours}. Begin another study with --set"
+                    " study=NAME, or put the plugin back as it was."
+                )
 
 
 def pinned_device(ledger: Ledger) -> str | None:
