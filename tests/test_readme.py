@@ -30,6 +30,10 @@ SMALLER = {
 }
 """What is appended to a command that trains for minutes: fewer and shorter runs of the same."""
 
+MAY_MISS = ("certify ", "train best.yaml")
+"""Commands that train anew, with few seeds here: whether one meets the target is chance, and they
+say by their exit code, 1, that none did."""
+
 pytestmark = pytest.mark.slow
 
 
@@ -105,7 +109,8 @@ def test_first_command_ends_with_a_leaderboard(folder: Path) -> None:
 def test_command_does_what_it_says(command: str, folder: Path) -> None:
     smaller = [more for begin, more in SMALLER.items() if command.startswith(f"tune-speed {begin}")]
     done = run(" ".join([command, *smaller]), folder)
-    assert done.code == 0, done.err
+    may_miss = command.startswith(tuple(f"tune-speed {begin}" for begin in MAY_MISS))
+    assert done.code in ((0, 1) if may_miss else (0,)), done.err
     assert done.out or "wrote" in done.err
 
 
