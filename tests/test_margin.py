@@ -13,7 +13,9 @@ from tune_speed.margin import (
     needed_mean,
     suggestion,
 )
+from tune_speed.task import Target
 
+TARGET = Target(value=0.94)
 METRICS = [0.9387, 0.9400, 0.9402, 0.9412, 0.9414]
 """Mean 0.9403, SD 0.00108 (squares 256, 9, 1, 81, 121 times 1e-8: 468e-8 / 4); 4 of 5 meet 0.94."""
 
@@ -73,7 +75,7 @@ def test_margin_weighs_a_longer_run_against_restarts() -> None:
 
 
 def test_suggestion_is_one_line_with_both_times() -> None:
-    line = suggestion(METRICS, target=0.94, run_s=2.4, slope=0.0092)
+    line = suggestion(METRICS, target=TARGET, run_s=2.4, slope=0.0092)
     assert line == (
         "4 of 5 met the target: 0.9403 on average, SD 0.0011. A mean of 0.9418 is met by 95% of "
         "runs; at +0.0092 per ln(length) that takes runs 1.17× as long: 2.97 s expected, against "
@@ -82,19 +84,19 @@ def test_suggestion_is_one_line_with_both_times() -> None:
 
 
 def test_suggestion_to_a_recipe_that_never_hits_names_no_time() -> None:
-    line = suggestion([0.9385, 0.9390, 0.9395], target=0.94, run_s=2.0, slope=0.0092)
+    line = suggestion([0.9385, 0.9390, 0.9395], target=TARGET, run_s=2.0, slope=0.0092)
     assert line is not None and line.endswith("against runs that never meet it.")
 
 
 def test_nothing_is_suggested_where_nothing_is_gained() -> None:
     sure = [0.95, 0.951, 0.949]
-    assert suggestion(sure, target=0.94, run_s=2.0, slope=0.0092) is None
+    assert suggestion(sure, target=TARGET, run_s=2.0, slope=0.0092) is None
     # The line would have to be climbed at 0.0005 per ln(length): many times as long.
-    assert suggestion(METRICS, target=0.94, run_s=2.0, slope=0.0005) is None
-    assert suggestion(METRICS[:2], target=0.94, run_s=2.0, slope=0.0092) is None
-    assert suggestion(METRICS, target=0.94, run_s=2.0, slope=0.0) is None
+    assert suggestion(METRICS, target=TARGET, run_s=2.0, slope=0.0005) is None
+    assert suggestion(METRICS[:2], target=TARGET, run_s=2.0, slope=0.0092) is None
+    assert suggestion(METRICS, target=TARGET, run_s=2.0, slope=0.0) is None
     # 1.4 times as long costs more than the fifth run that misses.
-    assert suggestion(METRICS, target=0.94, run_s=2.0, slope=0.0044) is None
+    assert suggestion(METRICS, target=TARGET, run_s=2.0, slope=0.0044) is None
 
 
 @given(
@@ -102,9 +104,20 @@ def test_nothing_is_suggested_where_nothing_is_gained() -> None:
     st.floats(1e-5, 0.2),
 )
 def test_what_is_suggested_is_longer_and_cheaper(metrics: list[float], slope: float) -> None:
-    line = suggestion(metrics, target=0.94, run_s=1.0, slope=slope)
+    line = suggestion(metrics, target=TARGET, run_s=1.0, slope=slope)
     if line is None:
         return
     found = margin(metrics, target=0.94, run_s=1.0, slope=slope)
     assert 1 < found.length_factor <= 2
     assert found.longer_s < found.present_s
+
+
+def test_where_less_is_better_the_suggestion_mirrors_that_of_more() -> None:
+    """Losses 1 - m under a target of 1 - a are met by the same runs, and fall as those rise."""
+    at_most = Target(metric="loss", mode="min", value=1 - 0.94)
+    rising = suggestion(METRICS, target=TARGET, run_s=2.4, slope=0.0092)
+    falling = suggestion([1 - m for m in METRICS], target=at_most, run_s=2.4, slope=0.0092)
+    assert rising is not None and falling is not None
+    assert falling.startswith("4 of 5 met the target: 0.0597 on average")
+    assert "-0.0092 per ln(length)" in falling
+    assert falling.rpartition("that takes runs")[2] == rising.rpartition("that takes runs")[2]

@@ -27,8 +27,8 @@ from tune_speed.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.rerun import cpu_threads, train_once
 from tune_speed.retune import best_factor, next_factor, path_of, tuned_settings
 from tune_speed.search.study_file import RecipeFile
+from tune_speed.standing import final_metric, sign_of
 from tune_speed.stop_signals import stop_signals
-from tune_speed.summary import metric_of
 from tune_speed.train import Interrupted
 
 TUNING_SEEDS = 1_000_000
@@ -186,10 +186,9 @@ class _Running:
 
     def tuning(self) -> dict[str, list[TuningPoint]]:
         """Returns the runs of the re-tuning by arm."""
-        metric = self.plan.base.workload.target.metric
         found: dict[str, list[TuningPoint]] = {name: [] for name in self.names}
         for tried, record in self.ledger.tried.items():
-            found[tried.arm].append(_point(tried, record, metric))
+            found[tried.arm].append(_point(tried, record))
         return found
 
     @property
@@ -197,10 +196,15 @@ class _Running:
         """Whether runs end where the target holds, so that their metrics at the end are alike."""
         return self.plan.base.workload.mode == "anytime"
 
+    @property
+    def sign(self) -> float:
+        """1 where more of the target's metric is better, -1 where less is."""
+        return sign_of(self.plan.base.workload.target)
+
     def factors(self) -> dict[str, float]:
         """Returns the best factor of each arm that was re-tuned."""
         return {
-            name: best_factor(points, by_time=self.is_tuned_by_time)
+            name: best_factor(points, by_time=self.is_tuned_by_time, sign=self.sign)
             for name, points in self.tuning().items()
             if points
         }
@@ -272,9 +276,8 @@ def _outcome(record: TrialRecord) -> str:
     run = record.runs[-1]
     if run.final is None:
         return f"{run.status.value}, {run.stop_reason}"
-    return (
-        f"{run.status.value}, train_s {run.clocks.train_s:.2f}, accuracy {run.final.accuracy:.4f}"
-    )
+    scores = "" if run.final.accuracy is None else f", accuracy {run.final.accuracy:.4f}"
+    return f"{run.status.value}, train_s {run.clocks.train_s:.2f}{scores}"
 
 
 # --- Re-tuning
@@ -300,7 +303,9 @@ def _try_beyond(run: _Running, name: str) -> None:
     while True:
         for factor in sorted({point.factor for point in run.tuning()[name]}):
             _try(run, name, factor)  # Ctrl-C may have left one with a part of its seeds.
-        beyond = next_factor(factors, run.tuning()[name], by_time=run.is_tuned_by_time)
+        beyond = next_factor(
+            factors, run.tuning()[name], by_time=run.is_tuned_by_time, sign=run.sign
+        )
         if beyond is None or not _is_possible(run.plan, name, beyond):
             return
         _try(run, name, beyond)
@@ -345,12 +350,12 @@ def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
     return plan.load(overrides_of([*settings_of(arm, plan.axes), *more.items()]))
 
 
-def _point(tried: Tried, record: TrialRecord, metric: str) -> TuningPoint:
+def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
     run = record.runs[-1]
     is_broken = run.final is None or run.status in ("failed", "oom", "diverged")
     return TuningPoint(
         factor=tried.factor,
-        metric=None if is_broken or run.final is None else metric_of(run.final, metric),
+        metric=None if is_broken else final_metric(record),
         time_to_target_s=run.time_to_target_s,
         status=run.status,
         seed=tried.seed,

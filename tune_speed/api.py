@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from tune_speed.api_input import Overrides, Tree
     from tune_speed.certify_outcome import Certified
     from tune_speed.duel_outcome import Compared
+    from tune_speed.own.trial import Train
     from tune_speed.search.study_file import RecipeFile, StudyFile
     from tune_speed.search_outcome import Study
     from tune_speed.study import SearchResult
+    from tune_speed.task import Target
     from tune_speed.train_outcome import Trained
     from tune_speed.workload import Workload
 
@@ -50,6 +52,8 @@ if TYPE_CHECKING:
 def search(
     space: "str | Path | Tree",
     *,
+    train: "Train | None" = None,
+    target: "float | Tree | Target | None" = None,
     workload: "str | Tree | Workload | None" = None,
     study: str | None = None,
     trials: int | None = None,
@@ -66,8 +70,16 @@ def search(
 
     Where the study has a section `certify` and a trial met the target, the fastest are certified.
 
+    With `train` a training function of your own is searched: `my_train(params, run)`, called in
+    Ray's processes with values of the space and an `own.OwnRun`. Of the study, `recipe` then holds
+    the function's values, under any names, and `workload` the target, `mode` and `max_train_s`.
+
     Args:
-        space: a study file, the name of a shipped one, or a dict of that form.
+        space: a study file, the name of a shipped one, or a dict of that form; with `train` also
+            a dict of the function's values alone.
+        train: the training function; None: recipes are searched.
+        target: what counts as done: a number (of `accuracy`), or a dict such as
+            `{"metric": "loss", "value": 0.3, "mode": "min"}`; None: what the workload says.
         workload: what must be reached; None: what the study says.
         study: name of the study; None: what the study says, else its file's name, else `space`.
         trials: in all.
@@ -89,7 +101,7 @@ def search(
 
         agree_on_token(address)  # Before Ray is imported.
     _load_plugins(plugins)
-    from tune_speed.api_input import overrides_of, study_from
+    from tune_speed.api_input import overrides_of, own_study_from, study_from, target_override
 
     overrides = overrides_of(
         set,
@@ -98,7 +110,13 @@ def search(
         search__time_budget=time_budget,
         search__concurrent=concurrent,
     )
-    checked = study_from(space, workload=workload, overrides=overrides, check_data=not download)
+    if train is None:
+        overrides += target_override(target)
+        checked = study_from(space, workload=workload, overrides=overrides, check_data=not download)
+    else:
+        checked = own_study_from(
+            space, train, target=target, workload=workload, overrides=overrides
+        )
     return _searched(
         _named(checked, is_file=not isinstance(space, Mapping)),
         address=address,
@@ -190,6 +208,7 @@ def train(
 def certify(
     study: "str | Study",
     *,
+    train: "Train | None" = None,
     top: int = 5,
     seeds: int = 5,
     final: int = 2,
@@ -206,6 +225,7 @@ def certify(
 
     Args:
         study: in MLflow, by name, or what `search` returned.
+        train: the study's training function, where it has one and `study` is a name.
         top: fastest estimates to run again.
         seeds: fresh seeds of each.
         final: how many go on to the final.
@@ -229,8 +249,12 @@ def certify(
     from tune_speed.certify_outcome import certify_study
     from tune_speed.search.settings import CertifyConfig
 
-    name, folder, searched_on = (
-        (study, None, None) if isinstance(study, str) else (study.name, study.folder, study.address)
+    from tune_speed.search.loop_shipping import packed
+
+    name, folder, searched_on, loop = (
+        (study, None, None, None)
+        if isinstance(study, str)
+        else (study.name, study.folder, study.address, study.loop)
     )
     return certify_study(
         name,
@@ -240,6 +264,7 @@ def certify(
         address=address or searched_on,
         again=again,
         progress=progress,
+        loop=loop if train is None else packed(train),
     )
 
 
@@ -360,8 +385,15 @@ def _searched(
             address=address,
             anew_if_changed=True,
             progress=progress,
+            loop=study.loop,
         )
-    return Study(name=study.name, result=result, address=address, certification=certification)
+    return Study(
+        name=study.name,
+        result=result,
+        address=address,
+        certification=certification,
+        loop=study.loop,
+    )
 
 
 def _has_winner(result: "SearchResult") -> bool:

@@ -3,14 +3,18 @@
 import dataclasses
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.rerun import load_rerun
+from tune_speed.search.loop_shipping import packed
+from tune_speed.search.own_study import own_study_of
+from tune_speed.search.shipped import find_file
 from tune_speed.search.study_file import RecipeFile, StudyFile, load_study, recipe_of, study_of
-from tune_speed.source import MAX_DEPTH, Place, Source, TreePath, dotted, dump_yaml, scan_yaml
+from tune_speed.source import MAX_DEPTH, Place, Source, TreePath, dotted, dump_yaml, scan_file, scan_yaml
+from tune_speed.task import Target
 from tune_speed.workload import Workload
 
 Tree = Mapping[str, Any]
@@ -34,6 +38,41 @@ def study_from(
         return study_of(source, overrides=overrides, check_data=check_data)
     every = [*workload_override(workload), *overrides]
     return load_study(space, overrides=every, check_data=check_data)
+
+
+def own_study_from(
+    space: str | Path | Tree,
+    train: Callable[..., Any],
+    *,
+    target: float | Tree | Target | None,
+    workload: str | Tree | Workload | None,
+    overrides: Sequence[str],
+) -> StudyFile:
+    """Returns the study of a training function: its space from a file, or from a dict.
+
+    Raises: ConfigError with every mistake.
+    """
+    loop = packed(train)
+    given = [*workload_override(workload), *overrides, *target_override(target)]
+    if isinstance(space, Mapping):
+        source = source_of({"workload": {}, **_whole(space)}, None, file="space")
+        named = source if "study" in source.tree else source.with_value(("study",), loop.name)
+        return own_study_of(named, loop, overrides=given)
+    return own_study_of(scan_file(find_file(space)), loop, overrides=given)
+
+
+def target_override(target: float | Tree | Target | None) -> list[str]:
+    """Returns the override that puts the target in the place of a workload's."""
+    if target is None:
+        return []
+    if isinstance(target, Target):
+        target = target.model_dump(mode="json")
+    tree = target if isinstance(target, Mapping) else {"value": target}
+    return [_override("workload.target", tree)]
+
+
+def _whole(tree: Tree) -> Tree:
+    return tree if "recipe" in tree else {"recipe": tree}
 
 
 def recipe_from(
@@ -61,7 +100,7 @@ def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) 
 
     Raises: ConfigError if it holds what no file can.
     """
-    whole: dict[str, Any] = dict(tree) if "recipe" in tree else {"recipe": tree}
+    whole: dict[str, Any] = dict(_whole(tree))
     if workload is not None:
         whole["workload"] = _workload_tree(workload)
     source = scan_yaml(dump_yaml(_plain(whole, (), file)), file=file)

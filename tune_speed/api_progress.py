@@ -50,7 +50,7 @@ class Progress:
         study = conductor.study
         self.line(
             f"{study.name}: {study.search.trials} trials, {study.search.at_once} at a time;"
-            f" target {study.workload.target.metric} ≥ {study.workload.target.value:g}"
+            f" target {study.workload.target.words}"
         )
         return LiveView(
             self._console,

@@ -45,6 +45,8 @@ def log_best_model(
     best = fastest(records)
     if best is None:
         return "no model is logged: no trial met the target"
+    if best.is_own_loop:
+        return "no model is logged: a training function's models are its own affair"
     no_model = f"the model of {best.trial_id} is not logged"
     with errors_of(client.tracking_uri):
         run = run_of_trial(client, parent_id, best.trial_id)
@@ -136,7 +138,7 @@ def _log_here(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict
 
 def _found(best: TrialRecord, said: dict[str, Any]) -> str:
     final = best.runs[-1].final
-    assert final is not None
+    assert final is not None and final.accuracy is not None
     line = f"the model of {best.trial_id} is logged: {said['uri']}, accuracy {said['accuracy']:.4f}"
     if said["accuracy"] == final.accuracy:
         return line

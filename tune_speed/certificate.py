@@ -41,22 +41,26 @@ class Task(Record):
     """Name of the workload."""
     workload_hash: str
     """Hash over the workload and its data; rows are compared only within one."""
-    dataset: str
-    """Name of the data set."""
-    dataset_checksum: str
-    """Hash over the images and labels."""
-    split_seed: int
-    """Seed by which the data was divided."""
+    dataset: str | None
+    """Name of the data set; None of a training function, which has data of its own."""
+    dataset_checksum: str | None
+    """Hash over the images and labels; None of a training function."""
+    split_seed: int | None
+    """Seed by which the data was divided; None of a training function."""
     split_part: Literal["validation", "test"]
     """The part on which the target had to hold."""
     target: float
-    """Least value of the metric that counts as reached, in (0, 1]."""
+    """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     metric: str
     """The target metric, such as `accuracy`."""
+    target_mode: str = "max"
+    """Whether more of the metric is better (`max`), or less (`min`)."""
+    function_hash: str | None = None
+    """Hash over the source of the training function; None of a recipe."""
     mode: str
     """Crossing mode: `fixed_length` or `anytime`."""
-    grid_samples: int
-    """Evaluation grid [training samples]."""
+    grid_samples: int | None
+    """Evaluation grid [training samples]; None of a training function, which evaluates itself."""
     max_train_s: float
     """Limit of one run on the training clock [s]."""
     tta_views: int
@@ -208,20 +212,21 @@ class CertifiedRecipe(Record):
 
     resolved: dict[str, Any]
     """The whole recipe with every field, as YAML has it."""
-    effective_batch_size: int
-    """Samples of one optimizer step."""
-    max_lr: float
-    """Highest learning rate of an optimizer step, after scaling to the effective batch size."""
+    effective_batch_size: int | None
+    """Samples of one optimizer step; None of a training function."""
+    max_lr: float | None
+    """Highest learning rate of an optimizer step, after scaling to the effective batch size; None
+    of a training function."""
     model: str
-    """Name of the model."""
+    """Name of the model, or of the training function."""
     model_source: str
     """Where the model comes from, with its version, such as `timm 1.0.20`."""
-    num_parameters: int
-    """Parameters of the model, trainable or not."""
+    num_parameters: int | None
+    """Parameters of the model, trainable or not; None of a training function."""
     stem: str | None
     """First layers of the model, such as `cifar`; None if the model has no such choice."""
-    optimizer: str
-    """Name of the optimizer."""
+    optimizer: str | None
+    """Name of the optimizer; None of a training function."""
     seeds: tuple[int, ...]
     """Seeds of all runs, in the order in which they ran."""
     command: str

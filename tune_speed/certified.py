@@ -25,8 +25,11 @@ from tune_speed.certificate import (
 from tune_speed.certify_ledger import Ran
 from tune_speed.config import canonical_hash
 from tune_speed.contest import Placed, sample_of
+from tune_speed.own.records import is_own, task_of
+from tune_speed.own.spec import OwnTask
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, Timing, TrialRecord
+from tune_speed.standing import sign_of
 from tune_speed.stats import (
     expected_time_interval_s,
     expected_time_s,
@@ -119,25 +122,33 @@ def certified_record(
 
 
 def _task(record: TrialRecord, facts: Surroundings) -> Task:
-    workload = Workload.model_validate(record.workload)
+    task = task_of(record)
     return Task(
         workload=record.workload_name,
         workload_hash=record.workload_hash,
-        dataset=workload.dataset_name,
+        dataset=task.dataset_name if isinstance(task, Workload) else None,
         dataset_checksum=facts.dataset_checksum,
-        split_seed=workload.split.seed,
+        split_seed=task.split.seed if isinstance(task, Workload) else None,
         split_part="test",
-        target=workload.target.value,
-        metric=workload.target.metric,
-        mode=workload.mode,
-        grid_samples=workload.grid(num_train=facts.num_train),
-        max_train_s=workload.max_train_s,
+        target=task.target.value,
+        metric=task.target.metric,
+        target_mode=task.target.mode,
+        function_hash=task.function_hash if isinstance(task, OwnTask) else None,
+        mode=task.mode,
+        grid_samples=_grid_samples(task, facts.num_train),
+        max_train_s=task.max_train_s,
         tta_views=1,
     )
 
 
+def _grid_samples(task: Workload | OwnTask, num_train: int | None) -> int | None:
+    if not isinstance(task, Workload) or num_train is None:
+        return None
+    return task.grid(num_train=num_train)
+
+
 def _result(placed: Placed, records: Sequence[TrialRecord], facts: Surroundings) -> Result:
-    runs, workload = placed.runs, Workload.model_validate(records[0].workload)
+    runs, workload = placed.runs, task_of(records[0])
     samples = [sample_of(run) for run in runs]
     times = [s.spent_s for s in samples if s.is_hit]
     metrics = [workload.metric_of(run.final) for run in runs if run.final is not None]
@@ -160,7 +171,7 @@ def _result(placed: Placed, records: Sequence[TrialRecord], facts: Surroundings)
         ),
         metric_mean=mean,
         metric_sd=statistics.stdev(metrics) if len(metrics) > 1 else None,
-        margin=None if mean is None else mean - workload.target.value,
+        margin=None if mean is None else sign_of(workload.target) * (mean - workload.target.value),
         steps=statistics.median(run.steps for run in runs),
         epochs=statistics.median(run.final.epoch if run.final else 0.0 for run in runs),
         samples=statistics.median(run.samples for run in runs),
@@ -179,7 +190,7 @@ def _rows(placed: Placed, records: Sequence[TrialRecord]) -> tuple[CertifiedRun,
 
 
 def _row(run: RunResult, record: TrialRecord, order: int) -> CertifiedRun:
-    workload = Workload.model_validate(record.workload)
+    workload = task_of(record)
     final = None if run.final is None else workload.metric_of(run.final)
     return certified_run(run, final_metric=final, order=order, started_at=record.started_at)
 
@@ -187,6 +198,8 @@ def _row(run: RunResult, record: TrialRecord, order: int) -> CertifiedRun:
 def _recipe(
     placed: Placed, record: TrialRecord, facts: Surroundings, origin: Origin
 ) -> CertifiedRecipe:
+    if is_own(record):
+        return _own_recipe(placed, record, origin)
     recipe = Recipe.model_validate(record.recipe)
     (model, fields), (optimizer, _) = (
         _named(record.recipe[name]) for name in ("model", "optimizer")
@@ -200,6 +213,22 @@ def _recipe(
         num_parameters=facts.num_parameters,
         stem=fields.get("stem"),
         optimizer=optimizer,
+        seeds=tuple(run.seed for run in placed.runs),
+        command=origin.command,
+    )
+
+
+def _own_recipe(placed: Placed, record: TrialRecord, origin: Origin) -> CertifiedRecipe:
+    """Returns what a training function was called with; the rest is its own affair."""
+    return CertifiedRecipe(
+        resolved=record.recipe,
+        effective_batch_size=None,
+        max_lr=None,
+        model=str(record.workload["function"]),
+        model_source=f"source {record.workload['function_hash']}",
+        num_parameters=None,
+        stem=None,
+        optimizer=None,
         seeds=tuple(run.seed for run in placed.runs),
         command=origin.command,
     )

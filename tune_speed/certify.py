@@ -16,15 +16,19 @@ from typing import Any, NamedTuple
 from tune_speed.certified import Finalist, Origin, certified_record
 from tune_speed.certify_ledger import CertifyLedger
 from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
+from tune_speed.config import Config
 from tune_speed.errors import ConfigError, ServiceError
 from tune_speed.export import recipe_that_ran
+from tune_speed.own.records import is_own, task_of
+from tune_speed.own.spec import OwnRecipe, OwnSpec
 from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.redact import redact
 from tune_speed.search.earlier import device_of_one
 from tune_speed.search.exclusive import ExclusiveDevice, Stopped
+from tune_speed.search.loop_shipping import Loop
 from tune_speed.search.settings import CertifyConfig, ResourceConfig
 from tune_speed.search.study_schema import check_study_name
-from tune_speed.standing import BoardKey, board_key
+from tune_speed.standing import BoardKey, board_key, final_metric
 from tune_speed.stats import expected_time_s
 from tune_speed.stop_signals import stop_signals
 from tune_speed.surroundings import Surroundings
@@ -32,7 +36,8 @@ from tune_speed.tracking.queries import find_trials
 from tune_speed.tracking.store import open_store
 from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import strip_secrets, tracking_uri
-from tune_speed.trial import Allotment, TrialSpec
+from tune_speed.task import Task
+from tune_speed.trial import Allotment, SpecBase, TrialSpec
 from tune_speed.turnstile import file_name
 from tune_speed.workload import Workload
 
@@ -75,6 +80,7 @@ def certify(
     again: bool,
     on_line: Callable[[str], None],
     anew_if_changed: bool = False,
+    loop: Loop | None = None,
 ) -> CertifyResult:
     """Runs the finalists of a study, or goes on with them, and records what they are worth.
 
@@ -88,6 +94,7 @@ def certify(
         on_line: sees each run.
         anew_if_changed: begin anew where finalists, leader or numbers are not those that were
             begun, instead of raising an error.
+        loop: the training function of the study; None where recipes were searched.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
@@ -95,6 +102,7 @@ def certify(
     uri = tracking_uri()
     estimates = find_estimates(uri, study, device)
     finalists = _finalists(estimates, config.top)
+    _refuse_other_loop(study, finalists[0].record, loop)
     leader = _leader(uri, finalists)
     header = _header(config, finalists, leader)
     path = _ledger_path(folder, again=again)
@@ -110,7 +118,7 @@ def certify(
         on_line(_outlook(contest, finalists))
         everyone = {each.name: each for each in (*finalists, *([leader] if leader else []))}
         was_stopped = not _is_complete(contest, ledger, everyone) and _run(
-            contest, ledger, everyone, address, on_line
+            contest, ledger, everyone, address, on_line, loop
         )
         places = contest.places()
         if was_stopped:
@@ -161,6 +169,26 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[Finalist]:
             f" on {', '.join(sorted(key.device for key in keys))}. Choose with --device."
         )
     return [each for each in found if board_key(each.record) in keys]
+
+
+def _refuse_other_loop(study: str, record: TrialRecord, loop: Loop | None) -> None:
+    """Raises: ConfigError unless what is to be called is what the study called."""
+    if not is_own(record):
+        if loop is None:
+            return
+        raise ConfigError(f"study {study} is of recipes: certify it without train=.")
+    name, theirs = record.workload["function"], record.workload["function_hash"]
+    if loop is None:
+        raise ConfigError(
+            f"study {study} is of the training function {name}, which is needed to run it again:"
+            f" tune_speed.certify({study!r}, train={name})."
+        )
+    if loop.source_hash != theirs:
+        raise ConfigError(
+            f"study {study} must be certified with the training function of its trials, {name} with"
+            f" source {theirs}, but got {loop.name} with source {loop.source_hash}. Put it back as"
+            " it was, or search with this one under another name."
+        )
 
 
 def _finalists(estimates: Sequence[Finalist], top: int) -> list[Finalist]:
@@ -246,6 +274,7 @@ def _run(
     everyone: dict[str, Finalist],
     address: str | None,
     on_line: Callable[[str], None],
+    loop: Loop | None,
 ) -> bool:
     """Runs all turns; returns whether Ctrl-C ended it."""
     from tune_speed.search import ray_cluster
@@ -261,6 +290,7 @@ def _run(
             node_ids=_nodes_like(first, address),
             on_line=on_line,
             is_stopped=is_stopped,
+            loop=loop,
         )
         try:
             _run_on(device, contest, ledger, everyone, on_line)
@@ -346,7 +376,8 @@ def _take_turn(
     ledger.ran(turn, record)
     dropped = contest.add(turn, run)
     time = "missed" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
-    metric = "" if run.final is None else f", {run.final.accuracy:.4f}"
+    final = final_metric(record)
+    metric = "" if final is None else f", {final:.4f}"
     stage = "" if turn.stage == "first" else "final, "
     left = contest.most_runs_left
     rest = f"at most {left} to go" if left else "the last"
@@ -370,15 +401,24 @@ def _company(record: TrialRecord) -> str:
     return ", ".join(run.cotenants) or run.note or "unknown"
 
 
-def _spec(finalist: Finalist, *, seed: int) -> TrialSpec:
-    record = finalist.record
+def _spec(finalist: Finalist, *, seed: int) -> SpecBase:
+    record, task = finalist.record, task_of(finalist.record)
+    if isinstance(task, Workload):
+        return _complete(record, TrialSpec, recipe_that_ran(record), task, seed=seed)
+    recipe = OwnRecipe.model_validate(record.recipe)
+    return _complete(record, OwnSpec, recipe, task, seed=seed)
+
+
+def _complete(
+    record: TrialRecord, spec: type[SpecBase], recipe: Config, task: Task, *, seed: int
+) -> SpecBase:
     kind = record.device_kind
-    return TrialSpec(
+    return spec(
         study=record.study,
         trial_id=record.trial_id,
         params=record.params,
-        recipe=recipe_that_ran(record),
-        workload=Workload.model_validate(record.workload),
+        recipe=recipe,
+        workload=task,
         workload_hash=record.workload_hash,
         space_hash=record.space_hash,
         seed=seed,

@@ -17,6 +17,7 @@ from tune_speed.display import Displayed, html_block, html_text
 from tune_speed.leaderboard import Board, make_boards
 from tune_speed.printable import printable, printable_lines
 from tune_speed.records import TrialRecord
+from tune_speed.search.loop_shipping import Loop
 from tune_speed.search.settings import CertifyConfig
 from tune_speed.studies_folder import studies_folder
 
@@ -102,6 +103,7 @@ def certify_study(
     again: bool = False,
     anew_if_changed: bool = False,
     progress: bool | None = None,
+    loop: Loop | None = None,
 ) -> Certified:
     """Certifies a study; as `tune_speed.certify.certify` otherwise.
 
@@ -114,6 +116,7 @@ def certify_study(
         again: begin anew although one was begun before.
         anew_if_changed: begin anew where the finalists are others.
         progress: as in `tune_speed.api`.
+        loop: the training function of the study; None where recipes were searched.
     """
     if address is not None:
         from tune_speed.search.ray_token import agree_on_token
@@ -128,5 +131,6 @@ def certify_study(
         again=again,
         on_line=Progress(shown=is_shown(progress)).line,
         anew_if_changed=anew_if_changed,
+        loop=loop,
     )
     return Certified(study=study, result=result)

@@ -9,7 +9,8 @@ from tune_speed.contest import Placed
 from tune_speed.leaderboard import make_boards
 from tune_speed.margin import estimate_slope, suggestion
 from tune_speed.records import TrialRecord
-from tune_speed.workload import Workload
+from tune_speed.standing import final_goodness, final_metric, goodness, target_of
+from tune_speed.task import Target
 
 NEAR = 0.05
 """Trials that end this far below the target or less tell what length is worth: what fails by more
@@ -85,21 +86,30 @@ def _suggestions(result: CertifyResult) -> list[str]:
 
 
 def _suggestion(record: TrialRecord, result: CertifyResult) -> str | None:
-    workload = Workload.model_validate(record.workload)
-    points = [point for point in map(_length_and_metric, result.estimates) if point]
-    slope = estimate_slope([p for p in points if p[1] >= workload.target.value - NEAR])
-    finals = [run.final for run in record.runs if run.final is not None]
-    if slope is None or workload.mode != "fixed_length" or not finals:
+    target = target_of(record.workload)
+    points = [point for point in map(_length_and_goodness, result.estimates) if point]
+    enough = goodness(target.value, target)
+    slope = estimate_slope([p for p in points if p[1] >= enough - _near(target)])
+    finals = [run.final.value(target.metric) for run in record.runs if run.final is not None]
+    metrics = [metric for metric in finals if metric is not None]
+    if slope is None or record.workload.get("mode") != "fixed_length" or not metrics:
         return None
     run_s = statistics.median(run.clocks.train_s for run in record.runs)
-    metrics = [workload.metric_of(final) for final in finals]
-    line = suggestion(metrics, target=workload.target.value, run_s=run_s, slope=slope.per_ln)
+    line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
     return None if line is None else f"{record.study}/{record.trial_id}: {line}"
 
 
-def _length_and_metric(record: TrialRecord) -> tuple[float, float] | None:
-    """Returns length [epochs] and final metric of an estimate that went to its end."""
+def _near(target: Target) -> float:
+    """Returns how far below the target the metric may be: shares have a fixed distance."""
+    return NEAR if target.is_share else NEAR * abs(target.value)
+
+
+def _length_and_goodness(record: TrialRecord) -> tuple[float, float] | None:
+    """Returns length [epochs] and goodness of an estimate that went to its end.
+
+    None too where it does not say how long it was: of a training function nobody need know.
+    """
     final = record.runs[-1].final
-    if final is None or record.status.value not in ("reached", "missed"):
+    if final is None or not final.epoch or record.status.value not in ("reached", "missed"):
         return None
-    return final.epoch, Workload.model_validate(record.workload).metric_of(final)
+    return None if final_metric(record) is None else (final.epoch, final_goodness(record))

@@ -486,12 +486,13 @@ def _live_view(conductor: "Conductor") -> "View":
     study = conductor.study
     started = f"{study.name}: {study.search.trials} trials, {study.search.at_once} at a time"
     target = study.workload.target
-    note(f"{started}; target {target.metric} ≥ {target.value:g}, {study.workload.mode}")
+    note(f"{started}; target {target.words}, {study.workload.mode}")
     return LiveView(
         stderr(),
         trials=study.search.trials,
         finished=list(conductor.ledger.records.values()),
         time_left_s=conductor.time_left_s,
+        metric=target.metric,
     )
 
 

@@ -99,9 +99,11 @@ def _umask() -> int:
 
 
 def _recipe_yaml(trial: "ViewedTrial") -> str:
-    from tune_speed.export import recipe_yaml
+    from tune_speed.export import called_with, recipe_yaml
 
     try:
+        if trial.record.is_own_loop:
+            return called_with(trial.record)
         return recipe_yaml(trial.record, run_id=trial.run_id)
     except ConfigError as error:  # Of another version, or of a stranger: the page shows the rest.
         return f"# {error}"

@@ -53,6 +53,11 @@ class Clock:
         self._current: Span | None = None
         self._started = self._born = now()
 
+    @property
+    def current(self) -> Span | None:
+        """The span that runs; None where only `wall_s` does."""
+        return self._current
+
     def start(self, span: Span) -> None:
         """Begins `span` once the device has done what was queued before."""
         assert self._current is None, f"{span} started while {self._current} runs"

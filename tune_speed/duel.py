@@ -16,8 +16,9 @@ from tune_speed.margin import Slope, estimate_slope
 from tune_speed.records import TrialRecord
 from tune_speed.rerun import cpu_threads, merged, show_end, train_once
 from tune_speed.search.study_file import RecipeFile
+from tune_speed.standing import goodness, target_of
 from tune_speed.stop_signals import stop_signals
-from tune_speed.summary import WHOLE, metric_of, runs_dict, runs_text
+from tune_speed.summary import WHOLE, runs_dict, runs_text
 from tune_speed.train import Interrupted
 from tune_speed.verdict import Side, Verdict, common_seeds, judge
 
@@ -130,15 +131,19 @@ def _prepare_both(
 
 
 def slope_of(a: TrialRecord, b: TrialRecord) -> Slope | None:
-    """Returns what length is worth, where the recipes differ in nothing but their epochs."""
+    """Returns what length is worth, where the recipes differ in nothing but their epochs.
+
+    It is above 0 where the target's metric gets better with length, be it more or less of it.
+    """
     recipes = [{k: v for k, v in record.recipe.items() if k != "epochs"} for record in (a, b)]
     if recipes[0] != recipes[1]:
         return None
-    metric = a.workload["target"]["metric"]
+    target = target_of(a.workload)
     points = [
-        (run.final.epoch, metric_of(run.final, metric))
+        (run.final.epoch, goodness(metric, target))
         for run in [*a.runs, *b.runs]
         if run.final is not None and run.status in WHOLE
+        if (metric := run.final.value(target.metric)) is not None
     ]
     return estimate_slope(points)
 

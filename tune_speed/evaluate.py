@@ -1,12 +1,14 @@
 """Loss, accuracy, macro and micro F1 of a model on a split."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from tune_speed.metrics.base import OfLogits
 
 
 class Scores(NamedTuple):
@@ -20,6 +22,8 @@ class Scores(NamedTuple):
     """Mean cross-entropy per sample [nat], without label smoothing; None if not finite."""
     micro_f1: float | None = None
     """F1 score of all classes' counts together, in [0, 1]: equals the accuracy, by other sums."""
+    value: float | None = None
+    """What was asked for beside these."""
 
 
 Predict = Callable[[nn.Module, Tensor], Tensor]
@@ -38,21 +42,34 @@ def evaluate(
     device: torch.device,
     autocast_dtype: torch.dtype | None,
     predict: Predict = call,
+    of_logits: OfLogits | None = None,
 ) -> Scores:
     """Returns the scores of `model` in evaluation mode over `batches` of images and labels.
 
     The host waits for the device once, at the end. Training mode is restored. `predict` makes
-    logits (N, K) of the model and images.
+    logits (N, K) of the model and images; `of_logits` is asked for its value of all of them.
     """
     was_training = model.training
     model.eval()
     autocast = torch.autocast(device.type, autocast_dtype, enabled=autocast_dtype is not None)
+    per_batch: list[Tensor] = []
+    kept: list[tuple[Tensor, Tensor]] = []
     try:
         with torch.inference_mode(), autocast:
-            per_batch = [_sums(predict(model, images), labels) for images, labels in batches]
+            for images, labels in batches:
+                logits = predict(model, images)
+                per_batch.append(_sums(logits, labels))
+                if of_logits is not None:
+                    kept.append((logits.float(), labels))
     finally:
         model.train(was_training)
-    return _scores(torch.stack(per_batch).sum(dim=0).tolist())
+    scores = _scores(torch.stack(per_batch).sum(dim=0).tolist())
+    return scores if of_logits is None else scores._replace(value=_value(of_logits, kept))
+
+
+def _value(of_logits: OfLogits, kept: Sequence[tuple[Tensor, Tensor]]) -> float:
+    with torch.inference_mode():
+        return float(of_logits(*(torch.cat(parts) for parts in zip(*kept, strict=True))))
 
 
 def _sums(logits: Tensor, labels: Tensor) -> Tensor:

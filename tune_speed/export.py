@@ -2,7 +2,7 @@
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
@@ -20,12 +20,12 @@ from tune_speed.optim import OPTIMIZERS
 from tune_speed.printable import printable
 from tune_speed.recipe import Recipe
 from tune_speed.recipe_header import recipe_header
-from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
+from tune_speed.records import Evaluation, RunResult, Status, TrialRecord, named_settings
 from tune_speed.report import describe_params
 from tune_speed.schedules import SCHEDULES
 from tune_speed.source import dump_yaml
 from tune_speed.speedups import SPEEDUPS
-from tune_speed.standing import Totals
+from tune_speed.standing import Totals, best_metric, goodness, target_of
 from tune_speed.techniques import SETTINGS, first_paragraph, technique_rows
 from tune_speed.workload import WORKLOADS
 
@@ -42,8 +42,11 @@ TABLES: dict[str, Table] = {
 def recipe_that_ran(record: TrialRecord) -> Recipe:
     """Returns the recipe with the micro-batch of the last run, where that is known.
 
-    Raises: ConfigError if this version has no such recipe: a record may be another's.
+    Raises: ConfigError if this version has no such recipe: a record may be another's, or that of a
+        training function of one's own.
     """
+    if record.is_own_loop:
+        raise ConfigError(_made_by_function(record))
     plugins.expect(record.plugins, of=_name(record))
     batch_size = record.runs[-1].batch_size
     try:
@@ -91,6 +94,27 @@ def recipe_yaml(
         return "\n".join([*comment, dump_yaml(tree)])
     except ValueError as error:
         raise _not_ours(record, str(error)) from error
+
+
+def called_with(record: TrialRecord) -> str:
+    """Returns what a training function was called with, as YAML, under a comment that says so.
+
+    Raises: ConfigError if it is nothing that YAML can hold.
+    """
+    name = printable(record.workload_name)[:200]
+    try:
+        values = dump_yaml(dict(named_settings(record.recipe)))
+    except ValueError as error:
+        raise _not_ours(record, str(error)) from error
+    return f"# {_name(record)}: what the training function of {name} was called with\n{values}"
+
+
+def _made_by_function(record: TrialRecord) -> str:
+    return (
+        f"{_name(record)} must be a trial of a recipe, but it was made by a training function,"
+        " which the command line does not have. In Python, call tune_speed.search(train=…) or"
+        f" tune_speed.certify({printable(record.study)[:200]!r}, train=…) with that function."
+    )
 
 
 def _not_ours(record: TrialRecord, why: str) -> ConfigError:
@@ -182,13 +206,23 @@ def _figure(value: float | None) -> str:
 
 
 def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
-    names = ("step", "epoch", "train_s", "accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
-    header = "  ".join(f"{name:>10}" for name in names)
-    rows = (
-        "  ".join(f"{_figure(getattr(evaluation, name)):>10}" for name in names)
-        for evaluation in evaluations
-    )
-    return [header, *rows]
+    """Returns a line an evaluation; metrics that none has are left out."""
+    fields = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
+    own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
+    names = [n for n in dict.fromkeys((*fields, *own)) if _is_measured(n, evaluations)]
+    header = "  ".join(f"{printable(name):>10}" for name in ("step", "epoch", "train_s", *names))
+    return [header, *(_curve_line(evaluation, names) for evaluation in evaluations)]
+
+
+def _is_measured(name: str, evaluations: Sequence[Evaluation]) -> bool:
+    return any(evaluation.value(name) is not None for evaluation in evaluations)
+
+
+def _curve_line(evaluation: Evaluation, names: Sequence[str]) -> str:
+    figures = (evaluation.step, evaluation.epoch, evaluation.train_s, *map(evaluation.value, names))
+    cells = [f"{_figure(figure):>10}" for figure in figures]
+    widths = [max(10, len(printable(name))) for name in ("step", "epoch", "train_s", *names)]
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 
 
 def listing(what: str) -> list[dict[str, Any]]:
@@ -205,8 +239,8 @@ def _workloads() -> list[dict[str, Any]]:
     return [
         {
             "name": name,
-            "about": f"{workload.dataset_name}: {workload.target.metric} ≥"
-            f" {workload.target.value:g}, {workload.mode}, at most {workload.max_train_s:g} s",
+            "about": f"{workload.dataset_name}: {workload.target.words}, {workload.mode},"
+            f" at most {workload.max_train_s:g} s",
         }
         for name, workload in WORKLOADS.items()
     ]
@@ -279,14 +313,14 @@ def next_steps(
     ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
     lines = [f"{len(records)} trials: {ended or 'none'}"]
     if records and not any(board.rows for board in boards):
-        nearest = max(records, key=lambda record: record.runs[-1].best_metric or 0.0)
+        nearest = max(records, key=_best_goodness)
         lines.append(
             f"no trial met the target; nearest was {nearest.trial_id}: {nearest.stop_reason}"
         )
     in_mlflow = "every trial" if num_undelivered == 0 else f"all but {num_undelivered}"
     verb = "is" if num_undelivered == 0 else "are"
     lines.append(f"results:  {folder} (ledger and study file); {in_mlflow} {verb} in MLflow")
-    if any(board.rows for board in boards):
+    if any(board.rows for board in boards) and not any(r.is_own_loop for r in records):
         lines.append(
             f"re-run the winner:  tune-speed best --study {study} --export best.yaml"
             f"{plugin_options()} && tune-speed train best.yaml{plugin_options()}"
@@ -295,6 +329,10 @@ def next_steps(
     mlflow = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
     lines.append(f"in MLflow:  {mlflow}")
     return "\n".join(lines)
+
+
+def _best_goodness(record: TrialRecord) -> float:
+    return goodness(best_metric(record), target_of(record.workload))
 
 
 def plugin_options() -> str:

@@ -10,7 +10,7 @@ from tune_speed.config import Config
 from tune_speed.moments import moment_of
 from tune_speed.ranking import timed
 from tune_speed.records import TrialRecord
-from tune_speed.standing import BoardKey, board_key
+from tune_speed.standing import BoardKey, board_key, target_of
 from tune_speed.stats import median_time_s
 
 
@@ -21,6 +21,8 @@ class RecordHeld(Config):
     workload_hash: str
     metric: str
     target: float
+    target_mode: str = "max"
+    """Whether more of the metric is better, `max`, or less, `min`."""
     mode: str
     protocol_version: int
     device: str
@@ -93,11 +95,12 @@ def _key(held: RecordHeld) -> BoardKey:
 
 
 def _held(record: TrialRecord, before: RecordHeld | None) -> RecordHeld:
-    time = timed(record)
+    time, target = timed(record), target_of(record.workload)
     return RecordHeld(
         **board_key(record)._asdict(),
-        metric=record.workload["target"]["metric"],
-        target=record.workload["target"]["value"],
+        metric=target.metric,
+        target=target.value,
+        target_mode=target.mode,
         mode=record.workload["mode"],
         held_from=record.finished_at,
         held_until=None,

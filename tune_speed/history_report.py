@@ -20,6 +20,7 @@ from tune_speed.report import (
     rows_as_csv,
     rows_as_markdown,
 )
+from tune_speed.task import SIGNS
 
 CAPTION = (
     "The fastest so far, by the expected time with restarts; equal times set no record."
@@ -76,7 +77,7 @@ def _searched(board: Sequence[RecordHeld]) -> Table:
 
 
 def _title(held: RecordHeld) -> str:
-    target = f"{held.metric} ≥ {held.target:g}, {held.mode}"
+    target = f"{held.metric} {SIGNS[held.target_mode]} {held.target:g}, {held.mode}"
     return f"{held.workload}, {KINDS[held.kind]}, the record over time: {target}, on {held.device}"
 
 

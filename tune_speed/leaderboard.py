@@ -12,7 +12,8 @@ from tune_speed.board_row import Row, make_row
 from tune_speed.config import Config
 from tune_speed.ranking import places
 from tune_speed.records import TrialRecord
-from tune_speed.standing import BoardKey, Totals, board_key, totals_of
+from tune_speed.standing import BoardKey, Totals, board_key, goodness, target_of, totals_of
+from tune_speed.task import SIGNS, Target
 
 __all__ = ["Board", "Row", "make_boards"]
 
@@ -27,6 +28,8 @@ class Board(Config):
     workload_hash: str
     metric: str
     target: float
+    target_mode: str = "max"
+    """Whether more of the metric is better, `max`, or less, `min`."""
     mode: str
     protocol_version: int
     device: str
@@ -42,6 +45,11 @@ class Board(Config):
     device_s: float
     """Seconds for which they held a device (see `Totals.device_s`)."""
     rows: tuple[Row, ...]
+
+    @property
+    def goal(self) -> str:
+        """The target for people: `accuracy ≥ 0.97`."""
+        return f"{self.metric} {SIGNS[self.target_mode]} {self.target:g}"
 
 
 def make_boards(
@@ -73,7 +81,7 @@ def make_boards(
     return [
         _board(
             key,
-            _ranked(_rows(groups[key], study_totals)),
+            _ranked(_rows(groups[key], study_totals), target=target_of(groups[key][0][1].workload)),
             workload=groups[key][0][1].workload,
             totals=(totals or {}).get(key) or totals_of(record for _, record in groups[key]),
             top=top,
@@ -94,11 +102,13 @@ def _board(
     with_misses: bool,
     where: str,
 ) -> Board:
+    target = target_of(workload)
     shown = [row for row in rows if with_misses or row.rank is not None]
     return Board(
         **key._asdict(),
-        metric=workload["target"]["metric"],
-        target=workload["target"]["value"],
+        metric=target.metric,
+        target=target.value,
+        target_mode=target.mode,
         mode=workload["mode"],
         where=where,
         **totals.model_dump(),
@@ -126,18 +136,18 @@ def _totals_by_study(
     return {place: totals_of(found) for place, found in records.items()}
 
 
-def _ranked(rows: list[Row]) -> list[Row]:
+def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
     """Returns the rows by expected time with restarts, which for a single run is its time.
 
     A recipe that misses in half of its runs or more has no rank and stands at the end. Of equal
-    times the higher final metric stands first, then the trial id.
+    times the better final metric stands first, then the trial id.
     """
 
     def order(row: Row) -> tuple[bool, float, float, str, str]:
         return (
             row.time_to_target_s is None,
             _or_inf(row.expected_s),
-            -(row.final_metric or 0.0),
+            -goodness(row.final_metric, target),
             row.study,
             row.trial_id,
         )

@@ -26,9 +26,11 @@ class LiveView:
         trials: int,
         finished: list[TrialRecord],
         time_left_s: Callable[[], float | None],
+        metric: str = "accuracy",
     ) -> None:
+        """Takes note of trials that have finished already; `metric` is what running ones show."""
         self.console, self.trials = console, trials
-        self._time_left_s = time_left_s
+        self._time_left_s, self._metric = time_left_s, metric
         self._counts = Counter(record.status for record in finished)
         self._running: dict[str, float | None] = {}
         self._best: TrialRecord | None = None
@@ -70,7 +72,11 @@ class LiveView:
         parts += [f"{self._counts[Status.REACHED]} met the target", f"{failed} failed"]
         if self._best is not None:
             parts.append(f"best {self._best.time_to_target_s:.2f} s ({self._best.trial_id})")
-        parts += [f"{metric:.3f} in {name}" for name, metric in self._running.items() if metric]
+        parts += [
+            f"{metric:.3f} in {name}"
+            for name, metric in self._running.items()
+            if metric is not None
+        ]
         return " · ".join([*parts, self._left()])
 
     def trial_started(
@@ -82,7 +88,13 @@ class LiveView:
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
         """Notes how far a running trial is."""
         if trial_id in self._running:
-            self._running[trial_id] = evaluation.accuracy
+            self._running[trial_id] = self._value(evaluation)
+
+    def _value(self, evaluation: Evaluation) -> float | None:
+        """Returns the metric, or the first that a training function measured instead of it."""
+        first = next(iter(evaluation.values.values()), evaluation.loss)
+        value = evaluation.value(self._metric)
+        return first if value is None else value
 
     def trial_finished(self, *, record: TrialRecord) -> None:
         """Prints a line on the trial."""

@@ -10,6 +10,9 @@ import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from tune_speed.standing import goodness, sign_of
+from tune_speed.task import Target
+
 SUCCESS_RATE = 0.95
 """What a margin is for."""
 LEAST_RUNS = 3
@@ -101,29 +104,31 @@ def margin(
 
 
 def suggestion(
-    metrics: Sequence[float], *, target: float, run_s: float, slope: float
+    metrics: Sequence[float], *, target: Target, run_s: float, slope: float
 ) -> str | None:
     """Returns a line that offers the longer run, or None if there is nothing to gain.
 
     None too with fewer than three runs, or where the run would have to be over twice as long.
+    `slope` is what the metric gains per unit of ln(length): where less is better, its fall.
     """
     if len(metrics) < LEAST_RUNS or slope <= 0:
         return None
-    if needed_mean(target, statistics.stdev(metrics)) - statistics.fmean(metrics) > slope:
+    gained, enough = [goodness(m, target) for m in metrics], goodness(target.value, target)
+    if needed_mean(enough, statistics.stdev(gained)) - statistics.fmean(gained) > slope:
         # e times as long or more: refused below as well, but exp could overflow there.
         return None
-    found = margin(metrics, target=target, run_s=run_s, slope=slope)
+    found = margin(gained, target=enough, run_s=run_s, slope=slope)
     if not 1 < found.length_factor <= LONGEST_FACTOR or found.longer_s >= found.present_s:
         return None
     return _line(found, metrics, target, slope)
 
 
-def _line(found: Margin, metrics: Sequence[float], target: float, slope: float) -> str:
-    hits = sum(metric >= target for metric in metrics)
+def _line(found: Margin, metrics: Sequence[float], target: Target, slope: float) -> str:
+    hits, sign = sum(map(target.holds, metrics)), sign_of(target)
     restarts = f"{found.present_s:.3g} s with restarts" if hits else "runs that never meet it"
     return (
-        f"{hits} of {len(metrics)} met the target: {found.mean:.4f} on average, "
-        f"SD {found.deviation:.4f}. A mean of {found.needed_mean:.4f} is met by "
-        f"{SUCCESS_RATE:.0%} of runs; at {slope:+.4f} per ln(length) that takes runs "
+        f"{hits} of {len(metrics)} met the target: {sign * found.mean:.4f} on average, "
+        f"SD {found.deviation:.4f}. A mean of {sign * found.needed_mean:.4f} is met by "
+        f"{SUCCESS_RATE:.0%} of runs; at {sign * slope:+.4f} per ln(length) that takes runs "
         f"{found.length_factor:.2f}× as long: {found.longer_s:.3g} s expected, against {restarts}."
     )

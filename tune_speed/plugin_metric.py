@@ -16,13 +16,15 @@ def metric_mistakes(value: Any) -> Iterator[str]:
         text = getattr(value, field)
         if not isinstance(text, str) or not text.strip():
             yield f"must have a text as `{field}`"
-    if value.of_run is not None and not _takes_a_run(value.of_run):
+    if value.of_run is not None and not _takes(value.of_run, 1):
         yield "must have None as `of_run`, or a function of one argument, a RunResult"
+    if value.of_logits is not None and not _takes(value.of_logits, 2):
+        yield "must have None as `of_logits`, or a function of two arguments, logits and labels"
 
 
-def _takes_a_run(function: Callable[..., Any]) -> bool:
+def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
     try:
-        inspect.signature(function).bind(None)
+        inspect.signature(function).bind(*[None] * num_arguments)
     except (TypeError, ValueError):
         return False
     return True

@@ -23,6 +23,8 @@ from tune_speed.errors import ConfigError, Problem
 from tune_speed.evaluate import Scores, evaluate
 from tune_speed.fed_ratio import Waits, fed_ratio
 from tune_speed.gradient import AUTOCAST_DTYPES
+from tune_speed.metrics import METRICS
+from tune_speed.metrics.base import OfLogits
 from tune_speed.metrics.work import gpu_utilisation
 from tune_speed.progress_state import PhaseState, ProgressState
 from tune_speed.ranks import ALONE, Ranks
@@ -31,6 +33,7 @@ from tune_speed.records import Evaluation, RunResult, Status, Timing
 from tune_speed.sharing import Sharing
 from tune_speed.speedups.base import Averager, Shape
 from tune_speed.step import accumulation_of, micro_batch_of
+from tune_speed.task import SIGNS
 from tune_speed.training_time import Phase, isolated_train_s
 from tune_speed.workload import Workload
 
@@ -164,18 +167,20 @@ class Progress:
             micro_f1=scores.micro_f1,
             loss=scores.loss,
             train_loss=train_loss,
+            values={} if scores.value is None else {self.workload.target.metric: scores.value},
         )
 
     def refuse_met_target(self) -> None:
         """Raises: ConfigError if the only evaluation, of the untrained model, meets the target."""
         target, untrained = self.workload.target, self.workload.metric_of(self.evaluations[0])
-        if untrained < target.value:
+        if not target.holds(untrained):
             return
+        harder, hint = ("exceed", "higher") if target.mode == "max" else ("be below", "lower")
         problem = Problem(
             path="workload.target.value",
-            must=f"must exceed the {target.metric} before training, which is {untrained:.4f}",
+            must=f"must {harder} the {target.metric} before training, which is {untrained:.4f}",
             given=f"{target.value:g}",
-            hint="Choose a higher target.",
+            hint=f"Choose a {hint} target.",
         )
         raise ConfigError(problems=(problem,))
 
@@ -186,11 +191,14 @@ class Progress:
         if evaluation.train_loss is None or evaluation.loss is None:
             self.status = Status.DIVERGED
             return f"the loss is not finite after {self.steps} steps"
+        if not math.isfinite(self.workload.metric_of(evaluation)):
+            self.status = Status.DIVERGED
+            return f"the {target.metric} is not finite after {self.steps} steps"
         if self._is_over_time():
             return f"max_train_s = {self.workload.max_train_s:g} s passed with {score}"
         if self._time_to_target() is not None:
             self.status = Status.REACHED
-            return f"target met: {score} ≥ {target.value:g}"
+            return f"target met: {score} {SIGNS[target.mode]} {target.value:g}"
         if self._is_last():
             self.status = Status.MISSED
             return f"the run ended with {score}, target {target.value:g}"
@@ -349,7 +357,13 @@ class Progress:
             device=self.device,
             autocast_dtype=dtype,
             predict=self.recipe.speedups.predict,
+            of_logits=self._of_logits(),
         )
+
+    def _of_logits(self) -> OfLogits | None:
+        """Returns what measures the target's metric where no evaluation has it of itself."""
+        metric = METRICS.get(self.workload.target.metric)
+        return None if metric is None else metric.of_logits
 
     def _images_of(self, part: Part) -> Images | HeldImages:
         """Returns the part's images, on the device from its first evaluation on if the set is."""

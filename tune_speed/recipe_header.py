@@ -3,7 +3,7 @@
 from tune_speed.board_row import Row, make_row
 from tune_speed.records import TrialRecord
 from tune_speed.report import interval_text
-from tune_speed.standing import Totals
+from tune_speed.standing import Totals, target_of
 
 
 def recipe_header(
@@ -49,8 +49,7 @@ def _result(record: TrialRecord, row: Row) -> str:
 
 
 def _workload(record: TrialRecord) -> str:
-    target = record.workload.get("target") or {}
-    goal = f"{target.get('metric')} ≥ {target.get('value')}, {record.workload.get('mode')}"
+    goal = f"{target_of(record.workload).words}, {record.workload.get('mode')}"
     return (
         f"target: {goal}, on the {record.evaluated_on} part of {record.workload_name}; workload"
         f" {record.workload_hash}, search space {record.space_hash}, protocol"

@@ -5,6 +5,7 @@ the only things that search, tracking and leaderboard share. A miss has no time 
 it is never a number.
 """
 
+from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
@@ -62,16 +63,27 @@ class Evaluation(Record):
     """Passes over the training set done."""
     train_s: float
     """Training clock [s]."""
-    accuracy: float
-    """Share of correct predictions, in [0, 1]."""
-    macro_f1: float
-    """Mean over classes of the F1 score, in [0, 1]."""
+    accuracy: float | None = None
+    """Share of correct predictions, in [0, 1]; None where a loop of one's own measures it not."""
+    macro_f1: float | None = None
+    """Mean over classes of the F1 score, in [0, 1]; None where it is not measured."""
     micro_f1: float | None = None
     """F1 score of all classes' counts together, in [0, 1]; None in records without it."""
-    loss: float | None
-    """Mean cross-entropy per sample [nat]; None if it is not finite."""
+    loss: float | None = None
+    """Mean cross-entropy per sample [nat]; None if it is not finite, or not measured."""
     train_loss: float | None = None
     """Mean training loss per sample since the evaluation before; None at step 0, or not finite."""
+    values: dict[str, float] = Field(default_factory=dict)
+    """Other metrics by name, such as a target of one's own."""
+
+    def value(self, metric: str) -> float | None:
+        """Returns a metric by its name; None where it was not measured."""
+        own = self.values.get(metric)
+        return getattr(self, metric) if own is None and metric in MEASURED else own
+
+
+MEASURED = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
+"""Metrics that are fields of an evaluation."""
 
 
 class Clocks(Record):
@@ -169,11 +181,6 @@ class RunResult(Record):
         """The last evaluation, if there was one."""
         return self.evaluations[-1] if self.evaluations else None
 
-    @property
-    def best_metric(self) -> float | None:
-        """Highest accuracy seen, or None without an evaluation."""
-        return max((e.accuracy for e in self.evaluations), default=None)
-
 
 class TrialRecord(Record):
     """One configuration of a study, finished."""
@@ -215,6 +222,11 @@ class TrialRecord(Record):
     """Of a certified result: all that `certificate.Certificate` holds."""
 
     @property
+    def is_own_loop(self) -> bool:
+        """Whether a training function of one's own ran; its recipe is `{"params": …}`."""
+        return "function_hash" in self.workload
+
+    @property
     def device_kind(self) -> str:
         """`cpu` or `cuda`, from the device's name."""
         return "cpu" if self.device.startswith("cpu") else "cuda"
@@ -234,3 +246,12 @@ class TrialRecord(Record):
     def stop_reason(self) -> str:
         """Why the last run ended."""
         return self.runs[-1].stop_reason if self.runs else ""
+
+
+def named_settings(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a recipe's tree by the names that people know it by.
+
+    Of a training function's recipe, `{"params": …}`, that is what it was called with.
+    """
+    params = recipe.get("params")
+    return params if len(recipe) == 1 and isinstance(params, Mapping) else recipe

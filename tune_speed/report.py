@@ -94,10 +94,10 @@ KINDS = {"estimate": "estimates", "certified": "certified"}
 
 def title(board: Board) -> str:
     """Returns what the rows of a board have in common."""
-    target = f"{board.metric} ≥ {board.target:g}"
     where = f", where {board.where}" if board.where else ""
     return (
-        f"{board.workload}, {KINDS[board.kind]}: {target}, {board.mode}, on {board.device}{where}"
+        f"{board.workload}, {KINDS[board.kind]}: {board.goal}, {board.mode}, on"
+        f" {board.device}{where}"
     )
 
 

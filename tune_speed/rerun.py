@@ -134,8 +134,7 @@ def progress_line(record: TrialRecord) -> str:
     if run.final is None:
         return f"seed {run.seed}: no evaluation"
     e = run.final
-    loss = "–" if e.loss is None else f"{e.loss:.4f}"
-    return (
-        f"seed {run.seed}: epoch {e.epoch:.2f}  step {e.step}  train_s {e.train_s:.2f}"
-        f"  accuracy {e.accuracy:.4f}  macro_f1 {e.macro_f1:.4f}  loss {loss}"
-    )
+    scores = {"accuracy": e.accuracy, "macro_f1": e.macro_f1, **e.values, "loss": e.loss}
+    told = (f"{name} {'–' if s is None else f'{s:.4f}'}" for name, s in scores.items())
+    head = f"seed {run.seed}: epoch {e.epoch:.2f}  step {e.step}  train_s {e.train_s:.2f}"
+    return "  ".join([head, *told])

@@ -37,6 +37,7 @@ from tune_speed.where_fields import FIELDS, answers
 
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "float64", "bool"
 MOMENT = "datetime64[ms, UTC]"
+EMPTY: Mapping[str, Sequence[Mapping[str, Any]]] = types.MappingProxyType({})
 
 Method = TypeVar("Method", bound=Callable[..., Any])
 
@@ -90,6 +91,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
             workload_hash="hash over the workload and its data",
             metric="metric of the target",
             target="value that it must reach",
+            target_mode="max where more of it is better, min where less is",
             mode="fixed_length or anytime",
             protocol_version="version of the measuring rules",
             device="name of the device",
@@ -138,7 +140,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
     },
 }
 """Columns of each frame, by the method that returns it. `best` and `trials` have one more for each
-searched parameter, `params.<name>`."""
+searched parameter, `params.<name>`; `curves` one for each other metric, `values.<name>`."""
 
 
 def _documented(method: Method) -> Method:
@@ -204,7 +206,7 @@ class Results:
         boards = find_boards(choice, top=n)
         rows = [(board, row) for board in boards for row in board.rows]
         fixed = [{**board.model_dump(), **row.model_dump()} for board, row in rows]
-        return _frame(fixed, COLUMNS["best"], params=[row.params for _, row in rows])
+        return _frame(fixed, COLUMNS["best"], more={"params": [row.params for _, row in rows]})
 
     @_documented
     def studies(self) -> pd.DataFrame:
@@ -239,7 +241,8 @@ class Results:
             }
             for trial in found
         ]
-        return _frame(rows, COLUMNS["trials"], params=[trial.record.params for trial in found])
+        params = [trial.record.params for trial in found]
+        return _frame(rows, COLUMNS["trials"], more={"params": params})
 
     @_documented
     def curves(self, run: str | Iterable[str]) -> pd.DataFrame:
@@ -254,7 +257,7 @@ class Results:
         names = [run] if isinstance(run, str) else list(run)
         found = [find_trial(self._uri, name) for name in names]
         rows = [row for trial in found for each in trial.record.runs for row in _curve(trial, each)]
-        return _frame(rows, COLUMNS["curves"])
+        return _frame(rows, COLUMNS["curves"], more={"values": [row["values"] for row in rows]})
 
 
 def _known_kind(kind: str | None) -> str | None:
@@ -296,16 +299,17 @@ def _frame(
     rows: Iterable[Mapping[str, Any]],
     columns: Mapping[str, Column],
     *,
-    params: Sequence[Mapping[str, Any]] = (),
+    more: Mapping[str, Sequence[Mapping[str, Any]]] = EMPTY,
 ) -> pd.DataFrame:
-    """Returns the rows' values of `columns`, and of all that is in `params` (one a row)."""
+    """Returns the rows' values of `columns`, and of all that is in `more` (one a row), prefixed."""
     listed = list(rows)
     data = {
         name: _series([row[name] for row in listed], column.dtype)
         for name, column in columns.items()
     }
-    for name in dict.fromkeys(name for row in params for name in row):
-        data[f"params.{name}"] = _guessed([row.get(name) for row in params])
+    for prefix, found in more.items():
+        for name in dict.fromkeys(name for row in found for name in row):
+            data[f"{prefix}.{name}"] = _guessed([row.get(name) for row in found])
     return pd.DataFrame(data)
 
 

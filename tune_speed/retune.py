@@ -36,7 +36,11 @@ def value_at(recipe: Recipe, path: str) -> float | int:
 
 
 def next_factor(
-    factors: Sequence[float], points: Sequence[TuningPoint], *, by_time: bool = False
+    factors: Sequence[float],
+    points: Sequence[TuningPoint],
+    *,
+    by_time: bool = False,
+    sign: float = 1.0,
 ) -> float | None:
     """Returns a factor beyond the end where the best one lies; None where it lies between.
 
@@ -45,7 +49,7 @@ def next_factor(
     tried = sorted({point.factor for point in points})
     if len(tried) >= len(factors) + MOST_BEYOND:
         return None
-    best = best_factor(points, by_time=by_time)
+    best = best_factor(points, by_time=by_time, sign=sign)
     if best == tried[-1]:
         return _rounded(tried[-1] * tried[-1] / tried[-2])
     if best == tried[0]:
@@ -53,10 +57,13 @@ def next_factor(
     return None
 
 
-def best_factor(points: Sequence[TuningPoint], *, by_time: bool = False) -> float:
-    """Returns the factor with the highest mean metric; of several, the one nearest to 1.
+def best_factor(
+    points: Sequence[TuningPoint], *, by_time: bool = False, sign: float = 1.0
+) -> float:
+    """Returns the factor with the best mean metric; of several, the one nearest to 1.
 
-    A run that diverged or broke counts as the lowest there is. With `by_time`, for runs that end
+    `sign` is 1 where more of the metric is better, -1 where less is. A run that diverged or broke
+    counts as the worst there is. With `by_time`, for runs that end
     where the target holds and so all end near it, the factor with the most hits is first, and of
     several the one with the least mean time to target; the metric only decides among the rest.
     """
@@ -64,7 +71,7 @@ def best_factor(points: Sequence[TuningPoint], *, by_time: bool = False) -> floa
 
     def key(factor: float) -> tuple[float, ...]:
         promptness = _promptness(points, factor) if by_time else ()
-        return *promptness, _score(points, factor), -abs(math.log(factor))
+        return *promptness, _score(points, factor, sign), -abs(math.log(factor))
 
     return max(sorted({point.factor for point in points}), key=key)
 
@@ -76,9 +83,9 @@ def _promptness(points: Sequence[TuningPoint], factor: float) -> tuple[float, fl
     return len(hits_s), -statistics.fmean(hits_s) if hits_s else 0.0
 
 
-def _score(points: Sequence[TuningPoint], factor: float) -> float:
+def _score(points: Sequence[TuningPoint], factor: float, sign: float) -> float:
     metrics = [point.metric for point in points if point.factor == factor]
-    return statistics.fmean(-math.inf if metric is None else metric for metric in metrics)
+    return statistics.fmean(-math.inf if metric is None else sign * metric for metric in metrics)
 
 
 def _rounded(factor: float) -> float:

@@ -17,6 +17,7 @@ from tune_speed.export import next_steps, recipe_yaml
 from tune_speed.leaderboard import Board
 from tune_speed.printable import printable, printable_lines
 from tune_speed.records import TrialRecord
+from tune_speed.search.loop_shipping import Loop
 from tune_speed.search.settings import CertifyConfig
 from tune_speed.source import parse_yaml
 from tune_speed.study import SearchResult
@@ -38,6 +39,8 @@ class Study(Displayed):
     """Ray cluster that was searched on; None: a local one."""
     certification: Certified | None = None
     """What came of it, where the study's file wants it certified and a trial met the target."""
+    loop: Loop | None = None
+    """The training function that was searched; None: recipes were."""
 
     @property
     def records(self) -> tuple[TrialRecord, ...]:
@@ -73,9 +76,21 @@ class Study(Displayed):
         return None if first is None else found[first.trial_id]
 
     @property
+    def params(self) -> dict[str, Any] | None:
+        """What the best trial's training function was called with; None: there is none."""
+        if self.best is None or self.loop is None:
+            return None
+        return dict(self.best.recipe["params"])
+
+    @property
     def recipe_yaml(self) -> str | None:
-        """A file's text for `train` that repeats the best trial; None: there is none."""
-        return None if self.best is None else recipe_yaml(self.best, run_id=None)
+        """A file's text for `train` that repeats the best trial.
+
+        None: there is none, or it is a training function's, whose `params` say it.
+        """
+        if self.best is None or self.loop is not None:
+            return None
+        return recipe_yaml(self.best, run_id=None)
 
     @property
     def recipe(self) -> dict[str, Any] | None:
@@ -112,6 +127,7 @@ class Study(Displayed):
             address=self.address,
             again=again,
             progress=progress,
+            loop=self.loop,
         )
 
     def __repr__(self) -> str:

@@ -1,10 +1,12 @@
 """What two results must share to be compared, and what a group of such results adds up to."""
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
 
 from tune_speed.config import Config
 from tune_speed.records import Status, TrialRecord
+from tune_speed.task import Target
 
 
 class BoardKey(NamedTuple):
@@ -68,24 +70,57 @@ def sum_of(parts: Iterable[Totals]) -> Totals:
 def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
     """Returns the record with the least time to target, or None if none met the target.
 
-    Of equal times, which are frequent where clocks are isolated, the higher final metric wins, and
+    Of equal times, which are frequent where clocks are isolated, the better final metric wins, and
     then the earlier trial.
     """
     timed = [record for record in records if record.time_to_target_s is not None]
     return min(timed, key=_place, default=None)
 
 
+def target_of(workload: Mapping[str, Any]) -> Target:
+    """Returns the target of a record's workload, which is not checked: it may be a stranger's.
+
+    Records of older versions do not say `mode`: more was better in all of them.
+    """
+    fields = workload.get("target") or {}
+    return Target.model_construct(
+        metric=str(fields.get("metric", "accuracy")),
+        value=float(fields.get("value", math.nan)),
+        mode="min" if fields.get("mode") == "min" else "max",
+    )
+
+
+def sign_of(target: Target) -> float:
+    """Returns 1 where more of the target's metric is better, -1 where less is."""
+    return -1.0 if target.mode == "min" else 1.0
+
+
 def final_metric(record: TrialRecord) -> float | None:
-    """Returns the target's metric at the end of the last run; None without an evaluation."""
+    """Returns the target's metric at the end of the last run; None where it was not measured."""
     final = record.runs[-1].final if record.runs else None
-    if final is None:
-        return None
-    target = record.workload.get("target") or {}
-    return final.macro_f1 if target.get("metric") == "macro_f1" else final.accuracy
+    return None if final is None else final.value(target_of(record.workload).metric)
+
+
+def best_metric(record: TrialRecord) -> float | None:
+    """Returns the best value of the target's metric in any run; None where it was not measured."""
+    target = target_of(record.workload)
+    seen = [e.value(target.metric) for run in record.runs for e in run.evaluations]
+    known = [metric for metric in seen if metric is not None]
+    return max(known, key=lambda metric: sign_of(target) * metric, default=None)
+
+
+def goodness(metric: float | None, target: Target) -> float:
+    """Returns a number that is the larger the better the metric; without one, -∞."""
+    return -math.inf if metric is None else sign_of(target) * metric
+
+
+def final_goodness(record: TrialRecord) -> float:
+    """Returns the goodness of the target's metric at the end of the last run."""
+    return goodness(final_metric(record), target_of(record.workload))
 
 
 def _place(record: TrialRecord) -> tuple[float, float, str]:
-    return record.time_to_target_s or 0.0, -(final_metric(record) or 0.0), record.trial_id
+    return record.time_to_target_s or 0.0, -final_goodness(record), record.trial_id
 
 
 def _device_s(record: TrialRecord) -> float:

@@ -15,12 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from tune_speed.best_model import log_best_model
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.errors import ConfigError, Problem, StorageError, TuneSpeedError
 from tune_speed.leaderboard import Board, make_boards
+from tune_speed.own.spec import OwnTask
 from tune_speed.packing import Packing
 from tune_speed.records import PROTOCOL_VERSION, StepTime, TrialRecord
 from tune_speed.redact import redact
@@ -28,6 +30,7 @@ from tune_speed.search import fit
 from tune_speed.search.admission import admit, begin, pinned_device
 from tune_speed.search.conductor import Conductor, Observer
 from tune_speed.search.devices import most_devices
+from tune_speed.search.earlier import CarriedOver
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.ray_job import refuse_throw_away
 from tune_speed.search.ray_token import agree_on_token
@@ -41,6 +44,7 @@ from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import tracking_uri
 from tune_speed.trial import Allotment
 from tune_speed.warm_start import describe, read_new
+from tune_speed.task import Target
 from tune_speed.workload import Workload
 
 if TYPE_CHECKING:  # Ray takes a second to import.
@@ -116,13 +120,14 @@ def search(
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
-    study = replace(study, workload=study.workload.located())
+    if isinstance(study.workload, Workload):
+        study = replace(study, workload=study.workload.located())
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
     refuse_throw_away(folder, uri)
-    data = prepare_workload(study.workload, download=download, on_progress=on_progress)
-    workload_hash, data_hash = data.workload_hash, data.data_hash
+    data = _prepared(study, download=download, on_progress=on_progress)
+    workload_hash = _workload_hash(study.workload, data)
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
         admit(ledger, study, workload_hash=workload_hash, resume=resume)
         pin = pinned_device(ledger)
@@ -130,7 +135,7 @@ def search(
             refuse_misfits()
             nodes.settle()
             study, packing = _packed(study, nodes, folder=folder, on_line=on_line)
-            carried = read_new(study, ledger, uri=uri, data_hash=data_hash, machine=nodes.machine)
+            carried = {} if data is None else _carried(study, ledger, uri, data, nodes)
             search_id = begin(
                 ledger, study, workload_hash=workload_hash, device_type=nodes.device_type
             )
@@ -209,7 +214,7 @@ def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
         store = pool.submit(open_store, uri)
         # Imports of the first proposal, while Ray's own processes start.
         policies = pool.submit(importlib.import_module, "tune_speed.search.policies")
-        devices = most_devices(study.space)
+        devices = most_devices(study.space) if study.loop is None else 1
         ray_cluster.connect(address, resources=study.search.resources, devices=devices)
         client = store.result()
         policies.result()
@@ -217,6 +222,28 @@ def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
         yield client
     finally:
         ray_cluster.disconnect()
+
+
+def _prepared(
+    study: StudyFile, *, download: bool, on_progress: Callable[[int, int], None]
+) -> PreparedWorkload | None:
+    """Returns what is known of the data; None for a training function, which has its own."""
+    if isinstance(study.workload, OwnTask):
+        return None
+    return prepare_workload(study.workload, download=download, on_progress=on_progress)
+
+
+def _workload_hash(workload: Workload | OwnTask, data: PreparedWorkload | None) -> str:
+    if isinstance(workload, OwnTask):
+        return workload.identity()
+    assert data is not None
+    return data.workload_hash
+
+
+def _carried(
+    study: StudyFile, ledger: Ledger, uri: str, data: PreparedWorkload, nodes: "Nodes"
+) -> dict[str, CarriedOver]:
+    return read_new(study, ledger, uri=uri, data_hash=data.data_hash, machine=nodes.machine)
 
 
 def _nodes(study: StudyFile, address: str | None, pin: str | None) -> "Nodes":
@@ -273,8 +300,16 @@ def _run(
 
 
 @contextmanager
-def _misfits_refused(study: StudyFile, data: PreparedWorkload) -> Iterator[Callable[[], None]]:
-    """Tries networks and techniques meanwhile; yields what waits for the answer and raises it."""
+def _misfits_refused(
+    study: StudyFile, data: PreparedWorkload | None
+) -> Iterator[Callable[[], None]]:
+    """Tries networks and techniques meanwhile; yields what waits for the answer and raises it.
+
+    Of a training function nothing can be tried.
+    """
+    if data is None:
+        yield lambda: None
+        return
     question = fit.ask(
         study.space,
         image_shape=data.image_shape,
@@ -296,18 +331,7 @@ def prepare_workload(
     """
     data = prepare(workload.dataset, download=download, on_progress=on_progress)
     splits = make_splits(data, workload.split)
-    share = float(np.bincount(splits.validation.labels).max() / len(splits.validation.labels))
-    macro_f1 = 2 * share / (1 + share) / splits.num_classes
-    guess = {"accuracy": share, "macro_f1": macro_f1}[workload.target.metric]
-    if workload.target.value <= guess:
-        problem = Problem(
-            path="workload.target.value",
-            must=f"must exceed {guess:.4f}, the {workload.target.metric} of always guessing the"
-            " most frequent class",
-            given=f"{workload.target.value:g}",
-            hint="Such a target is met before training; choose a higher one.",
-        )
-        raise ConfigError(problems=(problem,))
+    _refuse_guess(workload.target, splits.validation.labels, num_classes=splits.num_classes)
     return PreparedWorkload(
         workload_hash=workload.identity(data_hash=data.data_hash),
         data_hash=data.data_hash,
@@ -317,13 +341,30 @@ def prepare_workload(
     )
 
 
+def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes: int) -> None:
+    """Raises: ConfigError if always guessing the most frequent class meets the target."""
+    share = float(np.bincount(labels).max() / len(labels))
+    macro_f1 = 2 * share / (1 + share) / num_classes
+    guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
+    if guess is None or target.value > guess:
+        return
+    problem = Problem(
+        path="workload.target.value",
+        must=f"must exceed {guess:.4f}, the {target.metric} of always guessing the most frequent"
+        " class",
+        given=f"{target.value:g}",
+        hint="Such a target is met before training; choose a higher one.",
+    )
+    raise ConfigError(problems=(problem,))
+
+
 def _tags(study: StudyFile, workload_hash: str, packing: Packing | None = None) -> dict[str, str]:
     search, target = study.search, study.workload.target
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default
     return {
         "workload": study.workload.name,
         "workload_hash": workload_hash,
-        "target": f"{target.metric} ≥ {target.value:g}",
+        "target": target.words,
         "mode": study.workload.mode,
         "trials": str(search.trials),
         "concurrent": str(search.at_once),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 from tune_speed.leaderboard import make_boards
+from tune_speed.standing import best_metric, goodness, target_of
 from tune_speed.study_view import (
     PartKey,
     RunningTrial,
@@ -108,8 +109,8 @@ def _finalists(trials: Sequence[TrackedTrial], number: int) -> list[TrackedTrial
 
 def _best_first(trial: TrackedTrial) -> tuple[float, float]:
     time_s = trial.record.time_to_target_s
-    metrics = [run.best_metric or 0.0 for run in trial.record.runs]
-    return math.inf if time_s is None else time_s, -max(metrics, default=0.0)
+    nearest = goodness(best_metric(trial.record), target_of(trial.record.workload))
+    return math.inf if time_s is None else time_s, -nearest
 
 
 def _search_facts(search: SearchRun) -> SearchFacts:
@@ -131,5 +132,6 @@ def _running(trial: OpenTrial, tags: Mapping[str, str]) -> RunningTrial:
         params={name: trial.params[name] for name in names if name in trial.params},
         accuracy=trial.metrics.get("accuracy"),
         macro_f1=trial.metrics.get("macro_f1"),
+        metrics=trial.metrics,
         train_s=trial.metrics.get("train_s"),
     )

@@ -43,6 +43,8 @@ class RunningTrial:
     """Training clock at that moment [s]."""
     macro_f1: float | None = None
     """At the latest evaluation."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All that MLflow has of it, by MLflow's names, each as it was last."""
 
 
 @dataclass(frozen=True, kw_only=True)

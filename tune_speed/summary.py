@@ -2,13 +2,14 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tune_speed.certificate import RateInterval, TimeInterval, finite_or_none
 from tune_speed.contest import sample_of
 from tune_speed.margin import LEAST_RUNS, Slope, needed_mean, suggestion
-from tune_speed.records import Evaluation, Record, RunResult, Status, Timing, TrialRecord
+from tune_speed.records import Record, RunResult, Status, Timing, TrialRecord
+from tune_speed.standing import sign_of, target_of
 from tune_speed.stats import (
     Sample,
     expected_time_interval_s,
@@ -18,6 +19,7 @@ from tune_speed.stats import (
     median_time_s,
     wilson_interval,
 )
+from tune_speed.task import Target
 
 CONFIDENCE = 0.95
 INFINITE = "∞"
@@ -60,16 +62,18 @@ class Statistics(Record):
     expected_interval: TimeInterval
     """Where the expected time with restarts lies."""
     final_accuracy: Spread
-    """Accuracy at the end, over the runs that did not break."""
+    """Accuracy at the end, over the runs that did not break, as far as it was measured."""
     metric: str
     """Target metric."""
     target: float
-    """Least value of it that counts as reached."""
+    """Worst value of it that counts as reached."""
+    target_mode: str = "max"
+    """Whether more of it is better, `max`, or less, `min`."""
     final_metric: Spread
     """Target metric at the end, over the same runs."""
     margin: float | None
-    """Mean of the final metric less the target; None in `anytime` mode, which stops at the target,
-    and without a value."""
+    """How much better the mean of the final metric is than the target: above 0 it holds. None in
+    `anytime` mode, which stops at the target, and without a value."""
     needed_margin: float | None
     """Margin with which 95 % of runs meet the target; None with fewer than three runs."""
     suggestion: str | None
@@ -91,9 +95,9 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         slope: What length is worth, if known; see `margin`.
     """
     runs, samples = record.runs, [sample_of(run) for run in record.runs]
-    target = record.workload["target"]
+    target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
-    metrics = [metric_of(end, target["metric"]) for end in ends]
+    metrics = _known(end.value(target.metric) for end in ends)
     is_fixed = record.workload["mode"] == "fixed_length"
     times_s = [run.time_to_target_s for run in runs]
     hits = sum(sample.is_hit for sample in samples)
@@ -107,11 +111,12 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         mean_hit_s=mean_hit_s(samples),
         expected_s=finite_or_none(expected_time_s(samples)),
         expected_interval=_expected_interval(samples, miss_s=record.miss_s),
-        final_accuracy=_spread([end.accuracy for end in ends]),
-        metric=target["metric"],
-        target=target["value"],
+        final_accuracy=_spread(_known(end.accuracy for end in ends)),
+        metric=target.metric,
+        target=target.value,
+        target_mode=target.mode,
         final_metric=_spread(metrics),
-        margin=statistics.fmean(metrics) - target["value"] if metrics and is_fixed else None,
+        margin=_margin(metrics, target) if metrics and is_fixed else None,
         needed_margin=_needed_margin(metrics) if is_fixed else None,
         suggestion=_suggestion(record, metrics, slope) if is_fixed else None,
         timing=dict(Counter(run.timing for run in runs)),
@@ -120,9 +125,12 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
     )
 
 
-def metric_of(evaluation: Evaluation, metric: str) -> float:
-    """Returns the value of the target metric."""
-    return {"accuracy": evaluation.accuracy, "macro_f1": evaluation.macro_f1}[metric]
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _margin(metrics: Sequence[float], target: Target) -> float:
+    return sign_of(target) * (statistics.fmean(metrics) - target.value)
 
 
 def _rate_interval(hits: int, n: int) -> RateInterval:
@@ -157,8 +165,7 @@ def _suggestion(record: TrialRecord, metrics: Sequence[float], slope: Slope | No
     if slope is None or any(run.status not in WHOLE for run in record.runs):
         return None
     run_s = statistics.fmean(run.clocks.train_s for run in record.runs)
-    target = record.workload["target"]["value"]
-    return suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
+    return suggestion(metrics, target=target_of(record.workload), run_s=run_s, slope=slope.per_ln)
 
 
 def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
@@ -200,20 +207,21 @@ def summarise(record: TrialRecord, found: Statistics, *, name: str = "") -> str:
 
 def headline(record: TrialRecord) -> str:
     """Returns what had to be reached, and where."""
-    target = record.workload["target"]
-    return f"{record.workload_name}: {target['metric']} ≥ {target['value']:g} on {record.device}"
+    return f"{record.workload_name}: {target_of(record.workload).words} on {record.device}"
 
 
 def _quality(found: Statistics) -> list[str]:
-    if found.final_accuracy.mean is None:
-        return []
-    lines = [f"  final accuracy   {_mean_and_sd(found.final_accuracy)}"]
-    if found.metric != "accuracy":
-        lines.append(f"  final {found.metric:10} {_mean_and_sd(found.final_metric)}")
+    finals = {"accuracy": found.final_accuracy, found.metric: found.final_metric}
+    lines = [
+        f"  final {name:10} {_mean_and_sd(spread)}"
+        for name, spread in finals.items()
+        if spread.mean is not None
+    ]
     if found.margin is not None:
         needed = found.needed_margin
         rule = "" if needed is None else f"; 95 % of runs meet it with {needed:+.4f}"
-        lines.append(f"  margin           {found.margin:+.4f} over the target, on average{rule}")
+        side = "below" if found.target_mode == "min" else "over"
+        lines.append(f"  margin           {found.margin:+.4f} {side} the target, on average{rule}")
     return [*lines, *([f"  suggestion       {found.suggestion}"] if found.suggestion else [])]
 
 

@@ -3,6 +3,7 @@
 from tune_speed.certificate import SystemFacts
 from tune_speed.code_state import CodeState, code_state
 from tune_speed.records import Record
+from tune_speed.own.spec import OwnSpec
 from tune_speed.trial import TrialSpec
 
 
@@ -13,16 +14,17 @@ class Surroundings(Record):
     throttle_count: int | None
     """See `system.throttle_count`."""
     code: CodeState
-    num_parameters: int
-    """Parameters of the recipe's model."""
+    num_parameters: int | None
+    """Parameters of the recipe's model; None of a training function's."""
     flop_per_sample: float | None
     """Floating-point operations of forward and backward per training sample; None: unknown."""
-    dataset_checksum: str
-    """Hash over the data set's images and labels."""
-    max_lr: float
-    """Learning rate of an optimizer step before the schedule's factors."""
-    num_train: int
-    """Samples of the training part."""
+    dataset_checksum: str | None
+    """Hash over the data set's images and labels; None of a training function's."""
+    max_lr: float | None
+    """Learning rate of an optimizer step before the schedule's factors; None of a training
+    function's."""
+    num_train: int | None
+    """Samples of the training part; None of a training function's."""
 
 
 def describe(spec: TrialSpec) -> Surroundings:
@@ -57,4 +59,25 @@ def describe(spec: TrialSpec) -> Surroundings:
         dataset_checksum=prepare(spec.workload.dataset).data_hash,
         max_lr=recipe.optimizer.step_lr(recipe.samples_per_step),
         num_train=len(splits.train.labels),
+    )
+
+
+def describe_own(spec: OwnSpec) -> Surroundings:
+    """Returns what surrounds the runs of a training function, whose network nobody here knows."""
+    # Late, see `describe`.
+    from tune_speed.device import describe_devices, resolve_device, set_up_process
+    from tune_speed.system import describe_system, throttle_count
+
+    device = resolve_device(spec.allotment.device)
+    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    name = describe_devices(device, spec.devices)
+    return Surroundings(
+        machine=describe_system(device).model_copy(update={"device": name}),
+        throttle_count=throttle_count(device),
+        code=code_state(),
+        num_parameters=None,
+        flop_per_sample=None,
+        dataset_checksum=None,
+        max_lr=None,
+        num_train=None,
     )

@@ -11,6 +11,7 @@ from tune_speed.board_table import plain_table
 from tune_speed.display import Displayed, html_block, html_table, html_text
 from tune_speed.printable import printable, printable_lines
 from tune_speed.records import RunResult, TrialRecord
+from tune_speed.standing import target_of
 from tune_speed.summary import Statistics, describe_runs, headline, summarise
 
 LEFT = ("status", "why")
@@ -72,12 +73,13 @@ class Trained(Displayed):
         return html_table(self._columns(), left=LEFT) + html_text(self._text())
 
     def _columns(self) -> Mapping[str, Sequence[str]]:
-        finals = [run.final.accuracy if run.final else None for run in self.runs]
+        metric = "accuracy" if self.record is None else target_of(self.record.workload).metric
+        finals = [run.final.value(metric) if run.final else None for run in self.runs]
         return {
             "seed": [str(run.seed) for run in self.runs],
             "status": [run.status.value for run in self.runs],
             "time to target [s]": [_figure(time_s, 3) for time_s in self.times_s],
-            "final accuracy": [_figure(accuracy, 4) for accuracy in finals],
+            f"final {metric}": [_figure(final, 4) for final in finals],
             "why": [run.stop_reason for run in self.runs],
         }
 

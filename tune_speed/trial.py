@@ -16,6 +16,7 @@ from tune_speed.config import Config
 from tune_speed.error_text import reason_of, traceback_of
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, StepTime, TrialRecord
+from tune_speed.task import Task
 from tune_speed.workload import Workload
 
 
@@ -53,8 +54,8 @@ class CheckpointPlan(Config):
     """Saved at the first evaluation after this long [s]."""
 
 
-class TrialSpec(Config):
-    """All that is needed to run one trial, in any process."""
+class SpecBase(Config):
+    """What is needed to run one trial, in any process, whatever trains in it."""
 
     study: str
     trial_id: str
@@ -62,8 +63,8 @@ class TrialSpec(Config):
     """What the search chose."""
     proposal_reason: str = ""
     """Why the search chose it, in words."""
-    recipe: Recipe
-    workload: Workload
+    recipe: Config
+    workload: Task
     workload_hash: str
     space_hash: str
     seed: int
@@ -77,8 +78,25 @@ class TrialSpec(Config):
     checkpoint: CheckpointPlan | None = None
     """None: a trial that breaks off begins anew."""
 
+    @property
+    def devices(self) -> int:
+        """Devices that train together."""
+        return 1
 
-def failure(spec: TrialSpec, error: BaseException) -> RunResult:
+
+class TrialSpec(SpecBase):
+    """A trial of a recipe."""
+
+    recipe: Recipe
+    workload: Workload
+
+    @property
+    def devices(self) -> int:
+        """Devices that train together."""
+        return self.recipe.devices
+
+
+def failure(spec: SpecBase, error: BaseException) -> RunResult:
     """Returns the result of a run that ended with `error`, traceback included."""
     return RunResult(
         status=Status.FAILED,
@@ -88,7 +106,7 @@ def failure(spec: TrialSpec, error: BaseException) -> RunResult:
     )
 
 
-def make_record(spec: TrialSpec, recipe: Recipe, run: RunResult, *, started_at: str) -> TrialRecord:
+def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: str) -> TrialRecord:
     """Returns the record of a trial whose one run ended, or stands, as `run` says."""
     return TrialRecord(
         study=spec.study,

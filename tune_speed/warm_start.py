@@ -11,6 +11,7 @@ from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trials import Earlier
 from tune_speed.tracking.queries import find_trials, study_names
 from tune_speed.tracking.uri import strip_secrets
+from tune_speed.workload import Workload
 
 NO_CURVE = "a curve that is gone from MLflow"
 
@@ -70,6 +71,7 @@ def read_earlier(
 
     Raises: ServiceError if the store does not answer.
     """
+    assert isinstance(study.workload, Workload), "refused for a training function"
     found = find_trials(uri, study=name, kind="estimate", with_curves=True)
     carried = carry_over(
         (trial.record for trial in found if trial.has_curve),

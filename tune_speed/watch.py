@@ -10,6 +10,7 @@ from typing import Any
 
 from tune_speed.moments import moment_s
 from tune_speed.records import Status
+from tune_speed.standing import target_of
 from tune_speed.study_view import (
     PartKey,
     RunningTrial,
@@ -158,7 +159,7 @@ def improvements(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
 
 def fingerprint(view: StudyView) -> tuple[Any, ...]:
     """Returns what differs wherever somebody has written."""
-    running = tuple((t.run_id, t.accuracy, t.train_s) for t in view.running)
+    running = tuple((t.run_id, t.train_s, *t.metrics.values()) for t in view.running)
     searches = tuple((s.run_id, s.updated_at, s.is_running) for s in view.searches)
     return len(view.trials), len(view.certified), view.interrupted, running, searches
 
@@ -172,10 +173,9 @@ def _state(view: StudyView, quiet_s: float) -> State:
 
 
 def _part(part: StudyPart) -> PartGlance:
-    target = part.workload.get("target") or {}
     return PartGlance(
         key=part.key,
-        target=f"{target.get('metric', 'accuracy')} ≥ {target.get('value', 0.0):g}",
+        target=target_of(part.workload).words,
         mode=str(part.workload.get("mode", "")),
         records=improvements(part.trials),
         certified=len(part.certified),
@@ -239,6 +239,7 @@ def _running_dict(trial: RunningTrial) -> dict[str, Any]:
         "params": dict(trial.params),
         "accuracy": trial.accuracy,
         "macro_f1": trial.macro_f1,
+        "metrics": dict(trial.metrics),
         "train_s": trial.train_s,
     }
 

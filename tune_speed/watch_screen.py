@@ -12,6 +12,7 @@ from tune_speed.live import duration, took_s
 from tune_speed.records import Status
 from tune_speed.report import describe_params
 from tune_speed.study_view import RunningTrial, ViewedTrial
+from tune_speed.tracking.schema import metric_key
 from tune_speed.watch import Glance, PartGlance, State
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -177,9 +178,9 @@ def _history(records: Sequence[ViewedTrial]) -> Text:
 
 def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableType:
     table = _table()
-    metric = "macro_f1" if target.startswith("macro_f1") else "accuracy"
+    metric = target.partition(" ")[0] or "accuracy"
     for position, trial in enumerate(trials):
-        value = trial.macro_f1 if metric == "macro_f1" else trial.accuracy
+        value = _running_metric(trial, metric)
         known = "not evaluated yet" if value is None else f"{metric} {value:.4f}"
         clock = "" if trial.train_s is None else f"{trial.train_s:.2f} s"
         chosen = describe_params({k: _value(v) for k, v in trial.params.items()})
@@ -191,6 +192,11 @@ def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableTyp
             Text(plain(chosen) if trial.params else "", style="dim"),
         )
     return table
+
+
+def _running_metric(trial: RunningTrial, metric: str) -> float | None:
+    known = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}
+    return known[metric] if metric in known else trial.metrics.get(metric_key(metric))
 
 
 def _ended_table(trials: Sequence[ViewedTrial]) -> RenderableType:

@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 
 from tune_speed.config import flatten
 from tune_speed.errors import ConfigError
-from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.records import RunResult, Status, TrialRecord, named_settings
+from tune_speed.standing import final_metric
 from tune_speed.stats import median_time_s
 
 Value = str | int | float | bool | None
@@ -35,13 +36,6 @@ def _last(read: Callable[[RunResult], Value]) -> Callable[[TrialRecord], Value]:
 def _median_s(record: TrialRecord) -> float | None:
     times = [run.time_to_target_s for run in record.runs]
     return median_time_s(times) if times else None
-
-
-def _final_metric(record: TrialRecord) -> float | None:
-    final = record.runs[-1].final if record.runs else None
-    metric = str((record.workload.get("target") or {}).get("metric", "accuracy"))
-    score: float | None = getattr(final, metric, None)
-    return score
 
 
 def _hits(record: TrialRecord) -> int:
@@ -85,7 +79,7 @@ FIELDS: dict[str, Field] = {
     "kind": _KIND,
     "status": _STATUS,
     "time_to_target_s": _number("median over the runs, misses counting as infinite [s]", _median_s),
-    "final_metric": _number("target metric at the end of the last run, in [0, 1]", _final_metric),
+    "final_metric": _number("target metric at the end of the last run", final_metric),
     "hits": _count("runs that met the target", _hits),
     "n": _count("runs, hits and misses", lambda record: len(record.runs)),
     "steps": _count("optimizer steps of the last run", _last(lambda r: r.steps)),
@@ -177,8 +171,12 @@ class Asked:
 
 
 def settings_of(recipe: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns a recipe's settings and choices by dotted place: `optimizer`, `optimizer.sgd.lr`."""
-    return {**_choices(recipe), **flatten(recipe)}
+    """Returns a recipe's settings and choices by dotted place: `optimizer`, `optimizer.sgd.lr`.
+
+    What a training function was called with has the names that the function knows.
+    """
+    named = named_settings(recipe)
+    return {**_choices(named), **flatten(named)}
 
 
 def _choices(tree: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

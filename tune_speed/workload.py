@@ -4,41 +4,25 @@ No search may touch a workload. Two runs may be compared only within one workloa
 """
 
 from collections.abc import Sequence
-from itertools import pairwise
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from tune_speed.config import Component, Config, canonical_hash
+from tune_speed.config import Component, canonical_hash, did_you_mean
 from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig, reading
 from tune_speed.data.digits import Digits
 from tune_speed.data.split import SplitConfig, SplitSizes, split_sizes
+from tune_speed.metrics import target_metrics
 from tune_speed.records import Evaluation
+from tune_speed.task import Target, Task
 
 
-class Target(Config):
-    """What counts as done."""
-
-    metric: Literal["accuracy", "macro_f1"] = "accuracy"
-    """Metric on the split that is evaluated."""
-    value: Annotated[float, Field(gt=0, le=1)]
-    """Least value of the metric that counts as reached, in (0, 1]."""
-
-
-class Workload(Config):
+class Workload(Task):
     """A task with a target."""
 
     dataset: Annotated[DatasetConfig, Component(DATASETS, tag="name")]
     """Data set by name, with its fields."""
-    target: Target
-    """What counts as done."""
-    mode: Literal["fixed_length", "anytime"] = "fixed_length"
-    """`fixed_length`: the length is the recipe's, the target must hold at the end.
-    `anytime`: the target is met at the first of two consecutive evaluations that hold it."""
-    max_train_s: Annotated[float, Field(gt=0)] = 600.0
-    """Limit of one run on the training clock [s]; a run is stopped at the first step that ends past
-    it, and has not met the target, whatever it reached."""
     split: SplitConfig = SplitConfig()
     """How the data is divided; the search sees training and validation only."""
     eval_every_samples: Annotated[int, Field(gt=0)] | None = None
@@ -46,6 +30,14 @@ class Workload(Config):
     part. A run is evaluated at the first step that reaches a point of the grid, and at its end."""
     eval_batch_size: Annotated[int, Field(gt=0)] = 1000
     """Samples of one evaluation batch."""
+
+    @field_validator("target")
+    @classmethod
+    def _metric_is_measured(cls, target: Target) -> Target:
+        if target.metric not in (known := target_metrics()):
+            near = did_you_mean(target.metric, known)
+            raise ValueError(f"metric must be one of {', '.join(known)}{near}")
+        return target
 
     @property
     def name(self) -> str:
@@ -59,11 +51,6 @@ class Workload(Config):
     def dataset_name(self) -> str:
         """The data set's entry in the table."""
         return next(name for name, kind in DATASETS.items() if type(self.dataset) is kind)
-
-    def metric_of(self, evaluation: Evaluation) -> float:
-        """Returns the target metric's value in `evaluation`."""
-        scores = {"accuracy": evaluation.accuracy, "macro_f1": evaluation.macro_f1}
-        return scores[self.target.metric]
 
     def grid(self, *, num_train: int) -> int:
         """Returns the training samples between two points of the evaluation grid."""
@@ -85,14 +72,9 @@ class Workload(Config):
             at_end: whether the run has gone to its end.
         """
         if self.mode == "fixed_length":
-            last = evaluations[-1] if at_end and evaluations else None
-            return last.train_s if last is not None and self._holds(last) else None
+            return self.crossing(evaluations, at_end=at_end)
         on_grid = self._on_grid(evaluations, self.grid(num_train=num_train))
-        pairs = pairwise(on_grid)
-        return next((e.train_s for e, then in pairs if self._holds(e) and self._holds(then)), None)
-
-    def _holds(self, evaluation: Evaluation) -> bool:
-        return self.metric_of(evaluation) >= self.target.value
+        return self.crossing(on_grid, at_end=at_end)
 
     @staticmethod
     def _on_grid(evaluations: Sequence[Evaluation], grid: int) -> list[Evaluation]:
@@ -116,6 +98,8 @@ class Workload(Config):
     def identity(self, *, data_hash: str) -> str:
         """Returns a hash over all that defines the task: its fields, less where the data lies."""
         fields: dict[str, Any] = self.model_dump(mode="json")
+        if self.target.mode == "max":
+            del fields["target"]["mode"]  # So it was before there was another.
         for location in self.dataset.location_fields:
             fields["dataset"].pop(location, None)
         return canonical_hash({**fields, "data": data_hash})

@@ -3,13 +3,12 @@
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from making import make_record
 
 from tune_speed.records import TrialRecord
-from tune_speed.search.trial_thread import End, TrialThread
+from tune_speed.search.trial_thread import End, Tell, TrialThread
 
 SOON_S = 20.0
 """Far more than anything here takes."""
@@ -23,12 +22,12 @@ class Steps:
         self.names: list[str] = []
         self._error = error
 
-    def run(self) -> Any:
+    def run(self, tell: Tell) -> TrialRecord:
         for number, gate in enumerate(self.gates):
             assert gate.wait(SOON_S)
             self.names.append(threading.current_thread().name)
             if number < len(self.gates) - 1:
-                yield make_record(f"t{number:04d}")
+                tell(make_record(f"t{number:04d}"))
         if self._error is not None:
             raise self._error
         return make_record("t9999")
@@ -78,10 +77,9 @@ def test_news_is_the_newest_record_once(thread: TrialThread) -> None:
 def test_all_trials_train_in_one_thread_that_is_not_the_main_one(thread: TrialThread) -> None:
     idents = set()
 
-    def trial() -> Any:
+    def trial(tell: Tell) -> TrialRecord:
         idents.add(threading.get_ident())
         return make_record()
-        yield
 
     for _ in range(3):
         thread.begin(trial)

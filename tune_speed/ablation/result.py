@@ -181,7 +181,9 @@ class AblationResult(Record):
     metric: str
     """Target metric."""
     target: float
-    """Least value of it that counts as reached."""
+    """Worst value of it that counts as reached."""
+    target_mode: str = "max"
+    """Whether more of it is better, `max`, or less, `min`."""
     mode: str
     """Crossing mode: `fixed_length` or `anytime`."""
     evaluated_on: str

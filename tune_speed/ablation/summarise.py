@@ -27,6 +27,7 @@ from tune_speed.metrics.convergence import of_run as epochs_to_convergence
 from tune_speed.metrics.repeats import mean_interval
 from tune_speed.metrics.times import epoch_s
 from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.standing import target_of
 from tune_speed.stats import LARGEST_LOG, holm, median_interval_s, median_time_s
 from tune_speed.summary import CONFIDENCE, NO_FINAL, WHOLE, describe_runs
 from tune_speed.verdict import common_seeds, judge
@@ -87,6 +88,7 @@ def summarise_arms(
         tuning: Runs of the re-tuning, arm by arm.
         lr_factors: What it chose, arm by arm.
     """
+    target = target_of(workload)
     together = {name: _merged(own) for name, own in records.items() if own}
     here = [arm for arm in arms if arm.name not in not_applicable]
     effects = _effects(together, contrasts_of(axes, here) if arms[0] in here else ())
@@ -111,8 +113,9 @@ def summarise_arms(
         seeds=seeds,
         retune=retune,
         workload_name=workload_name,
-        metric=workload["target"]["metric"],
-        target=workload["target"]["value"],
+        metric=target.metric,
+        target=target.value,
+        target_mode=target.mode,
         mode=workload["mode"],
         **_surroundings(together),
         confidence=CONFIDENCE,
@@ -198,11 +201,11 @@ def _target_figures(record: TrialRecord | None) -> dict[str, Any]:
 
 
 def _accuracy(run: RunResult) -> float | None:
-    return run.final.accuracy if run.final else None
+    return run.final.value("accuracy") if run.final else None
 
 
 def _macro_f1(run: RunResult) -> float | None:
-    return run.final.macro_f1 if run.final else None
+    return run.final.value("macro_f1") if run.final else None
 
 
 def _ln_speed(run: RunResult) -> float | None:

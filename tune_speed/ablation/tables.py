@@ -23,6 +23,7 @@ from tune_speed.ablation.rows import csv_rows, effect_rows
 from tune_speed.board_table import fitting
 from tune_speed.printable import printable
 from tune_speed.summary import INFINITE
+from tune_speed.task import SIGNS
 
 __all__ = ["as_renderables", "csv_rows", "effect_rows"]
 
@@ -51,8 +52,9 @@ def title(result: AblationResult) -> str:
     """Returns what was ablated, how, and where."""
     part = f", {result.part}" if result.part else ""
     where = f" on {result.device}" if result.device else ""
+    goal = f"{result.metric} {SIGNS[result.target_mode]} {result.target:g}"
     return (
-        f"{result.study}{part}: {result.workload_name}, {result.metric} ≥ {result.target:g}{where};"
+        f"{result.study}{part}: {result.workload_name}, {goal}{where};"
         f" {result.design}, {result.seeds} {'seed' if result.seeds == 1 else 'seeds'} an arm"
     )
 

@@ -4,14 +4,16 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tune_speed.figures.canvas import Canvas, Spot
-from tune_speed.figures.facts import Target, estimates_of, metric_of, target_of
+from tune_speed.figures.facts import estimates_of, metric_words, target_of
 from tune_speed.figures.kind import FigureKind, Sketch
 from tune_speed.figures.metric_axis import draw_metric_axis
 from tune_speed.figures.scales import scale, unit_label
 from tune_speed.figures.texts import counted, duration, score, shortened, time_unit
 from tune_speed.figures.theme import DASHES, SERIES, WORDS, Look, Palette
-from tune_speed.records import RunResult
+from tune_speed.records import Evaluation, RunResult
+from tune_speed.standing import goodness
 from tune_speed.study_view import StudyPart, ViewedTrial
+from tune_speed.task import Target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -38,18 +40,19 @@ def finalists(part: StudyPart) -> list[Finalist]:
 
     def order(trial: ViewedTrial) -> tuple[bool, float]:
         time_s = trial.record.time_to_target_s
-        return (time_s is None, _nearest(trial, target) if time_s is None else time_s)
+        nearest = -goodness(_nearest(trial, target), target)
+        return (time_s is None, nearest if time_s is None else time_s)
 
-    estimates = [trial for trial in part.trials if _is_curve(trial)]
+    estimates = [trial for trial in part.trials if _is_curve(trial, target)]
     shown, origins = {trial.run_id for trial in estimates}, estimates_of(part)
     seeds: dict[str, tuple[RunResult, ...]] = {}
     lone = []
-    for certified in filter(_is_curve, part.certified):
+    for certified in [trial for trial in part.certified if _is_curve(trial, target)]:
         origin = origins.get(certified.run_id)
         if origin is None or origin.run_id not in shown:
             lone.append(certified)
         else:
-            seeds[origin.run_id] = seeds.get(origin.run_id, ()) + _whole(certified)
+            seeds[origin.run_id] = seeds.get(origin.run_id, ()) + _whole(certified, target)
     ordered = sorted([*estimates, *lone], key=order)
     hits = sum(trial.record.time_to_target_s is not None for trial in ordered)
     found = ordered[: min(MOST, max(hits, MOST_WITH_MISSES))]
@@ -79,7 +82,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         lines.append((line, _label(finalist)))
         look = Look("o", role, True, 20.0 if place else 44.0)
         canvas.points(panel, _crossing(finalist, target, unit.length_s), look)
-    metrics = [metric_of(evaluation, target) for run in runs for evaluation in run.evaluations]
+    metrics = [metric for run in runs for _, metric in _measured(run, target)]
     goal = draw_metric_axis(canvas, panel, metrics, target)
     panel.set_xlabel(unit_label("training time", unit))
     canvas.legend([*lines[::-1], goal])
@@ -108,12 +111,24 @@ def _first_s(run: RunResult) -> float:
     return next((e.train_s for e in run.evaluations if e.step > 0 and e.train_s > 0), 0.0)
 
 
-def _is_curve(trial: ViewedTrial) -> bool:
-    return trial.has_curve and bool(_whole(trial))
+def _is_curve(trial: ViewedTrial, target: Target) -> bool:
+    """Whether the trial has a curve of the target's metric; its last run's leads."""
+    is_last_whole = trial.record.runs and _is_whole(trial.record.runs[-1], target)
+    return trial.has_curve and bool(is_last_whole)
 
 
-def _whole(trial: ViewedTrial) -> tuple[RunResult, ...]:
-    return tuple(run for run in trial.record.runs if len(run.evaluations) > 1)
+def _whole(trial: ViewedTrial, target: Target) -> tuple[RunResult, ...]:
+    return tuple(run for run in trial.record.runs if _is_whole(run, target))
+
+
+def _is_whole(run: RunResult, target: Target) -> bool:
+    return len(_measured(run, target)) > 1
+
+
+def _measured(run: RunResult, target: Target) -> list[tuple[Evaluation, float]]:
+    """Returns the evaluations that have the target's metric, and its values."""
+    seen = [(e, e.value(target.metric)) for e in run.evaluations]
+    return [(evaluation, metric) for evaluation, metric in seen if metric is not None]
 
 
 def _runs(finalist: Finalist) -> list[RunResult]:
@@ -124,13 +139,14 @@ def _curve(
     run: RunResult, target: Target, unit_s: float, *, is_log: bool
 ) -> tuple[list[float], list[float]]:
     """Returns times and metrics; on a logarithmic axis without the start, which has no place."""
-    shown = [e for e in run.evaluations if e.train_s > 0 or not is_log]
-    return [e.train_s / unit_s for e in shown], [metric_of(e, target) for e in shown]
+    shown = [(e, metric) for e, metric in _measured(run, target) if e.train_s > 0 or not is_log]
+    return [e.train_s / unit_s for e, _ in shown], [metric for _, metric in shown]
 
 
 def _nearest(trial: ViewedTrial, target: Target) -> float:
-    """Returns how far the trial stayed from the best metric that there is."""
-    return 1 - max(metric_of(e, target) for e in trial.record.runs[-1].evaluations)
+    """Returns the best metric that the trial's last run came to."""
+    metrics = [metric for _, metric in _measured(trial.record.runs[-1], target)]
+    return max(metrics, key=lambda metric: goodness(metric, target))
 
 
 def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
@@ -138,9 +154,9 @@ def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
     time_s = finalist.trial.record.time_to_target_s
     if time_s is None:
         return []
-    run = finalist.trial.record.runs[-1]
-    at = min(run.evaluations, key=lambda evaluation: abs(evaluation.train_s - time_s))
-    return [Spot(time_s / unit_s, metric_of(at, target), finalist.trial)]
+    seen = _measured(finalist.trial.record.runs[-1], target)
+    _, metric = min(seen, key=lambda each: abs(each[0].train_s - time_s))
+    return [Spot(time_s / unit_s, metric, finalist.trial)]
 
 
 def _label(finalist: Finalist) -> str:
@@ -153,15 +169,15 @@ def _label(finalist: Finalist) -> str:
 
 def _alt(found: Sequence[Finalist], target: Target) -> str:
     first = found[0].trial
-    peak = 1 - _nearest(first, target)
+    peak, metric = _nearest(first, target), metric_words(target)
     name = shortened(first.record.trial_id, ID_WIDTH)
     seeds = sum(len(finalist.certified) for finalist in found)
     time_s = first.record.time_to_target_s
     lead = (
-        f"{name} leads: it met the target {target.words} {score(target.value)} after"
+        f"{name} leads: it met the target {metric} {score(target.value)} after"
         f" {duration(time_s)} of training"
         if time_s is not None
-        else f"None met the target {target.words} {score(target.value)}; {name} came nearest, with"
+        else f"None met the target {metric} {score(target.value)}; {name} came nearest, with"
         f" {score(peak)}"
     )
     others = f"{counted(len(found), 'curve')} of trials, {counted(seeds, 'curve')} of other seeds"

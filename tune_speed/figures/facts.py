@@ -1,23 +1,12 @@
 """What several figures ask of a study's part: its target, and where each trial ended."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
-from tune_speed.records import Evaluation, Status, TrialRecord
+from tune_speed import standing
+from tune_speed.records import Status, TrialRecord
 from tune_speed.study_view import StudyPart, ViewedTrial
-
-
-class Target(NamedTuple):
-    """What the trials were to reach."""
-
-    metric: str
-    """`accuracy` or `macro_f1`."""
-    value: float
-
-    @property
-    def words(self) -> str:
-        """The metric, as people write it."""
-        return self.metric.replace("_", " ")
+from tune_speed.task import Target
 
 
 class End(NamedTuple):
@@ -30,13 +19,12 @@ class End(NamedTuple):
 
 def target_of(part: StudyPart) -> Target:
     """Returns the target of the part's workload."""
-    target: Mapping[str, Any] = part.workload["target"]
-    return Target(str(target["metric"]), float(target["value"]))
+    return standing.target_of(part.workload)
 
 
-def metric_of(evaluation: Evaluation, target: Target) -> float:
-    """Returns the target's metric in `evaluation`."""
-    return evaluation.macro_f1 if target.metric == "macro_f1" else evaluation.accuracy
+def metric_words(target: Target) -> str:
+    """Returns the target's metric, as people write it."""
+    return target.metric.replace("_", " ")
 
 
 def train_s_of(record: TrialRecord) -> float:
@@ -45,13 +33,13 @@ def train_s_of(record: TrialRecord) -> float:
 
 
 def ends_of(part: StudyPart) -> list[End]:
-    """Returns where the part's trials ended; those that were never evaluated are left out."""
-    target = target_of(part)
+    """Returns where the part's trials ended; those whose metric is not known are left out."""
+    metric = target_of(part).metric
     finals = [(t, t.record.runs[-1].final) for t in part.trials if t.record.runs]
     return [
-        End(final.train_s, metric_of(final, target), trial)
+        End(final.train_s, value, trial)
         for trial, final in finals
-        if final is not None and final.step > 0
+        if final is not None and final.step > 0 and (value := final.value(metric)) is not None
     ]
 
 

@@ -3,23 +3,29 @@
 from collections.abc import Sequence
 
 from tune_speed.figures.canvas import Canvas, Spot
-from tune_speed.figures.facts import End, Target, by_status, ends_of, target_of
+from tune_speed.figures.facts import End, by_status, ends_of, metric_words, target_of
 from tune_speed.figures.kind import FigureKind, Sketch
 from tune_speed.figures.metric_axis import draw_metric_axis
 from tune_speed.figures.scales import scale, unit_label
 from tune_speed.figures.texts import counted, duration, score, shortened, time_unit
 from tune_speed.figures.theme import LOOKS, WORDS, Palette
+from tune_speed.standing import goodness
 from tune_speed.study_view import StudyPart
+from tune_speed.task import Target
 
 HEIGHT = 250.0
 ID_WIDTH = 24
 
 
-def pareto(ends: Sequence[End]) -> list[End]:
+def pareto(ends: Sequence[End], target: Target) -> list[End]:
     """Returns the ends that no other one beats in both time and metric, the shortest first."""
+
+    def good(end: End) -> float:
+        return goodness(end.metric, target)
+
     front: list[End] = []
-    for end in sorted(ends, key=lambda e: (e.train_s, -e.metric)):
-        if not front or end.metric > front[-1].metric:
+    for end in sorted(ends, key=lambda e: (e.train_s, -good(e))):
+        if not front or good(end) > good(front[-1]):
             front.append(end)
     return front
 
@@ -30,7 +36,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if not ends:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
-    panel, target, front = canvas.panel, target_of(part), pareto(ends)
+    panel, target = canvas.panel, target_of(part)
+    front = pareto(ends, target)
     unit = time_unit(max(end.train_s for end in ends))
     is_log = scale(panel.xaxis, [end.train_s / unit.length_s for end in ends])
     groups = by_status(ends)
@@ -43,7 +50,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         panel.set_xlim(left=min(0.0, panel.get_xlim()[0]))
     panel.set_xlabel(unit_label("training time at the end", unit))
     if part.leader is not None:
-        # Nothing lies above and to the left of the leader: the front has its corner there.
+        # Nothing better lies to the left of the leader: the front has its corner there.
         for end in [end for end in ends if end.trial is part.leader]:
             spot = Spot(end.train_s / unit.length_s, end.metric, end.trial)
             canvas.name(panel, spot, left_from=0.27)
@@ -65,9 +72,10 @@ def _alt(ends: Sequence[End], front: Sequence[End], target: Target) -> str:
     top = front[-1]
     hits = sum(end.trial.record.time_to_target_s is not None for end in ends)
     name = shortened(top.trial.record.trial_id, ID_WIDTH)
+    metric, best = metric_words(target), "lowest" if target.mode == "min" else "highest"
     text = (
-        f"{hits} of {counted(len(ends), 'evaluated trial')} met the target {target.words}"
-        f" {score(target.value)}. The highest {target.words}, {score(top.metric)}, is that of"
+        f"{hits} of {counted(len(ends), 'evaluated trial')} met the target {metric}"
+        f" {score(target.value)}. The {best} {metric}, {score(top.metric)}, is that of"
         f" {name} after {duration(top.train_s)} of training"
     )
     leaders = [end for end in front if end.trial.record.time_to_target_s is not None]

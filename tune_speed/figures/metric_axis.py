@@ -7,16 +7,17 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from tune_speed.figures.canvas import Canvas
-from tune_speed.figures.facts import Target
+from tune_speed.figures.facts import metric_words
 from tune_speed.figures.scales import scale
 from tune_speed.figures.texts import score
+from tune_speed.task import Target
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
 STEEP_FROM = 0.8
-"""Targets from here on are drawn on a scale of errors: 0.98 is to 0.96 what 0.8 is to 0.6."""
+"""Shares are drawn on a scale of errors from this target on: 0.98 is to 0.96 as 0.8 to 0.6."""
 TICKS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 LEAST_ERROR = 5e-4
 TICK_GAP = 0.09
@@ -31,15 +32,15 @@ def draw_metric_axis(
     Returns the target's entry in a legend.
     """
     shown = [*values, target.value]
-    if target.value < STEEP_FROM:
+    if not target.is_share or target.value < STEEP_FROM:
         scale(panel.yaxis, [])
         low, high = min(shown), max(shown)
-        room = 0.07 * (high - low)
+        room = 0.07 * ((high - low) or abs(high) or 1.0)
         panel.set_ylim(low - room, high + 1.8 * room)
     else:
         _scale_errors(panel, shown)
     line = panel.axhline(target.value, color=canvas.palette["ink"], linestyle="--", linewidth=1.0)
-    canvas.title(panel, target.words)
+    canvas.title(panel, metric_words(target))
     return line, f"target {score(target.value)}"
 
 

@@ -40,7 +40,12 @@ def number(value: float) -> str:
 
 
 def score(value: float) -> str:
-    """Returns a metric in [0, 1]: four decimals, without zeros at their end."""
+    """Returns a metric: four decimals, without zeros at their end; four digits where it is small.
+
+    That is below 0.001, where decimals would leave nothing of a loss.
+    """
+    if 0 < abs(value) < 0.001:
+        return f"{value:.4g}"
     return f"{value:.4f}".rstrip("0").rstrip(".")
 
 

@@ -28,4 +28,14 @@ METRICS: dict[str, Metric] = {
 }
 """Every metric by its name."""
 
-__all__ = ["METRICS", "Metric"]
+MEASURED_TARGETS = ("accuracy", "macro_f1", "micro_f1", "loss")
+"""Metrics of every evaluation."""
+
+
+def target_metrics() -> tuple[str, ...]:
+    """Returns the metrics that a workload's target may name, those of plugins included."""
+    more = (name for name, metric in METRICS.items() if metric.of_logits is not None)
+    return (*MEASURED_TARGETS, *more)
+
+
+__all__ = ["METRICS", "Metric", "target_metrics"]

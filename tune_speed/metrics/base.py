@@ -2,8 +2,15 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from tune_speed.records import RunResult
+
+if TYPE_CHECKING:  # It takes seconds to import.
+    from torch import Tensor
+
+OfLogits = Callable[["Tensor", "Tensor"], float]
+"""From all logits (N, K) and labels (N,) of the evaluated part to a metric."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,3 +24,6 @@ class Metric:
     source: str
     of_run: Callable[[RunResult], float | None] | None = None
     """Returns it for a run; None where the run does not tell. No function: not of a single run."""
+    of_logits: OfLogits | None = None
+    """Returns it for all logits (N, K), float32, and labels (N,) of the part that is evaluated,
+    both on the run's device. With this function the metric may be a workload's target."""

@@ -48,8 +48,10 @@ def epochs_to_convergence(
 
 
 def of_run(run: RunResult) -> float | None:
-    """Returns the epochs to convergence of a run, by the defaults."""
-    return epochs_to_convergence([Point(e.epoch, e.accuracy) for e in run.evaluations])
+    """Returns the epochs to convergence of a run, by the defaults; None without an accuracy."""
+    return epochs_to_convergence(
+        [Point(e.epoch, e.accuracy) for e in run.evaluations if e.accuracy is not None]
+    )
 
 
 CONVERGENCE = {

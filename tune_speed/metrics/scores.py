@@ -12,10 +12,13 @@ prediction Σ n_c = Σ p_c, so that micro F1 is the accuracy: equal columns of b
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from tune_speed.metrics.base import Metric
 from tune_speed.records import Evaluation, RunResult
+
+if TYPE_CHECKING:  # It takes seconds to import.
+    from torch import Tensor
 
 
 class LearningCurve(NamedTuple):
@@ -23,7 +26,7 @@ class LearningCurve(NamedTuple):
 
     epoch: tuple[float, ...]
     train_s: tuple[float, ...]
-    accuracy: tuple[float, ...]
+    accuracy: tuple[float | None, ...]
     loss: tuple[float | None, ...]
     """Of the evaluated part [nat]."""
     train_loss: tuple[float | None, ...]
@@ -40,6 +43,19 @@ def learning_curve(run: RunResult) -> LearningCurve:
         loss=tuple(evaluation.loss for evaluation in seen),
         train_loss=tuple(evaluation.train_loss for evaluation in seen),
     )
+
+
+def top5_accuracy(logits: "Tensor", labels: "Tensor") -> float:
+    """Returns the share of samples whose label is among the five largest of its logits.
+
+    Where there are five classes or fewer it is 1.
+
+    Args:
+        logits: (N, K).
+        labels: (N,) integers in [0, K).
+    """
+    largest = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    return float((largest == labels[:, None]).any(dim=1).double().mean())
 
 
 def _final(read: Callable[[Evaluation], float | None]) -> Callable[[RunResult], float | None]:
@@ -66,6 +82,14 @@ SCORES = {
         unit="1",
         source="scikit-learn, f1_score(average='micro'); S0, Table I",
         of_run=_final(lambda evaluation: evaluation.micro_f1),
+    ),
+    "top5_accuracy": Metric(
+        about="Share of samples whose label is among the five largest logits, at the last"
+        " evaluation; measured where it is the target.",
+        unit="1",
+        source="Russakovsky et al. 2015 (arXiv 1409.0575), section 4.1, as 1 minus the error",
+        of_run=_final(lambda evaluation: evaluation.values.get("top5_accuracy")),
+        of_logits=top5_accuracy,
     ),
     "loss": Metric(
         about="Mean cross-entropy per sample of the evaluated part, at the last evaluation.",

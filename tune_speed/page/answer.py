@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from tune_speed.leaderboard import Board, Row
 from tune_speed.page.words import plural, seconds
-from tune_speed.records import Status, TrialRecord
-from tune_speed.standing import totals_of
+from tune_speed.records import Status
+from tune_speed.standing import final_goodness, final_metric, sign_of, target_of, totals_of
 from tune_speed.study_view import StudyPart, ViewedTrial
 
 CLOCKS = {
@@ -45,25 +45,15 @@ def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
         return _certified(part, certified, boards)
     if estimate is not None:
         return _estimate(part, estimate, boards)
-    with_metric = [trial for trial in part.trials if target_metric(trial.record) is not None]
+    with_metric = [trial for trial in part.trials if final_metric(trial.record) is not None]
     if with_metric:
-        return _missed(part, max(with_metric, key=lambda t: target_metric(t.record) or 0.0))
+        return _missed(part, max(with_metric, key=lambda t: final_goodness(t.record)))
     return _failed(part) if part.trials else _nothing(part)
-
-
-def target_metric(record: TrialRecord) -> float | None:
-    """Returns the target metric at the end of the last run; None if it was never evaluated."""
-    final = record.runs[-1].final if record.runs else None
-    if final is None:
-        return None
-    by_name = {"accuracy": final.accuracy, "macro_f1": final.macro_f1}
-    return by_name[record.workload["target"]["metric"]]
 
 
 def target_text(part: StudyPart) -> str:
     """Returns what had to be reached: `accuracy ≥ 0.95`."""
-    target = part.workload["target"]
-    return f"{target['metric']} ≥ {target['value']:g}"
+    return target_of(part.workload).words
 
 
 def cost_text(part: StudyPart) -> str:
@@ -186,10 +176,11 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 
 
 def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
-    metric, target = target_metric(nearest.record), part.workload["target"]
+    metric, target = final_metric(nearest.record), target_of(part.workload)
     assert metric is not None
-    gap = target["value"] - metric
-    how_far = f"{gap:.4f} below" if gap > 0 else "though it was stopped before its end"
+    beyond, easier = ("above", "higher") if target.mode == "min" else ("below", "lower")
+    gap = sign_of(target) * (target.value - metric)
+    how_far = f"{gap:.4f} {beyond}" if gap > 0 else "though it was stopped before its end"
     name = nearest.record.trial_id
     return Answer(
         verdict="missed",
@@ -199,7 +190,7 @@ def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
         f" {name}, {how_far} – {cost_text(part)}.",
         sure=(
             f"{name}: {nearest.record.stop_reason}.",
-            "A longer limit, a lower target or a wider search space may help; the figures below"
+            f"A longer limit, a {easier} target or a wider search space may help; the figures below"
             " tell where trials ended.",
         ),
         winner=nearest,

@@ -131,6 +131,8 @@ def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> Bo
 
 def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:
     study, what = shlex.quote(view.study), "the nearest" if answer.verdict == "missed" else "it"
+    if winner.record.is_own_loop:  # Who made it calls the function; the shell has none.
+        return ()
     by_id = (f"Train {what} again, straight from MLflow", f"tune-speed train {winner.run_id}")
     if answer.verdict == "missed" or len(view.parts) > 1:
         return (by_id,)

@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tune_speed.page.answer import target_metric
 from tune_speed.page.words import moment, number, seconds, setting, short_names
 from tune_speed.records import Status, TrialRecord
+from tune_speed.standing import final_goodness, final_metric, target_of
 from tune_speed.study_view import StudyPart, ViewedTrial
 
-METRIC_NAMES = {"accuracy": "Accuracy", "macro_f1": "Macro F1"}
+METRIC_NAMES = {"accuracy": "Accuracy", "macro_f1": "Macro F1", "micro_f1": "Micro F1"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,7 +100,7 @@ def _anchor(trial: ViewedTrial, taken: Mapping[str, str]) -> str:
 
 
 def _fixed_columns(part: StudyPart) -> tuple[Column, ...]:
-    metric = part.workload["target"]["metric"]
+    metric = target_of(part.workload).metric
     told = (
         ("trial", "Trial", "Number of the trial in its study", False),
         ("ended", "Ended", "How the trial ended", False),
@@ -122,7 +122,7 @@ def _param_column(part: StudyPart, name: str, short: str) -> Column:
 
 
 def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
-    run, metric = record.runs[-1], target_metric(record)
+    run, metric = record.runs[-1], final_metric(record)
     return (
         Cell(text=record.trial_id, key=record.trial_id),
         Cell(text=record.status.value, key=record.status.value),
@@ -144,9 +144,8 @@ def _param(value: Any) -> Cell:
 
 
 def _order(trial: ViewedTrial) -> tuple[bool, float, float, str]:
-    time_s, metric = trial.record.time_to_target_s, target_metric(trial.record)
-    missing = -1.0 if metric is None else metric
-    return time_s is None, time_s or 0.0, -missing, trial.record.trial_id
+    time_s = trial.record.time_to_target_s
+    return time_s is None, time_s or 0.0, -final_goodness(trial.record), trial.record.trial_id
 
 
 def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
@@ -160,7 +159,7 @@ def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
         ("Speed", f"{number(run.images_per_s)} images/s, {number(run.step_time_ms)} ms a step"),
         ("Peak memory", f"{number(run.peak_memory_gib)} of {number(run.memory_limit_gib)} GiB"),
         ("Time", f"{moment(record.started_at)} to {moment(record.finished_at)}"),
-        ("Again", f"tune-speed train {trial.run_id}"),
+        ("Again", "" if record.is_own_loop else f"tune-speed train {trial.run_id}"),
         ("All of it", f"tune-speed show {trial.run_id}"),
     )
     return tuple((name, text) for name, text in told if text)

@@ -125,6 +125,8 @@ def published_settings() -> str:
 
 
 def _nothing_on(record: TrialRecord) -> str:
+    if record.is_own_loop:
+        return f"{_run(record)}: which network and data its training function has is not known"
     model = flat_recipe(record.recipe).get("model")
     data = dataset_of(record.workload) or record.workload.get("dataset", {}).get("name")
     return f"{_run(record)}: no source has {model}, as it is here, on {data}"

@@ -10,20 +10,25 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from tune_speed.config import Config
 from tune_speed.errors import StorageError
+from tune_speed.own.spec import OwnRecipe, OwnSpec, OwnTask
 from tune_speed.recipe import Recipe
 from tune_speed.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.search.attempts import Attempts
 from tune_speed.search.checkpoints import Checkpoints
-from tune_speed.search.cost import CostModel
+from tune_speed.search.cost import CostModel, Costs, NoCosts
 from tune_speed.search.earlier import outcome_of
 from tune_speed.search.kept import KeptWeights
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.points import read_point
+from tune_speed.search.space import SearchSpace
 from tune_speed.search.study_file import StudyFile
 from tune_speed.search.trial_file import read_trial_file
 from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal, params_key, trial_number
-from tune_speed.trial import Allotment, TrialSpec, make_record, utc_now
+from tune_speed.task import Task
+from tune_speed.trial import Allotment, SpecBase, TrialSpec, make_record, utc_now
+from tune_speed.workload import Workload
 
 
 class Observer(Protocol):
@@ -74,13 +79,13 @@ class Conductor:
         self._step_times = {each.key: each for each in step_times}
         is_kept = study.tracking.log_model == "best"
         self._kept = KeptWeights(ledger.folder, ledger.records.values()) if is_kept else None
-        self._num_train = study.workload.sizes().train
-        self.costs = CostModel(study.space, num_train=self._num_train)
+        self._num_train = _num_train(study.workload)
+        self.costs = _cost_model(study.space, self._num_train)
         self._cost_then: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
         self.policy = self._make_policy()
         self.failure: StorageError | None = None
         self._started = now()
-        self._specs: dict[str, TrialSpec] = {}
+        self._specs: dict[str, SpecBase] = {}
         self._started_at: dict[str, str] = {}
         self._attempts = Attempts(study.search.attempts)
         self._checkpoints = Checkpoints(study.search, study=study.name, folder=ledger.folder)
@@ -95,7 +100,7 @@ class Conductor:
         return make_policy(
             search.policy,
             space=space,
-            goal=Goal(workload.target.value, workload.mode, workload.max_train_s),
+            goal=Goal(workload.target.goal, workload.mode, workload.max_train_s),
             cost_of=self._cost_of,
             seed=search.seed,
             sampler=search.sampler,
@@ -173,7 +178,7 @@ class Conductor:
         """Whether the policy found nothing to try, and nothing runs that could change its mind."""
         return self._found_nothing and not self._specs
 
-    def propose(self) -> TrialSpec | None:
+    def propose(self) -> SpecBase | None:
         """Returns the next trial, recorded as proposed; None where there is none to come."""
         if self.is_over() or self._found_nothing:
             return None
@@ -261,15 +266,23 @@ class Conductor:
         del self._specs[trial_id]
         self._found_nothing = False
 
-    def _spec(self, proposal: Proposal) -> TrialSpec:
-        recipe = Recipe.model_validate(self.study.space.build(proposal.params)).located()
-        return TrialSpec(
+    def _spec(self, proposal: Proposal) -> SpecBase:
+        tree, workload = self.study.space.build(proposal.params), self.study.workload
+        if isinstance(workload, OwnTask):
+            return self._complete(proposal, OwnSpec, OwnRecipe(params=tree), workload)
+        recipe = Recipe.model_validate(tree).located()
+        return self._complete(proposal, TrialSpec, recipe, workload)
+
+    def _complete(
+        self, proposal: Proposal, kind: type[SpecBase], recipe: Config, workload: Task
+    ) -> SpecBase:
+        return kind(
             study=self.study.name,
             trial_id=proposal.trial_id,
             params=proposal.params,
             proposal_reason=proposal.reason,
             recipe=recipe,
-            workload=self.study.workload,
+            workload=workload,
             workload_hash=self.workload_hash,
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
@@ -289,7 +302,7 @@ class Conductor:
             trial_id,
             train_s=evaluation.train_s,
             step=evaluation.step,
-            metric=self.study.workload.metric_of(evaluation),
+            metric=self.study.workload.score_of(evaluation),
         )
 
     def _pass_on_evaluations(self, record: TrialRecord) -> tuple[Evaluation, ...]:
@@ -310,6 +323,15 @@ class Conductor:
             self.failure = self.failure or error
             return False
         return True
+
+
+def _num_train(workload: Workload | OwnTask) -> int | None:
+    """Returns the size of the training part; None where a training function has its own data."""
+    return workload.sizes().train if isinstance(workload, Workload) else None
+
+
+def _cost_model(space: SearchSpace, num_train: int | None) -> Costs:
+    return NoCosts() if num_train is None else CostModel(space, num_train=num_train)
 
 
 def trial_seed(study_seed: int, trial_id: str) -> int:

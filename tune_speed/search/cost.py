@@ -26,7 +26,7 @@ never ran would always look cheaper than what did.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from tune_speed.records import TrialRecord
 from tune_speed.search.space import SearchSpace
@@ -56,6 +56,27 @@ Growth = tuple[tuple[float, int], ...]
 """Stages of the batch size: share of the run's samples, factor."""
 OPTIMISM = 0.5
 """Of a step time that is carried over from another key: two kinds of step rarely differ by more."""
+
+
+class Costs(Protocol):
+    """What is known of a configuration's cost before it runs."""
+
+    def __call__(self, params: Mapping[str, Any]) -> Cost | None:
+        """Returns it; None where nothing like it ran yet."""
+
+    def finished(self, record: TrialRecord) -> None:
+        """Learns from a trial that ended."""
+
+
+class NoCosts:
+    """Of training functions: nobody knows how long they take before they are called."""
+
+    def __call__(self, params: Mapping[str, Any]) -> Cost | None:
+        """Returns None."""
+        return None
+
+    def finished(self, record: TrialRecord) -> None:
+        """Learns nothing."""
 
 
 class CostModel:

@@ -27,6 +27,7 @@ from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, TrialRecord
 from tune_speed.search.curve import Curve
 from tune_speed.search.space import SearchSpace
 from tune_speed.search.trials import Earlier, Outcome
+from tune_speed.task import Task
 from tune_speed.workload import Workload
 
 
@@ -51,25 +52,28 @@ class CarriedOver(NamedTuple):
     """Number of trials by the reason for which they do not carry over."""
 
 
-def outcome_of(record: TrialRecord, workload: Workload, *, num_train: int) -> Outcome:
-    """Returns what a policy is told of a trial of its own study."""
+def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) -> Outcome:
+    """Returns what a policy is told of a trial of its own study.
+
+    Without `num_train`, of a training function, nobody knows how long it would have gone on.
+    """
     run = record.runs[-1]
     return Outcome(
         status=record.status,
         train_s=run.time_to_target_s or run.clocks.train_s,
         curve=curve_of(record, workload),
         memory_ratio=_memory_ratio(run),
-        planned_s=_planned_s(record, num_train=num_train),
+        planned_s=None if num_train is None else _planned_s(record, num_train=num_train),
     )
 
 
-def curve_of(record: TrialRecord, workload: Workload) -> Curve:
+def curve_of(record: TrialRecord, workload: Task) -> Curve:
     """Returns the target metric over the training clock, the untrained model left out.
 
     The last evaluation of a run that diverged is not a number.
     """
     evaluations = [e for e in record.runs[-1].evaluations if e.step > 0]
-    metric = np.array([workload.metric_of(e) for e in evaluations], dtype=float)
+    metric = np.array([workload.score_of(e) for e in evaluations], dtype=float)
     if record.status == Status.DIVERGED and len(metric):
         metric[-1] = math.nan
     return Curve(np.array([e.train_s for e in evaluations], dtype=float), metric)

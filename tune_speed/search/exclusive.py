@@ -7,10 +7,12 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tune_speed.errors import ServiceError, TuneSpeedError
+from tune_speed.own.spec import OwnSpec
 from tune_speed.plugin_shipping import receive, shipped
 from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.search.loop_shipping import Loop, calling
 from tune_speed.search.machine import on_nodes
-from tune_speed.trial import TrialSpec, make_record, utc_now
+from tune_speed.trial import SpecBase, TrialSpec, make_record, utc_now
 
 POLL_S = 1.0
 """How often to look whether to stop [s]."""
@@ -37,6 +39,7 @@ class ExclusiveDevice:
         node_ids: Sequence[str] = (),
         on_line: Callable[[str], None],
         is_stopped: Callable[[], bool],
+        loop: Loop | None = None,
     ) -> None:
         """Asks for nothing yet; Ray must be connected.
 
@@ -47,6 +50,7 @@ class ExclusiveDevice:
             node_ids: of the nodes that have such a device; empty for any.
             on_line: sees why it has to wait.
             is_stopped: whether to give up, which then raises `Stopped`; asked while it waits.
+            loop: the training function that is run; None for recipes.
         """
         from tune_speed.search.ray_cluster import node_cpus
 
@@ -55,9 +59,10 @@ class ExclusiveDevice:
         self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu) * devices}
         self._there = on_nodes(node_ids) or None
         self._on_line, self._is_stopped = on_line, is_stopped
+        self._loop = "" if loop is None else loop.packed
         self._actor: Any = None
 
-    def run(self, spec: TrialSpec) -> TrialRecord:
+    def run(self, spec: SpecBase) -> TrialRecord:
         """Runs a trial and returns its record.
 
         Raises: ServiceError if the device does not become free; TuneSpeedError as the trial does;
@@ -77,7 +82,7 @@ class ExclusiveDevice:
         )
         return make_record(spec, spec.recipe, run, started_at=started_at)
 
-    def describe(self, spec: TrialSpec) -> str:
+    def describe(self, spec: SpecBase) -> str:
         """Returns what is known of machine, code and model there, as JSON; see `certify`."""
         return str(self._call("describe", spec.model_dump_json()))
 
@@ -108,7 +113,7 @@ class ExclusiveDevice:
 
     def _start(self) -> Any:
         runner = ray.remote(_Runner).options(**self._request, label_selector=self._there)
-        actor = runner.remote(shipped())
+        actor = runner.remote(shipped(), self._loop)
         waited_s = 0.0
         ready = actor.ready.remote()
         while True:
@@ -133,8 +138,9 @@ class ExclusiveDevice:
 class _Runner:
     """Runs trials one after the other in one process."""
 
-    def __init__(self, plugins: str) -> None:
+    def __init__(self, plugins: str, loop: str) -> None:
         receive(plugins)
+        self._loop = loop
 
     def ready(self) -> bool:
         return True
@@ -142,12 +148,19 @@ class _Runner:
     def run(self, spec_json: str) -> str:
         from tune_speed.local_crew import run_here
         from tune_speed.objective import finish
+        from tune_speed.own.trial import run_own_trial
 
+        if self._loop:
+            own = OwnSpec.model_validate_json(spec_json)
+            train = calling(self._loop)
+            return run_own_trial(own, train, refuse=(TuneSpeedError,)).model_dump_json()
         spec = TrialSpec.model_validate_json(spec_json)
         trial = run_here(spec, refuse=(TuneSpeedError,))
         return finish(trial, on_report=lambda record: None).model_dump_json()
 
     def describe(self, spec_json: str) -> str:
-        from tune_speed.surroundings import describe
+        from tune_speed.surroundings import describe, describe_own
 
+        if self._loop:
+            return describe_own(OwnSpec.model_validate_json(spec_json)).model_dump_json()
         return describe(TrialSpec.model_validate_json(spec_json)).model_dump_json()

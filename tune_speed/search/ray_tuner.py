@@ -55,7 +55,8 @@ class _Adapter:
         self.trial_ids: dict[str, str] = {}
         """Our id of each Ray trial that is running."""
         self._receivers: dict[str, Receiver] = {}
-        search = conductor.study.search
+        search, loop = conductor.study.search, conductor.study.loop
+        self._loop = "" if loop is None else loop.packed
         self._heartbeat_s = max(HEARTBEAT_S, search.at_once / HEARTBEATS_PER_S)
         self._report_every_s = max(REPORT_EVERY_S, search.at_once / REPORTS_PER_S)
         self._time = OwnTime()
@@ -76,8 +77,9 @@ class _Adapter:
         return {
             "spec": spec.model_dump_json(),
             "plugins": shipped(),
-            "devices": spec.recipe.devices,
-            "holdings": self._holdings_for(spec.recipe.devices),
+            "loop": self._loop,
+            "devices": spec.devices,
+            "holdings": self._holdings_for(spec.devices),
             "resources": search.resources.model_dump_json(),
             **self._nodes.placement(),
             "folder": str(self.conductor.ledger.folder),

@@ -7,9 +7,10 @@ from typing import Any
 
 import pydantic
 
+from tune_speed.config import Config
 from tune_speed.errors import ConfigError, DataError, Problem
 from tune_speed.plugin_hint import missing_plugin
-from tune_speed.search.check import config_mistakes, field_mistakes, must_text, name_mistakes
+from tune_speed.search.check import config_mistakes, field_mistakes, must_text, name_mistakes, split_hint
 from tune_speed.search.combinations import combination_mistakes, written_path
 from tune_speed.search.devices import devices_mistakes
 from tune_speed.search.leaf import is_leaf
@@ -71,9 +72,9 @@ def study_mistakes(
         )
         yield from devices_mistakes(space, search)
         if search.get("sampler") == "grid":
-            yield from _grid_mistakes(space)
+            yield from grid_mistakes(space)
     if _is_right("search", tree, found):
-        yield from _policy_mistakes(tree["search"] or {})
+        yield from policy_mistakes(tree["search"] or {})
 
 
 def recipe_mistakes(
@@ -125,17 +126,29 @@ def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
     mistakes = list(field_mistakes(StudySchema, section, value, (section,), fixed=fixed))
     yield from mistakes
     if section != "recipe" and not mistakes:
-        yield from _rule_mistakes(section, value)
+        yield from rule_mistakes(StudySchema, section, value)
 
 
-def _rule_mistakes(section: str, value: Any) -> Iterator[Mistake]:
+def rule_mistakes(schema: type[Config], section: str, value: Any) -> Iterator[Mistake]:
     """Yields the rules between the fields of a section; those of a recipe are checked later."""
     try:
-        StudySchema.model_validate({section: value})
+        schema.model_validate({section: value})
     except pydantic.ValidationError as error:
         for detail in error.errors(include_url=False):
             if detail["loc"][:1] == (section,):
-                yield Mistake(detail["loc"], must_text(detail))
+                yield _of_field(detail["loc"], must_text(detail), value)
+
+
+def _of_field(path: TreePath, text: str, section: Any) -> Mistake:
+    """Returns the mistake at the field that its text begins with, if that was written."""
+    node = section
+    for name in path[1:]:
+        node = node[name]
+    name, _, rest = text.partition(" ")
+    if not isinstance(node, Mapping) or name not in node:
+        return Mistake(path, text)
+    must, hint = split_hint(rest)
+    return Mistake((*path, name), must, shown(node[name]), hint)
 
 
 def _form_mistakes(tree: Any, found: Found, *, stem: str, check_data: bool) -> Iterator[Mistake]:
@@ -213,7 +226,8 @@ _OF_DEFAULT_POLICY = {
 """Settings that only the default policy heeds, and what the others do instead."""
 
 
-def _policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
+def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields settings of a search that its policy does not heed."""
     own = {name: field.default for name, field in SearchConfig.model_fields.items()}
     policy = search.get("policy", own["policy"])
     if policy == own["policy"]:
@@ -226,7 +240,8 @@ def _policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(("search", name), must, shown(value), hint)
 
 
-def _grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:
+def grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:
+    """Yields what keeps a space from being a grid."""
     try:
         space.grid()
     except ConfigError as error:

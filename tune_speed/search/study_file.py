@@ -11,7 +11,9 @@ from typing import Any, TypeVar
 
 from tune_speed.config import Config
 from tune_speed.errors import ConfigError, Problem
+from tune_speed.own.spec import OwnTask
 from tune_speed.recipe import Recipe
+from tune_speed.search.loop_shipping import Loop
 from tune_speed.search.mistake import Mistake
 from tune_speed.search.overrides import apply_overrides
 from tune_speed.search.settings import (
@@ -55,7 +57,7 @@ class StudyFile:
     """What `tune-speed search` needs."""
 
     name: str
-    workload: Workload
+    workload: Workload | OwnTask
     space: SearchSpace
     search: SearchConfig
     certify: CertifyConfig | None
@@ -68,6 +70,8 @@ class StudyFile:
     file: str
     source: Source
     """The tree with the place of each value, for messages."""
+    loop: Loop | None = None
+    """The training function; None where recipes are searched."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,17 +116,17 @@ def study_of(
     """Returns the study of a tree. As `load_study` otherwise."""
     source, problems = _resolved(source, overrides)
     more = study_mistakes(
-        source.tree, stem=_stem(source), folder=_folder(source), check_data=check_data
+        source.tree, stem=stem_of(source), folder=_folder(source), check_data=check_data
     )
-    source = _checked(source, problems, more)
+    source = checked(source, problems, more)
     tree = source.tree
     return StudyFile(
-        name=tree.get("study") or _stem(source),
+        name=tree.get("study") or stem_of(source),
         workload=Workload.model_validate(tree["workload"]),
         space=SearchSpace.from_tree(tree["recipe"]),
         search=SearchConfig.model_validate(tree.get("search") or {}),
-        certify=_optional(CertifyConfig, tree.get("certify")),
-        run=_optional(RunConfig, tree.get("run")),
+        certify=optional(CertifyConfig, tree.get("certify")),
+        run=optional(RunConfig, tree.get("run")),
         tracking=TrackingConfig.model_validate(tree.get("tracking") or {}),
         tree=tree,
         text=source.text,
@@ -155,15 +159,15 @@ def recipe_of(
     """Returns the recipe of a tree. As `load_recipe` otherwise."""
     source, problems = _resolved(source, overrides)
     more = recipe_mistakes(
-        source.tree, stem=_stem(source), folder=_folder(source), check_data=check_data
+        source.tree, stem=stem_of(source), folder=_folder(source), check_data=check_data
     )
-    tree = _checked(source, problems, more).tree
+    tree = checked(source, problems, more).tree
     return RecipeFile(
-        name=tree.get("study") or _stem(source),
+        name=tree.get("study") or stem_of(source),
         workload=Workload.model_validate(tree["workload"]),
         recipe=Recipe.model_validate(tree["recipe"]),
         run=RunConfig.model_validate(tree.get("run") or {}),
-        ablate=_optional(AblateConfig, tree.get("ablate")),
+        ablate=optional(AblateConfig, tree.get("ablate")),
         tree=tree,
         text=source.text,
         file=str(source.file),
@@ -184,7 +188,7 @@ def _with_workload(source: Source) -> Source:
     return source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
 
 
-def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
+def checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
     """Returns `source` if nothing is wrong. Raises: ConfigError with all that is."""
     found = [mistake.problem(source) for mistake in mistakes]
     # A value that could not be read is a null by now, of which the schema complains again.
@@ -199,7 +203,8 @@ def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mis
     return source
 
 
-def _stem(source: Source) -> str:
+def stem_of(source: Source) -> str:
+    """Returns a file's name without its ending."""
     return Path(str(source.file)).stem
 
 
@@ -207,5 +212,6 @@ def _folder(source: Source) -> Path | None:
     return Path(source.file).parent if source.file else None
 
 
-def _optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
+def optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
+    """Returns a section that may be left out."""
     return None if fields is None else kind.model_validate(fields)

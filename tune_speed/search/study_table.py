@@ -10,6 +10,7 @@ from tune_speed.records import Evaluation, Status, TrialRecord
 from tune_speed.search.parameter import Scalar
 from tune_speed.search.recorded import DIVERGED, DONE, OOM
 from tune_speed.search.space import SearchSpace
+from tune_speed.standing import target_of
 
 MIN_RUNS = 5
 REPEATS = 3
@@ -61,7 +62,7 @@ def table_from_records(
     metadata = {
         "name": f"{first.study} ({first.workload_name})",
         "space": space.tree,
-        "target": first.workload["target"]["value"],
+        "target": target_of(first.workload).goal,
         "mode": _mode(first),
         "clock": "as the study recorded it",
         "device": first.device,
@@ -104,17 +105,19 @@ def _unusable(record: TrialRecord, *, setting: tuple[str, str]) -> str | None:
 
 def _evaluations(record: TrialRecord) -> list[Evaluation]:
     """Returns the evaluations of the last run, that of the untrained model left out."""
-    return [e for e in record.runs[-1].evaluations if e.step] if record.runs else []
+    metric = target_of(record.workload).metric
+    seen = record.runs[-1].evaluations if record.runs else ()
+    return [e for e in seen if e.step and e.value(metric) is not None]
 
 
 def _row(record: TrialRecord) -> dict[str, Any]:
     evaluations = _evaluations(record)
-    metric = record.workload["target"].get("metric", "accuracy")
+    target = target_of(record.workload)
     return {
         "params": json.dumps(record.params),
         "step": [e.step for e in evaluations],
         "train_s": [e.train_s for e in evaluations],
-        "metric": [float(getattr(e, metric)) for e in evaluations],
+        "metric": [target.score(e.value(target.metric) or 0.0) for e in evaluations],
         "status": STATUSES.get(record.status, DONE),
         "seed": record.runs[-1].seed if record.runs else 0,
         "planned_s": _planned_s(record, evaluations),

@@ -17,15 +17,17 @@ from tune_speed import pulse
 from tune_speed.checkpoint_store import discard
 from tune_speed.error_text import readable, reason_of, traceback_of
 from tune_speed.fate import end_with_parent
+from tune_speed.own.spec import OwnSpec
 from tune_speed.plugin_shipping import receive
 from tune_speed.records import RunResult, Status, TrialRecord
+from tune_speed.search.loop_shipping import calling
 from tune_speed.search.machine import on_nodes, refuse_other_device
 from tune_speed.search.reports import Sender
 from tune_speed.search.settings import ResourceConfig
 from tune_speed.search.trial_file import write_trial_file
 from tune_speed.search.trial_thread import End, TrialThread
 from tune_speed.search.watchdog import Watchdog, leave
-from tune_speed.trial import TrialSpec, make_record, utc_now
+from tune_speed.trial import SpecBase, TrialSpec, make_record, utc_now
 
 if TYPE_CHECKING:
     from tune_speed.objective import Trial
@@ -113,7 +115,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     def _begin(self, config: dict[str, Any]) -> None:
         receive(config.get("plugins", ""))  # The specification names what they bring.
-        self._spec = TrialSpec.model_validate_json(config["spec"])
+        self._spec = read_spec(config["spec"], is_own=bool(config.get("loop")))
         self._folder = Path(config["folder"])
         self._heartbeat_s: float = config["heartbeat_s"]
         self._report_every_s: float = config["report_every_s"]
@@ -127,39 +129,60 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             return self._is_stopped or self._is_cut_short or time.monotonic() > deadline
 
         spec = self._spec  # Its own: the next trial's may be here before this one's thread is done.
-        if spec.recipe.devices == 1:  # Ranks have their own.
+        if spec.devices == 1:  # Ranks have their own.
             self._watchdog.watch(limit_s=config["hang_after_s"])
-        self._thread.begin(lambda: self._recorded(spec, config, interrupt=interrupt))
+        self._thread.begin(lambda tell: self._recorded(spec, config, tell, interrupt=interrupt))
 
     def _recorded(
-        self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
-    ) -> "Trial":
+        self,
+        spec: SpecBase,
+        config: dict[str, Any],
+        tell: Callable[[TrialRecord], None],
+        *,
+        interrupt: Callable[[], bool],
+    ) -> TrialRecord:
         """Runs the trial in its thread, and writes its record down where the driver may miss it."""
-        trial = self._open(spec, config, interrupt=interrupt)
-        record: TrialRecord | None = None
-        while record is None:
-            try:
-                self._newest = next(trial)
-            except StopIteration as end:
-                record = end.value
-            except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
-                # Ray, Tune and Python take them for their own.
-                reason, details = reason_of(error), traceback_of(error)
-                record = _failed(self._newest, spec, reason, details, started_at=self._started_at)
-            else:
-                yield self._newest
+
+        def on_report(record: TrialRecord) -> None:
+            self._newest = record
+            tell(record)
+
+        try:
+            record = self._run(spec, config, on_report, interrupt=interrupt)
+        except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
+            # Ray, Tune and Python take them for their own.
+            reason, details = reason_of(error), traceback_of(error)
+            record = _failed(self._newest, spec, reason, details, started_at=self._started_at)
         if not self._is_stopped and not self._is_hung:
             write_trial_file(self._folder, record)
         return record
 
+    def _run(
+        self,
+        spec: SpecBase,
+        config: dict[str, Any],
+        on_report: Callable[[TrialRecord], None],
+        *,
+        interrupt: Callable[[], bool],
+    ) -> TrialRecord:
+        pulse.beat()
+        if isinstance(spec, TrialSpec):
+            from tune_speed.objective import finish
+
+            return finish(self._open(spec, config, interrupt=interrupt), on_report=on_report)
+        assert isinstance(spec, OwnSpec)
+        from tune_speed.own.trial import run_own_trial
+
+        _keep_to_share(spec, config)
+        train = calling(config["loop"])
+        return run_own_trial(spec, train, interrupt=interrupt, on_report=on_report)
+
     def _open(
         self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
     ) -> "Trial":
-        from tune_speed.device import limit_memory, resolve_device
         from tune_speed.objective import run_trial
 
-        pulse.beat()
-        if spec.recipe.devices > 1:
+        if spec.devices > 1:
             from tune_speed.search.ray_ddp import run_on_cluster
 
             return run_on_cluster(
@@ -170,12 +193,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
                 node_ids=config.get("node_ids") or [],
                 hang_after_s=config["hang_after_s"],
             )
-        refuse_other_device(spec.allotment, config.get("device_type"))
-        limit_memory(
-            resolve_device(spec.allotment.device),
-            gpu_fraction=spec.allotment.gpu_fraction,
-            cpu_fraction=_memory_fraction(spec.allotment.memory_gib),
-        )
+        _keep_to_share(spec, config)
         return run_trial(spec, interrupt=interrupt, warm=self._warm)
 
     def _ended(self, end: End) -> dict[str, Any]:
@@ -214,7 +232,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
 
 def _failed(
-    newest: TrialRecord | None, spec: TrialSpec, reason: str, details: str, *, started_at: str
+    newest: TrialRecord | None, spec: SpecBase, reason: str, details: str, *, started_at: str
 ) -> TrialRecord:
     """Returns the record of a trial that has failed, with the evaluations that it had."""
     failed = {"status": Status.FAILED, "stop_reason": reason, "traceback": details}
@@ -224,6 +242,24 @@ def _failed(
     run = newest.runs[-1].model_copy(update=failed)
     update = {"status": Status.FAILED, "runs": (run,), "finished_at": utc_now()}
     return newest.model_copy(update=update)
+
+
+def _keep_to_share(spec: SpecBase, config: dict[str, Any]) -> None:
+    """Refuses a device of another kind, and bounds the memory that the trial may take."""
+    from tune_speed.device import limit_memory, resolve_device
+
+    refuse_other_device(spec.allotment, config.get("device_type"))
+    limit_memory(
+        resolve_device(spec.allotment.device),
+        gpu_fraction=spec.allotment.gpu_fraction,
+        cpu_fraction=_memory_fraction(spec.allotment.memory_gib),
+    )
+
+
+def read_spec(text: str, *, is_own: bool) -> SpecBase:
+    """Returns the specification of a trial from its JSON."""
+    kind: type[SpecBase] = OwnSpec if is_own else TrialSpec
+    return kind.model_validate_json(text)
 
 
 def _freeze_modules() -> None:

@@ -8,12 +8,14 @@ import queue
 import threading
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tune_speed.records import TrialRecord
 
-if TYPE_CHECKING:
-    from tune_speed.objective import Trial
+Tell = Callable[[TrialRecord], None]
+"""Takes a trial's record so far."""
+Work = Callable[[Tell], TrialRecord]
+"""Runs a trial; returns its record."""
 
 
 class End(NamedTuple):
@@ -36,17 +38,17 @@ class TrialThread:
         self._end: End | None = None
         self._reported_s = float("-inf")
         self._number = 0
-        self._trials: queue.SimpleQueue[tuple[int, Callable[[], Trial]]] = queue.SimpleQueue()
+        self._trials: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._run_all, name="training", daemon=True)
         self.thread.start()
 
-    def begin(self, open_trial: Callable[[], "Trial"]) -> None:
+    def begin(self, work: Work) -> None:
         """Begins a trial and returns at once; the one before it must have ended."""
         with self._changed:
             assert self._number == 0 or self._end is not None, "the trial before still runs"
             self._newest, self._end = None, None
             self._number += 1
-            self._trials.put((self._number, open_trial))
+            self._trials.put((self._number, work))
 
     def news(self, *, timeout_s: float, every_s: float = 0.0) -> TrialRecord | End | None:
         """Returns the trial's record so far where it is new, or its end; None if nothing came.
@@ -97,16 +99,10 @@ class TrialThread:
         while True:
             self._run(*self._trials.get())
 
-    def _run(self, number: int, open_trial: "Callable[[], Trial]") -> None:
+    def _run(self, number: int, work: Work) -> None:
         """Runs a trial to its end. What it held is free when its end is told."""
-        end = End(error=RuntimeError("the trial's generator ended without a record"))
         try:
-            trial: Trial | None = open_trial()
-            while True:
-                assert trial is not None
-                self._tell(number, next(trial))
-        except StopIteration as stop:
-            end = End(record=stop.value)
+            end = End(record=work(lambda record: self._tell(number, record)))
         except Exception as error:  # Carried to the thread that asks.
             end = End(error=error)
         except BaseException as error:  # Ray would take it for its own.
@@ -115,7 +111,6 @@ class TrialThread:
                     error.__traceback__
                 )
             )
-        trial = None
         with self._changed:
             if number == self._number:
                 self._end = end

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tune_speed.standing import BoardKey, Totals
+from tune_speed.standing import BoardKey, Totals, target_of
 from tune_speed.tracking import schema
 from tune_speed.tracking.filters import PAGE, runs_with
 from tune_speed.tracking.parent_run import PARENT
@@ -19,7 +19,11 @@ if TYPE_CHECKING:
 
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
 """Parent runs alone have the tag: to find its key takes no look at the trials."""
-LEADERS_FIRST = (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} DESC")
+LEADERS_FIRST = {
+    "max": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} DESC"),
+    "min": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} ASC"),
+}
+"""By the mode of the board's target, which any of its trials tells."""
 NUM_SPARE = 10
 """Rows beyond the leaders that a page has room for, as the last ones may tie."""
 
@@ -79,11 +83,22 @@ class MlflowReader:
 
     def in_order(self, key: BoardKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
-        return tracked(takewhile(_has_rank, self._runs(key, order_by=LEADERS_FIRST)))
+        trials = self._ranked(key, "max")
+        first = next(trials, None)
+        if first is None:
+            return
+        if target_of(first.record.workload).mode == "min":
+            yield from self._ranked(key, "min")
+        else:
+            yield first
+            yield from trials
 
     def any_of(self, key: BoardKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
         return tracked(self._runs(key))
+
+    def _ranked(self, key: BoardKey, mode: str) -> Iterator[TrackedTrial]:
+        return tracked(takewhile(_has_rank, self._runs(key, order_by=LEADERS_FIRST[mode])))
 
     def _runs(
         self, key: BoardKey, *, order_by: Sequence[str] = (), also: str = ""

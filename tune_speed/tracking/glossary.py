@@ -1,6 +1,7 @@
 """What every metric and tag of ours in MLflow means. Tests hold it against what real runs carry.
 
-`<…>` in a name stands for whatever is there: `trials_<status>`, `recipe/<field>`. Of a certified
+`<…>` in a name stands for whatever is there: `trials_<status>`, `recipe/<field>`. Metrics of one's
+own, such as a target's, stand under their own names beside these. Of a certified
 trial, each run has its metrics under `<name>/seed_<seed>`.
 """
 
@@ -23,6 +24,7 @@ class MetricAbout(NamedTuple):
 METRICS: dict[str, MetricAbout] = {
     "accuracy": MetricAbout("1", "steps", "share of correct predictions, in [0, 1]"),
     "macro_f1": MetricAbout("1", "steps", "mean F1 score of the classes, in [0, 1]"),
+    "micro_f1": MetricAbout("1", "steps", "F1 score of all classes together, in [0, 1]"),
     "val_loss": MetricAbout("nat", "steps", "mean cross-entropy of the evaluated part"),
     "train_loss": MetricAbout("nat", "steps", "mean training loss since the evaluation before"),
     "train_s": MetricAbout(
@@ -35,10 +37,13 @@ METRICS: dict[str, MetricAbout] = {
     "amortised_time_to_target_s": MetricAbout(
         "s", "end", "the same without init_s, where there is an init_s"
     ),
-    "gap": MetricAbout("1", "end", "how far the target's metric stayed below the target; 0: met"),
+    "gap": MetricAbout("1", "end", "how far the target's metric stayed off the target; 0: met"),
     "final_accuracy": MetricAbout("1", "end", "accuracy of the last evaluation"),
     "final_macro_f1": MetricAbout("1", "end", "macro F1 score of the last evaluation"),
-    "final_metric": MetricAbout("1", "end", "the target's metric at the last evaluation"),
+    "final_<metric>": MetricAbout("as the metric's", "end", "the same metric, by its name"),
+    "final_metric": MetricAbout(
+        "as the metric's", "end", "the target's metric at the last evaluation"
+    ),
     "expected_s": MetricAbout(
         "s", "end", "expected time with restarts; only a trial that has a rank has it"
     ),

@@ -13,6 +13,7 @@ from typing import Any
 
 from tune_speed.contest import sample_of
 from tune_speed.records import Status, TrialRecord
+from tune_speed.standing import final_metric, target_of
 from tune_speed.stats import (
     expected_time_interval_s,
     expected_time_s,
@@ -88,7 +89,7 @@ def search_note(
     counts = ", ".join(f"{n} {status.value}" for status, n in statuses.items() if n)
     lines = [f"**{_count(sum(statuses.values()))} finished**{f': {counts}' if counts else ''}."]
     lines.append(_best_line(best, link))
-    if best is not None:
+    if best is not None and not best.is_own_loop:
         study = shlex.quote(best.study)
         lines += ["", "Train the best one, or certify the fastest on fresh seeds:"]
         lines.append(
@@ -106,7 +107,8 @@ def trial_note(record: TrialRecord, *, run_id: str) -> str:
     reasons = {"Why it ended": record.stop_reason, "Why it was tried": record.proposal_reason}
     head += [f"{name}: {plain(text)}." for name, text in reasons.items() if text]
     run_id = plain(run_id)
-    head += [_commands(f"tune-speed show {run_id}", f"tune-speed train {run_id}")]
+    again = [] if record.is_own_loop else [f"tune-speed train {run_id}"]
+    head += [_commands(f"tune-speed show {run_id}", *again)]
     table = _table(("searched", "value"), record.params.items())
     return _joined(
         _paragraphs(head), table, ["The whole recipe is in recipe.yaml, among the artifacts."]
@@ -147,8 +149,8 @@ def _best_line(best: TrialRecord | None, link: str) -> str:
 
 
 def _outcome(record: TrialRecord) -> str:
-    final = record.runs[-1].final if record.runs else None
-    scores = f"final accuracy {final.accuracy:.4f}" if final else "no evaluation"
+    metric, final = target_of(record.workload).metric, final_metric(record)
+    scores = "no evaluation" if final is None else f"final {plain(metric)} {final:.4f}"
     target = f"target: {_target(record.workload)}"
     if record.time_to_target_s is not None:
         return f"**reached** in **{_seconds(record.time_to_target_s)}**; {scores} ({target})."
@@ -183,8 +185,7 @@ def _seconds(time_s: float) -> str:
 
 
 def _target(workload: Mapping[str, Any]) -> str:
-    target = workload.get("target") or {}
-    return plain(f"{target.get('metric', 'accuracy')} ≥ {target.get('value', '?')}")
+    return plain(target_of(workload).words)
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:

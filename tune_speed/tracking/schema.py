@@ -7,8 +7,9 @@
 | child run  | a trial, named by its id, `mlflow.parentRunId` set                                 |
 | parameters | the recipe as it was proposed, flattened, and what the search chose; what ran      |
 |            | otherwise (a halved micro-batch) stands beside it as `ran.<field>`                 |
-| metrics    | over steps: accuracy, macro_f1, val_loss, train_loss, train_s; once, at the end:   |
-|            | reached, time_to_target_s, gap, final_accuracy, final_macro_f1, images_per_s,      |
+| metrics    | over steps: accuracy, macro_f1, micro_f1, val_loss, train_loss, train_s, others by |
+|            | their own names (see `metric_key`); once, at the end: reached, time_to_target_s,   |
+|            | gap, final_accuracy, final_macro_f1, `final_<metric>` of the target, images_per_s, |
 |            | step_time_ms, peak_memory_gib, shared_train_s, slowdown, init_s, fed_ratio,        |
 |            | gpu_utilisation, amortised_time_to_target_s, the clocks, and `recipe/<field>` for  |
 |            | each number of the recipe that ran; what leaderboards rank by: `expected_s`, the   |
@@ -29,6 +30,7 @@ changes nothing. (`train_s` as the x-axis shows the clock itself.) Of several ru
 
 import getpass
 import json
+import math
 import re
 from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
@@ -40,9 +42,18 @@ from pydantic import ValidationError
 
 from tune_speed.config import flatten
 from tune_speed.contest import sample_of
-from tune_speed.records import Evaluation, RunResult, Status, StepTime, TrialRecord
-from tune_speed.standing import BoardKey, Totals, board_key, final_metric
+from tune_speed.records import (
+    MEASURED,
+    Evaluation,
+    RunResult,
+    Status,
+    StepTime,
+    TrialRecord,
+    named_settings,
+)
+from tune_speed.standing import BoardKey, Totals, board_key, final_metric, goodness, target_of
 from tune_speed.stats import expected_time_s, median_time_s
+from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.uri import strip_secrets
 
 MAX_KEY = 250
@@ -63,7 +74,7 @@ SEARCH, STUDY_KIND = "search", "study"
 RECORD_FILE, CERTIFICATE_FILE = "record.json", "certificate.json"
 BOARD, BOARDS = f"{PREFIX}board", f"{PREFIX}boards"
 EXPECTED, FINAL_METRIC = "expected_s", "final_metric"
-"""Metrics by which leaderboards rank, the lower and then the higher first."""
+"""Metrics by which leaderboards rank, the lower and then the better first."""
 STEP_TIMES = f"{PREFIX}step_times"
 """Isolated step times that this very trial measured, as JSON."""
 
@@ -99,7 +110,8 @@ def clean(text: str, *, limit: int) -> str:
 def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, str]:
     """Returns the parameters of a proposed trial: its recipe, flattened, and what was chosen."""
     return {
-        safe_key(path): _param_value(value) for path, value in {**flatten(recipe), **params}.items()
+        safe_key(path): _param_value(value)
+        for path, value in {**flatten(named_settings(recipe)), **params}.items()
     }
 
 
@@ -113,11 +125,25 @@ def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[
     }
 
 
+def metric_key(metric: str) -> str:
+    """Returns under which name a metric of evaluations is logged.
+
+    One of a user's own that has the name of a metric with another meaning stands under `own.`.
+    """
+    if metric == "loss":
+        return "val_loss"
+    key = safe_key(metric)
+    is_taken = key in METRICS and key not in MEASURED
+    return f"own.{key}" if is_taken or key == "val_loss" else key
+
+
 def curve_points(evaluation: Evaluation, *, start_ms: int, suffix: str = "") -> list[Point]:
     """Returns an evaluation as metrics at its step and its time on the training clock."""
     values = {
         "accuracy": evaluation.accuracy,
         "macro_f1": evaluation.macro_f1,
+        "micro_f1": evaluation.micro_f1,
+        **{metric_key(name): value for name, value in evaluation.values.items()},
         "val_loss": evaluation.loss,
         "train_loss": evaluation.train_loss,
         "train_s": evaluation.train_s,
@@ -128,13 +154,14 @@ def curve_points(evaluation: Evaluation, *, start_ms: int, suffix: str = "") -> 
 
 def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Point]:
     """Returns all metrics of one run of a record but the curve."""
-    final = run.final
+    final, target = run.final, target_of(record.workload)
     values = {
         "reached": float(run.status is Status.REACHED),
         "time_to_target_s": run.time_to_target_s,
         "gap": gap(record, run),
         "final_accuracy": final.accuracy if final else None,
         "final_macro_f1": final.macro_f1 if final else None,
+        f"final_{safe_key(target.metric)}"[:MAX_KEY]: final.value(target.metric) if final else None,
         "images_per_s": run.images_per_s,
         "step_time_ms": run.step_time_ms,
         "peak_memory_gib": run.peak_memory_gib,
@@ -154,7 +181,7 @@ def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     """Returns the numbers of the recipe that ran; MLflow can compare parameters as text only."""
     numbers = {
         f"recipe/{safe_key(path)}"[:MAX_KEY]: float(value)
-        for path, value in flatten(record.recipe).items()
+        for path, value in flatten(named_settings(record.recipe)).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     return _points(numbers, at_ms=start_ms, step=0, suffix="")
@@ -203,16 +230,17 @@ def ranked_s(record: TrialRecord) -> float | None:
 
 
 def gap(record: TrialRecord, run: RunResult) -> float | None:
-    """Returns how far the run stayed below the target, in units of the metric; 0 if it did not.
+    """Returns how far the run stayed off the target, in units of the metric; 0 if it met it.
 
-    `fixed_length` counts the last evaluation, `anytime` the best one. None without an evaluation.
+    `fixed_length` counts the last evaluation, `anytime` the best one. None where the metric was not
+    measured.
     """
-    target = record.workload.get("target") or {}
-    if not run.evaluations or "value" not in target:
+    target = target_of(record.workload)
+    seen = [goodness(e.value(target.metric), target) for e in run.evaluations]
+    if not seen or math.isnan(target.value):
         return None
-    scores = [getattr(e, str(target.get("metric", "accuracy"))) for e in run.evaluations]
-    score = max(scores) if record.workload.get("mode") == "anytime" else scores[-1]
-    return max(0.0, float(target["value"]) - float(score))
+    reached = max(seen) if record.workload.get("mode") == "anytime" else seen[-1]
+    return max(0.0, goodness(target.value, target) - reached) if math.isfinite(reached) else None
 
 
 def seed_suffix(record: TrialRecord, run: RunResult) -> str:

@@ -13,7 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from tune_speed.records import TrialRecord
-from tune_speed.standing import BoardKey, Totals, board_key, final_metric, sum_of, totals_of
+from tune_speed.standing import BoardKey, Totals, board_key, final_goodness, sum_of, totals_of
 from tune_speed.tracking import schema
 from tune_speed.tracking.board_reader import BoardReader, MlflowReader, Search
 from tune_speed.tracking.direct import read_directly
@@ -161,11 +161,11 @@ def _leading(in_order: Iterator[TrackedTrial], top: int) -> Iterator[TrackedTria
 
 
 def _order(record: TrialRecord) -> tuple[bool, float, float, str, str]:
-    expected_s, final = schema.ranked_s(record), final_metric(record)
+    expected_s = schema.ranked_s(record)
     return (
         expected_s is None,
         math.inf if expected_s is None else expected_s,
-        -(final or 0.0),
+        -final_goodness(record),
         record.study,
         record.trial_id,
     )

@@ -1,9 +1,10 @@
 """What leaderboards ask of a store, from its tables themselves (see `BoardReader`)."""
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tune_speed.standing import BoardKey
+from tune_speed.standing import BoardKey, target_of
 from tune_speed.tracking import schema
 from tune_speed.tracking.board_reader import Search
 from tune_speed.tracking.parent_run import PARENT
@@ -12,12 +13,20 @@ from tune_speed.tracking.tables import OF_THESE_STUDIES, Tables, batches
 
 
 class _Ranked(NamedTuple):
-    """A trial's place: the lower time first, then the higher final metric."""
+    """A trial's place."""
 
     expected_s: float
-    minus_final: float
+    final: float | None
     run_id: str
     experiment_id: str
+
+    def order(self, sign: float) -> tuple[float, float, str]:
+        """Returns by what it is sorted: the lower time first, then the better final metric.
+
+        `sign` is 1 where more of the metric is better, -1 where less is.
+        """
+        minus_final = math.inf if self.final is None else -sign * self.final
+        return self.expected_s, minus_final, self.run_id
 
 
 class TableReader:
@@ -51,14 +60,26 @@ class TableReader:
         """See `BoardReader`."""
         if self._boards is None:
             self._boards = self._all_boards()
-        places = sorted(self._boards.get(schema.board_id(key), []))
-        yield from self._tables.tracked((place.run_id, place.experiment_id) for place in places)
+        places = self._boards.get(schema.board_id(key), [])
+        trials = self._tracked(places, sign=1.0)
+        first = next(trials, None)
+        if first is None:
+            return
+        if target_of(first.record.workload).mode == "min":
+            yield from self._tracked(places, sign=-1.0)
+        else:
+            yield first
+            yield from trials
 
     def any_of(self, key: BoardKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
         values = {"board_tag": schema.BOARD, "board": schema.board_id(key)}
         rows = self._tables.ask(_MEMBERS, values, study=self._study)
         yield from self._tables.tracked((run_id, str(experiment)) for run_id, experiment in rows)
+
+    def _tracked(self, places: Sequence[_Ranked], *, sign: float) -> Iterator[TrackedTrial]:
+        ordered = sorted(places, key=lambda place: place.order(sign))
+        return self._tables.tracked((place.run_id, place.experiment_id) for place in ordered)
 
     def _all_boards(self) -> dict[str, list[_Ranked]]:
         """Returns the places of all trials that have one, board by board: one pass over the store.
@@ -73,7 +94,7 @@ class TableReader:
         }
         rows = self._tables.ask(_PLACES, values, study=self._study)
         for board, run_id, experiment, expected_s, final in rows:
-            place = _Ranked(expected_s, -(final or 0.0), run_id, str(experiment))
+            place = _Ranked(expected_s, final, run_id, str(experiment))
             boards.setdefault(board, []).append(place)
         return boards
 

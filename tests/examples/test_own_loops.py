@@ -1,0 +1,117 @@
+"""The examples of training functions of one's own, as a user runs them: real Ray, real trainings."""
+
+import importlib.util
+import itertools
+import math
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+from typing import Any, Literal
+
+import pytest
+import torch
+from adapted import CountedRun, run_on
+from command import environment, finished
+
+from tune_speed.own import StopTraining
+from tune_speed.records import Status
+from tune_speed.task import Target
+
+FOLDER = Path(__file__).parent
+PARAMS: dict[str, dict[str, Any]] = {
+    "own_loop": {"lr": 0.1, "batch_size": 32, "width": 64, "momentum": 0.9},
+    "tabular": {"eta0": 0.03, "alpha": 1e-4, "epochs": 3, "average": True},
+    "lightning_digits": {"lr": 0.01, "width": 16, "batch_size": 32},
+    "transformers_text": {"learning_rate": 0.003, "batch_size": 16, "layers": 1},
+}
+"""Values by example that learn."""
+BATCHES = {"own_loop": 38, "tabular": 11, "lightning_digits": 38, "transformers_text": 32}
+"""Optimizer steps of an epoch: rows of the training part by rows of a batch."""
+
+
+def module_of(name: str) -> ModuleType:
+    """Returns a fresh copy of the example's module."""
+    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def run_of(name: str, mode: Literal["anytime", "fixed_length"], **options: Any) -> CountedRun:
+    """Returns the run of the example's training function, which has ended."""
+    torch.manual_seed(1)
+    with run_on(time.perf_counter, mode=mode, **options) as run:
+        try:
+            module_of(name).my_train(PARAMS[name], run)
+        except StopTraining:
+            pass
+        run.returned()
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # Lightning's and Hugging Face's own.
+@pytest.mark.parametrize("name", ["own_loop", "lightning_digits", "transformers_text"])
+def test_training_without_an_end_ends_when_the_target_is_met(name: str) -> None:
+    run = run_of(name, "anytime", value=0.9, max_train_s=60.0)
+    assert run.outcome is not None and run.outcome.status == Status.REACHED
+    holds = [each.accuracy is not None and each.accuracy >= 0.9 for each in run.evaluations]
+    assert holds[-2:] == [True, True]
+    assert (True, True) not in itertools.pairwise(holds[:-1])
+    assert [each.step for each in run.evaluations] == [
+        BATCHES[name] * epoch for epoch in range(1, len(run.evaluations) + 1)
+    ]
+    assert run.counted_steps == run.evaluations[-1].step
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", PARAMS)
+def test_training_ends_at_the_first_step_past_the_limit(name: str) -> None:
+    run = run_of(name, "anytime", value=0.9, max_train_s=1e-9)
+    assert run.outcome is not None and run.outcome.status == Status.CAPPED
+    assert run.counted_steps == 1
+
+
+def test_table_is_learnt_in_as_many_passes_as_the_search_chose() -> None:
+    target = Target(metric="log_loss", value=0.3, mode="min")
+    run = run_of("tabular", "fixed_length", target=target)
+    assert [each.step for each in run.evaluations] == [11, 22, 33]
+    # Of no use would be ln 2, that of saying one half of each row.
+    assert 0 < run.evaluations[-1].values["log_loss"] < math.log(2) / 2
+    assert run.outcome is not None and run.outcome.status == Status.REACHED
+    assert run.outcome.time_to_target_s == run.evaluations[-1].train_s
+
+
+@pytest.mark.parametrize(("name", "made_by"), [("own_loop", "digits"), ("tabular", "tumours")])
+def test_parts_share_no_row_and_are_always_the_same(name: str, made_by: str) -> None:
+    first, second = (getattr(module_of(name), made_by)() for _ in range(2))
+    parts = [[tuple(map(float, row)) for row in features] for features, _ in first.values()]
+    assert parts == [[tuple(map(float, row)) for row in x] for x, _ in second.values()]
+    rows = list(itertools.chain(*parts))
+    assert len(set(rows)) == len(rows) == {"own_loop": 1797, "tabular": 569}[name]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", PARAMS)
+def test_search_of_the_example_finds_values_that_meet_its_target(name: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(FOLDER / f"{name}.py"), "2"],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    records = finished(tmp_path, name)
+    assert len(records) == 2
+    assert not [each["stop_reason"] for each in records if each["status"] == "failed"]
+    reached = [each for each in records if each["status"] == "reached"]
+    assert reached, [each["stop_reason"] for each in records]
+    for each in reached:
+        assert 0 < each["time_to_target_s"] <= each["clocks"]["train_s"] < each["clocks"]["wall_s"]
+    assert name in done.stdout
