@@ -45,7 +45,7 @@ def run_on(
     max_train_s: float = 1e9,
     interrupt: Callable[[], bool] = lambda: False,
 ) -> Iterator[CountedRun]:
-    """Yields a run on this clock, alone on its device; by default an accuracy is its target."""
+    """Yields a run on this clock, alone on its device; by default an accuracy is to be met."""
     task = OwnTask(
         target=target or Target(value=value),
         mode=mode,

@@ -10,10 +10,20 @@ from typing import Any
 from tune_speed.errors import ConfigError, Problem
 from tune_speed.rerun import load_rerun
 from tune_speed.search.loop_shipping import packed
+from tune_speed.search.mistake import Mistake, shown
 from tune_speed.search.own_study import own_study_of
 from tune_speed.search.shipped import find_file
 from tune_speed.search.study_file import RecipeFile, StudyFile, load_study, recipe_of, study_of
-from tune_speed.source import MAX_DEPTH, Place, Source, TreePath, dotted, dump_yaml, scan_file, scan_yaml
+from tune_speed.source import (
+    MAX_DEPTH,
+    Place,
+    Source,
+    TreePath,
+    dotted,
+    dump_yaml,
+    scan_file,
+    scan_yaml,
+)
 from tune_speed.task import Target
 from tune_speed.workload import Workload
 
@@ -56,9 +66,27 @@ def own_study_from(
     given = [*workload_override(workload), *overrides, *target_override(target)]
     if isinstance(space, Mapping):
         source = source_of({"workload": {}, **_whole(space)}, None, file="space")
+        _refuse_recipes(source)
         named = source if "study" in source.tree else source.with_value(("study",), loop.name)
         return own_study_of(named, loop, overrides=given)
-    return own_study_of(scan_file(find_file(space)), loop, overrides=given)
+    source = scan_file(find_file(space))
+    if workload is None:
+        _refuse_recipes(source)
+    return own_study_of(source, loop, overrides=given)
+
+
+def _refuse_recipes(source: Source) -> None:
+    """Raises: ConfigError for a study with data of ours, whose recipes a function cannot take."""
+    workload = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
+    if not isinstance(workload, str) and "dataset" not in (workload or ()):
+        return
+    mistake = Mistake(
+        ("workload",),
+        "must have only target, mode and max_train_s, as a training function has its own data",
+        shown(workload),
+        "To search recipes on these data, leave out the training function: --train, or train=.",
+    )
+    raise ConfigError(problems=(mistake.problem(source),))
 
 
 def target_override(target: float | Tree | Target | None) -> list[str]:

@@ -57,6 +57,7 @@ class Progress:
             trials=study.search.trials,
             finished=list(conductor.ledger.records.values()),
             time_left_s=conductor.time_left_s,
+            metric=study.workload.target.metric,
         )
 
 

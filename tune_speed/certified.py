@@ -25,7 +25,7 @@ from tune_speed.certificate import (
 from tune_speed.certify_ledger import Ran
 from tune_speed.config import canonical_hash
 from tune_speed.contest import Placed, sample_of
-from tune_speed.own.records import is_own, task_of
+from tune_speed.own.records import task_of
 from tune_speed.own.spec import OwnTask
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, Timing, TrialRecord
@@ -198,7 +198,7 @@ def _row(run: RunResult, record: TrialRecord, order: int) -> CertifiedRun:
 def _recipe(
     placed: Placed, record: TrialRecord, facts: Surroundings, origin: Origin
 ) -> CertifiedRecipe:
-    if is_own(record):
+    if record.is_own_loop:
         return _own_recipe(placed, record, origin)
     recipe = Recipe.model_validate(record.recipe)
     (model, fields), (optimizer, _) = (

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 
 from tune_speed.certified import Finalist, Origin, certified_record
 from tune_speed.certify_ledger import CertifyLedger
-from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
 from tune_speed.config import Config
+from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
 from tune_speed.errors import ConfigError, ServiceError
 from tune_speed.export import recipe_that_ran
-from tune_speed.own.records import is_own, task_of
+from tune_speed.own.records import task_of
 from tune_speed.own.spec import OwnRecipe, OwnSpec
 from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.redact import redact
@@ -32,11 +32,11 @@ from tune_speed.standing import BoardKey, board_key, final_metric
 from tune_speed.stats import expected_time_s
 from tune_speed.stop_signals import stop_signals
 from tune_speed.surroundings import Surroundings
+from tune_speed.task import Task
 from tune_speed.tracking.queries import find_trials
 from tune_speed.tracking.store import open_store
 from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import strip_secrets, tracking_uri
-from tune_speed.task import Task
 from tune_speed.trial import Allotment, SpecBase, TrialSpec
 from tune_speed.turnstile import file_name
 from tune_speed.workload import Workload
@@ -173,14 +173,17 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[Finalist]:
 
 def _refuse_other_loop(study: str, record: TrialRecord, loop: Loop | None) -> None:
     """Raises: ConfigError unless what is to be called is what the study called."""
-    if not is_own(record):
+    if not record.is_own_loop:
         if loop is None:
             return
-        raise ConfigError(f"study {study} is of recipes: certify it without train=.")
+        raise ConfigError(
+            f"study {study} is of recipes: certify it without --train, or train= in Python."
+        )
     name, theirs = record.workload["function"], record.workload["function_hash"]
     if loop is None:
         raise ConfigError(
             f"study {study} is of the training function {name}, which is needed to run it again:"
+            f" tune-speed certify {study} --train FILE.py:{name}, or in Python"
             f" tune_speed.certify({study!r}, train={name})."
         )
     if loop.source_hash != theirs:

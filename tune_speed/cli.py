@@ -19,6 +19,7 @@ from tune_speed.cli_common import (
     JsonOption,
     PluginOption,
     SetOption,
+    TrainOption,
     load_plugins_of_environment,
     note,
     print_boards,
@@ -35,8 +36,9 @@ if TYPE_CHECKING:
     from tune_speed.records import TrialRecord
     from tune_speed.search.comparison import Search, Terms
     from tune_speed.search.conductor import Conductor
+    from tune_speed.search.loop_shipping import Loop
     from tune_speed.search.settings import CertifyConfig
-    from tune_speed.search.study_file import RecipeFile
+    from tune_speed.search.study_file import RecipeFile, StudyFile
     from tune_speed.study import SearchResult, View
 
 
@@ -81,6 +83,7 @@ def search(
         str | None,
         typer.Option(help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one."),
     ] = None,
+    train: TrainOption = None,
     set_: SetOption = None,
     plugin: PluginOption = None,
     resume: Annotated[
@@ -91,14 +94,15 @@ def search(
 ) -> None:
     """Search for the recipe that reaches the target soonest; ends with a leaderboard.
 
+    With --train the values under `recipe` are those of a training function of your own, and
+    `workload` has the target, `mode` and `max_train_s`.
+
     Example: tune-speed search digits_quickstart --trials 40 --set search.sampler=gp
     """
     options = {"trials": trials, "time_budget": time_budget, "concurrent": concurrent}
     given = [f"search.{name}={value}" for name, value in options.items() if value is not None]
-    from tune_speed.search.study_file import load_study
-
     overrides = [*(set_ or []), *given]
-    study = load_study(space, overrides=overrides, check_data=not download)
+    study = _study(space, overrides, train=train, address=address, check_data=not download)
     from tune_speed import study as studies
 
     result = studies.search(
@@ -115,7 +119,7 @@ def search(
     certifies = study.certify is not None and not result.was_stopped
     has_winner = any(row.rank for board in result.boards for row in board.rows)
     if not (as_json and certifies and has_winner):
-        _print_search(result, study.name, as_json=as_json)
+        _print_search(result, study, train=train, as_json=as_json)
     if result.was_stopped:
         again = [argument for argument in sys.argv[1:] if argument != "--resume"]
         note(redact(f"stopped; go on with: tune-speed {shlex.join(again)} --resume"))
@@ -124,7 +128,39 @@ def search(
         raise typer.Exit(NOT_REACHED)
     if study.certify is not None:
         found = json.loads(_search_json(result, study.name)) if as_json else None
-        _certify(study.name, study.certify, address=address, search=found, anew_if_changed=True)
+        _certify(
+            study.name,
+            study.certify,
+            train=train,
+            loop=study.loop,
+            address=address,
+            search=found,
+            anew_if_changed=True,
+        )
+
+
+def _study(
+    space: str, overrides: list[str], *, train: str | None, address: str | None, check_data: bool
+) -> "StudyFile":
+    if train is None:
+        from tune_speed.search.study_file import load_study
+
+        return load_study(space, overrides=overrides, check_data=check_data)
+    _agree_on_token(address)
+    from tune_speed.api_input import own_study_from
+    from tune_speed.loop_file import function_of
+
+    return own_study_from(
+        space, function_of(train), target=None, workload=None, overrides=overrides
+    )
+
+
+def _agree_on_token(address: str | None) -> None:
+    """Must come before Ray is imported."""
+    if address is not None:
+        from tune_speed.search.ray_token import agree_on_token
+
+        agree_on_token(address)
 
 
 @app.command()
@@ -217,6 +253,7 @@ def certify(
     seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each.")] = 5,
     final: Annotated[int, typer.Option(min=0, help="How many go on to the final.")] = 2,
     final_seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each in it.")] = 20,
+    train: TrainOption = None,
     device: DeviceOption = None,
     plugin: PluginOption = None,
     address: Annotated[
@@ -230,7 +267,7 @@ def certify(
 ) -> None:
     """Run a study's fastest again with fresh seeds, alone on the device, on the test part.
 
-    Goes on where it stopped when it is given again.
+    Goes on where it stopped when it is given again. A study of a training function needs --train.
 
     Example: tune-speed certify digits_quickstart --top 3 --seeds 3 --final 2 --final-seeds 5
     """
@@ -238,13 +275,34 @@ def certify(
 
     config = CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds)
     found: dict[str, Any] | None = {} if as_json else None
-    _certify(study, config, device=device, address=address, again=again, search=found)
+    _certify(
+        study,
+        config,
+        train=train,
+        loop=_loop(train, address),
+        device=device,
+        address=address,
+        again=again,
+        search=found,
+    )
+
+
+def _loop(train: str | None, address: str | None) -> "Loop | None":
+    if train is None:
+        return None
+    _agree_on_token(address)
+    from tune_speed.loop_file import function_of
+    from tune_speed.search.loop_shipping import packed
+
+    return packed(function_of(train))
 
 
 def _certify(
     study: str,
     config: "CertifyConfig",
     *,
+    train: str | None,
+    loop: "Loop | None",
     address: str | None,
     search: dict[str, Any] | None,
     device: str | None = None,
@@ -252,10 +310,7 @@ def _certify(
     anew_if_changed: bool = False,
 ) -> None:
     """Certifies and prints what came of it: as JSON into what is in `search`, unless it is None."""
-    if address is not None:
-        from tune_speed.search.ray_token import agree_on_token
-
-        agree_on_token(address)  # Before Ray is imported.
+    _agree_on_token(address)
     from tune_speed.certify import certify as run_certification
     from tune_speed.certify_report import as_dict, certification_text
     from tune_speed.leaderboard import make_boards
@@ -270,9 +325,10 @@ def _certify(
         again=again,
         on_line=note,
         anew_if_changed=anew_if_changed,
+        loop=loop,
     )
     if result.was_stopped:
-        note(f"stopped; go on with: tune-speed certify {shlex.quote(study)}, and the same options")
+        note(f"stopped; go on with: {_certify_command(study, train)}, and the same options")
         raise typer.Exit(INTERRUPTED)
     if search is not None:
         say(json.dumps({**search, "certification": as_dict(result)}, indent=2))
@@ -282,6 +338,12 @@ def _certify(
         say(certification_text(result))
     if not any(run.time_to_target_s for record in result.records for run in record.runs):
         raise typer.Exit(NOT_REACHED)
+
+
+def _certify_command(study: str, train: str | None) -> str:
+    from tune_speed.loop_file import again_with
+
+    return f"tune-speed certify {shlex.quote(study)}{'' if train is None else again_with(train)}"
 
 
 app.command()(cli_ablate.ablate)
@@ -509,18 +571,27 @@ def _search_json(result: "SearchResult", study: str) -> str:
     )
 
 
-def _print_search(result: "SearchResult", study: str, *, as_json: bool) -> None:
+def _print_search(
+    result: "SearchResult", study: "StudyFile", *, train: str | None, as_json: bool
+) -> None:
     from tune_speed.export import next_steps
     from tune_speed.tracking.tracker import names_of
     from tune_speed.tracking.uri import strip_secrets
 
-    places = {"study": study, "folder": str(result.folder), "uri": strip_secrets(result.uri)}
+    places = {"study": study.name, "folder": str(result.folder), "uri": strip_secrets(result.uri)}
     if as_json:
-        say(_search_json(result, study))
+        say(_search_json(result, study.name))
     else:
         print_boards(list(result.boards), Format.TABLE)
-        missing = len(result.undelivered)
-        say(next_steps(result.records, result.boards, **places, num_undelivered=missing))
+        is_open = train is not None and study.certify is None
+        steps = next_steps(
+            result.records,
+            result.boards,
+            **places,
+            num_undelivered=len(result.undelivered),
+            certify=_certify_command(study.name, train) if is_open else "",
+        )
+        say(steps)
     if result.undelivered:
         note(
             f"warning: MLflow at {places['uri']} has not taken {names_of(result.undelivered)}"

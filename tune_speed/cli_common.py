@@ -60,6 +60,14 @@ PluginOption = Annotated[
         " repeatable.",
     ),
 ]
+TrainOption = Annotated[
+    str | None,
+    typer.Option(
+        "--train",
+        metavar="FILE:FUNCTION",
+        help="Your own training function, of which the study is: my_loop.py:my_train.",
+    ),
+]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="PATH=VALUE", help="Override a field of the file; repeatable."),

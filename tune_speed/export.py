@@ -112,7 +112,8 @@ def called_with(record: TrialRecord) -> str:
 def _made_by_function(record: TrialRecord) -> str:
     return (
         f"{_name(record)} must be a trial of a recipe, but it was made by a training function,"
-        " which the command line does not have. In Python, call tune_speed.search(train=…) or"
+        " which has no recipe to train. Use it with `tune-speed search` or `certify` and --train"
+        " FILE.py:FUNCTION; in Python, call tune_speed.search(train=…) or"
         f" tune_speed.certify({printable(record.study)[:200]!r}, train=…) with that function."
     )
 
@@ -308,8 +309,19 @@ def next_steps(
     folder: str,
     uri: str,
     num_undelivered: int = 0,
+    certify: str = "",
 ) -> str:
-    """Returns a search's last lines: how trials ended, and where to go from here."""
+    """Returns a search's last lines: how trials ended, and where to go from here.
+
+    Args:
+        records: all finished trials.
+        boards: the leaderboards.
+        study: its name.
+        folder: where ledger and study file are.
+        uri: of the MLflow store, without its password.
+        num_undelivered: trials that MLflow has not taken.
+        certify: what certifies the fastest of a training function; empty: it is not said.
+    """
     ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
     lines = [f"{len(records)} trials: {ended or 'none'}"]
     if records and not any(board.rows for board in boards):
@@ -325,6 +337,8 @@ def next_steps(
             f"re-run the winner:  tune-speed best --study {study} --export best.yaml"
             f"{plugin_options()} && tune-speed train best.yaml{plugin_options()}"
         )
+    if certify and any(board.rows for board in boards):
+        lines.append(f"certify the fastest:  {certify}")
     lines.append(f"look at it:  tune-speed report {study} --html report.html")
     mlflow = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
     lines.append(f"in MLflow:  {mlflow}")

@@ -6,8 +6,8 @@ from itertools import islice
 from pathlib import Path
 
 from tune_speed.plugin_distribution import offering
-from tune_speed.plugin_file import LONGEST_BYTES
 from tune_speed.plugin_source import PluginSource
+from tune_speed.python_file import LONGEST_BYTES
 
 MOST_FILES = 200
 """Python files of a folder that are looked at."""

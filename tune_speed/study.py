@@ -190,7 +190,7 @@ def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str)
 def _plan(study: StudyFile) -> SearchPlan:
     """Returns what descriptions in MLflow say of the search."""
     is_command = Path(sys.argv[0]).name == "tune-speed"
-    given = [a for a in sys.argv[1:] if a != "--resume"] if is_command else ["search", study.file]
+    given = [a for a in sys.argv[1:] if a != "--resume"] if is_command else _given(study)
     return SearchPlan(
         study=study.name,
         workload=study.workload.model_dump(mode="json"),
@@ -198,6 +198,12 @@ def _plan(study: StudyFile) -> SearchPlan:
         searched={each.name: each.text() for each in study.space.parameters},
         command=redact(shlex.join(["tune-speed", *given])),
     )
+
+
+def _given(study: StudyFile) -> list[str]:
+    """Returns what a command line would be given for a study that a call has begun."""
+    loop = [] if study.loop is None else ["--train", f"FILE.py:{study.loop.name}"]
+    return ["search", study.file, *loop]
 
 
 @contextmanager

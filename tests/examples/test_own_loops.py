@@ -1,5 +1,6 @@
-"""The examples of training functions of one's own, as a user runs them: real Ray, real trainings."""
+"""The examples of one's own training functions, as a user runs them: real Ray, real trainings."""
 
+import contextlib
 import importlib.util
 import itertools
 import math
@@ -44,10 +45,8 @@ def run_of(name: str, mode: Literal["anytime", "fixed_length"], **options: Any) 
     """Returns the run of the example's training function, which has ended."""
     torch.manual_seed(1)
     with run_on(time.perf_counter, mode=mode, **options) as run:
-        try:
+        with contextlib.suppress(StopTraining):
             module_of(name).my_train(PARAMS[name], run)
-        except StopTraining:
-            pass
         run.returned()
     return run
 
@@ -96,7 +95,7 @@ def test_parts_share_no_row_and_are_always_the_same(name: str, made_by: str) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PARAMS)
-def test_search_of_the_example_finds_values_that_meet_its_target(name: str, tmp_path: Path) -> None:
+def test_search_of_the_example_meets_its_target(name: str, tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, str(FOLDER / f"{name}.py"), "2"],
         cwd=tmp_path,
@@ -107,11 +106,11 @@ def test_search_of_the_example_finds_values_that_meet_its_target(name: str, tmp_
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    records = finished(tmp_path, name)
-    assert len(records) == 2
-    assert not [each["stop_reason"] for each in records if each["status"] == "failed"]
-    reached = [each for each in records if each["status"] == "reached"]
-    assert reached, [each["stop_reason"] for each in records]
-    for each in reached:
-        assert 0 < each["time_to_target_s"] <= each["clocks"]["train_s"] < each["clocks"]["wall_s"]
+    runs = [run for record in finished(tmp_path, name) for run in record["runs"]]
+    assert len(runs) == 2
+    assert {run["status"] for run in runs} <= {"reached", "missed", "capped"}
+    reached = [run for run in runs if run["status"] == "reached"]
+    assert reached, [run["stop_reason"] for run in runs]
+    for run in reached:
+        assert 0 < run["time_to_target_s"] <= run["clocks"]["train_s"] < run["clocks"]["wall_s"]
     assert name in done.stdout

@@ -39,7 +39,7 @@ ALLOWED = {
     ("__init__.py", "importlib.import_module"): "names that stand in the source",
     ("testing/collecting.py", "importlib.util.spec_from_file_location"): "a user's test names it",
     ("ablation_delivery.py", "importlib.util.find_spec"): "a name that stands in the source",
-    ("plugin_file.py", "importlib.util.spec_from_loader"): "a plugin that the user has named",
+    ("python_file.py", "importlib.util.spec_from_loader"): "a file that the user has named",
     ("plugin_distribution.py", "importlib.util.find_spec"): "a plugin that the user has named",
     ("plugin_distribution.py", "importlib.metadata.distribution"): "a plugin that the user named",
 }
@@ -48,10 +48,14 @@ LOADS = {
     "tune_speed.plugins.load",
     "tune_speed.plugins.load_from_environment",
     "tune_speed.plugin_shipping.receive",
+    "tune_speed.loop_file.function_of",
+    "tune_speed.python_file.run_file",
 }
-"""What runs a plugin's code."""
+"""What runs code of a plugin's, or of a training function's file."""
 _HERE, _THERE = {"tune_speed.plugins.load_from_environment"}, {"tune_speed.plugin_shipping.receive"}
 ALLOWED_LOADS = {
+    "cli.py": {"tune_speed.loop_file.function_of"},  # What --train names.
+    "loop_file.py": {"tune_speed.python_file.run_file"},
     **dict.fromkeys(("api.py", "cli_common.py"), {"tune_speed.plugins.load"} | _HERE),
     **dict.fromkeys(("fitting.py",), _HERE),
     **dict.fromkeys(
@@ -66,7 +70,7 @@ ALLOWED_LOADS = {
         _THERE,
     ),
 }
-"""Files that load plugins, with what."""
+"""Files that run such code, with what."""
 ALLOWED_PIPES = {
     "data/gather_worker.py": "a pipe from the process that started it",
     "data/worker_pool.py": "pipes to processes that this one started",

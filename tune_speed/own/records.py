@@ -5,12 +5,7 @@ from tune_speed.records import TrialRecord
 from tune_speed.workload import Workload
 
 
-def is_own(record: TrialRecord) -> bool:
-    """Returns whether a training function made the record."""
-    return "function_hash" in record.workload
-
-
 def task_of(record: TrialRecord) -> Workload | OwnTask:
     """Returns what the record's trial was to reach. Raises: pydantic's ValidationError."""
-    kind: type[Workload] | type[OwnTask] = OwnTask if is_own(record) else Workload
+    kind: type[Workload] | type[OwnTask] = OwnTask if record.is_own_loop else Workload
     return kind.model_validate(record.workload)

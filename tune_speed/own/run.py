@@ -230,10 +230,11 @@ class OwnRun:
 
         From then on the run goes on where that one stood, its clock and evaluations included.
         """
+        if self.evaluations:
+            raise BadReport("restored() must be called before the first evaluation")
         found = None if self._saved is None else self._saved.find()
         if found is None:
             return None
-        assert not self.evaluations, "restored() comes before the first evaluation"
         self.evaluations = list(found.evaluations)
         self._reported_s = found.reported_s
         self._clock.resume(found.clocks)

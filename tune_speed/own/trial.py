@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from tune_speed import pulse
 from tune_speed.checkpoint_store import discard
 from tune_speed.clock import Clock
 from tune_speed.device import (
@@ -75,6 +76,7 @@ def _run(
     on_report: Callable[[TrialRecord], None],
     started_at: str,
 ) -> TrialRecord:
+    pulse.beat()
     device = resolve_device(spec.allotment.device)
     set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
     reset_peak_memory(device)

@@ -131,8 +131,8 @@ def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> Bo
 
 def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:
     study, what = shlex.quote(view.study), "the nearest" if answer.verdict == "missed" else "it"
-    if winner.record.is_own_loop:  # Who made it calls the function; the shell has none.
-        return ()
+    if winner.record.is_own_loop:
+        return _own_commands(answer, winner) if len(view.parts) == 1 else ()
     by_id = (f"Train {what} again, straight from MLflow", f"tune-speed train {winner.run_id}")
     if answer.verdict == "missed" or len(view.parts) > 1:
         return (by_id,)
@@ -141,6 +141,15 @@ def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tup
     export = f"tune-speed best --study {study} --export {name} && tune-speed train {name}"
     again = (("Write the recipe to a file and train it", export), by_id)
     return (*again, be_sure) if answer.verdict == "estimate" else again
+
+
+def _own_commands(answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:
+    """Returns what can be done with a training function's trial, whose file the page knows not."""
+    if answer.verdict != "estimate":
+        return ()
+    study, function = winner.record.study, winner.record.workload["function"]
+    command = shlex.join(["tune-speed", "certify", study, "--train", f"FILE.py:{function}"])
+    return (("Be sure: run the fastest again with fresh seeds", command),)
 
 
 def _figures(part: StudyPart, *, prefix: str, anchors: Mapping[str, str]) -> Iterator[Figure]:

@@ -10,7 +10,14 @@ import pydantic
 from tune_speed.config import Config
 from tune_speed.errors import ConfigError, DataError, Problem
 from tune_speed.plugin_hint import missing_plugin
-from tune_speed.search.check import config_mistakes, field_mistakes, must_text, name_mistakes, split_hint
+from tune_speed.recipe import Recipe
+from tune_speed.search.check import (
+    config_mistakes,
+    field_mistakes,
+    must_text,
+    name_mistakes,
+    split_hint,
+)
 from tune_speed.search.combinations import combination_mistakes, written_path
 from tune_speed.search.devices import devices_mistakes
 from tune_speed.search.leaf import is_leaf
@@ -59,6 +66,9 @@ def study_mistakes(
         check_data: Ask the data set for its size.
         folder: The file's, where plugins that it needs are looked for beside those here.
     """
+    if _is_of_function(tree):
+        yield _NO_FUNCTION
+        return
     found = _found(tree, folder)
     yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
     if _is_right("recipe", tree, found) and not found.get("search"):
@@ -81,6 +91,9 @@ def recipe_mistakes(
     tree: Any, *, stem: str, check_data: bool, folder: Path | None = None
 ) -> Iterator[Mistake]:
     """Yields every mistake of a study that is to be trained once, searched leaves included."""
+    if _is_of_function(tree):
+        yield _NO_FUNCTION
+        return
     found = _found(tree, folder)
     yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
     recipe = tree.get("recipe") if isinstance(tree, Mapping) else None
@@ -89,6 +102,26 @@ def recipe_mistakes(
         is_cpu = not found.get("run") and (tree.get("run") or {}).get("device") == "cpu"
         space = SearchSpace.from_tree(tree["recipe"])
         yield from combination_mistakes(space, ("recipe",), has_gpu=not is_cpu)
+
+
+_NO_FUNCTION = Mistake(
+    ("workload", "dataset"),
+    "must be given where no training function is",
+    hint="A study of a function's values needs the function: `tune-speed search STUDY --train"
+    " FILE.py:FUNCTION`, or `train=` in Python.",
+)
+
+
+def _is_of_function(tree: Any) -> bool:
+    """Returns whether a tree is a training function's: no data, and what no recipe of ours has."""
+    if not isinstance(tree, Mapping):
+        return False
+    workload, recipe = tree.get("workload"), tree.get("recipe")
+    if not isinstance(workload, Mapping) or not isinstance(recipe, Mapping) or not recipe:
+        return False
+    has_data = "dataset" in workload or "split" in workload
+    is_ours = "model" in recipe and recipe.keys() <= Recipe.model_fields.keys()
+    return not has_data and not is_ours
 
 
 def _found(tree: Any, folder: Path | None) -> Found:

@@ -1,5 +1,6 @@
 """What holds for every metric. It is an object, not a configuration."""
 
+import math
 from collections.abc import Callable
 
 from tune_speed.metrics.base import Metric
@@ -53,6 +54,39 @@ def metric_of_a_run_is_a_number_or_none(name: str, metric: Metric) -> None:
         )
 
 
+def metric_of_logits_is_a_number_and_leaves_them_alone(name: str, metric: Metric) -> None:
+    """As it may be a target, that of any logits of a classifier."""
+    if metric.of_logits is None:
+        return
+    import torch
+
+    for num_classes in (2, 10):
+        generator = torch.Generator().manual_seed(0)
+        logits = torch.randn((32, num_classes), generator=generator)
+        labels = torch.randint(num_classes, (32,), generator=generator)
+        before = logits.clone()
+        with working(
+            f"`of_logits` must answer for {num_classes} classes",
+            of=label(name),
+            mend="It is given logits (N, K), float32, and labels (N,), int64.",
+        ):
+            value = metric.of_logits(logits, labels)
+        require(
+            isinstance(value, float) and math.isfinite(value),
+            "`of_logits` must return a finite float",
+            of=label(name),
+            seen=f"it returned {value!r}",
+            mend="Convert by `float(…)`.",
+        )
+        require(
+            bool((logits == before).all()),
+            "`of_logits` must leave the logits as they are",
+            of=label(name),
+            seen="they changed",
+            mend="Work on a copy: `logits.clone()`.",
+        )
+
+
 def label(name: str) -> str:
     """Returns what begins every message."""
     return f"Metric `{name}`"
@@ -88,4 +122,5 @@ def _finished_run() -> RunResult:
 CONTRACTS: tuple[Callable[[str, Metric], None], ...] = (
     metric_says_what_it_is_in_which_unit_and_whence,
     metric_of_a_run_is_a_number_or_none,
+    metric_of_logits_is_a_number_and_leaves_them_alone,
 )

@@ -67,10 +67,10 @@ def study_note(plan: SearchPlan) -> str:
     )
     rows = [(name, METRICS[name].unit, METRICS[name].about) for name in MAIN_METRICS]
     metrics = _table(("metric", "unit", "what it says"), rows)
-    look = _commands(
-        f"tune-speed leaderboard --study {shlex.quote(plan.study)}",
-        f"tune-speed best --study {shlex.quote(plan.study)} --export best.yaml",
-    )
+    study = shlex.quote(plan.study)
+    is_of_recipes = "function_hash" not in plan.workload
+    export = [f"tune-speed best --study {study} --export best.yaml"] if is_of_recipes else []
+    look = _commands(f"tune-speed leaderboard --study {study}", *export)
     searched = _table(("searched", "values"), plan.searched.items())
     return _joined([about, "", "Leaderboard:", look, "", *metrics], searched, [OURS])
 
@@ -89,16 +89,23 @@ def search_note(
     counts = ", ".join(f"{n} {status.value}" for status, n in statuses.items() if n)
     lines = [f"**{_count(sum(statuses.values()))} finished**{f': {counts}' if counts else ''}."]
     lines.append(_best_line(best, link))
-    if best is not None and not best.is_own_loop:
-        study = shlex.quote(best.study)
-        lines += ["", "Train the best one, or certify the fastest on fresh seeds:"]
-        lines.append(
-            _commands(f"tune-speed train {study}/{best.trial_id}", f"tune-speed certify {study}")
-        )
+    if best is not None:
+        lines += ["", *_next_lines(best)]
     if plan.command:
         lines += ["The search again (with --resume, it goes on):", _commands(plan.command)]
     table = _table(("searched", "values"), plan.searched.items())
     return _joined(lines, table, [])
+
+
+def _next_lines(best: TrialRecord) -> list[str]:
+    """Returns what to do with the fastest trial."""
+    study = shlex.quote(best.study)
+    if best.is_own_loop:
+        loop = shlex.quote(f"FILE.py:{best.workload['function']}")
+        head = "Certify the fastest on fresh seeds, with the file of the training function:"
+        return [head, _commands(f"tune-speed certify {study} --train {loop}")]
+    commands = (f"tune-speed train {study}/{best.trial_id}", f"tune-speed certify {study}")
+    return ["Train the best one, or certify the fastest on fresh seeds:", _commands(*commands)]
 
 
 def trial_note(record: TrialRecord, *, run_id: str) -> str:

@@ -71,7 +71,7 @@ def find_leaders(
 
     One more is given where there is one: it tells whether the last of the `top` shares its rank.
     Trials that miss in half of their runs or more are no leaders. Ties are broken as leaderboards
-    do it: by the higher final metric, the study's name, the trial's.
+    do it: by the better final metric, the study's name, the trial's.
 
     Raises: ServiceError if the store does not answer or does not hold the study.
     """
