@@ -20,6 +20,8 @@ LONGEST = (
     "faults/test_leaking_memory.py",
     "faults/test_killed_processes.py",
     "test_devices_command.py",
+    "examples/test_own_loops.py",
+    "test_own_search.py",
     "test_best_model.py",
     "search/test_ray_tuner.py",
     "search/test_trial_process.py",

@@ -99,12 +99,15 @@ def test_function_is_certified_on_fresh_seeds(searched: Path) -> None:
     few = ("--top", "1", "--seeds", "2", "--final", "0")
     done = run("certify", "hill", *TRAIN, *few, "--json", folder=searched)
     assert done.code == 0, done.err
-    (record,) = done.json["certification"]["records"]
-    fastest = max(finished(searched, "hill"), key=lambda each: each["params"]["rate"])
-    assert record["recipe"]["params"] == fastest["recipe"]["params"]
-    assert [each["status"] for each in record["runs"]] == ["reached"] * 2
-    searched_seeds = {each["runs"][0]["seed"] for each in finished(searched, "hill")}
-    assert searched_seeds.isdisjoint(each["seed"] for each in record["runs"])
+    (certificate,) = done.json["certification"]["certificates"]
+    records = finished(searched, "hill")
+    fastest = max(records, key=lambda each: each["params"]["rate"])
+    assert certificate["recipe"]["resolved"] == fastest["recipe"]
+    assert certificate["task"]["function_hash"] == fastest["workload"]["function_hash"]
+    (board,) = done.json["certification"]["boards"]
+    assert [(row["kind"], row["hits"], row["runs"]) for row in board["rows"]] == [
+        ("certified", 2, 2)
+    ]
 
 
 def test_resumed_search_runs_no_finished_trial_again_and_certifies(searched: Path) -> None:
@@ -114,8 +117,8 @@ def test_resumed_search_runs_no_finished_trial_again_and_certifies(searched: Pat
     assert done.code == 0, done.err
     assert finished(searched, "hill")[:3] == before
     assert sum(done.json["trials"].values()) == 4
-    (record,) = done.json["certification"]["records"]
-    assert record["kind"] == "certified"
+    (certificate,) = done.json["certification"]["certificates"]
+    assert certificate["task"]["function_hash"] == before[0]["workload"]["function_hash"]
 
 
 def test_help_names_the_option() -> None:

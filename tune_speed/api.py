@@ -247,9 +247,8 @@ def certify(
         agree_on_token(address)  # Before Ray is imported.
     _load_plugins(plugins)
     from tune_speed.certify_outcome import certify_study
-    from tune_speed.search.settings import CertifyConfig
-
     from tune_speed.search.loop_shipping import packed
+    from tune_speed.search.settings import CertifyConfig
 
     name, folder, searched_on, loop = (
         (study, None, None, None)

@@ -37,6 +37,7 @@ from tune_speed.search.ray_token import agree_on_token
 from tune_speed.search.settings import SearchConfig
 from tune_speed.search.study_file import StudyFile
 from tune_speed.studies_folder import studies_folder
+from tune_speed.task import Target
 from tune_speed.tracking.notes import SearchPlan
 from tune_speed.tracking.step_times import find_step_times
 from tune_speed.tracking.store import open_store
@@ -44,7 +45,6 @@ from tune_speed.tracking.tracker import Tracker, Undelivered
 from tune_speed.tracking.uri import tracking_uri
 from tune_speed.trial import Allotment
 from tune_speed.warm_start import describe, read_new
-from tune_speed.task import Target
 from tune_speed.workload import Workload
 
 if TYPE_CHECKING:  # Ray takes a second to import.

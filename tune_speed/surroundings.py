@@ -2,8 +2,8 @@
 
 from tune_speed.certificate import SystemFacts
 from tune_speed.code_state import CodeState, code_state
-from tune_speed.records import Record
 from tune_speed.own.spec import OwnSpec
+from tune_speed.records import Record
 from tune_speed.trial import TrialSpec
 
 

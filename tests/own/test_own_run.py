@@ -210,3 +210,17 @@ def test_metrics_of_ours_are_fields_and_others_are_values() -> None:
     assert (evaluation.accuracy, evaluation.loss, evaluation.macro_f1) == (0.25, 1.5, None)
     assert evaluation.values == {"mse": 2.0, "auc": 0.5}
     assert evaluation.value("auc") == 0.5 and evaluation.value("accuracy") == 0.25
+
+
+def test_clock_that_was_closed_stands_still_for_good() -> None:
+    hand = Hand()
+    run = make_run(hand)
+    left_open = run.timed()
+    left_open.__enter__()
+    hand.passes(2)
+    run.close()
+    hand.passes(5)
+    left_open.__exit__(None, None, None)  # As when it is collected as garbage.
+    hand.passes(5)
+    assert run._clock.current is None
+    assert run.train_s == 2

@@ -2,15 +2,12 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any
 
 from tune_speed.records import RunResult
 
-if TYPE_CHECKING:  # It takes seconds to import.
-    from torch import Tensor
-
-OfLogits = Callable[["Tensor", "Tensor"], float]
-"""From all logits (N, K) and labels (N,) of the evaluated part to a metric."""
+OfLogits = Callable[[Any, Any], float]
+"""From all logits (N, K) and labels (N,) of the evaluated part, tensors of torch, to a metric."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

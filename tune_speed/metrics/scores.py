@@ -12,13 +12,10 @@ prediction Σ n_c = Σ p_c, so that micro F1 is the accuracy: equal columns of b
 """
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, NamedTuple
+from typing import Any, NamedTuple
 
 from tune_speed.metrics.base import Metric
 from tune_speed.records import Evaluation, RunResult
-
-if TYPE_CHECKING:  # It takes seconds to import.
-    from torch import Tensor
 
 
 class LearningCurve(NamedTuple):
@@ -45,14 +42,14 @@ def learning_curve(run: RunResult) -> LearningCurve:
     )
 
 
-def top5_accuracy(logits: "Tensor", labels: "Tensor") -> float:
+def top5_accuracy(logits: Any, labels: Any) -> float:
     """Returns the share of samples whose label is among the five largest of its logits.
 
     Where there are five classes or fewer it is 1.
 
     Args:
-        logits: (N, K).
-        labels: (N,) integers in [0, K).
+        logits: (N, K), a tensor.
+        labels: (N,) integers in [0, K), a tensor.
     """
     largest = logits.topk(min(5, logits.shape[1]), dim=1).indices
     return float((largest == labels[:, None]).any(dim=1).double().mean())

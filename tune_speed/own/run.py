@@ -77,6 +77,7 @@ class OwnRun:
         self._clock, self._place, self._saved = clock, place, saved
         self._on_report, self._interrupt = on_report, interrupt
         self._around: Span = "setup_s"
+        self._is_closed = False
         self._reported_s: float | None = None
         self.evaluations: list[Evaluation] = []
         self.outcome: Outcome | None = None
@@ -259,13 +260,14 @@ class OwnRun:
         self.outcome = Outcome(status, self._at_end(status), time_s)
 
     def close(self) -> None:
-        """Stops the clock, whatever the function left running."""
+        """Stops the clock for good, whatever the function left running."""
+        self._is_closed = True
         self._clock.release()
 
     @contextmanager
     def _counted(self, span: Span) -> Iterator[None]:
-        before, self._around = self._around, span
         self._refuse_ended()
+        before, self._around = self._around, span
         self._switch(span)
         try:
             yield
@@ -275,7 +277,8 @@ class OwnRun:
             self._switch(self._around)
 
     def _switch(self, span: Span) -> None:
-        if self._clock.current == span:
+        # A block that an error left open may end later, when it is collected as garbage.
+        if self._is_closed or self._clock.current == span:
             return
         if self._clock.current is not None:
             self._clock.stop()
@@ -288,7 +291,7 @@ class OwnRun:
         try:
             yield
         finally:
-            self._clock.start(self._around)
+            self._switch(self._around)
 
     def _reading(self, train_s: float | None) -> float:
         """Returns the training clock [s]: the run's own, or what the function reports of its own.

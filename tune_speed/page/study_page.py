@@ -147,7 +147,7 @@ def _own_commands(answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str],
     """Returns what can be done with a training function's trial, whose file the page knows not."""
     if answer.verdict != "estimate":
         return ()
-    study, function = winner.record.study, winner.record.workload["function"]
+    study, function = winner.record.study, winner.record.workload.get("function", "FUNCTION")
     command = shlex.join(["tune-speed", "certify", study, "--train", f"FILE.py:{function}"])
     return (("Be sure: run the fastest again with fresh seeds", command),)
 

@@ -101,7 +101,7 @@ def _next_lines(best: TrialRecord) -> list[str]:
     """Returns what to do with the fastest trial."""
     study = shlex.quote(best.study)
     if best.is_own_loop:
-        loop = shlex.quote(f"FILE.py:{best.workload['function']}")
+        loop = shlex.quote(f"FILE.py:{best.workload.get('function', 'FUNCTION')}")
         head = "Certify the fastest on fresh seeds, with the file of the training function:"
         return [head, _commands(f"tune-speed certify {study} --train {loop}")]
     commands = (f"tune-speed train {study}/{best.trial_id}", f"tune-speed certify {study}")
