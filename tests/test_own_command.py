@@ -105,9 +105,10 @@ def test_function_is_certified_on_fresh_seeds(searched: Path) -> None:
     assert certificate["recipe"]["resolved"] == fastest["recipe"]
     assert certificate["task"]["function_hash"] == fastest["workload"]["function_hash"]
     (board,) = done.json["certification"]["boards"]
-    assert [(row["kind"], row["hits"], row["runs"]) for row in board["rows"]] == [
-        ("certified", 2, 2)
-    ]
+    assert board["kind"] == "certified"
+    assert [(row["hits"], row["n"]) for row in board["rows"]] == [(2, 2)]
+    searched_seeds = {record["runs"][0]["seed"] for record in records}
+    assert searched_seeds.isdisjoint(run["seed"] for run in certificate["result"]["runs"])
 
 
 def test_resumed_search_runs_no_finished_trial_again_and_certifies(searched: Path) -> None:

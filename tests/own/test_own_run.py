@@ -224,3 +224,13 @@ def test_clock_that_was_closed_stands_still_for_good() -> None:
     hand.passes(5)
     assert run._clock.current is None
     assert run.train_s == 2
+
+
+def test_single_hit_at_the_end_is_a_miss_that_says_so() -> None:
+    hand = Hand()
+    run = make_run(hand)
+    trained(run, hand, 1)
+    run.evaluated(step=1, metric=0.95)
+    run.returned()
+    assert run.outcome is not None and run.outcome.status == Status.MISSED
+    assert "two in a row must hold it" in run.outcome.reason

@@ -106,7 +106,8 @@ def test_five_mistakes_are_reported_in_one_go(write):
         (13, "recipe.batch_size"),
     ]
     texts = [str(problem) for problem in problems]
-    assert "must be one of accuracy, macro_f1, micro_f1, loss, top5_accuracy, but got \"acuracy\"" in texts[0]
+    metrics = "accuracy, macro_f1, micro_f1, loss, top5_accuracy"
+    assert f'must be one of {metrics}, but got "acuracy"' in texts[0]
     assert "Did you mean `lr`?" in texts[1]
     assert 'must be a number, but got "1e-3". Remove the quotes.' in texts[2]
     assert "`low` must be at most `high`, but got low 9, high 3" in texts[3]

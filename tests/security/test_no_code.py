@@ -35,8 +35,8 @@ FORBIDDEN = {
 }
 ALLOWED = {
     ("data/cifar_batch.py", "pickle.Unpickler"): "the base of one that allows three names of numpy",
-    ("search/loop_shipping.py", "pickle.loads"): "a training function, which its own search's driver"
-    " sends its trials; none is ever stored",
+    ("search/loop_shipping.py", "pickle.loads"): "a training function, sent by its own search's"
+    " driver; none is ever stored",
     ("study.py", "importlib.import_module"): "a name that stands in the source",
     ("__init__.py", "importlib.import_module"): "names that stand in the source",
     ("testing/collecting.py", "importlib.util.spec_from_file_location"): "a user's test names it",

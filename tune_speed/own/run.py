@@ -354,14 +354,16 @@ class OwnRun:
         return f"max_train_s = {self._task.max_train_s:g} s passed{seen}"
 
     def _at_end(self, status: Status) -> str:
-        last = self.evaluations[-1]
+        last, target = self.evaluations[-1], self._task.target
         late_s = self.train_s - last.train_s
         note = (
             f", {late_s:.2f} s of training before its end" if late_s > 0.01 * last.train_s else ""
         )
         if status == Status.REACHED:
             return f"target met: {self._standing()}{note}"
-        return f"the run ended with {self._standing()}{note}"
+        is_single = target.holds(self._task.metric_of(last))
+        alone = ", at one evaluation: two in a row must hold it" if is_single else ""
+        return f"the run ended with {self._standing()}{alone}{note}"
 
     def _standing(self) -> str:
         target, metric = self._task.target, self._task.metric_of(self.evaluations[-1])

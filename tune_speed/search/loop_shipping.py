@@ -1,6 +1,6 @@
 """A training function on its way to the processes that call it.
 
-It travels as Ray ships functions, by cloudpickle, from the driver that was handed it to the trials
+It travels by cloudpickle, as functions of Ray do, from the driver that was handed it to the trials
 of that driver's search: no file, and no message of anybody else, is ever read this way. A module
 that belongs to no installed distribution goes along by value, as its file is not on other nodes.
 """
@@ -148,7 +148,7 @@ def _arguments(train: Callable[..., Any]) -> str:
 
 
 def _packed(train: Callable[..., Any], name: str) -> str:
-    from ray import cloudpickle
+    import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
         """Takes functions with a cache along as well, of modules that go by value, caches empty."""
