@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import tune_speed
+from tune_speed.api_input import overrides_of, own_study_from
 from tune_speed.errors import ConfigError
 from tune_speed.own import OwnRun
 from tune_speed.records import Status, Timing, TrialRecord
@@ -209,6 +210,11 @@ def test_misbehaving_function_has_its_status_and_traceback(
     [
         ({"target": None}, "workload.target"),
         ({"target": float("inf")}, "finite"),
+        ({"workload": "digits"}, "must be a dict of target, mode and max_train_s"),
+        ({"workload": {"dataset": {"name": "digits"}}}, "no field `dataset`"),
+        ({"set": {"ratte": 1.0}}, "no field `ratte`; did you mean `rate`"),
+        ({"set": {"rate.highest": 1.0}}, "no field `rate.highest`"),
+        ({"set": {"rate.high": 0.1}}, "recipe.rate"),
         ({"target": {"metric": "loss", "value": 0.1}}, "must be min for loss"),
         ({"target": {"metric": "a b", "value": 0.1}}, "workload.target.metric"),
         ({"space": {}}, "recipe"),
@@ -223,3 +229,16 @@ def test_mistakes_are_refused_before_any_trial(changes: dict[str, Any], words: s
     space = arguments.pop("space", {"rate": {"low": 0.5, "high": 2.0}})
     with pytest.raises(ConfigError, match=words):
         tune_speed.search(space, **arguments)
+
+
+def test_values_of_a_function_are_overridden_by_their_names() -> None:
+    space = {"rate": {"low": 0.5, "high": 2.0}, "net": {"choices": {"a": {"width": 3}, "b": {}}}}
+    overrides = overrides_of({"rate.high": 1.5, "net.a.width": 5, "workload.max_train_s": 7})
+    study = own_study_from(space, climbs, target=0.9, workload=None, overrides=overrides)
+    assert study.space.tree["rate"] == {"low": 0.5, "high": 1.5}
+    assert study.space.build({"rate": 1.0, "net": "a"}) == {"rate": 1.0, "net": {"a": {"width": 5}}}
+    assert study.workload.max_train_s == 7
+    fixed = own_study_from(
+        space, climbs, target=0.9, workload=None, overrides=overrides_of({"rate": 1.0})
+    )
+    assert [parameter.name for parameter in fixed.space.parameters] == ["net"]

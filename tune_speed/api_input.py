@@ -62,6 +62,11 @@ def own_study_from(
 
     Raises: ConfigError with every mistake.
     """
+    if isinstance(workload, str | Workload):
+        raise ConfigError(
+            "workload must be a dict of target, mode and max_train_s for a training function, which"
+            f" has data of its own, but got {workload!r:.80}."
+        )
     loop = packed(train)
     given = [*workload_override(workload), *overrides, *target_override(target)]
     if isinstance(space, Mapping):

@@ -54,6 +54,10 @@ def _value(text: str) -> Any:
         raise ConfigError(f"the value {musts}") from None
 
 
+def _names(node: Any) -> list[str]:
+    return [str(name) for name in node] if isinstance(node, Mapping) else []
+
+
 class _Walk:
     """Finds the tree path of a dotted name, and writes short forms out on its way.
 
@@ -80,9 +84,19 @@ class _Walk:
             return self._to_component(path, component, rest)
         if nested is not None:
             return self.to(path, nested, rest)
-        if is_leaf(self._node(path)) and rest in [[key] for key in LEAF_KEYS]:
-            return (*path, rest[0])
-        raise self._no_field(rest[0], LEAF_KEYS if is_leaf(self._node(path)) else ())
+        return self._to_written(path, rest)
+
+    def _to_written(self, path: TreePath, names: list[str]) -> TreePath:
+        """Returns the path of `names` below a field without fields of its own: they are written."""
+        node, (name, *rest) = self._node(path), names
+        if is_leaf(node) and names in [[key] for key in LEAF_KEYS]:
+            return (*path, name)
+        below = (branches(node) or {}) if is_leaf(node) else node
+        if not isinstance(below, Mapping) or name not in below:
+            raise self._no_field(name, LEAF_KEYS if is_leaf(node) else _names(below))
+        self._seen.append(name)
+        path = (*path, "choices", name) if is_leaf(node) else (*path, name)
+        return self._to_written(path, rest) if rest else path
 
     def _to_component(self, path: TreePath, component: Component, names: list[str]) -> TreePath:
         written = self._entries(path, component)
