@@ -47,9 +47,10 @@ ITEMS: dict[str, tuple[str, ...]] = {
     # 1. Task
     "dataset": ("task.dataset",),
     "dataset checksum": ("task.dataset_checksum",),
+    "training function": ("task.function_hash",),
     "split seed": ("task.split_seed",),
     "target": ("task.target",),
-    "metric": ("task.metric",),
+    "metric": ("task.metric", "task.target_mode"),
     "crossing mode": ("task.mode",),
     "evaluation grid": ("task.grid_samples",),
     "TTA views": ("task.tta_views",),
@@ -351,3 +352,19 @@ def test_run_that_failed_at_once_has_its_row() -> None:
     row = certified_run(failed, final_metric=None, order=0, started_at="")
     assert (row.is_hit, row.time_to_target_s, row.final_metric) == (False, None, None)
     assert (row.steps, row.epochs, row.status, row.stop_reason) == (0, 0.0, Status.FAILED, "boom")
+
+
+def test_certificates_of_older_versions_are_read() -> None:
+    whole = {name: None for name in Task.model_fields} | {
+        "workload": "digits",
+        "workload_hash": "h",
+        "split_part": "test",
+        "target": 0.9,
+        "metric": "accuracy",
+        "mode": "anytime",
+        "max_train_s": 1.0,
+        "tta_views": 1,
+    }
+    older = {k: v for k, v in whole.items() if k not in ("target_mode", "function_hash")}
+    task = Task.model_validate(older)
+    assert (task.target_mode, task.function_hash) == ("max", None)

@@ -53,9 +53,9 @@ class Task(Record):
     """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
     metric: str
     """The target metric, such as `accuracy`."""
-    target_mode: str = "max"
+    target_mode: str
     """Whether more of the metric is better (`max`), or less (`min`)."""
-    function_hash: str | None = None
+    function_hash: str | None
     """Hash over the source of the training function; None of a recipe."""
     mode: str
     """Crossing mode: `fixed_length` or `anytime`."""
@@ -65,6 +65,13 @@ class Task(Record):
     """Limit of one run on the training clock [s]."""
     tta_views: int
     """Views of an image that an evaluation averages; 1: no test-time augmentation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_versions(cls, fields: Any) -> Any:
+        """Fills in what was the only possibility when older certificates were written."""
+        only = {"target_mode": "max", "function_hash": None}
+        return {**only, **fields} if isinstance(fields, dict) else fields
 
 
 class TimeInterval(Record):
