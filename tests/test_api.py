@@ -438,7 +438,7 @@ def test_study_that_mlflow_does_not_have_cannot_be_certified(
 
 
 ONLY_COMMANDS = {"as_json", "format_", "plugin", "plugins"}
-ONLY_CALLS = {"workload", "study", "progress", "plugins"}
+ONLY_CALLS = {"workload", "study", "progress", "plugins", "target"}
 
 
 @pytest.mark.parametrize("command", [cli.search, cli.train, cli.certify, cli_ablate.ablate])
