@@ -1,5 +1,6 @@
 """The command line: parse, call, print. Results go to stdout, progress and warnings to stderr."""
 
+import atexit
 import json
 import os
 import shlex
@@ -9,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed import cli_ablate, cli_boards, cli_pages, cli_profile, cli_runs, cli_watch
+from tune_speed import (
+    cli_ablate,
+    cli_boards,
+    cli_pages,
+    cli_profile,
+    cli_runs,
+    cli_watch,
+    collector,
+)
 from tune_speed.cli_common import (
     INTERRUPTED,
     NOT_REACHED,
@@ -61,6 +70,8 @@ def begin() -> None:
 
 def main() -> None:
     """Runs the command line; an error of the user's ends with its message and exit code."""
+    collector.make_patient()
+    atexit.register(collector.let_go)
     try:
         app()
     except TuneSpeedError as error:

@@ -1,6 +1,5 @@
 """The command that makes pages: `report`."""
 
-import gc
 import json
 import os
 import tempfile
@@ -34,9 +33,6 @@ def report(
 
     Example: tune-speed report digits_quickstart --html report.html --png figures
     """
-    # What is read and drawn lives until the process ends; looking for garbage in it took a quarter
-    # of the time.
-    gc.set_threshold(100_000, 50, 50)
     from tune_speed.page.study_page import study_page
     from tune_speed.study_reader import read_study
     from tune_speed.tracking.uri import tracking_uri

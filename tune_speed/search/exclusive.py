@@ -6,6 +6,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
+from tune_speed import collector
 from tune_speed.errors import ServiceError, TuneSpeedError
 from tune_speed.own.spec import OwnSpec
 from tune_speed.plugin_shipping import receive, shipped
@@ -139,6 +140,7 @@ class _Runner:
     """Runs trials one after the other in one process."""
 
     def __init__(self, plugins: str, loop: str) -> None:
+        collector.make_patient()
         receive(plugins)
         self._loop = loop
 

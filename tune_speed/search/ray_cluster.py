@@ -10,6 +10,7 @@ from pathlib import Path
 
 import ray
 from ray._private import ray_constants, worker
+from ray._private.node import Node
 
 import tune_speed
 from tune_speed.errors import ConfigError, ServiceError
@@ -18,11 +19,7 @@ from tune_speed.search.ray_token import server_of
 from tune_speed.search.settings import ResourceConfig
 
 CONNECT_TIMEOUT_S = 8.0
-BYSTANDERS = (
-    ray_constants.PROCESS_TYPE_DASHBOARD,
-    ray_constants.PROCESS_TYPE_LOG_MONITOR,
-    ray_constants.PROCESS_TYPE_MONITOR,
-)
+BYSTANDERS = ("start_monitor", "start_api_server", "start_log_monitor")
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
@@ -42,7 +39,7 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
     server = None if address is None else server_of(address)
     is_here = address is None or (server is not None and server.startswith(LOOPBACK))
     try:
-        with _on_loopback() if is_here else nullcontext():
+        with _on_loopback() if is_here else nullcontext(), _without_bystanders():
             _init(address or "local")
     except Exception as error:  # Ray raises a bare one where its processes do not start in 30 s.
         raise ServiceError(_no_ray(address, error)) from error
@@ -93,6 +90,23 @@ def _on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _without_bystanders() -> Iterator[None]:
+    """Makes a local cluster start without dashboard, autoscaler and log monitor.
+
+    Nobody asks them anything here, `ray.init` waits for the first of them, and all take processor
+    time and memory from the trials. Of a cluster that is joined nothing is started in any case.
+    """
+    before = {name: getattr(Node, name) for name in BYSTANDERS}
+    for name in BYSTANDERS:
+        setattr(Node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
 
 
 def _quiet_ray() -> None:
@@ -162,19 +176,7 @@ def _refuse_missing_resources(resources: ResourceConfig, devices: int) -> None:
 
 def disconnect() -> None:
     """Leaves the cluster; a local one ends."""
-    _kill_bystanders()
     ray.shutdown()
-
-
-def _kill_bystanders() -> None:
-    """Kills a local node's dashboard and monitors, which hold nothing that anybody needs.
-
-    Ray would ask them one after the other to end, and wait a second for one that does not listen.
-    """
-    processes = worker._global_node.all_processes if worker._global_node is not None else {}
-    for kind in BYSTANDERS:  # Of a cluster that was joined, none is ours.
-        for info in processes.get(kind, ()):
-            info.process.kill()
 
 
 def node_cpus(node_ids: Sequence[str] = ()) -> float:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from ray import tune
 
-from tune_speed import pulse
+from tune_speed import collector, pulse
 from tune_speed.checkpoint_store import discard
 from tune_speed.error_text import readable, reason_of, traceback_of
 from tune_speed.fate import end_with_parent
@@ -61,14 +61,14 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         return tune.PlacementGroupFactory([bundle], bundle_label_selector=[there])
 
     def setup(self, config: dict[str, Any]) -> None:
-        """Takes the first trial."""
+        """Takes the first trial, which imports torch."""
+        collector.make_patient()
         end_with_parent()  # A frozen trial would not notice that Ray is gone.
         self._thread = TrialThread()
         self._watchdog = Watchdog(on_hang=self._hung)
-        self._is_frozen = False
+        self._is_settled = False
         self._warm = set[str]()
         self._begin(config)
-        _freeze_modules()
 
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Takes the next trial."""
@@ -103,9 +103,9 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             leave()
         self._watchdog.rest()
         gc.collect()
-        if not self._is_frozen:
-            _freeze_modules()  # What the first trial imported, such as torch's compiler.
-            self._is_frozen = True
+        if not self._is_settled:
+            collector.settle()
+            self._is_settled = True
 
     def save_checkpoint(self, checkpoint_dir: str) -> None:
         """Saves nothing: trials save themselves, see `checkpoint`."""
@@ -260,11 +260,6 @@ def read_spec(text: str, *, is_own: bool) -> SpecBase:
     """Returns the specification of a trial from its JSON."""
     kind: type[SpecBase] = OwnSpec if is_own else TrialSpec
     return kind.model_validate_json(text)
-
-
-def _freeze_modules() -> None:
-    """Takes what is alive, mostly modules, out of later collections: 0.25 s each with torch."""
-    gc.freeze()
 
 
 def _memory_fraction(memory_gib: float | None) -> float | None:
