@@ -1,6 +1,5 @@
 """The command line: parse, call, print. Results go to stdout, progress and warnings to stderr."""
 
-import atexit
 import json
 import os
 import shlex
@@ -71,7 +70,6 @@ def begin() -> None:
 def main() -> None:
     """Runs the command line; an error of the user's ends with its message and exit code."""
     collector.make_patient()
-    atexit.register(collector.let_go)
     try:
         app()
     except TuneSpeedError as error:

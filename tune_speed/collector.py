@@ -16,11 +16,6 @@ def make_patient() -> None:
     gc.set_threshold(*PATIENT)
 
 
-def let_go() -> None:
-    """Lets Python end without a last look at all there is, which takes up to a second."""
-    gc.freeze()
-
-
 def settle() -> None:
     """Makes it look as usual again, and never at what is there now: mostly modules, which live on.
 

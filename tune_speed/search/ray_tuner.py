@@ -6,9 +6,12 @@ waiting, so it is not looked at either.
 """
 
 import os
+import signal
 import tempfile
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -359,23 +362,40 @@ def run_search(
         raise adapter.failure
 
 
+@contextmanager
+def _signals_as_before() -> Iterator[None]:
+    """Puts back the handlers of the signals that Tune takes and keeps.
+
+    A caller of the API would otherwise find its first Ctrl-C after a search swallowed.
+    """
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            for number, handler in handlers.items():
+                if handler is not None:  # Not one of Python's, which Python cannot put back.
+                    signal.signal(number, handler)
+
+
 def _run_tune(
     adapter: _Adapter, process: type[TrialProcess], folder: str, on_tick: Callable[[], None]
 ) -> None:
     scheduler = _ConductorScheduler(adapter)
-    tune.run(
-        process,
-        name="ray",
-        storage_path=folder,
-        num_samples=10**9,  # The searcher says when it is over.
-        search_alg=tune.search.ConcurrencyLimiter(
-            _ConductorSearcher(adapter), max_concurrent=adapter.conductor.study.search.at_once
-        ),
-        scheduler=scheduler,
-        callbacks=[_ConductorCallback(adapter, scheduler, on_tick)],
-        reuse_actors=True,
-        verbose=0,
-        raise_on_failed_trial=False,
-        trial_dirname_creator=lambda trial: trial.trial_id,
-        _remote=False,
-    )
+    with _signals_as_before():
+        tune.run(
+            process,
+            name="ray",
+            storage_path=folder,
+            num_samples=10**9,  # The searcher says when it is over.
+            search_alg=tune.search.ConcurrencyLimiter(
+                _ConductorSearcher(adapter), max_concurrent=adapter.conductor.study.search.at_once
+            ),
+            scheduler=scheduler,
+            callbacks=[_ConductorCallback(adapter, scheduler, on_tick)],
+            reuse_actors=True,
+            verbose=0,
+            raise_on_failed_trial=False,
+            trial_dirname_creator=lambda trial: trial.trial_id,
+            _remote=False,
+        )
