@@ -1,10 +1,11 @@
 """How fast a search is from the command on: its first training step, and a hundred short trials.
 
-    python tests/benchmarks/bench_search_speed.py [--trials 100] [--repeats 1]
+    python tests/benchmarks/bench_search_speed.py [--trials 100] [--repeats 1] [--length 1]
     python tests/benchmarks/bench_search_speed.py --first-step [--repeats 3]
     python tests/benchmarks/bench_search_speed.py --commands [--repeats 5]
 
-The first searches digits with trainings of about a second each, 2 at a time on one thread each,
+The first searches digits with trainings of about a second each (`--length 1.25` for a machine that
+takes 0.8 s without), 2 at a time on one thread each,
 and prints the wall time of the whole command beside what 2 workers would take for the trainings
 alone: once with the seconds that passed in training (`shared_train_s`), once with the training
 clock (steps × isolated step time), which is shorter where two trainings slow each other down. Then,
@@ -47,10 +48,11 @@ recipe:
   model: resnet20
   optimizer: {sgd: {lr: {low: 0.02, high: 0.4, log: true}}}
   lr_schedule: {one_cycle: {pct_start: {low: 0.1, high: 0.5}}}
-  epochs: {low: 1.6, high: 2.4}
+  epochs: {low: LOW, high: HIGH}
   batch_size: {choices: [32, 64]}
 search: {concurrent: 2, resources: {cpu: 1}}
 """
+EPOCHS = {"LOW": 1.6, "HIGH": 2.4}
 BARS = {
     "ratio_isolated": 1.35,
     "ratio_passed": 1.35,
@@ -81,6 +83,7 @@ def parse_arguments() -> argparse.Namespace:
     what.add_argument("--commands", action="store_true")
     parser.add_argument("--trials", type=int, default=100)
     parser.add_argument("--repeats", type=int)
+    parser.add_argument("--length", type=float, default=1.0, help="of the trainings; a factor")
     parser.add_argument("--against", type=Path, help="another checkout of this project")
     parser.add_argument("--side", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -167,11 +170,13 @@ def mark_in(folder: Path, name: str, *, at_s: float | None = None) -> None:
 
 
 @contextmanager
-def searched(source: Path | None, arguments: list[str]) -> Iterator[tuple[float, Path]]:
+def searched(
+    source: Path | None, arguments: list[str], *, length: float = 1.0
+) -> Iterator[tuple[float, Path]]:
     """Runs a search to its end; yields when it was started, and its folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "speed.yaml").write_text(STUDY)
+        (folder / "speed.yaml").write_text(study_of(length))
         command = [sys.executable, __file__, "--side", name, *arguments]
         began_s = time.time()
         done = subprocess.run(
@@ -181,6 +186,14 @@ def searched(source: Path | None, arguments: list[str]) -> Iterator[tuple[float,
         if done.returncode not in (0, 1):
             sys.exit(f"the search failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
         yield began_s, folder
+
+
+def study_of(length: float) -> str:
+    """Returns the study's text, with trainings of so many times the usual epochs."""
+    text = STUDY
+    for name, epochs in EPOCHS.items():
+        text = text.replace(name, f"{epochs * length:g}")
+    return text
 
 
 def environment(folder: Path, source: Path | None) -> dict[str, str]:
@@ -216,12 +229,10 @@ def first_step(source: Path | None) -> Row:
     return row
 
 
-def hundred_trials(source: Path | None, *, num_trials: int) -> Row:
+def hundred_trials(source: Path | None, *, num_trials: int, length: float) -> Row:
     """Returns how long the search took, and where the time went [s a trial]."""
-    with searched(source, ["search", "speed.yaml", "--trials", str(num_trials)]) as (
-        began_s,
-        folder,
-    ):
+    command = ["search", "speed.yaml", "--trials", str(num_trials)]
+    with searched(source, command, length=length) as (began_s, folder):
         lines = map(json.loads, (folder / "speed" / "ledger.jsonl").read_text().splitlines())
         records = [line["record"] for line in lines if "record" in line]
         marks = marks_of(folder)
@@ -326,7 +337,7 @@ def main() -> None:
             measure(None)
             compare(measure, arguments.against, arguments.repeats or 5)
     else:
-        measure = partial(hundred_trials, num_trials=arguments.trials)
+        measure = partial(hundred_trials, num_trials=arguments.trials, length=arguments.length)
         compare(measure, arguments.against, arguments.repeats or 1)
 
 
