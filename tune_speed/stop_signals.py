@@ -16,18 +16,29 @@ def stop_signals(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
     gets signals, none is heard.
     """
     came: list[int] = []
-    before: dict[signal.Signals, Any] = {}
+    with handlers_kept(*numbers) as before:
 
-    def hear(number: int, _frame: object) -> None:
-        came.append(number)
-        signal.signal(number, before[signal.Signals(number)])
+        def hear(number: int, _frame: object) -> None:
+            came.append(number)
+            signal.signal(number, before[signal.Signals(number)])
 
-    is_main = threading.current_thread() is threading.main_thread()
-    for heard in numbers if is_main else ():
-        before[heard] = signal.getsignal(heard)
-        signal.signal(heard, hear)
-    try:
+        for heard in before:
+            signal.signal(heard, hear)
         yield lambda: bool(came)
+
+
+@contextmanager
+def handlers_kept(*numbers: signal.Signals) -> Iterator[dict[signal.Signals, Any]]:
+    """Puts back what these signals do now as the block ends; yields it, by signal.
+
+    None of them outside of the main thread: no other one may say what a signal does. Nor is one
+    whose handler is not of Python's making, as Python cannot put it back.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in numbers if is_main}
+    before = {number: handler for number, handler in handlers.items() if handler is not None}
+    try:
+        yield before
     finally:
-        for heard, handler in before.items():
-            signal.signal(heard, handler)
+        for number, handler in before.items():
+            signal.signal(number, handler)

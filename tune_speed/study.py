@@ -6,7 +6,6 @@ import shlex
 import shutil
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -36,6 +35,7 @@ from tune_speed.search.ray_job import refuse_throw_away
 from tune_speed.search.ray_token import agree_on_token
 from tune_speed.search.settings import SearchConfig
 from tune_speed.search.study_file import StudyFile
+from tune_speed.stop_signals import handlers_kept
 from tune_speed.studies_folder import studies_folder
 from tune_speed.task import Target
 from tune_speed.tracking.notes import SearchPlan
@@ -427,11 +427,7 @@ def _sigterm_as_ctrl_c() -> Iterator[None]:
 
     Python gives signals to the main thread alone, and lets no other one say what they do.
     """
-    if threading.current_thread() is not threading.main_thread():
+    with handlers_kept(signal.SIGTERM) as before:
+        for number in before:
+            signal.signal(number, lambda *_: os.kill(os.getpid(), signal.SIGINT))
         yield
-        return
-    before = signal.signal(signal.SIGTERM, lambda *_: os.kill(os.getpid(), signal.SIGINT))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -48,11 +48,11 @@ recipe:
   model: resnet20
   optimizer: {sgd: {lr: {low: 0.02, high: 0.4, log: true}}}
   lr_schedule: {one_cycle: {pct_start: {low: 0.1, high: 0.5}}}
-  epochs: {low: LOW, high: HIGH}
+  epochs: {low: 1.6, high: 2.4}
   batch_size: {choices: [32, 64]}
 search: {concurrent: 2, resources: {cpu: 1}}
 """
-EPOCHS = {"LOW": 1.6, "HIGH": 2.4}
+EPOCHS = {"low": 1.6, "high": 2.4}
 BARS = {
     "ratio_isolated": 1.35,
     "ratio_passed": 1.35,
@@ -170,13 +170,11 @@ def mark_in(folder: Path, name: str, *, at_s: float | None = None) -> None:
 
 
 @contextmanager
-def searched(
-    source: Path | None, arguments: list[str], *, length: float = 1.0
-) -> Iterator[tuple[float, Path]]:
+def searched(source: Path | None, arguments: list[str]) -> Iterator[tuple[float, Path]]:
     """Runs a search to its end; yields when it was started, and its folder."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "speed.yaml").write_text(study_of(length))
+        (folder / "speed.yaml").write_text(STUDY)
         command = [sys.executable, __file__, "--side", name, *arguments]
         began_s = time.time()
         done = subprocess.run(
@@ -186,14 +184,6 @@ def searched(
         if done.returncode not in (0, 1):
             sys.exit(f"the search failed:\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}")
         yield began_s, folder
-
-
-def study_of(length: float) -> str:
-    """Returns the study's text, with trainings of so many times the usual epochs."""
-    text = STUDY
-    for name, epochs in EPOCHS.items():
-        text = text.replace(name, f"{epochs * length:g}")
-    return text
 
 
 def environment(folder: Path, source: Path | None) -> dict[str, str]:
@@ -232,7 +222,9 @@ def first_step(source: Path | None) -> Row:
 def hundred_trials(source: Path | None, *, num_trials: int, length: float) -> Row:
     """Returns how long the search took, and where the time went [s a trial]."""
     command = ["search", "speed.yaml", "--trials", str(num_trials)]
-    with searched(source, command, length=length) as (began_s, folder):
+    for end, epochs in EPOCHS.items():
+        command += ["--set", f"recipe.epochs.{end}={epochs * length:g}"]
+    with searched(source, command) as (began_s, folder):
         lines = map(json.loads, (folder / "speed" / "ledger.jsonl").read_text().splitlines())
         records = [line["record"] for line in lines if "record" in line]
         marks = marks_of(folder)

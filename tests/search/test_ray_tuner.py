@@ -231,11 +231,3 @@ def test_search_without_a_node_ends_and_says_so(tmp_path: Path) -> None:
     assert "a node must have room for a trial, which asks for 1 CPU" in outcomes.error
     assert "all nodes together have 0 CPU" in outcomes.error
     assert "--resume" in outcomes.error
-
-
-def test_handlers_that_tune_leaves_behind_are_put_back() -> None:
-    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGUSR1)
-    with ray_tuner._signals_as_before():
-        signal.signal(signal.SIGINT, lambda *_: None)
-        signal.signal(signal.SIGUSR1, lambda *_: None)
-    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGUSR1)) == before

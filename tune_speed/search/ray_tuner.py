@@ -8,10 +8,8 @@ waiting, so it is not looked at either.
 import os
 import signal
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +30,7 @@ from tune_speed.search.reports import Receiver
 from tune_speed.search.settings import SearchConfig
 from tune_speed.search.silence import MARGIN_S, OwnTime, Silence, Standstill
 from tune_speed.search.trial_process import TrialProcess
+from tune_speed.stop_signals import handlers_kept
 
 HEARTBEAT_S = 2.0
 """A process without news gives a sign of life this often [s]: Ctrl-C waits for it."""
@@ -362,27 +361,12 @@ def run_search(
         raise adapter.failure
 
 
-@contextmanager
-def _signals_as_before() -> Iterator[None]:
-    """Puts back the handlers of the signals that Tune takes and keeps.
-
-    A caller of the API would otherwise find its first Ctrl-C after a search swallowed.
-    """
-    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGUSR1)}
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            for number, handler in handlers.items():
-                if handler is not None:  # Not one of Python's, which Python cannot put back.
-                    signal.signal(number, handler)
-
-
 def _run_tune(
     adapter: _Adapter, process: type[TrialProcess], folder: str, on_tick: Callable[[], None]
 ) -> None:
     scheduler = _ConductorScheduler(adapter)
-    with _signals_as_before():
+    # Tune keeps both: the first Ctrl-C after a search by the API would be swallowed.
+    with handlers_kept(signal.SIGINT, signal.SIGUSR1):
         tune.run(
             process,
             name="ray",
