@@ -14,16 +14,13 @@ from tune_speed.certificate import (
     Certificate,
     CertifiedRecipe,
     Provenance,
-    RateInterval,
     Result,
     System,
     Task,
-    TimeInterval,
     Verification,
     VerificationStatus,
     certified_run,
     clock_sheet,
-    finite_or_none,
 )
 from tune_speed.code_state import code_state
 from tune_speed.config import canonical_hash, flatten
@@ -32,6 +29,7 @@ from tune_speed.optim import Sgd
 from tune_speed.recipe import Recipe
 from tune_speed.records import PROTOCOL_VERSION, Clocks, RunResult, Status
 from tune_speed.schedules import SCHEDULES
+from tune_speed.stats import RateInterval, TimeInterval, finite_or_none
 from tune_speed.system import describe_system
 
 RECIPE = Recipe(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tune_speed import __version__
 from tune_speed import code_state as module
 from tune_speed.code_state import code_state, hide_secrets, installed_packages, source_hash
+from tune_speed.version import __version__
 
 
 def git(folder: Path, *arguments: str) -> str:

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from making import make_run
 from scipy.stats import ttest_rel
 
-from tune_speed.contest import FIRST_FRESH_SEED, Contest, Plan, Turn, sample_of
+from tune_speed.contest import FIRST_FRESH_SEED, Contest, Plan, Turn
 from tune_speed.records import RunResult, Status
+from tune_speed.stats import sample_of
 
 Times = Callable[[Turn], float | None]
 

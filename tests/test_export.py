@@ -3,8 +3,10 @@ import re
 import pytest
 from making import make_record, make_run
 
-from tune_speed.export import counts, describe, listing, next_steps, recipe_yaml
+from tune_speed.export import counts, describe, next_steps
 from tune_speed.leaderboard import make_boards
+from tune_speed.listings import listing
+from tune_speed.recipe_header import recipe_yaml
 from tune_speed.records import Status, Timing, TrialRecord
 from tune_speed.search.study_file import parse_recipe
 from tune_speed.standing import Totals

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from tune_speed import cli
-from tune_speed.export import listing
 from tune_speed.inventory import INVENTORY
+from tune_speed.listings import listing
 from tune_speed.metrics import METRICS
 from tune_speed.techniques import (
     BEGIN,

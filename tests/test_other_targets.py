@@ -14,7 +14,7 @@ from targets import loss_record, own_record, part_of, top5_record
 from tune_speed.compare import compare_records
 from tune_speed.compare_report import as_dict
 from tune_speed.errors import ConfigError
-from tune_speed.export import called_with, describe, next_steps, recipe_yaml
+from tune_speed.export import describe, next_steps
 from tune_speed.figures import FIGURES, draw_png, draw_svg
 from tune_speed.figures.facts import ends_of, target_of
 from tune_speed.figures.front import pareto
@@ -23,6 +23,7 @@ from tune_speed.leaderboard import Board, make_boards
 from tune_speed.page.study_page import study_page
 from tune_speed.page.trial_table import trial_anchors, trial_table
 from tune_speed.paper import paper_table
+from tune_speed.recipe_header import called_with, recipe_yaml
 from tune_speed.records import RunResult, TrialRecord
 from tune_speed.report import as_csv, as_json, as_markdown, title
 from tune_speed.results import Results

@@ -10,13 +10,14 @@ import pytest
 import torch
 from training import CPU
 
-from tune_speed.certificate import SystemFacts, was_throttled
+from tune_speed.certificate import was_throttled
 from tune_speed.device import device_key
 from tune_speed.system import (
     CLOCK_REASONS,
     DIGEST_VARIABLE,
     GPU_FIELDS,
     SLOWDOWN_FIELDS,
+    SystemFacts,
     choose_row,
     container_id,
     cpu_model,

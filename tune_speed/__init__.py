@@ -14,6 +14,8 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from tune_speed.version import __version__
+
 if TYPE_CHECKING:
     from tune_speed.ablate_outcome import Ablated
     from tune_speed.api import ablate, certify, search, train
@@ -36,8 +38,6 @@ __all__ = [
     "search",
     "train",
 ]
-
-__version__ = "0.1.0"
 
 _CLASSES = {
     "Ablated": "tune_speed.ablate_outcome",

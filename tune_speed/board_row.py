@@ -2,12 +2,11 @@
 
 from typing import Any
 
-from tune_speed.certificate import finite_or_none
 from tune_speed.config import Config
 from tune_speed.ranking import timed
 from tune_speed.records import Status, TrialRecord
 from tune_speed.standing import Totals, final_metric
-from tune_speed.stats import median_interval_s, median_time_s, wilson_interval
+from tune_speed.stats import finite_or_none, median_interval_s, median_time_s, wilson_interval
 
 
 class Row(Config):

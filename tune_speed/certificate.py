@@ -11,14 +11,10 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from tune_speed.records import PROTOCOL_VERSION, Record, RunResult, Status, Timing
-
-CLOCK_STATEMENT = (
-    "train_s starts before the first weight or statistic is derived from data. In: loading,"
-    " augmentation, forward, backward, optimizer. Out: set-up, compilation and warm-up on dummy"
-    " data, scheduled evaluations, logging, waiting for another trial's measurement."
-)
-"""What the training clock counts, under the present `PROTOCOL_VERSION`."""
+from tune_speed.code_state import Code
+from tune_speed.records import CLOCK_STATEMENT, PROTOCOL_VERSION, Record, RunResult, Status, Timing
+from tune_speed.stats import RateInterval, TimeInterval
+from tune_speed.system import SystemFacts
 
 
 class VerificationStatus(StrEnum):
@@ -72,28 +68,6 @@ class Task(Record):
         """Fills in what was the only possibility when older certificates were written."""
         only = {"target_mode": "max", "function_hash": None}
         return {**only, **fields} if isinstance(fields, dict) else fields
-
-
-class TimeInterval(Record):
-    """Where a time lies."""
-
-    low_s: float | None
-    """Lower end [s]; None: infinite."""
-    high_s: float | None
-    """Upper end [s]; None: infinite."""
-    confidence: float
-    """Chance that such an interval holds the truth, in (0, 1)."""
-
-
-class RateInterval(Record):
-    """Where a success rate lies."""
-
-    low: float
-    """Lower end, in [0, 1]."""
-    high: float
-    """Upper end, in [0, 1]."""
-    confidence: float
-    """Chance that such an interval holds the truth, in (0, 1)."""
 
 
 class CertifiedRun(Record):
@@ -240,115 +214,6 @@ class CertifiedRecipe(Record):
     """The exact command that ran, without its secrets."""
 
 
-class Code(Record):
-    """Which program ran."""
-
-    version: str
-    """Version of this package."""
-    commit: str | None
-    """Commit of the checkout that the package was imported from; None: not from a checkout."""
-    is_dirty: bool | None
-    """Whether the checkout differed from its commit; None: not known."""
-    diff: str | None
-    """The difference, and the names of untracked Python files, without their secrets and cut at
-    200 kB; empty if there is none, None if it is not known."""
-    diff_sha256: str | None
-    """SHA-256 of the whole difference, before it was cut; None if it is not known."""
-    source_sha256: str | None
-    """SHA-256 over the package's Python files, names and contents; None if they cannot be read."""
-    config_hash: str
-    """Hash over the resolved recipe and workload."""
-    lock_sha256: str
-    """SHA-256 over the sorted lines `name==version` of all installed packages."""
-
-
-class GpuFacts(Record):
-    """The GPU, as far as the driver tells; on a CPU everything is None."""
-
-    name: str | None
-    """Name, such as `NVIDIA H200`."""
-    uuid: str | None
-    """UUID of the GPU, or of its MIG instance."""
-    power_limit_w: float | None
-    """Power limit [W]."""
-    sm_clock_mhz: float | None
-    """Clock of the processors when it was asked [MHz]."""
-    memory_clock_mhz: float | None
-    """Clock of the memory when it was asked [MHz]."""
-    max_sm_clock_mhz: float | None
-    """Highest clock of the processors [MHz]."""
-    max_memory_clock_mhz: float | None
-    """Highest clock of the memory [MHz]."""
-    clock_reasons: tuple[str, ...] | None
-    """What held the clocks down when it was asked, such as `hw_thermal_slowdown`."""
-    mig_mode: str | None
-    """`Enabled` where the GPU is cut into instances; None: it cannot be, or is not known."""
-    mps: bool | None
-    """Whether NVIDIA's multi-process service is asked for or seen to run."""
-    persistence_mode: str | None
-    """`Enabled` where the driver stays loaded between processes."""
-    driver: str | None
-    """Version of the driver."""
-
-
-class CpuFacts(Record):
-    """The CPU, as far as the kernel tells."""
-
-    name: str
-    """Name, such as `AMD EPYC 9654`."""
-    physical_cores: int | None
-    """Cores of the node; None: not known."""
-    logical_cores: int | None
-    """The same, each thread of a core counted; None: not known."""
-    usable_cores: int
-    """Logical cores on which this process may run."""
-    quota: float | None
-    """Cores' worth of time that the container may use; None: no limit, or not known."""
-    governor: str | None
-    """How the frequency is chosen, such as `performance`; None: not known."""
-    turbo: bool | None
-    """Whether the CPU may exceed its base frequency; None: not known."""
-    load_average: float | None
-    """Processes of the node that ran or waited in the minute before; None: not known."""
-
-
-class SoftwareFacts(Record):
-    """What lies between the recipe and the machine."""
-
-    torch: str
-    """Version of torch."""
-    cuda: str | None
-    """CUDA version that torch was built with; None on a CPU."""
-    cudnn: str | None
-    """cuDNN version that torch uses; None on a CPU."""
-    timm: str | None
-    """Version of timm; None if it is not installed."""
-    python: str
-    """Version of Python."""
-    platform: str
-    """Operating system, kernel and C library."""
-
-
-class SystemFacts(Record):
-    """The machine, as far as it could be asked."""
-
-    device: str
-    """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
-    device_key: str
-    """Names the physical device: a GPU by its UUID, or the running node."""
-    gpu: GpuFacts
-    cpu: CpuFacts
-    software: SoftwareFacts
-    memory_gib: float
-    """Memory of the node, or of the container where that has less [GiB]."""
-    is_virtual_machine: bool | None
-    """Whether the node is a virtual machine; None: not known."""
-    container_digest: str | None
-    """Digest of the container's image, from TUNE_SPEED_IMAGE_DIGEST; None: not given."""
-    container_id: str | None
-    """Id of the container; None: in no container, or not known."""
-
-
 class System(Record):
     """The machine, and who else used it."""
 
@@ -454,12 +319,6 @@ class Certificate(Record):
         ):
             raise ValueError("provenance.has_fresh_seeds must agree with the seeds of the search")
         return self
-
-
-def finite_or_none(value: float) -> float | None:
-    """Returns `value`, or None if it is infinite: how a certificate writes such a time."""
-    assert not math.isnan(value)
-    return value if math.isfinite(value) else None
 
 
 def was_throttled(before: int | None, after: int | None) -> bool | None:

@@ -10,30 +10,31 @@ from tune_speed.certificate import (
     CertifiedRecipe,
     CertifiedRun,
     Provenance,
-    RateInterval,
     Result,
     System,
     Task,
-    TimeInterval,
     Verification,
     VerificationStatus,
     certified_run,
     clock_sheet,
-    finite_or_none,
     was_throttled,
 )
 from tune_speed.certify_ledger import Ran
 from tune_speed.config import canonical_hash
-from tune_speed.contest import Placed, sample_of
+from tune_speed.contest import Placed
 from tune_speed.own.records import task_of
 from tune_speed.own.spec import OwnTask
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, Timing, TrialRecord
 from tune_speed.standing import sign_of
 from tune_speed.stats import (
+    RateInterval,
+    TimeInterval,
     expected_time_interval_s,
     expected_time_s,
+    finite_or_none,
     median_time_s,
+    sample_of,
     wilson_interval,
 )
 from tune_speed.surroundings import Surroundings

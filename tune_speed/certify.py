@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 from tune_speed.certified import Finalist, Origin, certified_record
 from tune_speed.certify_ledger import CertifyLedger
 from tune_speed.config import Config
-from tune_speed.contest import Contest, Placed, Plan, Turn, sample_of
+from tune_speed.contest import Contest, Placed, Plan, Turn
 from tune_speed.errors import ConfigError, ServiceError
-from tune_speed.export import recipe_that_ran
 from tune_speed.own.records import task_of
 from tune_speed.own.spec import OwnRecipe, OwnSpec
+from tune_speed.recipe_header import recipe_that_ran
 from tune_speed.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.redact import redact
 from tune_speed.search.earlier import device_of_one
@@ -29,7 +29,7 @@ from tune_speed.search.loop_shipping import Loop
 from tune_speed.search.settings import CertifyConfig, ResourceConfig
 from tune_speed.search.study_schema import check_study_name
 from tune_speed.standing import BoardKey, board_key, final_metric
-from tune_speed.stats import expected_time_s
+from tune_speed.stats import expected_time_s, sample_of
 from tune_speed.stop_signals import stop_signals
 from tune_speed.surroundings import Surroundings
 from tune_speed.task import Task

@@ -208,7 +208,8 @@ def _drawn(console: "Console", table: "RenderableType") -> str:
 
 
 def _export(boards: list["Board"], path: Path) -> None:
-    from tune_speed.export import plugin_options, recipe_yaml
+    from tune_speed.export import plugin_options
+    from tune_speed.recipe_header import recipe_yaml
     from tune_speed.standing import board_key
     from tune_speed.tracking.queries import find_trial
     from tune_speed.tracking.standings import find_leaders

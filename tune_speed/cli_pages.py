@@ -95,7 +95,7 @@ def _umask() -> int:
 
 
 def _recipe_yaml(trial: "ViewedTrial") -> str:
-    from tune_speed.export import called_with, recipe_yaml
+    from tune_speed.recipe_header import called_with, recipe_yaml
 
     try:
         if trial.record.is_own_loop:

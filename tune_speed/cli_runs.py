@@ -166,7 +166,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
         from tune_speed.paper import paper_listing
 
         return paper_listing()
-    from tune_speed.export import listing
+    from tune_speed.listings import listing
 
     return listing(what.value)
 
@@ -235,7 +235,8 @@ def _print_trials(study: str | None, where: str | None, top: int | None, form: F
 
 
 def _export(tracked: "TrackedTrial", path: Path) -> None:
-    from tune_speed.export import plugin_options, recipe_yaml
+    from tune_speed.export import plugin_options
+    from tune_speed.recipe_header import recipe_yaml
 
     rerun = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
     write_text(path, recipe_yaml(tracked.record, run_id=tracked.run_id, rerun=rerun))

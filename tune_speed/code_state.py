@@ -11,10 +11,32 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
-from tune_speed import __version__
-from tune_speed.certificate import Code
 from tune_speed.records import Record
 from tune_speed.redact import redact
+from tune_speed.version import __version__
+
+
+class Code(Record):
+    """Which program ran."""
+
+    version: str
+    """Version of this package."""
+    commit: str | None
+    """Commit of the checkout that the package was imported from; None: not from a checkout."""
+    is_dirty: bool | None
+    """Whether the checkout differed from its commit; None: not known."""
+    diff: str | None
+    """The difference, and the names of untracked Python files, without their secrets and cut at
+    200 kB; empty if there is none, None if it is not known."""
+    diff_sha256: str | None
+    """SHA-256 of the whole difference, before it was cut; None if it is not known."""
+    source_sha256: str | None
+    """SHA-256 over the package's Python files, names and contents; None if they cannot be read."""
+    config_hash: str
+    """Hash over the resolved recipe and workload."""
+    lock_sha256: str
+    """SHA-256 over the sorted lines `name==version` of all installed packages."""
+
 
 PACKAGE = Path(__file__).parent
 MAX_DIFF_BYTES = 200_000

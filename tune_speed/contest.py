@@ -12,13 +12,12 @@ from typing import Literal, NamedTuple
 
 from tune_speed.race import Dropped, Race
 from tune_speed.records import RunResult
-from tune_speed.stats import Comparison, Sample, compare, holm
+from tune_speed.stats import Comparison, compare, holm, sample_of
 
 Stage = Literal["first", "final"]
 FIRST_FRESH_SEED = 2**31
 """Seeds of a search lie below, so that those from here on are fresh."""
 NUM_FRESH_SEEDS = 2**31
-LEAST_MISS_S = 1e-3
 
 
 class Turn(NamedTuple):
@@ -192,11 +191,3 @@ class Contest:
         text = f"{self._seed_base}/{stage}/{number}".encode()
         drawn = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
         return FIRST_FRESH_SEED + drawn % NUM_FRESH_SEEDS
-
-
-def sample_of(run: RunResult) -> Sample:
-    """Returns what statistics need of a run."""
-    time_s = run.time_to_target_s
-    # A run that failed at once took no training time, but a miss is never free.
-    spent_s = max(run.clocks.train_s, LEAST_MISS_S) if time_s is None else time_s
-    return Sample(spent_s, time_s is not None)

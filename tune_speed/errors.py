@@ -76,3 +76,8 @@ class StorageError(TuneSpeedError):
     """A disk is full, or a folder cannot be written."""
 
     exit_code = 5
+
+
+def first_line(error: BaseException) -> str:
+    """Returns kind and first line of an error, for a message that quotes it."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

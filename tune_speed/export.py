@@ -1,130 +1,19 @@
-"""Texts on results: a recipe file, one trial in words, a search's last lines, the listings."""
+"""Texts on results: one trial in words, a search's last lines."""
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
-
 from tune_speed import plugins
-from tune_speed.config import Table
-from tune_speed.data import DATASETS, LOADERS, ORDERS
-from tune_speed.descriptions import descriptions
-from tune_speed.errors import ConfigError
 from tune_speed.leaderboard import Board
 from tune_speed.metrics import METRICS
 from tune_speed.metrics.repeats import mean_interval
-from tune_speed.models import MODELS
-from tune_speed.optim import OPTIMIZERS
 from tune_speed.printable import printable
-from tune_speed.recipe import Recipe
-from tune_speed.recipe_header import recipe_header
-from tune_speed.records import Evaluation, RunResult, Status, TrialRecord, named_settings
+from tune_speed.records import Evaluation, RunResult, Status, TrialRecord
 from tune_speed.report import describe_params
-from tune_speed.schedules import SCHEDULES
 from tune_speed.source import dump_yaml
-from tune_speed.speedups import SPEEDUPS
-from tune_speed.standing import Totals, best_metric, goodness, target_of
-from tune_speed.techniques import SETTINGS, first_paragraph, technique_rows
-from tune_speed.workload import WORKLOADS
-
-TABLES: dict[str, Table] = {
-    "models": MODELS,
-    "optimizers": OPTIMIZERS,
-    "schedules": SCHEDULES,
-    "datasets": DATASETS,
-    "loaders": LOADERS,
-    "orders": ORDERS,
-}
-
-
-def recipe_that_ran(record: TrialRecord) -> Recipe:
-    """Returns the recipe with the micro-batch of the last run, where that is known.
-
-    Raises: ConfigError if this version has no such recipe: a record may be another's, or that of a
-        training function of one's own.
-    """
-    if record.is_own_loop:
-        raise ConfigError(_made_by_function(record))
-    plugins.expect(record.plugins, of=_name(record))
-    batch_size = record.runs[-1].batch_size
-    try:
-        recipe = Recipe.model_validate(record.recipe)
-    except ValidationError as error:
-        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
-        raise _not_ours(record, problems) from error
-    if batch_size is None:
-        return recipe
-    if batch_size < 1 or recipe.samples_per_step // recipe.devices % batch_size:
-        raise _not_ours(record, f"no step of it has micro-batches of {batch_size}")
-    return recipe.with_micro_batch(batch_size)
-
-
-def recipe_yaml(
-    record: TrialRecord,
-    *,
-    run_id: str | None,
-    search: Totals | None = None,
-    rerun: str | None = None,
-) -> str:
-    """Returns a file for `tune-speed train` that repeats the record's last run.
-
-    It holds what the run's figures depend on beside the recipe: seed, threads and kind of device.
-    Its first lines, a comment, say where it comes from and how far to believe it.
-
-    Args:
-        record: with its runs.
-        run_id: its MLflow run.
-        search: what the trials of the search that found it come to; None: not known.
-        rerun: the command that trains the file.
-    """
-    run = record.runs[-1]
-    recipe = recipe_that_ran(record)
-    header = recipe_header(record, run_id=run_id, search=search, rerun=rerun)
-    tree = {
-        "study": record.study,
-        "workload": record.workload,
-        "recipe": recipe.model_dump(mode="json", exclude_none=True),
-        "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": record.device_kind},
-    }
-    # A name with a line break in it must not get out of the comment.
-    comment = [f"# {printable(' '.join(line.split()))}" for line in header]
-    try:
-        return "\n".join([*comment, dump_yaml(tree)])
-    except ValueError as error:
-        raise _not_ours(record, str(error)) from error
-
-
-def called_with(record: TrialRecord) -> str:
-    """Returns what a training function was called with, as YAML, under a comment that says so.
-
-    Raises: ConfigError if it is nothing that YAML can hold.
-    """
-    name = printable(record.workload_name)[:200]
-    try:
-        values = dump_yaml(dict(named_settings(record.recipe)))
-    except ValueError as error:
-        raise _not_ours(record, str(error)) from error
-    return f"# {_name(record)}: what the training function of {name} was called with\n{values}"
-
-
-def _made_by_function(record: TrialRecord) -> str:
-    return (
-        f"{_name(record)} must be a trial of a recipe, but it was made by a training function,"
-        " which has no recipe to train. Use it with `tune-speed search` or `certify` and --train"
-        " FILE.py:FUNCTION; in Python, call tune_speed.search(train=…) or"
-        f" tune_speed.certify({printable(record.study)[:200]!r}, train=…) with that function."
-    )
-
-
-def _not_ours(record: TrialRecord, why: str) -> ConfigError:
-    must = "must be one that this version writes"
-    return ConfigError(f"the recipe of {_name(record)} {must}, but: {why.strip()[:1000]}")
-
-
-def _name(record: TrialRecord) -> str:
-    return printable(f"{record.study}/{record.trial_id}"[:200])
+from tune_speed.standing import best_metric, goodness, target_of
 
 
 def describe(record: TrialRecord, *, run_id: str | None) -> str:
@@ -224,70 +113,6 @@ def _curve_line(evaluation: Evaluation, names: Sequence[str]) -> str:
     cells = [f"{_figure(figure):>10}" for figure in figures]
     widths = [max(10, len(printable(name))) for name in ("step", "epoch", "train_s", *names)]
     return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
-
-
-def listing(what: str) -> list[dict[str, Any]]:
-    """Returns name and one line on each entry of a table, with its fields."""
-    if what in LISTINGS:
-        return LISTINGS[what]()
-    return [
-        {"name": name, "about": first_paragraph(kind.__doc__), "fields": ", ".join(_fields(kind))}
-        for name, kind in TABLES[what].items()
-    ]
-
-
-def _workloads() -> list[dict[str, Any]]:
-    return [
-        {
-            "name": name,
-            "about": f"{workload.dataset_name}: {workload.target.words}, {workload.mode},"
-            f" at most {workload.max_train_s:g} s",
-        }
-        for name, workload in WORKLOADS.items()
-    ]
-
-
-def _speedups() -> list[dict[str, Any]]:
-    """Returns the speed-ups by slot, then the plain settings of a recipe."""
-    by_slot = sorted(SPEEDUPS.items(), key=lambda entry: entry[1].slot)
-    techniques = [
-        {
-            "name": name,
-            "where": f"speedups.{kind.slot}",
-            "about": first_paragraph(kind.__doc__),
-            "fields": ", ".join(_fields(kind)),
-        }
-        for name, kind in by_slot
-    ]
-    return [*techniques, *(_setting(name) for name in SETTINGS)]
-
-
-def _setting(name: str) -> dict[str, Any]:
-    about = first_paragraph(descriptions(Recipe).get(name))
-    return {"name": name, "where": "recipe", "about": about, "fields": ""}
-
-
-def _metrics() -> list[dict[str, Any]]:
-    return [
-        {"name": name, "about": metric.about, "unit": metric.unit, "source": metric.source}
-        for name, metric in METRICS.items()
-    ]
-
-
-LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
-    "workloads": _workloads,
-    "speedups": _speedups,
-    "metrics": _metrics,
-    "techniques": technique_rows,
-}
-"""What is no plain table of configs."""
-
-
-def _fields(kind: type[BaseModel]) -> list[str]:
-    return [
-        name if field.is_required() else f"{name}={field.default!r}"
-        for name, field in kind.model_fields.items()
-    ]
 
 
 def counts(records: tuple[TrialRecord, ...]) -> Mapping[str, int]:

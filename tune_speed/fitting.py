@@ -16,8 +16,7 @@ import torch
 from torch import nn
 
 from tune_speed import plugins
-from tune_speed.errors import ConfigError, DataError, Problem
-from tune_speed.models.base import first_line
+from tune_speed.errors import ConfigError, DataError, Problem, first_line
 from tune_speed.recipe import Recipe
 
 

@@ -5,13 +5,12 @@ from datetime import datetime
 from itertools import groupby
 from typing import Any
 
-from tune_speed.certificate import finite_or_none
 from tune_speed.config import Config
 from tune_speed.moments import moment_of
 from tune_speed.ranking import timed
 from tune_speed.records import TrialRecord
 from tune_speed.standing import BoardKey, board_key, target_of
-from tune_speed.stats import median_time_s
+from tune_speed.stats import finite_or_none, median_time_s
 
 
 class RecordHeld(Config):

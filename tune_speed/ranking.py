@@ -20,9 +20,8 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tune_speed.contest import sample_of
 from tune_speed.records import RunResult, Timing, TrialRecord
-from tune_speed.stats import expected_time_interval_s, expected_time_s
+from tune_speed.stats import expected_time_interval_s, expected_time_s, sample_of
 
 SEEDS, STEP_TIME, NONE = "seeds", "step time", "none"
 """What an interval is made of."""

@@ -13,6 +13,14 @@ from pydantic import ConfigDict, Field
 
 from tune_speed.config import Config
 
+CLOCK_STATEMENT = (
+    "train_s starts before the first weight or statistic is derived from data. In: loading,"
+    " augmentation, forward, backward, optimizer. Out: set-up, compilation and warm-up on dummy"
+    " data, scheduled evaluations, logging, waiting for another trial's measurement."
+)
+"""What the training clock counts, under the present `PROTOCOL_VERSION`."""
+
+
 PROTOCOL_VERSION = 2
 """Version of the measuring rules (clock, crossing modes, split). Rows of different versions are
 never ranked together. 2: a search's times are steps times isolated step time; 1: wall-clock."""

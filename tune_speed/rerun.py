@@ -10,9 +10,9 @@ import psutil
 from tune_speed.config import canonical_hash
 from tune_speed.data.cache import prepare
 from tune_speed.errors import TuneSpeedError
-from tune_speed.export import recipe_yaml
 from tune_speed.local_crew import run_here
 from tune_speed.objective import finish
+from tune_speed.recipe_header import recipe_yaml
 from tune_speed.records import TrialRecord
 from tune_speed.search.shipped import is_file
 from tune_speed.search.study_file import RecipeFile, load_recipe, parse_recipe

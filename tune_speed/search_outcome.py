@@ -13,9 +13,10 @@ from tune_speed.board_html import boards_html
 from tune_speed.board_table import as_renderable
 from tune_speed.certify_outcome import Certified, certify_study
 from tune_speed.display import Displayed, html_block, html_text
-from tune_speed.export import next_steps, recipe_yaml
+from tune_speed.export import next_steps
 from tune_speed.leaderboard import Board
 from tune_speed.printable import printable, printable_lines
+from tune_speed.recipe_header import recipe_yaml
 from tune_speed.records import TrialRecord
 from tune_speed.search.loop_shipping import Loop
 from tune_speed.search.settings import CertifyConfig

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from tune_speed.records import Record, RunResult
+
 Array = NDArray[np.float64]
 NUM_DRAWS = 4096
 """Draws of an interval; each end leaves out about a hundred."""
@@ -356,3 +358,42 @@ def holm(p_values: Sequence[float]) -> list[float]:
         highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
         adjusted[index] = highest
     return adjusted
+
+
+class TimeInterval(Record):
+    """Where a time lies."""
+
+    low_s: float | None
+    """Lower end [s]; None: infinite."""
+    high_s: float | None
+    """Upper end [s]; None: infinite."""
+    confidence: float
+    """Chance that such an interval holds the truth, in (0, 1)."""
+
+
+class RateInterval(Record):
+    """Where a success rate lies."""
+
+    low: float
+    """Lower end, in [0, 1]."""
+    high: float
+    """Upper end, in [0, 1]."""
+    confidence: float
+    """Chance that such an interval holds the truth, in (0, 1)."""
+
+
+def finite_or_none(value: float) -> float | None:
+    """Returns `value`, or None if it is infinite: how a certificate writes such a time."""
+    assert not math.isnan(value)
+    return value if math.isfinite(value) else None
+
+
+LEAST_MISS_S = 1e-3
+
+
+def sample_of(run: RunResult) -> Sample:
+    """Returns what statistics need of a run."""
+    time_s = run.time_to_target_s
+    # A run that failed at once took no training time, but a miss is never free.
+    spent_s = max(run.clocks.train_s, LEAST_MISS_S) if time_s is None else time_s
+    return Sample(spent_s, time_s is not None)

@@ -5,18 +5,20 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from tune_speed.certificate import RateInterval, TimeInterval, finite_or_none
-from tune_speed.contest import sample_of
 from tune_speed.margin import LEAST_RUNS, Slope, needed_mean, suggestion
 from tune_speed.records import Record, RunResult, Status, Timing, TrialRecord
 from tune_speed.standing import sign_of, target_of
 from tune_speed.stats import (
+    RateInterval,
     Sample,
+    TimeInterval,
     expected_time_interval_s,
     expected_time_s,
+    finite_or_none,
     mean_hit_s,
     median_interval_s,
     median_time_s,
+    sample_of,
     wilson_interval,
 )
 from tune_speed.task import Target

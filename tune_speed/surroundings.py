@@ -1,9 +1,9 @@
 """What a certificate says of machine, code and model, asked in the process that runs the trials."""
 
-from tune_speed.certificate import SystemFacts
 from tune_speed.code_state import CodeState, code_state
 from tune_speed.own.spec import OwnSpec
 from tune_speed.records import Record
+from tune_speed.system import SystemFacts
 from tune_speed.trial import TrialSpec
 
 

@@ -14,9 +14,97 @@ from pathlib import Path
 import psutil
 import torch
 
-from tune_speed.certificate import CpuFacts, GpuFacts, SoftwareFacts, SystemFacts
 from tune_speed.device import describe_device, device_key, memory_limit_gib
 from tune_speed.mps import find_mps
+from tune_speed.records import Record
+
+
+class GpuFacts(Record):
+    """The GPU, as far as the driver tells; on a CPU everything is None."""
+
+    name: str | None
+    """Name, such as `NVIDIA H200`."""
+    uuid: str | None
+    """UUID of the GPU, or of its MIG instance."""
+    power_limit_w: float | None
+    """Power limit [W]."""
+    sm_clock_mhz: float | None
+    """Clock of the processors when it was asked [MHz]."""
+    memory_clock_mhz: float | None
+    """Clock of the memory when it was asked [MHz]."""
+    max_sm_clock_mhz: float | None
+    """Highest clock of the processors [MHz]."""
+    max_memory_clock_mhz: float | None
+    """Highest clock of the memory [MHz]."""
+    clock_reasons: tuple[str, ...] | None
+    """What held the clocks down when it was asked, such as `hw_thermal_slowdown`."""
+    mig_mode: str | None
+    """`Enabled` where the GPU is cut into instances; None: it cannot be, or is not known."""
+    mps: bool | None
+    """Whether NVIDIA's multi-process service is asked for or seen to run."""
+    persistence_mode: str | None
+    """`Enabled` where the driver stays loaded between processes."""
+    driver: str | None
+    """Version of the driver."""
+
+
+class CpuFacts(Record):
+    """The CPU, as far as the kernel tells."""
+
+    name: str
+    """Name, such as `AMD EPYC 9654`."""
+    physical_cores: int | None
+    """Cores of the node; None: not known."""
+    logical_cores: int | None
+    """The same, each thread of a core counted; None: not known."""
+    usable_cores: int
+    """Logical cores on which this process may run."""
+    quota: float | None
+    """Cores' worth of time that the container may use; None: no limit, or not known."""
+    governor: str | None
+    """How the frequency is chosen, such as `performance`; None: not known."""
+    turbo: bool | None
+    """Whether the CPU may exceed its base frequency; None: not known."""
+    load_average: float | None
+    """Processes of the node that ran or waited in the minute before; None: not known."""
+
+
+class SoftwareFacts(Record):
+    """What lies between the recipe and the machine."""
+
+    torch: str
+    """Version of torch."""
+    cuda: str | None
+    """CUDA version that torch was built with; None on a CPU."""
+    cudnn: str | None
+    """cuDNN version that torch uses; None on a CPU."""
+    timm: str | None
+    """Version of timm; None if it is not installed."""
+    python: str
+    """Version of Python."""
+    platform: str
+    """Operating system, kernel and C library."""
+
+
+class SystemFacts(Record):
+    """The machine, as far as it could be asked."""
+
+    device: str
+    """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
+    device_key: str
+    """Names the physical device: a GPU by its UUID, or the running node."""
+    gpu: GpuFacts
+    cpu: CpuFacts
+    software: SoftwareFacts
+    memory_gib: float
+    """Memory of the node, or of the container where that has less [GiB]."""
+    is_virtual_machine: bool | None
+    """Whether the node is a virtual machine; None: not known."""
+    container_digest: str | None
+    """Digest of the container's image, from TUNE_SPEED_IMAGE_DIGEST; None: not given."""
+    container_id: str | None
+    """Id of the container; None: in no container, or not known."""
+
 
 NVIDIA_SMI_TIMEOUT_S = 10.0
 """It takes seconds where the driver does not stay loaded."""

@@ -21,10 +21,9 @@ from tune_speed.device import (
     reset_peak_memory,
     synchronizer,
 )
-from tune_speed.errors import ConfigError, Problem
+from tune_speed.errors import ConfigError, Problem, first_line
 from tune_speed.fed_ratio import Waits
 from tune_speed.gradient import Forward, Gradient, RecordedGradient, gradient_of
-from tune_speed.models.base import first_line
 from tune_speed.models.half import Half
 from tune_speed.optim import set_rates
 from tune_speed.preparation import needs_preparation, prepare, without_trace

@@ -11,12 +11,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from tune_speed import __version__, plugins
+from tune_speed import plugins
 from tune_speed.config import Config
 from tune_speed.error_text import reason_of, traceback_of
 from tune_speed.recipe import Recipe
 from tune_speed.records import RunResult, Status, StepTime, TrialRecord
 from tune_speed.task import Task
+from tune_speed.version import __version__
 from tune_speed.workload import Workload
 
 

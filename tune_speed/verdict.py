@@ -5,11 +5,9 @@ import statistics
 from collections.abc import Sequence
 from typing import Literal
 
-from tune_speed.certificate import finite_or_none
-from tune_speed.contest import sample_of
 from tune_speed.race import LEAST_PAIRS
 from tune_speed.records import Record, RunResult, TrialRecord
-from tune_speed.stats import Comparison, Sample, compare
+from tune_speed.stats import Comparison, Sample, compare, finite_or_none, sample_of
 from tune_speed.summary import CONFIDENCE
 
 Side = Literal["a", "b"]

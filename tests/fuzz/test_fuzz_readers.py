@@ -25,7 +25,7 @@ from making import make_record, make_run
 
 from tune_speed.checkpoint_file import BadCheckpoint, split
 from tune_speed.errors import ConfigError, StorageError, TuneSpeedError
-from tune_speed.export import recipe_yaml
+from tune_speed.recipe_header import recipe_yaml
 from tune_speed.records import Status
 from tune_speed.search.duration import parse_duration_s
 from tune_speed.search.ledger import Ledger

@@ -5,9 +5,9 @@ from typing import Any
 
 from making import make_evaluation, make_record, make_run
 
-from tune_speed.export import recipe_yaml
 from tune_speed.leaderboard import make_boards
 from tune_speed.page.study_page import study_page
+from tune_speed.recipe_header import recipe_yaml
 from tune_speed.records import Status, TrialRecord
 from tune_speed.study_view import RunningTrial, SearchFacts, StudyView, ViewedTrial
 

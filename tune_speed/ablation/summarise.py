@@ -22,13 +22,12 @@ from tune_speed.ablation.result import (
     Response,
     TuningPoint,
 )
-from tune_speed.certificate import finite_or_none
 from tune_speed.metrics.convergence import of_run as epochs_to_convergence
 from tune_speed.metrics.repeats import mean_interval
 from tune_speed.metrics.times import epoch_s
 from tune_speed.records import RunResult, Status, TrialRecord
 from tune_speed.standing import target_of
-from tune_speed.stats import LARGEST_LOG, holm, median_interval_s, median_time_s
+from tune_speed.stats import LARGEST_LOG, finite_or_none, holm, median_interval_s, median_time_s
 from tune_speed.summary import CONFIDENCE, NO_FINAL, WHOLE, describe_runs
 from tune_speed.verdict import common_seeds, judge
 

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from tune_speed.config import Config
-from tune_speed.errors import ConfigError, Problem
+from tune_speed.errors import ConfigError, Problem, first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -103,8 +103,3 @@ class ModelConfig(Config):
         ways = {"`stem: cifar`": ("stem", "native"), "`resize_to`": ("resize_to", None)}
         offered = [way for way, (name, value) in ways.items() if fields.get(name, 0) == value]
         return ["larger images", *offered]
-
-
-def first_line(error: BaseException) -> str:
-    """Returns kind and first line of an error, for a message that quotes it."""
-    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

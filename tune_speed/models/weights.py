@@ -8,8 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from tune_speed.errors import ConfigError, DataError
-from tune_speed.models.base import first_line
+from tune_speed.errors import ConfigError, DataError, first_line
 
 SILENCE_S = 60.0
 """How long a server of published weights may be silent [s]. torch.hub itself would wait forever."""

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
 
-from tune_speed.certificate import CLOCK_STATEMENT
 from tune_speed.leaderboard import Board
 from tune_speed.page.boards import board_table
 from tune_speed.page.site import render
+from tune_speed.records import CLOCK_STATEMENT
 
 
 def boards_page(boards: Sequence[Board]) -> str:

@@ -7,7 +7,6 @@ from importlib import metadata
 
 from markupsafe import Markup
 
-from tune_speed.certificate import CLOCK_STATEMENT
 from tune_speed.figures import FIGURES, draw_svg
 from tune_speed.leaderboard import Board
 from tune_speed.page.answer import Answer, answer_of, target_text
@@ -16,6 +15,7 @@ from tune_speed.page.endings import Ending, counts_of, endings_of
 from tune_speed.page.site import render
 from tune_speed.page.trial_table import TrialTable, trial_anchors, trial_table
 from tune_speed.page.words import file_stem
+from tune_speed.records import CLOCK_STATEMENT
 from tune_speed.standing import Totals, totals_of
 from tune_speed.study_view import PartKey, StudyPart, StudyView, ViewedTrial
 

@@ -3,7 +3,7 @@
 import uuid
 from collections import Counter
 
-from tune_speed import __version__, plugins
+from tune_speed import plugins
 from tune_speed.errors import ConfigError
 from tune_speed.records import PROTOCOL_VERSION
 from tune_speed.redact import redact
@@ -11,6 +11,7 @@ from tune_speed.search.earlier import device_of_one
 from tune_speed.search.ledger import Ledger
 from tune_speed.search.study_file import StudyFile
 from tune_speed.source import dump_yaml
+from tune_speed.version import __version__
 
 
 def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tune_speed.contest import sample_of
 from tune_speed.records import Status, TrialRecord
 from tune_speed.standing import final_metric, target_of
 from tune_speed.stats import (
@@ -19,6 +18,7 @@ from tune_speed.stats import (
     expected_time_s,
     median_interval_s,
     median_time_s,
+    sample_of,
 )
 from tune_speed.tracking import schema
 from tune_speed.tracking.glossary import METRICS

@@ -41,7 +41,6 @@ import yaml
 from pydantic import ValidationError
 
 from tune_speed.config import flatten
-from tune_speed.contest import sample_of
 from tune_speed.records import (
     MEASURED,
     Evaluation,
@@ -52,7 +51,7 @@ from tune_speed.records import (
     named_settings,
 )
 from tune_speed.standing import BoardKey, Totals, board_key, final_metric, goodness, target_of
-from tune_speed.stats import expected_time_s, median_time_s
+from tune_speed.stats import expected_time_s, median_time_s, sample_of
 from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.uri import strip_secrets
 
