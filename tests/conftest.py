@@ -10,7 +10,7 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TESTS = Path(__file__).parent
-sys.path.insert(0, str(TESTS))  # `making`: records for tests
+sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -42,7 +42,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     """
     from command import Done
 
-    from tune_speed import cli
+    from tune_speed.cli import main
 
     def call(*arguments: str, folder: Path) -> Done:
         monkeypatch.chdir(folder)
@@ -50,7 +50,7 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
         monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
         capsys.readouterr()
         try:
-            cli.main()
+            main.main()
             code: Any = 0
         except SystemExit as ended:
             code = ended.code or 0

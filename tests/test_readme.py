@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from command import TUNE_SPEED, Done, environment
 
-from tune_speed.search.study_file import load_study
+from tune_speed.study.file import load_study
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

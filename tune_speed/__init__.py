@@ -10,20 +10,18 @@ study = tune_speed.search("digits_quickstart", trials=10)
 `tune_speed.api`.
 """
 
-import sys
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from tune_speed.version import __version__
+from tune_speed.core.version import __version__
 
 if TYPE_CHECKING:
-    from tune_speed.ablate_outcome import Ablated
-    from tune_speed.api import ablate, certify, search, train
-    from tune_speed.certify_outcome import Certified
-    from tune_speed.duel_outcome import Compared
-    from tune_speed.results import Results
-    from tune_speed.search_outcome import Study
-    from tune_speed.train_outcome import Trained
+    from tune_speed.api.ablated import Ablated
+    from tune_speed.api.calls import ablate, certify, search, train
+    from tune_speed.api.certified import Certified
+    from tune_speed.api.compared import Compared
+    from tune_speed.api.results import Results
+    from tune_speed.api.study import Study
+    from tune_speed.api.trained import Trained
 
 __all__ = [
     "Ablated",
@@ -39,83 +37,30 @@ __all__ = [
     "train",
 ]
 
-_CLASSES = {
-    "Ablated": "tune_speed.ablate_outcome",
-    "Certified": "tune_speed.certify_outcome",
-    "Compared": "tune_speed.duel_outcome",
-    "Results": "tune_speed.results",
-    "Study": "tune_speed.search_outcome",
-    "Trained": "tune_speed.train_outcome",
+# They need pandas or torch, which no `import tune_speed` should wait for.
+_MODULES = {
+    "Ablated": "ablated",
+    "Certified": "certified",
+    "Compared": "compared",
+    "Results": "results",
+    "Study": "study",
+    "Trained": "trained",
+    "ablate": "calls",
+    "certify": "calls",
+    "search": "calls",
+    "train": "calls",
 }
-"""Where each is; they need pandas or torch, which no `import tune_speed` should wait for."""
-_CALLS = ("ablate", "certify", "search", "train")
 
 
 def __getattr__(name: str) -> Any:
-    """Imports what is exported once it is asked for."""
+    """Imports a public name when it is first used."""
     from importlib import import_module
 
-    if name in _CLASSES:
-        return getattr(import_module(_CLASSES[name]), name)
-    if name in _CALLS:
-        return import_module(f"{__name__}.{name}")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.api.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:
-    """Returns what is exported too, for completion."""
+    """Returns the public names too, for completion."""
     return sorted({*globals(), *__all__})
-
-
-class _Module(ModuleType):
-    """A module that is pickled by its name, as plain ones are by cloudpickle."""
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        from importlib import import_module
-
-        return import_module, (self.__name__,)
-
-
-class _Callable(_Module):
-    """A module that may be called as the function of `tune_speed.api` that has its name.
-
-    The commands' names are those of modules, which Python makes attributes of the package as soon
-    as they are imported: a function of the same name would be lost then.
-    """
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return _function(self)(*args, **kwargs)
-
-    @property
-    def __signature__(self) -> Any:
-        from inspect import signature
-
-        return signature(_function(self))
-
-
-def _function(module: ModuleType) -> Any:
-    from tune_speed import api
-
-    return getattr(api, module.__name__.rpartition(".")[2])
-
-
-def _doc(module: ModuleType) -> str:
-    """Returns what `help` and a notebook's `?` show first."""
-    from inspect import getdoc
-
-    return f"{getdoc(_function(module))}\n\nThe module:\n{vars(module)['__doc__']}"
-
-
-_Callable.__doc__ = property(_doc)  # type: ignore[assignment]
-
-
-class _Package(_Module):
-    """This package, which makes those modules callable as Python adds them to it."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name in _CALLS and isinstance(value, ModuleType):
-            value.__class__ = _Callable
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -26,13 +26,13 @@ from typing import NamedTuple
 import numpy as np
 from scipy.stats import binom
 
-from tune_speed.race import Race
-from tune_speed.stats import (
+from tune_speed.core.stats import (
     Sample,
     bootstrap_interval_s,
     expected_time_interval_s,
     median_interval_s,
 )
+from tune_speed.experiments.certification.elimination import Race
 
 NUMS_OF_RUNS = (5, 10, 20, 50)
 RATES = (0.5, 0.8, 0.9, 0.95, 1.0, None)

@@ -20,14 +20,14 @@ from typing import Any
 import numpy as np
 import torch
 
+from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images
-from tune_speed.data.digits import Digits
+from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.split import Splits
-from tune_speed.device import describe_device, resolve_device, set_up_process
-from tune_speed.recipe import Recipe
-from tune_speed.records import RunResult
-from tune_speed.train import train
-from tune_speed.workload import Target, Workload
+from tune_speed.runtime.device import describe_device, resolve_device, set_up_process
+from tune_speed.training.loop import train
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import Target, Workload
 
 NETWORKS: dict[str, Any] = {
     "small": {"plain_cnn": {"width": 8}},

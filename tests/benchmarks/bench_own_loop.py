@@ -29,15 +29,15 @@ from sklearn.datasets import load_digits
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.device import describe_device, resolve_device, set_up_process, synchronizer
-from tune_speed.models import MODELS
-from tune_speed.objective import finish, run_trial
-from tune_speed.own import OwnRun
-from tune_speed.own.spec import OwnRecipe, OwnSpec, OwnTask
-from tune_speed.own.trial import run_own_trial
-from tune_speed.recipe import Recipe
-from tune_speed.trial import Allotment, TrialSpec
-from tune_speed.workload import Target, Workload
+from tune_speed.components.models import MODELS
+from tune_speed.custom import OwnRun
+from tune_speed.custom.spec import OwnRecipe, OwnSpec, OwnTask
+from tune_speed.custom.trial import run_own_trial
+from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.training.objective import finish, run_trial
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import Allotment, TrialSpec
+from tune_speed.training.workload import Target, Workload
 
 BATCH_SIZE, NUM_TRAIN, EVALUATIONS = 64, 1088, 10
 LR, MOMENTUM = 0.05, 0.9

@@ -43,7 +43,7 @@ hit = runs[runs["tags.tune_speed.status"] == "reached"]
 board = ["tags.tune_speed.workload_hash", "tags.tune_speed.device", "tags.tune_speed.kind"]
 print(hit.sort_values("metrics.time_to_target_s").groupby(board).head(20).shape)
 """
-OTHER = "import sys; sys.argv[0] = 'tune-speed'; from tune_speed.cli import main; main()"
+OTHER = "import sys; sys.argv[0] = 'tune-speed'; from tune_speed.cli.main import main; main()"
 LIMITS_S = {10_000: 2.0, 100_000: 10.0}
 LIMIT_GIB = 1.0
 LONGEST_S = 1800.0
@@ -114,7 +114,7 @@ def ensure_filled(uri: str, num_runs: int, folder: Path) -> None:
         return
     took_s = fill(uri, num_trials=num_runs)
     if uri.startswith("sqlite"):
-        from tune_speed.tracking import sqlite
+        from tune_speed.tracking.store import sqlite
 
         sqlite.analyze(folder / "mlflow.db")  # As a search does at its end.
     mark.write_text(str(num_runs))

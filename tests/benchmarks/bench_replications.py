@@ -22,9 +22,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from tune_speed.replication.shipped import replication_listing
+from tune_speed.experiments.replication.shipped import replication_listing
 
-COMMAND = (sys.executable, "-c", "from tune_speed.cli import main; main()", "replicate")
+COMMAND = (sys.executable, "-c", "from tune_speed.cli.main import main; main()", "replicate")
 TWO_RUNS = ("ablate.seeds=2",)
 QUICK = {"quick_answers": (), "first_three_experiments": TWO_RUNS, "factorial": TWO_RUNS}
 """Names, with what is set: `quick_answers` has no arms."""

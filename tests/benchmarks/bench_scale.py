@@ -44,9 +44,9 @@ import ray
 from ray import tune
 from ray.cluster_utils import Cluster
 
-from tune_speed.records import Clocks, Evaluation, RunResult, Status, TrialRecord
-from tune_speed.search.trial_process import TrialProcess
-from tune_speed.trial import Allotment, TrialSpec, make_record
+from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, TrialRecord
+from tune_speed.training.trial import Allotment, TrialSpec, make_record
+from tune_speed.tuning.ray.trial_process import TrialProcess
 
 EVALUATIONS, EVERY_S = 20, 0.05
 START_S = 900.0
@@ -233,12 +233,12 @@ class Anywhere:
 
 def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Runs our search over trials that sleep."""
-    from tune_speed.search import ray_tuner
-    from tune_speed.search.conductor import Conductor
-    from tune_speed.search.ledger import Ledger
-    from tune_speed.search.study_file import load_study
-    from tune_speed.tracking.store import open_store
-    from tune_speed.tracking.tracker import Tracker
+    from tune_speed.study.file import load_study
+    from tune_speed.tracking.store.store import open_store
+    from tune_speed.tracking.writer.tracker import Tracker
+    from tune_speed.tuning.driver.controller import Conductor
+    from tune_speed.tuning.driver.ledger import Ledger
+    from tune_speed.tuning.ray import tuner
 
     sampler = f"sampler: {options.sampler}," if options.policy == "time_to_target" else ""
     text = STUDY.replace("POLICY", options.policy).replace("SAMPLER", sampler)
@@ -250,13 +250,13 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     if options.mlflow:
         client = open_store(f"sqlite:///{folder}/mlflow.db")
         observers.append(Tracker(client, study="scale", study_tags={}))
-    counted = ray_tuner._Adapter.reported
+    counted = tuner._Adapter.reported
 
     def reported(self: Any, ray_id: str, report: Any) -> bool:
         meter.messages += "record" in report
         return counted(self, ray_id, report)
 
-    ray_tuner._Adapter.reported = reported
+    tuner._Adapter.reported = reported
     with Ledger(folder / "study") as ledger:
         conductor = Conductor(
             study=study,
@@ -265,7 +265,7 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
             allotment=Allotment(device="cpu"),
             observers=observers,
         )
-        ray_tuner.run_search(conductor, Anywhere(), on_tick=lambda: None, process=Trivial)
+        tuner.run_search(conductor, Anywhere(), on_tick=lambda: None, process=Trivial)
         figures = meter.figures(options.concurrent)
         assert len(ledger.records) == options.trials
     figures["messages_per_s"] += meter.trials / figures["wall_s"]  # Each trial's last.
@@ -345,7 +345,7 @@ def nodes(number: int, concurrent: int) -> Iterator[None]:
 
 def run_side(side: str, options: argparse.Namespace) -> dict[str, Any]:
     """Runs one search in this process."""
-    from tune_speed.search.ray_cluster import _quiet_ray
+    from tune_speed.tuning.ray.cluster import _quiet_ray
 
     _quiet_ray()
     with tempfile.TemporaryDirectory() as name:

@@ -43,10 +43,10 @@ search: {concurrent: 2}
 
 def ours(folder: Path, trials: int) -> None:
     """Runs our search and writes what it took."""
-    from tune_speed import study as studies
-    from tune_speed.cli import _live_view
-    from tune_speed.search.conductor import Conductor
-    from tune_speed.search.study_file import load_study
+    from tune_speed.cli.main import _live_view
+    from tune_speed.study.file import load_study
+    from tune_speed.tuning import search as studies
+    from tune_speed.tuning.driver.controller import Conductor
 
     (folder / "overhead.yaml").write_text(STUDY)
     study = load_study(folder / "overhead.yaml", overrides=[f"search.trials={trials}"])
@@ -110,11 +110,11 @@ def vanilla_trial(config: dict[str, Any]) -> None:
     import yaml
     from ray import tune
 
-    from tune_speed.objective import finish, run_trial
-    from tune_speed.recipe import Recipe
-    from tune_speed.records import TrialRecord
-    from tune_speed.trial import TrialSpec
-    from tune_speed.workload import Workload
+    from tune_speed.core.records import TrialRecord
+    from tune_speed.training.objective import finish, run_trial
+    from tune_speed.training.recipe import Recipe
+    from tune_speed.training.trial import TrialSpec
+    from tune_speed.training.workload import Workload
 
     tree = yaml.safe_load(STUDY)
     recipe = tree["recipe"] | {"epochs": config["epochs"]}

@@ -31,20 +31,20 @@ from typing import Any
 import numpy as np
 import psutil
 
-from tune_speed import simulation
-from tune_speed.plots import plot_comparison
-from tune_speed.records import Status
-from tune_speed.search.comparison import Factory, Search, Terms
-from tune_speed.search.curve import crossing
-from tune_speed.search.encoding import Encoder
-from tune_speed.search.gain import GainSettings
-from tune_speed.search.parts import Parts
-from tune_speed.search.policies import POLICY_NAMES, make_policy
-from tune_speed.search.policy import TimeToTarget
-from tune_speed.search.samplers import hush_optuna
-from tune_speed.search.simulate import Benchmark
-from tune_speed.search.trials import Cost, Goal, Outcome, Policy, Proposal
-from tune_speed.simulation_report import comparison_markdown
+from tune_speed.core.records import Status
+from tune_speed.tuning.policies import POLICY_NAMES, make_policy
+from tune_speed.tuning.policy.acquisition import GainSettings
+from tune_speed.tuning.policy.base import Cost, Goal, Outcome, Policy, Proposal
+from tune_speed.tuning.policy.curve import crossing
+from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.samplers import hush_optuna
+from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.policy.time_to_target import TimeToTarget
+from tune_speed.tuning.simulation import benchmarks
+from tune_speed.tuning.simulation.comparison import Factory, Search, Terms
+from tune_speed.tuning.simulation.plots import plot_comparison
+from tune_speed.tuning.simulation.report import comparison_markdown
+from tune_speed.tuning.simulation.simulate import Benchmark
 
 DATA = Path(__file__).parent / "data"
 OURS = "time_to_target"
@@ -103,7 +103,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=4)
     parser.add_argument("--overhead-s", type=float, default=0.0)
     parser.add_argument("--policy", nargs="+", default=list(POLICY_NAMES))
-    parser.add_argument("--benchmark", nargs="+", default=[*simulation.SYNTHETIC, *recorded])
+    parser.add_argument("--benchmark", nargs="+", default=[*benchmarks.SYNTHETIC, *recorded])
     parser.add_argument("--ablation", action="store_true")
     parser.add_argument("--only-cost", action="store_true")
     parser.add_argument("--again", nargs="+", default=[], help="policies whose kept searches go")
@@ -127,8 +127,8 @@ def compare(arguments: argparse.Namespace) -> None:
                 file.write(line_of(search))
         print(f"[{done}/{total}] {search.key[:3]} {search.took_s:.1f} s", file=sys.stderr)
 
-    result = simulation.compare(
-        simulation.find_benchmarks(arguments.benchmark),
+    result = benchmarks.compare(
+        benchmarks.find_benchmarks(arguments.benchmark),
         policies,
         num_seeds=arguments.seeds,
         terms=Terms(
@@ -143,7 +143,7 @@ def compare(arguments: argparse.Namespace) -> None:
     )
     if result.searches:
         budgets = sorted(arguments.budget)
-        results = simulation.comparison_dict(result.searches, budgets)
+        results = benchmarks.comparison_dict(result.searches, budgets)
         (arguments.out / f"{name}.json").write_text(json.dumps(results, indent=1))
         plot_comparison(result.searches, budgets, arguments.out / f"{name}.png")
         print(comparison_markdown(result.searches, budgets))
@@ -183,7 +183,7 @@ def print_cost() -> None:
 def ask_times_s() -> list[float]:
     """Returns the seconds that `ask` took, from `ASKED` finished trials on."""
     hush_optuna()
-    benchmark = simulation.find_benchmark(COST_BENCHMARK)
+    benchmark = benchmarks.find_benchmark(COST_BENCHMARK)
     policy = our_policy(benchmark)
     policy.restore(finished=finished_trials(benchmark, ASKED), unfinished=())
     times_s = []
@@ -199,7 +199,7 @@ def ask_times_s() -> list[float]:
 def held() -> tuple[float, float]:
     """Returns by how many MB the process grew with `HELD` trials, and the seconds to take them."""
     hush_optuna()
-    benchmark = simulation.find_benchmark(COST_BENCHMARK)
+    benchmark = benchmarks.find_benchmark(COST_BENCHMARK)
     warm = our_policy(benchmark)
     warm.restore(finished=finished_trials(benchmark, 20), unfinished=())
     warm.ask()

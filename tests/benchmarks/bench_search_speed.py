@@ -94,8 +94,9 @@ def parse_arguments() -> argparse.Namespace:
 
 def side(folder: Path, arguments: list[str]) -> None:
     """Runs the command line with `arguments`, and marks down in `folder` when it came where."""
-    from tune_speed import cli, study
-    from tune_speed.search.conductor import Conductor
+    from tune_speed.cli import main as cli
+    from tune_speed.tuning import search
+    from tune_speed.tuning.driver.controller import Conductor
 
     mark = partial(mark_in, folder)
 
@@ -113,15 +114,15 @@ def side(folder: Path, arguments: list[str]) -> None:
         setattr(owner, name, call)
 
     def with_timed_trials(*args: Any, **kwargs: Any) -> Any:
-        from tune_speed.search import ray_tuner
+        from tune_speed.tuning.ray import tuner
 
         mark("Ray and MLflow ready")
-        ray_tuner.run_search = partial(ray_tuner.run_search, process=timed_process(folder))
+        tuner.run_search = partial(tuner.run_search, process=timed_process(folder))
         return run(*args, **kwargs)
 
-    run, study._run = study._run, with_timed_trials
-    marked(study, "search", before="command line read", after="search returned")
-    marked(study, "prepare_workload", after="data ready")
+    run, search._run = search._run, with_timed_trials
+    marked(search, "search", before="command line read", after="search returned")
+    marked(search, "prepare_workload", after="data ready")
     marked(Conductor, "propose", before="search begins", after="first proposal")
     marked(Conductor, "finished", after="last trial ended")
     sys.argv = ["tune-speed", *arguments]
@@ -130,7 +131,7 @@ def side(folder: Path, arguments: list[str]) -> None:
 
 def timed_process(folder: Path) -> type:
     """Returns the class of trial processes, which mark down when they come where."""
-    from tune_speed.search.trial_process import TrialProcess
+    from tune_speed.tuning.ray.trial_process import TrialProcess
 
     class Timed(TrialProcess):
         def setup(self, config: dict[str, Any]) -> None:
@@ -143,7 +144,7 @@ def timed_process(folder: Path) -> type:
 
         def _open(self, *args: Any, **kwargs: Any) -> Any:
             trial = super()._open(*args, **kwargs)
-            from tune_speed.clock import Clock
+            from tune_speed.runtime.clock import Clock
 
             mark_in(folder, "torch there")
             start = Clock.start
@@ -266,7 +267,7 @@ def seconds(moment: str) -> float:
 
 def commands(source: Path | None, *, folder: Path) -> Row:
     """Returns how long `--help` and a leaderboard take [s]."""
-    code = "import sys; sys.argv[0] = 'tune-speed'; from tune_speed.cli import main; main()"
+    code = "import sys; sys.argv[0] = 'tune-speed'; from tune_speed.cli.main import main; main()"
     took: Row = {}
     for name, arguments in {"help": ["--help"], "leaderboard": ["leaderboard"]}.items():
         began_s = time.perf_counter()

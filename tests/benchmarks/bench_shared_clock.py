@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import yaml
 from scipy.stats import kendalltau
 
-from tune_speed.report import describe_params
+from tune_speed.reporting.leaderboard.text import describe_params
 
 NUM_RECIPES = 14
 TAU_BAR, RATIO_BAR = 0.95, 0.05
@@ -86,10 +86,10 @@ def study(cotenants: int, cpus: int, *, gpu: bool) -> dict[str, Any]:
 
 def run_alone(recipes: Recipes, workload: Any, cpus: int, device: str, out: Path) -> None:
     """Runs each recipe alone, in this process, and writes its time to target."""
-    from tune_speed.objective import finish, run_trial
-    from tune_speed.recipe import Recipe
-    from tune_speed.trial import Allotment, TrialSpec
-    from tune_speed.workload import Workload
+    from tune_speed.training.objective import finish, run_trial
+    from tune_speed.training.recipe import Recipe
+    from tune_speed.training.trial import Allotment, TrialSpec
+    from tune_speed.training.workload import Workload
 
     times = []
     for number, (params, recipe) in enumerate(recipes):

@@ -34,16 +34,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tune_speed.core.records import RunResult
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
-from tune_speed.data.digits import Digits
-from tune_speed.data.image_parquet import ImageParquet
+from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig, Splits, make_splits
-from tune_speed.device import describe_device, resolve_device, set_up_process, synchronizer
-from tune_speed.recipe import Recipe
-from tune_speed.records import RunResult
-from tune_speed.train import train
-from tune_speed.workload import Target, Workload
+from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.training.loop import train
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import Target, Workload
 
 NUM_IMAGES, NUM_CLASSES, SIZE, PAD = 4096, 10, 32, 2
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)

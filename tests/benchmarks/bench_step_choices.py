@@ -22,13 +22,13 @@ import torch
 
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits
-from tune_speed.device import describe_device, resolve_device, set_up_process, synchronizer
-from tune_speed.gradient import RECORDERS
-from tune_speed.probe_step import probe_step
-from tune_speed.recipe import Recipe
-from tune_speed.step_choices import CHOICES, provisional, quickest, step_times
-from tune_speed.train import open_dummy
-from tune_speed.turnstile import Turnstile
+from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.runtime.turnstile import Turnstile
+from tune_speed.training.autotune.probe_step import probe_step
+from tune_speed.training.autotune.step_options import CHOICES, provisional, quickest, step_times
+from tune_speed.training.loop import open_dummy
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.gradient import RECORDERS
 
 MODELS = {
     "resnet20": "resnet20",

@@ -21,15 +21,15 @@ from typing import Any, NamedTuple
 
 import torch
 
-from tune_speed.config import canonical_hash
+from tune_speed.core.config import canonical_hash
+from tune_speed.core.records import RunResult
 from tune_speed.data.cache import prepare
-from tune_speed.data.image_parquet import ImageParquet
+from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig, Splits, make_splits
-from tune_speed.device import describe_device, resolve_device, set_up_process
-from tune_speed.recipe import Recipe
-from tune_speed.records import RunResult
-from tune_speed.train import train
-from tune_speed.workload import Target, Workload
+from tune_speed.runtime.device import describe_device, resolve_device, set_up_process
+from tune_speed.training.loop import train
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import Target, Workload
 
 Tree = Mapping[str, Any]
 

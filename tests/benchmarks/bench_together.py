@@ -42,17 +42,17 @@ from torch import Tensor, nn
 from torch.func import functional_call, stack_module_state, vmap
 from torch.nn import functional
 
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.optim import Sgd, set_rates
+from tune_speed.components.schedules import OneCycle
+from tune_speed.components.speedups.base import Shape
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits, channel_statistics
-from tune_speed.device import describe_device, resolve_device, set_up_process, synchronizer
-from tune_speed.models.base import ModelConfig
-from tune_speed.models.resnet20 import ResNet20
-from tune_speed.optim import Sgd, set_rates
-from tune_speed.recipe import Recipe
-from tune_speed.schedules import OneCycle
-from tune_speed.speedups.base import Shape
-from tune_speed.step import Group, build_optimizer, take_step
-from tune_speed.train import build_model, open_loader
+from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.training.loop import build_model, open_loader
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.step import Group, build_optimizer, take_step
 
 TOTAL_STEPS = 200
 """Length of the schedule; steps beyond it keep the last rate."""
@@ -213,7 +213,7 @@ class Together:
 
     @torch.no_grad()
     def _update(self, gradients: tuple[Tensor, ...]) -> None:
-        """SGD with Nesterov's momentum, as `tune_speed.optim.Sgd`; rates are vectors (M,)."""
+        """SGD with Nesterov's momentum, as `optim.Sgd`; rates are vectors (M,)."""
         rates, momenta, decays = self._settings()
         for weight, velocity, gradient in zip(self._weights, self._momenta, gradients, strict=True):
             shape = (-1, *[1] * (weight.ndim - 1))

@@ -40,14 +40,14 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import Dataset
 
+from tune_speed.components.models import MODELS, ModelConfig
 from tune_speed.data.base import Images
-from tune_speed.data.digits import Digits
+from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.split import Splits
-from tune_speed.device import describe_device, resolve_device, set_up_process, synchronizer
-from tune_speed.models import MODELS, ModelConfig
-from tune_speed.recipe import Recipe
-from tune_speed.train import train
-from tune_speed.workload import Target, Workload
+from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
+from tune_speed.training.loop import train
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import Target, Workload
 
 RESNET18 = {"name": "resnet18"}
 MODEL_FIELDS = {

@@ -21,7 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tune_speed.turnstile import Turnstile
+from tune_speed.runtime.turnstile import Turnstile
 
 LARGEST_SHARE = 0.005
 

@@ -49,19 +49,19 @@ import pyarrow.parquet as pq
 import torch
 from scipy.stats import qmc
 
-from tune_speed.data.digits import Digits
-from tune_speed.data.image_parquet import ImageParquet
+from tune_speed.core.records import RunResult, Status
+from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.split import SplitConfig
-from tune_speed.device import describe_device, set_up_process
-from tune_speed.objective import finish, load_splits, run_trial
-from tune_speed.recipe import Recipe
-from tune_speed.records import RunResult, Status
-from tune_speed.search.parameter import Parameter
-from tune_speed.search.recorded import write_table
-from tune_speed.search.space import Params, SearchSpace
-from tune_speed.train import Run, train
-from tune_speed.trial import Allotment, TrialSpec, environment
-from tune_speed.workload import Target, Workload
+from tune_speed.runtime.device import describe_device, set_up_process
+from tune_speed.study.parameter import Parameter
+from tune_speed.study.space import Params, SearchSpace
+from tune_speed.training.loop import Run, train
+from tune_speed.training.objective import finish, load_splits, run_trial
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import Allotment, TrialSpec, environment
+from tune_speed.training.workload import Target, Workload
+from tune_speed.tuning.simulation.recorded import write_table
 
 CPU = torch.device("cpu")
 DATA = Path(__file__).parent / "data"

@@ -15,10 +15,19 @@ from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from tune_speed.records import Clocks, Evaluation, RunResult, Status, StepTime, Timing, TrialRecord
-from tune_speed.tracking import notes, open_store, schema
-from tune_speed.tracking.study_runs import PARENT, StudyRuns
-from tune_speed.tracking.summary import Summary
+from tune_speed.core.records import (
+    Clocks,
+    Evaluation,
+    RunResult,
+    Status,
+    StepTime,
+    Timing,
+    TrialRecord,
+)
+from tune_speed.tracking import open_store, schema
+from tune_speed.tracking.search_summary import Summary
+from tune_speed.tracking.writer import descriptions
+from tune_speed.tracking.writer.runs import PARENT, StudyRuns
 
 TRIALS_PER_STUDY = 500
 CERTIFIED_PER_STUDY = 3
@@ -307,7 +316,7 @@ def _rows_of(
     for point in points:
         last[point.key] = max(last.get(point.key, point), point, key=_lateness)
     started = schema.start_tags(name, kind=record.kind) | schema.searched_tag(tuple(record.params))
-    note = {notes.NOTE: notes.trial_note(record, run_id=run_id)}
+    note = {descriptions.NOTE: descriptions.trial_note(record, run_id=run_id)}
     all_tags = {"mlflow.runName": name, **tags, **started, **schema.record_tags(record), **note}
     run = {
         "run_uuid": run_id,

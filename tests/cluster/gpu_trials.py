@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any
 
-from tune_speed.search.ray_token import agree_on_token
+from tune_speed.tuning.ray.token import agree_on_token
 
 
 def main(address: str, number: int, gpu: float) -> None:
@@ -16,13 +16,13 @@ def main(address: str, number: int, gpu: float) -> None:
     import ray
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-    from tune_speed.search import ray_cluster
-    from tune_speed.search.machine import alive_nodes
-    from tune_speed.search.settings import ResourceConfig
-    from tune_speed.search.trial_process import TrialProcess
+    from tune_speed.study.settings import ResourceConfig
+    from tune_speed.tuning.ray import cluster
+    from tune_speed.tuning.ray.node_query import alive_nodes
+    from tune_speed.tuning.ray.trial_process import TrialProcess
 
     resources = ResourceConfig(cpu=0.1, gpu=gpu)
-    ray_cluster.connect(address, resources=resources)
+    cluster.connect(address, resources=resources)
     config = {
         "devices": 1,
         "resources": resources.model_dump_json(),

@@ -3,8 +3,8 @@ import itertools
 import numpy as np
 import pytest
 
+from tune_speed.core.errors import ConfigError
 from tune_speed.data.augment import Augmentation, Draws, draw, draw_in_order
-from tune_speed.errors import ConfigError
 
 SET = {"num_samples": 4000, "height": 6, "width": 10}
 

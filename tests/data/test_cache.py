@@ -13,13 +13,13 @@ import numpy as np
 import pytest
 from image_files import encode, write_parquet
 
-from tune_speed.cache_folder import default_cache_dir
+from tune_speed.core.cache_folder import default_cache_dir
+from tune_speed.core.errors import DataError, StorageError
 from tune_speed.data import cache_entry
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
-from tune_speed.data.digits import Digits
-from tune_speed.data.image_parquet import ImageParquet
-from tune_speed.errors import DataError, StorageError
+from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.image_parquet import ImageParquet
 
 SPAWN = multiprocessing.get_context("spawn")
 

@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.data.base import Images
 from tune_speed.data.cache import PreparedData
 from tune_speed.data.split import (
@@ -15,7 +16,6 @@ from tune_speed.data.split import (
     quotas,
     split_sizes,
 )
-from tune_speed.errors import ConfigError, DataError
 
 MakeData = Callable[..., PreparedData]
 

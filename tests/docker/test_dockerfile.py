@@ -91,7 +91,10 @@ def test_context_holds_the_program_and_nothing_of_a_user() -> None:
         "docker/constraints.txt",
         "docker/requirements.py",
     }
-    assert "tune_speed/cli.py" in files and "tune_speed/page/templates/study.html.j2" in files
+    assert (
+        "tune_speed/cli/main.py" in files
+        and "tune_speed/reporting/page/templates/study.html.j2" in files
+    )
     assert not any(file.endswith(".pyc") for file in files)
 
 

@@ -16,8 +16,8 @@ from torch.nn.functional import cross_entropy
 from torch.utils.data import DataLoader, TensorDataset, random_split
 
 import tune_speed
-from tune_speed.own import OwnRun
-from tune_speed.own.lightning import SpeedCallback
+from tune_speed.custom import OwnRun
+from tune_speed.custom.lightning import SpeedCallback
 
 SPACE = {
     "lr": {"low": 0.001, "high": 0.1, "log": True},

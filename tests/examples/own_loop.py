@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import tune_speed
-from tune_speed.own import OwnRun
+from tune_speed.custom import OwnRun
 
 SPACE = {
     "lr": {"low": 0.01, "high": 0.3, "log": True},

@@ -16,7 +16,7 @@ from sklearn.metrics import log_loss
 from sklearn.preprocessing import StandardScaler
 
 import tune_speed
-from tune_speed.own import OwnRun
+from tune_speed.custom import OwnRun
 
 SPACE = {
     "eta0": {"low": 0.001, "high": 0.3, "log": True},

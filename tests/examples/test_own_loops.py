@@ -16,9 +16,9 @@ import torch
 from adapted import CountedRun, run_on
 from command import environment, finished
 
-from tune_speed.own import StopTraining
-from tune_speed.records import Status
-from tune_speed.task import Target
+from tune_speed.core.records import Status
+from tune_speed.core.targets import Target
+from tune_speed.custom import StopTraining
 
 FOLDER = Path(__file__).parent
 PARAMS: dict[str, dict[str, Any]] = {

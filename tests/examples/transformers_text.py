@@ -24,8 +24,8 @@ from transformers import (
 )
 
 import tune_speed
-from tune_speed.own import OwnRun
-from tune_speed.own.transformers import SpeedCallback
+from tune_speed.custom import OwnRun
+from tune_speed.custom.transformers import SpeedCallback
 
 SPACE = {
     "learning_rate": {"low": 1e-4, "high": 1e-2, "log": True},

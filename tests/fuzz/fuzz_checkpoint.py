@@ -20,8 +20,8 @@ if __name__ == "__main__":
     fuzz(
         "read_checkpoint",
         modules=[
-            "tune_speed.checkpoint",
-            "tune_speed.checkpoint_file",
+            "tune_speed.training.checkpoint.checkpoints",
+            "tune_speed.training.checkpoint.file",
             "torch._weights_only_unpickler",
             "torch.serialization",
         ],

@@ -20,10 +20,10 @@ if __name__ == "__main__":
     fuzz(
         "read_study",
         modules=[
-            "tune_speed.source",
-            "tune_speed.search",
-            "tune_speed.config",
-            "tune_speed.errors",
+            "tune_speed.study.yaml",
+            "tune_speed.study",
+            "tune_speed.core.config",
+            "tune_speed.core.errors",
             "yaml",
         ],
         seeds=seeds,

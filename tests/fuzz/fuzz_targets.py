@@ -13,12 +13,12 @@ from typing import Any
 from command import TINY_STUDY
 from making import make_record
 
-from tune_speed.errors import ConfigError, TuneSpeedError
-from tune_speed.search.space import SearchSpace
-from tune_speed.search.study_check import study_mistakes
-from tune_speed.search.study_file import parse_recipe
-from tune_speed.source import dump_yaml, scan_yaml
-from tune_speed.where import Where, in_mlflow, parse_where
+from tune_speed.core.errors import ConfigError, TuneSpeedError
+from tune_speed.study.file import parse_recipe
+from tune_speed.study.space import SearchSpace
+from tune_speed.study.validation import study_mistakes
+from tune_speed.study.yaml import dump_yaml, scan_yaml
+from tune_speed.tracking.filter.where import Where, in_mlflow, parse_where
 
 STUDIES = (
     TINY_STUDY,
@@ -98,8 +98,8 @@ def _record() -> Any:
 
 def read_checkpoint(data: bytes) -> None:
     """Reads a checkpoint: as it is, and as a payload whose digest is right."""
-    from tune_speed.checkpoint import load, progress_of
-    from tune_speed.checkpoint_file import BadCheckpoint, peek, split
+    from tune_speed.training.checkpoint.checkpoints import load, progress_of
+    from tune_speed.training.checkpoint.file import BadCheckpoint, peek, split
 
     for content in (data, whole_checkpoint(data)):
         with suppress(BadCheckpoint):
@@ -117,7 +117,7 @@ def read_checkpoint(data: bytes) -> None:
 
 def whole_checkpoint(payload: bytes) -> bytes:
     """Returns a checkpoint whose form is right, whatever its payload is."""
-    from tune_speed.checkpoint_file import Header, head
+    from tune_speed.training.checkpoint.file import Header, head
 
     header = Header(
         identity={"study": "s", "seed": "0"},

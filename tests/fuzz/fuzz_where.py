@@ -19,6 +19,10 @@ def seeds() -> Iterable[bytes]:
 if __name__ == "__main__":
     fuzz(
         "read_filter",
-        modules=["tune_speed.where", "tune_speed.where_syntax", "tune_speed.where_fields"],
+        modules=[
+            "tune_speed.tracking.filter.where",
+            "tune_speed.tracking.filter.syntax",
+            "tune_speed.tracking.filter.fields",
+        ],
         seeds=seeds,
     )

@@ -19,6 +19,6 @@ def seeds() -> Iterable[bytes]:
 if __name__ == "__main__":
     fuzz(
         "read_yaml",
-        modules=["tune_speed.source", "yaml.scanner", "yaml.parser", "yaml.reader"],
+        modules=["tune_speed.study.yaml", "yaml.scanner", "yaml.parser", "yaml.reader"],
         seeds=seeds,
     )

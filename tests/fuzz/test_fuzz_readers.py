@@ -23,17 +23,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_record, make_run
 
-from tune_speed.checkpoint_file import BadCheckpoint, split
-from tune_speed.errors import ConfigError, StorageError, TuneSpeedError
-from tune_speed.recipe_header import recipe_yaml
-from tune_speed.records import Status
-from tune_speed.search.duration import parse_duration_s
-from tune_speed.search.ledger import Ledger
-from tune_speed.search.overrides import apply_overrides
-from tune_speed.search.study_file import parse_recipe
-from tune_speed.search.study_schema import StudySchema
-from tune_speed.source import dump_yaml, parse_yaml, scan_yaml
-from tune_speed.where import parse_where
+from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
+from tune_speed.core.records import Status
+from tune_speed.reporting.trials.recipe_export import recipe_yaml
+from tune_speed.study.duration import parse_duration_s
+from tune_speed.study.file import parse_recipe
+from tune_speed.study.overrides import apply_overrides
+from tune_speed.study.schema import StudySchema
+from tune_speed.study.yaml import dump_yaml, parse_yaml, scan_yaml
+from tune_speed.tracking.filter.where import parse_where
+from tune_speed.training.checkpoint.file import BadCheckpoint, split
+from tune_speed.tuning.driver.ledger import Ledger
 
 BRIEF = settings(max_examples=60, deadline=None)
 signs = st.sampled_from([*"{}[]:,-?&*!|>'\"#%@`\n\t ~<=0123abc.ex_", "\\x", "- ", ": ", "\u2028"])

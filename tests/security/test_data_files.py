@@ -16,13 +16,13 @@ import pyarrow.parquet as pq
 import pytest
 from PIL import Image
 
-from tune_speed.data import parquet_files
-from tune_speed.data.cifar_batch import read_batch
-from tune_speed.data.decoding import Encoded, Part, decode_parts
-from tune_speed.data.image_folder import ImageFolder
-from tune_speed.data.image_parquet import ImageParquet
-from tune_speed.errors import ConfigError, DataError
-from tune_speed.search.study_file import parse_recipe
+from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data.datasets import parquet_files
+from tune_speed.data.datasets.cifar_batch import read_batch
+from tune_speed.data.datasets.decoding import Encoded, Part, decode_parts
+from tune_speed.data.datasets.image_folder import ImageFolder
+from tune_speed.data.datasets.image_parquet import ImageParquet
+from tune_speed.study.file import parse_recipe
 
 
 class Runs:

@@ -11,9 +11,9 @@ from hostile import EVIL, FILE, hostile_record, is_quiet
 from stored import store_of
 from typer.testing import CliRunner
 
-from tune_speed.cli import app
-from tune_speed.records import Status
-from tune_speed.tracking.queries import find_trials
+from tune_speed.cli.main import app
+from tune_speed.core.records import Status
+from tune_speed.tracking.reader.queries import find_trials
 
 FORMS = ("table", "csv", "markdown", "json", "html")
 

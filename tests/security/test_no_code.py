@@ -11,12 +11,12 @@ import pytest
 import torch
 
 import tune_speed
-from tune_speed.checkpoint import load
-from tune_speed.checkpoint_file import BadCheckpoint
-from tune_speed.errors import ConfigError, DataError
-from tune_speed.kept_weights import load_weights
-from tune_speed.models.weights import read_weights
-from tune_speed.search.study_file import parse_recipe
+from tune_speed.components.models.networks.weights import read_weights
+from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.study.file import parse_recipe
+from tune_speed.training.best_weights import load_weights
+from tune_speed.training.checkpoint.checkpoints import load
+from tune_speed.training.checkpoint.file import BadCheckpoint
 
 PACKAGE = Path(tune_speed.__file__).parent
 BUILTINS = {"eval", "exec", "compile", "__import__", "breakpoint", "input"}
@@ -34,50 +34,71 @@ FORBIDDEN = {
     *("importlib.util.find_spec", "importlib.metadata.distribution"),
 }
 ALLOWED = {
-    ("data/cifar_batch.py", "pickle.Unpickler"): "the base of one that allows three names of numpy",
-    ("search/loop_shipping.py", "pickle.loads"): "a training function, sent by its own search's"
+    (
+        "data/datasets/cifar_batch.py",
+        "pickle.Unpickler",
+    ): "the base of one that allows three names of numpy",
+    ("custom/shipping.py", "pickle.loads"): "a training function, sent by its own search's"
     " driver; none is ever stored",
-    ("study.py", "importlib.import_module"): "a name that stands in the source",
+    ("tuning/search.py", "importlib.import_module"): "a name that stands in the source",
     ("__init__.py", "importlib.import_module"): "names that stand in the source",
+    ("components/__init__.py", "importlib.import_module"): "names that stand in the source",
     ("testing/collecting.py", "importlib.util.spec_from_file_location"): "a user's test names it",
-    ("ablation_delivery.py", "importlib.util.find_spec"): "a name that stands in the source",
-    ("python_file.py", "importlib.util.spec_from_loader"): "a file that the user has named",
-    ("plugin_distribution.py", "importlib.util.find_spec"): "a plugin that the user has named",
-    ("plugin_distribution.py", "importlib.metadata.distribution"): "a plugin that the user named",
+    (
+        "experiments/ablation/delivery.py",
+        "importlib.util.find_spec",
+    ): "a name that stands in the source",
+    (
+        "components/plugins/python_file.py",
+        "importlib.util.spec_from_loader",
+    ): "a file that the user has named",
+    (
+        "components/plugins/distributions.py",
+        "importlib.util.find_spec",
+    ): "a plugin that the user has named",
+    (
+        "components/plugins/distributions.py",
+        "importlib.metadata.distribution",
+    ): "a plugin that the user named",
 }
 """Calls that look alike and are none, or are bounded otherwise; each with its reason."""
 LOADS = {
-    "tune_speed.plugins.load",
-    "tune_speed.plugins.load_from_environment",
-    "tune_speed.plugin_shipping.receive",
-    "tune_speed.loop_file.function_of",
-    "tune_speed.python_file.run_file",
+    "tune_speed.components.plugins.registry.load",
+    "tune_speed.components.plugins.registry.load_from_environment",
+    "tune_speed.components.plugins.shipping.receive",
+    "tune_speed.cli.function_file.function_of",
+    "tune_speed.components.plugins.python_file.run_file",
 }
 """What runs code of a plugin's, or of a training function's file."""
-_HERE, _THERE = {"tune_speed.plugins.load_from_environment"}, {"tune_speed.plugin_shipping.receive"}
+_HERE, _THERE = (
+    {"tune_speed.components.plugins.registry.load_from_environment"},
+    {"tune_speed.components.plugins.shipping.receive"},
+)
 ALLOWED_LOADS = {
-    "cli.py": {"tune_speed.loop_file.function_of"},  # What --train names.
-    "loop_file.py": {"tune_speed.python_file.run_file"},
-    **dict.fromkeys(("api.py", "cli_common.py"), {"tune_speed.plugins.load"} | _HERE),
-    **dict.fromkeys(("fitting.py",), _HERE),
+    "cli/main.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
+    "cli/function_file.py": {"tune_speed.components.plugins.python_file.run_file"},
+    **dict.fromkeys(
+        ("api/calls.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
+    ),
+    **dict.fromkeys(("training/precheck.py",), _HERE),
     **dict.fromkeys(
         (
-            "best_model.py",
-            "local_crew.py",
-            "search/exclusive.py",
-            "search/packing_probe.py",
-            "search/ray_ddp.py",
-            "search/trial_process.py",
+            "tuning/best_model.py",
+            "training/distributed/local.py",
+            "tuning/ray/exclusive.py",
+            "tuning/ray/packing_probe.py",
+            "tuning/ray/multi_gpu.py",
+            "tuning/ray/trial_process.py",
         ),
         _THERE,
     ),
 }
 """Files that run such code, with what."""
 ALLOWED_PIPES = {
-    "data/gather_worker.py": "a pipe from the process that started it",
-    "data/worker_pool.py": "pipes to processes that this one started",
-    "local_crew.py": "pipes to processes that this one spawned",
-    "profiling/averaging.py": "a pipe to processes that this one spawned",
+    "data/loaders/gather_worker.py": "a pipe from the process that started it",
+    "data/loaders/worker_pool.py": "pipes to processes that this one started",
+    "training/distributed/local.py": "pipes to processes that this one spawned",
+    "experiments/profiling/averaging.py": "a pipe to processes that this one spawned",
 }
 """Files that receive pickles of our own processes."""
 
@@ -166,9 +187,9 @@ def test_only_yaml_events_are_read() -> None:
         for file, module in sources()
     }
     using = {file: names for file, names in files.items() if names}
-    assert using.keys() == {"source.py", "tracking/schema.py"}
+    assert using.keys() == {"study/yaml.py", "tracking/schema.py"}
     assert {name for name in using["tracking/schema.py"]} == {"yaml.safe_dump"}
-    loaders = {name for name in using["source.py"] if "oad" in name}
+    loaders = {name for name in using["study/yaml.py"] if "oad" in name}
     assert loaders == {"yaml.SafeLoader"}  # Whose events alone are asked for.
 
 
@@ -182,7 +203,7 @@ def test_plugins_run_only_where_the_user_or_a_process_of_his_names_them() -> Non
     loading = {
         file: {name for name in named(module) if name in LOADS}
         for file, module in sources()
-        if not file.startswith("plugin")
+        if not file.startswith("components/plugins/")
     }
     assert {file: names for file, names in loading.items() if names} == ALLOWED_LOADS
 
@@ -242,7 +263,7 @@ recipe:
     [
         "os.system",
         "torch.nn:Module",
-        "tune_speed.models.resnet20",
+        "tune_speed.components.models.resnet20",
         "{timm: {name: 'hf-hub:evil/model'}}",
         "{timm: {name: 'hf_hub:evil/model'}}",
         "{timm: {name: 'local-dir:/tmp/model'}}",

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tune_speed.redact import redact
-from tune_speed.tracking.uri import strip_secrets
+from tune_speed.core.redact import redact
+from tune_speed.tracking.store.uri import strip_secrets
 
 SECRET = "s3cr3tXYZ"
 """Stands at the beginning and at the end of every secret here."""

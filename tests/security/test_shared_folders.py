@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 from making import make_record
 
-from tune_speed.errors import ConfigError, StorageError
-from tune_speed.search.ledger import Ledger
-from tune_speed.search.told import _open_storage
-from tune_speed.search.trial_file import trial_file
-from tune_speed.tenants import Tenancy
-from tune_speed.turnstile import Turnstile, make_shared_folder
+from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.runtime.cotenants import Tenancy
+from tune_speed.runtime.turnstile import Turnstile, make_shared_folder
+from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.driver.trial_file import trial_file
+from tune_speed.tuning.policy.optuna_study import _open_storage
 
 
 def test_the_shared_folder_lets_nobody_remove_anothers_files(tmp_path: Path) -> None:

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from tune_speed.errors import ConfigError
-from tune_speed.search.study_file import load_recipe, load_study
-from tune_speed.source import MAX_BYTES, MAX_PROBLEMS, scan_file, scan_yaml
+from tune_speed.core.errors import ConfigError
+from tune_speed.study.file import load_recipe, load_study
+from tune_speed.study.yaml import MAX_BYTES, MAX_PROBLEMS, scan_file, scan_yaml
 
 M = MAX_BYTES - 100
 LAUGHS = "a: &a [x,x,x,x,x,x,x,x,x,x]\n" + "".join(
@@ -30,8 +30,8 @@ BOMBS = {
 }
 READ = """
 import json, resource, sys
-from tune_speed.errors import ConfigError
-from tune_speed.source import scan_file
+from tune_speed.core.errors import ConfigError
+from tune_speed.study.yaml import scan_file
 found = {}
 for path in sys.argv[1:]:
     try:

@@ -9,14 +9,14 @@ import torch
 from pydantic import Field, field_validator
 from torch import nn
 
+from tune_speed.components.metrics import Metric
+from tune_speed.components.models import ModelConfig
+from tune_speed.components.optim import OptimizerConfig
+from tune_speed.components.schedules import Factors, ScheduleConfig
+from tune_speed.components.speedups import SpeedupConfig
+from tune_speed.components.speedups.base import Shape, Slot
+from tune_speed.core.records import RunResult
 from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
-from tune_speed.metrics import Metric
-from tune_speed.models import ModelConfig
-from tune_speed.optim import OptimizerConfig
-from tune_speed.records import RunResult
-from tune_speed.schedules import Factors, ScheduleConfig
-from tune_speed.speedups import SpeedupConfig
-from tune_speed.speedups.base import Shape, Slot
 
 
 def flat(in_channels: int, image_size: int, num_classes: int) -> nn.Sequential:

@@ -7,7 +7,7 @@ from pathlib import Path
 MY_NETS = '''
 from torch import nn
 
-from tune_speed.models import ModelConfig
+from tune_speed.components import ModelConfig
 
 
 class Good(ModelConfig):

@@ -12,16 +12,16 @@ import broken_entries as broken
 import pytest
 import torch
 
-from tune_speed.config import Config
+from tune_speed.components.metrics import METRICS
+from tune_speed.components.models import MODELS, ModelConfig
+from tune_speed.components.models.plain_cnn import PlainCNN
+from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig
+from tune_speed.components.schedules import SCHEDULES, ScheduleConfig
+from tune_speed.components.speedups import SPEEDUPS, SpeedupConfig
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError
 from tune_speed.data import DATASETS
 from tune_speed.data.base import DatasetConfig
-from tune_speed.errors import ConfigError
-from tune_speed.metrics import METRICS
-from tune_speed.models import MODELS, ModelConfig
-from tune_speed.models.plain_cnn import PlainCNN
-from tune_speed.optim import OPTIMIZERS, OptimizerConfig
-from tune_speed.schedules import SCHEDULES, ScheduleConfig
-from tune_speed.speedups import SPEEDUPS, SpeedupConfig
 from tune_speed.testing import (
     ContractError,
     check_dataset,

@@ -1,6 +1,6 @@
 from making import make_record, make_run
 
-from tune_speed.records import Status
+from tune_speed.core.records import Status
 from tune_speed.tracking import schema
 from tune_speed.tracking.glossary import METRICS, TAGS, undocumented
 

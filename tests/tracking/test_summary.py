@@ -3,10 +3,10 @@ from itertools import permutations
 
 from making import WORKLOAD, make_record, make_run
 
-from tune_speed.records import Status
-from tune_speed.standing import fastest
+from tune_speed.core.comparability import fastest
+from tune_speed.core.records import Status
 from tune_speed.tracking.schema import unpack_boards
-from tune_speed.tracking.summary import Summary
+from tune_speed.tracking.search_summary import Summary
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 

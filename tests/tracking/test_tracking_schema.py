@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from making import make_evaluation, make_record, make_run
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
-from tune_speed.records import RunResult, Status, TrialRecord
-from tune_speed.standing import Totals, board_key, totals_of
+from tune_speed.core.comparability import Totals, board_key, totals_of
+from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.tracking import schema
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="@"), max_size=60)

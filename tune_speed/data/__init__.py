@@ -7,14 +7,14 @@ Importing this package imports no torch.
 """
 
 from tune_speed.data.base import DatasetConfig
-from tune_speed.data.cifar import Cifar10, Cifar100
-from tune_speed.data.curriculum import Curriculum
-from tune_speed.data.digits import Digits
-from tune_speed.data.image_folder import ImageFolder
-from tune_speed.data.image_parquet import ImageParquet
-from tune_speed.data.loaders import LoaderConfig, Resident, Streaming
-from tune_speed.data.orders import OrderConfig, Shuffle
-from tune_speed.data.repeat_factor import RepeatFactor
+from tune_speed.data.datasets.cifar import Cifar10, Cifar100
+from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.datasets.image_folder import ImageFolder
+from tune_speed.data.datasets.image_parquet import ImageParquet
+from tune_speed.data.loaders.base import LoaderConfig, Resident, Streaming
+from tune_speed.data.orders.base import OrderConfig, Shuffle
+from tune_speed.data.orders.curriculum import Curriculum
+from tune_speed.data.orders.repeat_factor import RepeatFactor
 
 DATASETS: dict[str, type[DatasetConfig]] = {
     "digits": Digits,

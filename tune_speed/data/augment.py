@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from tune_speed.config import Config
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data import randomness
-from tune_speed.errors import ConfigError, Problem
 
 # Names of the random streams, each under (seed, epoch).
 SHIFT_Y, SHIFT_X, FLIP, CORNER_Y, CORNER_X = range(1, 6)

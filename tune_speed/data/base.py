@@ -9,9 +9,9 @@ from typing import ClassVar, NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from tune_speed.config import Config
+from tune_speed.core.config import Config
+from tune_speed.core.errors import DataError
 from tune_speed.data.mapped_rows import Pixels
-from tune_speed.errors import DataError
 
 OnProgress = Callable[[int, int], None]
 """Called now and then as `on_progress(images_done, images_total)`."""

@@ -10,9 +10,9 @@ import os
 import shutil
 from pathlib import Path
 
-from tune_speed import pulse
-from tune_speed.cache_folder import default_cache_dir
-from tune_speed.config import canonical_hash
+from tune_speed.core.cache_folder import default_cache_dir
+from tune_speed.core.config import canonical_hash
+from tune_speed.core.errors import DataError, StorageError
 from tune_speed.data.base import DatasetConfig, DecodedData, OnProgress, reading
 from tune_speed.data.cache_entry import (
     FORMAT_VERSION,
@@ -21,8 +21,8 @@ from tune_speed.data.cache_entry import (
     read_entry,
     write_entry,
 )
-from tune_speed.data.file_lock import exclusive
-from tune_speed.errors import DataError, StorageError
+from tune_speed.runtime import heartbeat
+from tune_speed.runtime.file_lock import exclusive
 
 __all__ = ["PreparedData", "prepare"]
 
@@ -73,7 +73,7 @@ def _build(
     before = _entry_name(dataset)
 
     def progressed(done: int, total: int) -> None:
-        pulse.beat()
+        heartbeat.beat()
         on_progress(done, total)
 
     with reading(dataset):

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError
 
-from tune_speed.config import Config, canonical_hash
+from tune_speed.core.config import Config, canonical_hash
+from tune_speed.core.errors import StorageError
 from tune_speed.data.base import DecodedData, Images
-from tune_speed.errors import StorageError
 
 Array = NDArray[Any]
 

@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
-from tune_speed.config import Config
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.data import randomness
 from tune_speed.data.base import Images
 from tune_speed.data.cache import PreparedData
+from tune_speed.data.loaders.shared_array import file_map
 from tune_speed.data.mapped_rows import MappedRows, Pixels
-from tune_speed.data.shared_array import file_map
-from tune_speed.errors import ConfigError, DataError, Problem
 
 Indices = NDArray[np.int64]
 MOST_COPIED_BYTES = 2**30

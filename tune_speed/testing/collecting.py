@@ -9,25 +9,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tune_speed.config import Config, did_you_mean
+from tune_speed.components.metrics.base import Metric
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.optim.base import OptimizerConfig
+from tune_speed.components.plugins.tables import TABLES, Entries, tables_of
+from tune_speed.components.plugins.validation import problems_of
+from tune_speed.components.schedules.base import ScheduleConfig
+from tune_speed.components.speedups.base import SpeedupConfig
+from tune_speed.core.config import Config, did_you_mean
+from tune_speed.core.errors import ConfigError
 from tune_speed.data.base import DatasetConfig
-from tune_speed.errors import ConfigError
-from tune_speed.metrics.base import Metric
-from tune_speed.models.base import ModelConfig
-from tune_speed.optim.base import OptimizerConfig
-from tune_speed.plugin_check import problems_of
-from tune_speed.plugin_tables import TABLES, Entries, tables_of
-from tune_speed.schedules.base import ScheduleConfig
-from tune_speed.speedups.base import SpeedupConfig
-from tune_speed.testing import (
-    configs,
-    datasets,
-    metrics,
-    models,
-    optimizers,
-    schedules,
-    speedups,
-)
+from tune_speed.testing import configs, datasets, metrics, models, optimizers, schedules, speedups
 from tune_speed.testing.claims import ContractError, working
 from tune_speed.testing.entry import Contract, Entry, seeded
 

@@ -1,7 +1,7 @@
 """What holds for every configuration: it can be written, read back and explained."""
 
-from tune_speed.config import Component, Config
-from tune_speed.descriptions import descriptions
+from tune_speed.core.config import Component, Config
+from tune_speed.core.descriptions import descriptions
 from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry
 

@@ -7,8 +7,8 @@ from typing import Any, Generic, TypeVar
 
 import torch
 
-from tune_speed.config import Config
-from tune_speed.models.base import ModelConfig
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.core.config import Config
 from tune_speed.testing.claims import working
 
 Kind = TypeVar("Kind", bound=Config)

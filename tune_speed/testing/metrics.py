@@ -3,8 +3,8 @@
 import math
 from collections.abc import Callable
 
-from tune_speed.metrics.base import Metric
-from tune_speed.records import Clocks, Evaluation, RunResult, Status
+from tune_speed.components.metrics.base import Metric
+from tune_speed.core.records import Clocks, Evaluation, RunResult, Status
 from tune_speed.testing.claims import require, working
 
 

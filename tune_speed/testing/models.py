@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.models.base import ModelConfig
+from tune_speed.components.models.base import ModelConfig
 from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry, seeded
 

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from os import PathLike
 from types import ModuleType
 
-from tune_speed.models.base import ModelConfig
+from tune_speed.components.models.base import ModelConfig
 from tune_speed.testing.collecting import Check, Fields, contracts
 
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from tune_speed.errors import ConfigError
-from tune_speed.models.base import ModelConfig
-from tune_speed.models.plain_cnn import PlainCNN
-from tune_speed.models.resnet20 import ResNet20
-from tune_speed.speedups.base import Shape, SpeedupConfig, Start
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.plain_cnn import PlainCNN
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.speedups.base import Shape, SpeedupConfig, Start
+from tune_speed.core.errors import ConfigError
 from tune_speed.testing.claims import ContractError, working
 from tune_speed.testing.entry import Entry, seeded
 

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from tune_speed.schedules.base import Factors, ScheduleConfig
+from tune_speed.components.schedules.base import Factors, ScheduleConfig
 from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry
 
@@ -40,7 +40,7 @@ def factors_are_finite_and_positive_in_runs_of_any_length(entry: Entry[ScheduleC
                 "`factors` must return Factors(lr=…, momentum=…)",
                 of=entry.label,
                 seen=f"it returned {factors!r}",
-                mend="Import Factors from tune_speed.schedules; momentum may be None.",
+                mend="Import Factors from tune_speed.components; momentum may be None.",
             )
             lr, momentum = factors
             where = f"in step {k} of {num_steps} it is"

@@ -5,8 +5,7 @@ from typing import get_args
 
 import torch
 
-from tune_speed.preparation import without_trace
-from tune_speed.speedups.base import Slot, SpeedupConfig
+from tune_speed.components.speedups.base import Slot, SpeedupConfig
 from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry, seeded
 from tune_speed.testing.rehearsal import (
@@ -22,6 +21,7 @@ from tune_speed.testing.rehearsal import (
     run,
     whole,
 )
+from tune_speed.training.preparation import without_trace
 
 CPU = torch.device("cpu")
 

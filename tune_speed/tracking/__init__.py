@@ -4,17 +4,17 @@
 `queries` read. MLflow is imported by nothing but this package, and only once it is used.
 """
 
-from tune_speed.tracking.queries import (
+from tune_speed.tracking.reader.queries import (
     TrackedTrial,
     find_trial,
     find_trials,
     run_url,
     ui_command,
 )
-from tune_speed.tracking.store import open_store
-from tune_speed.tracking.studies import StudySummary, list_studies
-from tune_speed.tracking.tracker import Tracker, Undelivered
-from tune_speed.tracking.uri import strip_secrets, tracking_uri
+from tune_speed.tracking.reader.studies import StudySummary, list_studies
+from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
+from tune_speed.tracking.writer.tracker import Tracker, Undelivered
 
 __all__ = [
     "StudySummary",

@@ -40,8 +40,16 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from tune_speed.config import flatten
-from tune_speed.records import (
+from tune_speed.core.comparability import (
+    BoardKey,
+    Totals,
+    board_key,
+    final_metric,
+    goodness,
+    target_of,
+)
+from tune_speed.core.config import flatten
+from tune_speed.core.records import (
     MEASURED,
     Evaluation,
     RunResult,
@@ -50,10 +58,9 @@ from tune_speed.records import (
     TrialRecord,
     named_settings,
 )
-from tune_speed.standing import BoardKey, Totals, board_key, final_metric, goodness, target_of
-from tune_speed.stats import expected_time_s, median_time_s, sample_of
+from tune_speed.core.stats import expected_time_s, median_time_s, sample_of
 from tune_speed.tracking.glossary import METRICS
-from tune_speed.tracking.uri import strip_secrets
+from tune_speed.tracking.store.uri import strip_secrets
 
 MAX_KEY = 250
 MAX_PARAM = 6000

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pydantic import Field
 from torch import nn
 
-from tune_speed.models import ModelConfig
+from tune_speed.components import ModelConfig
 
 
 class OwnCNN(ModelConfig):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
-from tune_speed.models.base import ModelConfig
+from tune_speed.components.models.base import ModelConfig
 
 if TYPE_CHECKING:
     from torch import nn

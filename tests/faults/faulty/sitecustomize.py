@@ -3,7 +3,7 @@
 With $FAULTS_CLOCK its time of day is wrong, too.
 
 The command, its check of networks and Ray's workers inherit the variable, so a study file can name
-the model like any other. It is added when `tune_speed.models` is imported, not before.
+the model like any other. It is added when `tune_speed.components.models` is imported, not before.
 """
 
 import os
@@ -13,7 +13,7 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 
-PACKAGE = "tune_speed.models"
+PACKAGE = "tune_speed.components.models"
 
 
 class _AddFaulty(MetaPathFinder):

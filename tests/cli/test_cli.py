@@ -1,0 +1,181 @@
+"""Commands that need no search: in this process where that is enough."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jsonschema
+import pytest
+from command import TINY_STUDY, TUNE_SPEED, environment, run
+
+from tune_speed.cli import main, show
+from tune_speed.reporting.listings.techniques import techniques_table
+from tune_speed.study.yaml import read_yaml
+
+RECIPE = TINY_STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1")
+RECIPE = RECIPE.replace("{low: 1, high: 10}", "4").replace("{choices: [25, 50]}", "50")
+RECIPE += "run: {cpu_threads: 1}\n"
+
+NOTHING_INSTALLED = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in {"ray", "mlflow", "optuna"}:
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+sys.argv = ["tune-speed", "train", "recipe.yaml", "--json"]
+from tune_speed.cli.main import main
+main()
+"""
+
+
+def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
+    """Runs the command line in this process; returns its exit code."""
+    monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
+    with pytest.raises(SystemExit) as ended:
+        main.main()
+    code = ended.value.code
+    return code if isinstance(code, int) else 0
+
+
+@pytest.mark.parametrize(
+    "what", [each.value for each in show.Listing if each not in ("studies", "trials")]
+)
+def test_each_listing_has_a_line_on_each_entry(
+    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("list", what, "--json", monkeypatch=monkeypatch) == 0
+    rows = json.loads(capsys.readouterr().out)
+    assert rows
+    assert all(row["name"] and len(row["about"]) > 10 for row in rows)
+
+
+def test_listing_on_a_terminal_names_every_model(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("list", "models", monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert all(name in out for name in ("resnet20", "timm", "torchvision"))
+
+
+@pytest.mark.parametrize(
+    ("form", "beginning"),
+    [("markdown", "| name | about | fields |"), ("csv", "name,about,fields"), ("json", "[")],
+)
+def test_listing_has_other_forms(
+    form: str,
+    beginning: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert call("list", "orders", "--format", form, monkeypatch=monkeypatch) == 0
+    first, *rest = capsys.readouterr().out.splitlines()
+    assert first == beginning
+    assert any("repeat_factor" in line for line in rest)
+
+
+def test_markdown_of_the_techniques_is_the_readmes_table(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("list", "techniques", "--format", "markdown", monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out.strip() == techniques_table()
+
+
+def test_schema_accepts_the_shipped_files(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert call("schema", monkeypatch=monkeypatch) == 0
+    schema = json.loads(capsys.readouterr().out)
+    folder = Path(__file__).parents[2] / "search_spaces"
+    for file in folder.glob("*.yaml"):
+        jsonschema.validate(read_yaml(file).tree, schema)
+
+
+@pytest.mark.parametrize(
+    "command",
+    sorted(c.name or c.callback.__name__ for c in main.app.registered_commands if c.callback),
+)
+def test_help_of_each_command_has_an_example(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    name = command.rstrip("_")
+    assert call(name, "--help", monkeypatch=monkeypatch) == 0
+    out = capsys.readouterr().out
+    assert f"Example: tune-speed {name}" in out
+    assert name in ("schema", "doctor") or "--json" in out
+
+
+def test_help_imports_neither_torch_nor_ray() -> None:
+    code = (
+        "import sys; from tune_speed.cli import main\n"
+        "sys.argv = ['tune-speed', '--help']\n"
+        "try: main.main()\n"
+        "except SystemExit: pass\n"
+        "heavy = ('torch', 'ray', 'mlflow', 'optuna')\n"
+        "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+@pytest.mark.slow
+def test_train_works_where_ray_mlflow_and_optuna_are_not_installed(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    done = subprocess.run(
+        [sys.executable, "-c", NOTHING_INSTALLED],
+        cwd=tmp_path,
+        env=environment(tmp_path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode in (0, 1), done.stderr
+    record = json.loads(done.stdout)
+    assert record["runs"][0]["steps"] == 24
+    assert not (tmp_path / "mlflow.db").exists()
+
+
+@pytest.mark.slow
+def test_train_with_seeds_says_how_sure_it_is(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    done = run("train", "recipe.yaml", "--seeds", "2", "--set", "epochs=6", folder=tmp_path)
+    assert done.code in (0, 1), done.err
+    assert "/2  (95 % interval of the rate:" in done.out
+    assert "n = 2" in done.out
+    assert done.err.count("epoch 6.00") == 2
+
+
+@pytest.mark.slow
+def test_train_of_a_searched_file_says_what_to_fix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
+    assert call("train", "tiny.yaml", monkeypatch=monkeypatch) == 2
+    assert "Fix it with `--set epochs=VALUE`" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_train_of_an_unreachable_target_ends_with_code_1(tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    target = "workload.target.value=1.0"
+    done = run("train", "recipe.yaml", "--set", "epochs=1", "--set", target, folder=tmp_path)
+    assert done.code == 1
+    assert "met the target   0/1" in done.out
+
+
+@pytest.mark.slow
+def test_doctor_finds_this_machine_fit(tmp_path: Path) -> None:
+    done = run("doctor", "--json", folder=tmp_path)
+    findings = {finding["check"]: finding for finding in done.json}
+    assert {"python", "packages", "device", "turnstile", "ray", "mlflow"} <= set(findings)
+    assert findings["turnstile"]["is_ok"], findings
+    assert findings["ray"]["is_ok"], findings
+    assert findings["mlflow"]["is_ok"], findings
+
+
+def test_command_is_installed() -> None:
+    assert Path(TUNE_SPEED).exists()

@@ -1,0 +1,82 @@
+"""`tune-speed report`, as a user runs it."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import Done, run
+from making import make_record
+
+from tune_speed.cli.report import write_whole
+from tune_speed.core.errors import StorageError
+from tune_speed.tracking import Tracker, open_store
+
+RECIPE = {
+    "model": {"resnet20": {}},
+    "optimizer": {"sgd": {"lr": 0.3}},
+    "epochs": 2.5,
+    "batch_size": 64,
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    """A folder with a store in which a study of three trials still runs."""
+    client = open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    tracker = Tracker(client, study="first", study_tags={"workload": "digits"}, linger_s=0.02)
+    for i in range(3):
+        record = make_record(f"t{i:04d}", time_s=1.0 + i, study="first")
+        tracker.trial_finished(record=record.model_copy(update={"recipe": RECIPE}))
+    assert tracker.close(timeout_s=60) == ()
+    client.update_run(tracker.run_id, status="RUNNING")
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_report_writes_page_and_pictures_and_says_that_the_study_still_runs(store: Path) -> None:
+    done = run("report", "first", "--png", "slides", folder=store)
+    assert done.code == 0, done.err
+    assert "report.html: 3 trials" in done.out and "file://" in done.out
+    assert "still running" in done.err
+    assert "Still running." in (store / "report.html").read_text()
+    pictures = {path.name for path in (store / "slides").iterdir()}
+    assert {"best_so_far.png", "front.png"} <= pictures
+    assert all(p.read_bytes().startswith(b"\x89PNG") for p in (store / "slides").iterdir())
+
+
+@pytest.mark.slow
+def test_report_of_a_study_that_is_not_there_names_those_that_are(
+    store: Path, call: Callable[..., Done]
+) -> None:
+    done = call("report", "fist", folder=store)
+    assert done.code == 4
+    assert "'first'" in done.err
+    assert not (store / "report.html").exists()
+
+
+def test_page_is_replaced_as_a_whole_and_nothing_else_is_left(tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    path.write_text("old")
+    write_whole(path, "new ≥")
+    assert path.read_text(encoding="utf-8") == "new ≥"
+    assert os.listdir(tmp_path) == ["report.html"]
+
+
+def test_page_may_be_read_by_whoever_may_read_new_files(tmp_path: Path) -> None:
+    (tmp_path / "other").write_text("")
+    write_whole(tmp_path / "report.html", "text")
+    modes = {(tmp_path / name).stat().st_mode for name in ("other", "report.html")}
+    assert len(modes) == 1
+
+
+def test_folder_that_is_not_there_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StorageError, match="must be a file in a folder that exists"):
+        write_whole(tmp_path / "missing" / "report.html", "text")
+
+
+def test_folder_in_the_place_of_the_page_leaves_no_rest(tmp_path: Path) -> None:
+    (tmp_path / "report.html").mkdir()
+    with pytest.raises(StorageError, match="--html"):
+        write_whole(tmp_path / "report.html", "text")
+    assert os.listdir(tmp_path) == ["report.html"]

@@ -1,0 +1,30 @@
+import numpy as np
+import pytest
+from scipy import stats
+
+from tune_speed.components.metrics.repeats import mean_interval
+
+
+def test_mean_and_spread_by_hand() -> None:
+    """1, 2, 3, 4, 5: mean 3, sample variance 2.5, t(0.975, 4) = 2.7764."""
+    found = mean_interval([1.0, 2.0, 3.0, 4.0, 5.0])
+    assert found.mean == 3.0 and found.n == 5
+    assert found.sd == pytest.approx(2.5**0.5)
+    assert found.high == pytest.approx(3 + 2.7764 * (2.5 / 5) ** 0.5, abs=1e-4)
+
+
+@pytest.mark.parametrize("confidence", [0.9, 0.99])
+def test_interval_is_scipys(confidence: float) -> None:
+    values = np.random.default_rng(0).normal(size=7)
+    expected = stats.ttest_1samp(values, 0.0).confidence_interval(confidence)
+    found = mean_interval(values.tolist(), confidence=confidence)
+    assert (found.low, found.high) == pytest.approx((expected.low, expected.high))
+
+
+def test_single_run_has_no_spread() -> None:
+    assert mean_interval([0.9]) == (0.9, None, None, None, 1)
+
+
+def test_equal_runs_have_a_spread_of_zero() -> None:
+    found = mean_interval([0.5, 0.5])
+    assert (found.sd, found.low, found.high) == (0.0, 0.5, 0.5)

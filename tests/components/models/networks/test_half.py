@@ -1,0 +1,58 @@
+"""Networks in fp16, with or without normalisation layers in fp32."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tune_speed.components.models.networks.half import Half
+
+NORMS = {
+    "batch": lambda: nn.BatchNorm2d(4),
+    "group": lambda: nn.GroupNorm(2, 4),
+    "instance": lambda: nn.InstanceNorm2d(4, affine=True),
+}
+
+
+def network(norm: str) -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(3, 4, 3), NORMS[norm](), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2)
+    )
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_only_norms_are_kept_in_fp32(norm: str) -> None:
+    half = Half(network(norm), has_fp32_norms=True)
+    types = {name: tensor.dtype for name, tensor in half.state_dict().items()}
+    norms = {name for name in types if name.startswith("network.1.")}
+    assert norms and all(types[name] in (torch.float32, torch.int64) for name in norms)
+    assert all(types[name] is torch.float16 for name in set(types) - norms)
+    logits = half(torch.rand(5, 3, 4, 4))
+    assert logits.dtype is torch.float16
+    logits.float().sum().backward()
+    assert all(p.grad is not None and p.grad.dtype is p.dtype for p in half.parameters())
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_values_whose_squares_overflow_fp16_are_normalised(norm: str) -> None:
+    exact = network(norm)
+    images = 3000 * torch.rand(5, 3, 4, 4)
+    half = Half(network(norm), has_fp32_norms=True)
+    features = half.network[1](half.network[0](images.half()))
+    assert torch.allclose(features.float(), exact[1](exact[0](images)), atol=0.02)
+
+
+def test_batch_statistics_are_those_of_fp32() -> None:
+    half = Half(network("batch"), has_fp32_norms=True)
+    images = torch.rand(64, 3, 4, 4)
+    half(images)
+    features = functional.conv2d(images, *(p.float() for p in half.network[0].parameters()))
+    mean = 0.1 * features.mean(dim=(0, 2, 3))
+    assert torch.allclose(half.network[1].running_mean, mean, atol=1e-3)
+
+
+def test_without_them_all_is_fp16() -> None:
+    half = Half(network("batch"))
+    floating = [t for t in half.state_dict().values() if t.is_floating_point()]
+    assert all(tensor.dtype is torch.float16 for tensor in floating)

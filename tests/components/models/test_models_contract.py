@@ -1,0 +1,103 @@
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+from pydantic import ValidationError
+
+from tune_speed.components.models import MODELS
+from tune_speed.core.config import Component
+from tune_speed.core.descriptions import descriptions
+from tune_speed.testing import models
+from tune_speed.testing.entry import Entry
+
+FIELDS = {
+    "timm": {"name": "resnet10t", "stem": "cifar", "drop_rate": 0.1},
+    "torchvision": {"name": "resnet18", "stem": "cifar"},
+}
+CASES = {name: kind(**FIELDS.get(name, {})) for name, kind in MODELS.items()}
+NAMES = sorted(MODELS)
+HUGE = {"alexnet", "vgg16_bn", "vgg19", "vgg19_bn"}
+"""Models of more than 50 million parameters."""
+SMALLEST_IMAGE = {"vgg16_bn": 32, "vgg19": 32, "vgg19_bn": 32}
+"""Smallest image [pixels] of the models that do not take 8 pixels."""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_model_config_round_trips_through_json(name):
+    config = CASES[name]
+    assert MODELS[name].model_validate_json(config.model_dump_json()) == config
+    component = Component(MODELS)
+    read, fields = component.split(component.join(config))
+    assert MODELS[read](**fields) == config
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_model_and_field_is_described_with_its_source(name):
+    assert "Source:" in (MODELS[name].__doc__ or "")
+    assert set(descriptions(MODELS[name])) == set(MODELS[name].model_fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "in_channels", "num_classes", "image_size"),
+    [(name, 1, 7, SMALLEST_IMAGE.get(name, 8)) for name in NAMES]
+    + [(name, 3, 10, 32) for name in NAMES if name not in HUGE],
+)
+def test_model_trains_on_small_images(name, in_channels, num_classes, image_size):
+    network = CASES[name].build(
+        in_channels=in_channels, num_classes=num_classes, image_size=image_size
+    )
+    logits = network(torch.randn(4, in_channels, image_size, image_size))
+    assert logits.shape == (4, num_classes)
+    F.cross_entropy(logits, torch.arange(4)).backward()
+    gradients = [p.grad for p in network.parameters()]
+    assert all(g is not None and g.isfinite().all() for g in gradients)
+    assert any(g.abs().sum() > 0 for g in gradients)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_weights_follow_from_the_seed(name):
+    models.weights_follow_from_the_seed(
+        Entry(name=name, kind=MODELS[name], fields=FIELDS.get(name, {}))
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_check_passes_and_leaves_the_random_numbers_alone(name):
+    before = torch.get_rng_state()
+    CASES[name].check(in_channels=1, num_classes=7, image_size=SMALLEST_IMAGE.get(name, 8))
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("name", sorted(set(NAMES) - HUGE))
+def test_weights_file_gives_back_all_but_a_classifier_of_other_classes(name, tmp_path):
+    shape = {"in_channels": 3, "image_size": 16}
+    saved = CASES[name].build(num_classes=100, **shape).state_dict()
+    torch.save(saved, tmp_path / "w.pt")
+    config = CASES[name].model_copy(update={"weights_file": str(tmp_path / "w.pt")})
+    same = config.build(num_classes=100, **shape).state_dict()
+    other = config.build(num_classes=10, **shape).state_dict()
+    fresh = {key for key in saved if not torch.equal(saved[key], other[key])}
+    assert all(torch.equal(saved[key], same[key]) for key in saved)
+    assert fresh <= {
+        key for key in other if key.endswith(("weight", "bias")) and len(other[key]) == 10
+    }
+    assert any(key.endswith("weight") for key in fresh)
+
+
+@pytest.mark.parametrize("name", [n for n in NAMES if "pretrained" in MODELS[n].model_fields])
+def test_weights_come_from_one_origin(name):
+    with pytest.raises(ValidationError, match="must not be given both"):
+        MODELS[name](**FIELDS.get(name, {}), pretrained=True, weights_file="w.pt")
+
+
+def test_models_are_listed_without_importing_torch():
+    code = (
+        "import sys; from tune_speed.components import models, optim, schedules; "
+        "tables = (models.MODELS, optim.OPTIMIZERS, schedules.SCHEDULES); "
+        "[kind.model_json_schema() for table in tables for kind in table.values()]; "
+        "print({'torch', 'timm', 'torchvision'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"

@@ -1,0 +1,215 @@
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from torch import nn
+
+from tune_speed.components.optim import YellowFin, set_rates
+from tune_speed.components.schedules import Factors
+
+CONSTANT = torch.tensor([0.5, -2.0, 1.0, 0.25])
+
+
+def one_weight(size, dtype=torch.float32):
+    model = nn.Linear(size, 1, bias=False, dtype=dtype)
+    nn.init.zeros_(model.weight)
+    return model
+
+
+def push(model, optimizer, gradients):
+    for gradient in gradients:
+        model.weight.grad = gradient.to(model.weight.dtype).clone()[None]
+        optimizer.step()
+    return {name: np.asarray(value) for name, value in optimizer.tuner.items()}
+
+
+def built(model, **fields):
+    return YellowFin(**fields).build(model, effective_batch_size=1, fused=False)
+
+
+def by_hand(gradients, *, clip, beta=0.999, window=20, eps=1e-6):
+    """Yields momentum, rate, landscape and weights, step by step in float64, with Vieta's root."""
+    log_low = log_high = square_avg = norm_avg = distance_avg = high = 0.0
+    mean, buffer, weight, seen = 0.0, 0.0, 0.0, []
+    for t, g in enumerate(np.asarray(gradients, np.float64)):
+        bound = high
+        if clip and t > 1:
+            g = g * min(1.0, math.sqrt(100 * bound) / np.linalg.norm(g))
+        n, z = g @ g, 1 - beta ** (t + 1)
+        seen = [*seen, n][-window:]
+        log_low = beta * log_low + (1 - beta) * math.log(min(seen) + eps)
+        log_high = beta * log_high + (1 - beta) * math.log(max(seen) + eps)
+        low, high = math.exp(log_low / z), math.exp(log_high / z)
+        square_avg = beta * square_avg + (1 - beta) * n
+        norm_avg = beta * norm_avg + (1 - beta) * math.sqrt(n)
+        mean = beta * mean + (1 - beta) * g
+        variance = max(square_avg / z - (mean / z) @ (mean / z), eps)
+        distance_avg = beta * distance_avg + (1 - beta) * norm_avg / (square_avg + eps)
+        distance = distance_avg / z
+        p = distance**2 * low**2 / (2 * variance)
+        w3 = (-math.sqrt(p**2 + 4 * p**3 / 27) - p) / 2
+        w = math.copysign(abs(w3) ** (1 / 3), w3)
+        root_r = math.sqrt(high / low)
+        root = max(1 + w - p / (3 * w), (root_r - 1) / (root_r + 1))
+        momentum, rate = root**2, (1 - root) ** 2 / low * min(1, (t + 1) / (10 * window))
+        if t == 0:
+            momentum, rate = 0.0, 1e-4
+        if clip and t > 1:
+            rate = min(rate, 100 / math.sqrt(n))
+            g = g * (math.sqrt(bound / n) if n >= bound else 1.0)
+        buffer = momentum * buffer + g
+        weight = weight - rate * buffer
+        yield momentum, rate, low, high, variance, distance, weight
+
+
+def noisy_gradients(num_steps):
+    generator = torch.Generator().manual_seed(5)
+    gradients = torch.randn(num_steps, 6, generator=generator, dtype=torch.float64) + 0.7
+    gradients[num_steps // 2] *= 300
+    return gradients
+
+
+def test_a_ramp_gives_the_figures_of_the_reference_code():
+    model = one_weight(3)
+    ramp = torch.arange(1.0, 51.0)[:, None] * torch.ones(3)
+    found = push(model, built(model, clip=False), ramp)
+    low, high = np.exp(found["averages"][:2] / (1 - 0.999**50))
+    assert low == pytest.approx(70.850, rel=1e-5)
+    assert high == pytest.approx(1165.34, rel=1e-5)
+    assert found["distance"] / (1 - 0.999**50) == pytest.approx(0.0665120, rel=1e-6)
+    # Those of the reference carry its epsilons, about 1e-5.
+    assert found["momentum"] == pytest.approx(0.580130, rel=1e-4)
+    assert found["rate"] == pytest.approx(2.00439e-4, rel=1e-4)
+    *_, (*_, variance, _, _) = by_hand(ramp, clip=False)
+    assert variance == pytest.approx(624.671, rel=1e-5)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_a_constant_gradient_is_known_after_a_while(clip):
+    model = one_weight(4)
+    found = push(model, built(model, clip=clip), CONSTANT.repeat(300, 1))
+    debias = 1 - 0.999**300
+    np.testing.assert_allclose(np.exp(found["averages"][:2] / debias), 5.3125, rtol=1e-5)
+    assert found["distance"] / debias == pytest.approx(0.43386, rel=1e-4)
+    assert found["momentum"] < 1e-6
+    assert found["rate"] == pytest.approx(0.1882, rel=1e-3)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_weights_momentum_and_rate_equal_the_formula_in_float64(clip):
+    gradients = noisy_gradients(60)
+    model = one_weight(6, torch.float64)
+    optimizer = built(model, clip=clip)
+    for gradient, expected in zip(gradients, by_hand(gradients, clip=clip), strict=True):
+        found = push(model, optimizer, [gradient])
+        assert found["momentum"] == pytest.approx(expected[0], rel=1e-6, abs=1e-9)
+        assert found["rate"] == pytest.approx(expected[1], rel=1e-6)
+        np.testing.assert_allclose(model.weight.detach().numpy()[0], expected[-1], rtol=1e-6)
+
+
+def test_clipping_takes_the_force_from_a_single_huge_gradient():
+    last = {}
+    for clip in (False, True):
+        model = one_weight(6, torch.float64)
+        optimizer = built(model, clip=clip)
+        push(model, optimizer, noisy_gradients(60)[:30])
+        before = model.weight.detach().clone()
+        push(model, optimizer, noisy_gradients(60)[30:31])
+        last[clip] = float((model.weight.detach() - before).norm())
+    assert last[True] < 0.3 * last[False]
+
+
+def test_the_rate_starts_slowly_over_ten_windows():
+    rates = {}
+    for window in (2, 20):
+        model = one_weight(4)
+        optimizer = built(model, window=window)
+        rates[window] = [float(push(model, optimizer, [CONSTANT])["rate"]) for _ in range(25)]
+    assert rates[20][0] == rates[2][0] == pytest.approx(1e-4)
+    assert rates[20][9] == pytest.approx(0.1882 * 10 / 200, rel=2e-3)
+    assert rates[2][9] == pytest.approx(0.1882 * 10 / 20, rel=2e-3)
+    assert rates[2][24] == pytest.approx(0.1882, rel=2e-3)
+
+
+def test_lr_and_schedule_are_factors_on_the_rate_and_the_schedules_momentum_has_no_effect():
+    plain, scaled = one_weight(4), one_weight(4)
+    one, other = built(plain), built(scaled, lr=0.5)
+    set_rates(other, Factors(lr=0.2, momentum=0.85))
+    expected = push(plain, one, CONSTANT.repeat(20, 1))
+    found = push(scaled, other, CONSTANT.repeat(20, 1))
+    assert found["rate"] == pytest.approx(0.1 * expected["rate"])
+    assert found["momentum"] == expected["momentum"]
+    assert "momentum" not in other.param_groups[0]
+    torch.testing.assert_close(scaled.weight, 0.1 * plain.weight, rtol=1e-5, atol=0)
+
+
+@pytest.mark.parametrize("size", [3, 50])
+def test_zero_gradients_leave_everything_finite(size):
+    model = one_weight(size)
+    optimizer = built(model)
+    found = push(model, optimizer, torch.zeros(30, size))
+    assert all(np.isfinite(value).all() for value in found.values())
+    assert not model.weight.any()
+    push(model, optimizer, torch.ones(30, size))
+    assert model.weight.isfinite().all()
+
+
+def digits_run(config, num_steps, *, dtype=torch.float32):
+    torch.manual_seed(0)
+    images, labels = load_digits(return_X_y=True)
+    images, labels = torch.tensor(images / 16, dtype=dtype), torch.tensor(labels)
+    model = nn.Sequential(nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).to(dtype)
+    optimizer = config.build(model, effective_batch_size=64, fused=False)
+    losses = []
+    for step in range(num_steps):
+        batch = torch.arange(64 * step, 64 * step + 64) % len(images)
+        loss = nn.functional.cross_entropy(model(images[batch]), labels[batch])
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    return losses, optimizer
+
+
+def test_digits_are_learnt_without_any_setting():
+    losses, optimizer = digits_run(YellowFin(), 1500)
+    assert losses[0] > 2.2
+    assert np.mean(losses[-20:]) < 0.3  # 0.09 to 0.2, by the machine's kernels
+    assert optimizer.tuner["momentum"] > 0.9
+
+
+def test_the_closed_loop_does_nothing_in_synchronous_training():
+    open_losses, plain = digits_run(YellowFin(), 60, dtype=torch.float64)
+    closed_losses, looped = digits_run(YellowFin(closed_loop=True), 60, dtype=torch.float64)
+    assert plain.tuner["momentum"] > 0.01
+    assert abs(float(looped.tuner["correction"])) < 1e-9
+    np.testing.assert_allclose(closed_losses, open_losses, rtol=1e-7)
+
+
+def test_the_closed_loop_lowers_the_momentum_where_others_move_the_weights_too():
+    model = one_weight(6, torch.float64)
+    optimizer = built(model, closed_loop=True)
+    for gradient in noisy_gradients(60):
+        before = model.weight.detach().clone()
+        push(model, optimizer, [gradient])
+        with torch.no_grad():
+            model.weight += 0.2 * (model.weight - before)
+    assert optimizer.tuner["correction"] < -0.01
+    applied = optimizer.tuner["target"] + optimizer.tuner["correction"]
+    assert optimizer.tuner["momentum"] == applied
+
+
+def test_the_tuners_state_survives_a_file(tmp_path):
+    model = one_weight(6)
+    optimizer = built(model, closed_loop=True)
+    push(model, optimizer, noisy_gradients(30))
+    torch.save(optimizer.state_dict(), tmp_path / "state.pt")
+    copied = copy.deepcopy(model)
+    resumed = built(copied, closed_loop=True)
+    resumed.load_state_dict(torch.load(tmp_path / "state.pt", weights_only=True))
+    push(model, optimizer, noisy_gradients(5))
+    push(copied, resumed, noisy_gradients(5))
+    assert torch.equal(copied.weight, model.weight)

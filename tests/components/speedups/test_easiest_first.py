@@ -1,0 +1,122 @@
+from collections import Counter
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from tune_speed.components.models import TorchVision
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.speedups.easiest_first import EasiestFirst
+from tune_speed.components.speedups.superclasses import SUPERCLASSES, cifar100_groups
+from tune_speed.core.errors import ConfigError
+
+GROUPS = (0, 0, 1)
+# The table that is passed around as "sparse2coarse", a source other than the names.
+COARSE = """
+4 1 14 8 0 6 7 7 18 3 3 14 9 18 7 11 3 9 7 11 6 11 5 10 7 6 13 15 3 15 0 11 1 10 12 14 16 9 11 5
+5 19 8 8 15 13 14 17 18 10 16 4 17 4 2 0 17 4 18 17 10 3 2 12 12 16 12 1 9 19 2 10 0 1 16 12 9 13
+15 13 16 19 2 4 6 19 5 5 8 19 18 1 2 15 6 0 17 8 14 13
+"""
+
+
+def changed(config, *, num_classes=3):
+    torch.manual_seed(0)
+    network = ResNet20().network(in_channels=1, num_classes=num_classes, image_size=8)
+    config.check_model(network)
+    return config.change_model(network, num_classes=num_classes, seed=0)
+
+
+def test_superclasses_of_cifar100_are_the_published_ones():
+    assert cifar100_groups() == tuple(map(int, COARSE.split()))
+    assert Counter(cifar100_groups()) == dict.fromkeys(range(20), 5)
+    assert list(SUPERCLASSES) == sorted(SUPERCLASSES)
+    names = sorted(name for five in SUPERCLASSES.values() for name in five.split())
+    assert names[0] == "apple" and names[53] == "orange" and names[99] == "worm"
+
+
+@pytest.mark.parametrize(
+    ("frac", "expected"), [(0.01, 0), (0.2, 0), (0.3, 0.25), (0.4, 0.5), (0.6, 1), (1.0, 1)]
+)
+def test_classes_come_to_count_within_the_ramp(frac, expected):
+    config = EasiestFirst(groups=GROUPS, start_frac=0.2, ramp_frac=0.4)
+    assert config.weights(frac) == pytest.approx((1, expected))
+
+
+def test_ramp_may_be_a_jump():
+    config = EasiestFirst(groups=GROUPS, start_frac=0.5, ramp_frac=0.0)
+    assert [config.weights(frac)[1] for frac in (0.5, 0.501)] == [0, 1]
+
+
+def test_training_sees_both_heads_and_evaluation_one():
+    network = changed(EasiestFirst(groups=GROUPS))
+    images = torch.randn(4, 1, 8, 8)
+    assert network(images).shape == (4, 5)
+    assert network.eval()(images).shape == (4, 3)
+
+
+def test_second_head_leaves_the_first_as_it_was():
+    network = changed(EasiestFirst(groups=GROUPS)).eval()
+    torch.manual_seed(0)
+    plain = ResNet20().network(in_channels=1, num_classes=3, image_size=8).eval()
+    images = torch.randn(4, 1, 8, 8)
+    assert torch.equal(network(images), plain(images))
+
+
+def test_loss_is_the_weighted_sum_of_both_tasks():
+    config = EasiestFirst(groups=GROUPS, start_frac=0.2, ramp_frac=0.4)
+    logits, labels = torch.randn(6, 5), torch.tensor([0, 1, 2, 2, 1, 0])
+    loss = config.sum_of_losses(logits, labels, frac=0.3, label_smoothing=0.1)
+    coarse = torch.tensor([0, 0, 1, 1, 0, 0])
+    by_task = [
+        functional.cross_entropy(part, target, label_smoothing=0.1, reduction="sum")
+        for part, target in ((logits[:, 3:], coarse), (logits[:, :3], labels))
+    ]
+    assert loss.item() == pytest.approx((by_task[0] + 0.25 * by_task[1]).item(), rel=1e-6)
+
+
+def test_before_their_start_classes_do_not_count():
+    config = EasiestFirst(groups=GROUPS, start_frac=0.5)
+    network = changed(config)
+    logits = network(torch.randn(4, 1, 8, 8))
+    config.sum_of_losses(logits, torch.tensor([0, 1, 2, 0]), frac=0.4, label_smoothing=0).backward()
+    assert not network.classifier.classes.weight.grad.any()
+    assert network.classifier.groups.weight.grad.any() and network.conv.weight.grad.any()
+
+
+def test_one_group_without_delay_is_plain_training():
+    config = EasiestFirst(groups=(0, 0, 0), start_frac=0.0, ramp_frac=0.0)
+    network = changed(config)
+    images, labels = torch.randn(4, 1, 8, 8), torch.tensor([0, 1, 2, 1])
+    logits = network(images)
+    config.sum_of_losses(logits, labels, frac=0.1, label_smoothing=0).backward()
+    torch.manual_seed(0)
+    plain = ResNet20().network(in_channels=1, num_classes=3, image_size=8)
+    functional.cross_entropy(plain(images), labels, reduction="sum").backward()
+    # Sums of features and logits are made in another order.
+    torch.testing.assert_close(network.conv.weight.grad, plain.conv.weight.grad)
+
+
+def test_groups_for_other_classes_are_refused():
+    with pytest.raises(ConfigError, match="each of the data set's 3 classes, but got 100 groups"):
+        changed(EasiestFirst())
+    assert changed(EasiestFirst(), num_classes=100)
+
+
+@pytest.mark.parametrize("groups", [[0, 2], [1, 1], [], "cifar10", [0, -1]])
+def test_impossible_groups_are_refused(groups):
+    with pytest.raises(ValueError, match="groups"):
+        EasiestFirst(groups=groups)
+
+
+def test_network_that_ends_with_a_convolution_is_refused():
+    config = TorchVision(name="squeezenet1_1")
+    network = config.network(in_channels=3, num_classes=7, image_size=64)
+    with pytest.raises(ConfigError, match="must have a network with a final linear layer"):
+        EasiestFirst().check_model(network)
+
+
+def test_both_heads_are_on_the_devices_and_in_the_state():
+    network = changed(EasiestFirst(groups=GROUPS)).to("meta")
+    assert isinstance(network.classifier.groups, nn.Linear)
+    assert all(parameter.is_meta for parameter in network.parameters())

@@ -1,0 +1,69 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.speedups.ema import Ema
+from tune_speed.components.speedups.modules.ema import MovingAverage
+
+
+def averaged(values, *, half_life, every=1):
+    """Returns the average after each step whose weights are `values`, in a run of that length."""
+    model = nn.Linear(1, 1, bias=False)
+    average = MovingAverage(model, half_life=half_life, every=every)
+    seen = []
+    for step, value in enumerate(values, start=1):
+        nn.init.constant_(model.weight, value)
+        average.update(model, frac=step / len(values))
+        seen.append(average.model.weight.item())
+    return seen
+
+
+def test_average_weighs_steps_by_their_age_in_half_lives():
+    values, half_life = [3.0, -1.0, 4.0, 1.0, 5.0], 0.3
+    for count, result in enumerate(averaged(values, half_life=half_life), start=1):
+        ages = (count - np.arange(1, count + 1)) / len(values)
+        expected = np.average(values[:count], weights=0.5 ** (ages / half_life))
+        assert result == pytest.approx(expected, rel=1e-6)
+
+
+def test_first_weights_are_taken_over_whole():
+    assert averaged([7.0, 7.0], half_life=1.0)[0] == 7.0
+
+
+def test_same_half_life_means_the_same_for_a_run_of_any_length():
+    ends = [
+        averaged(np.linspace(0, 1, steps).tolist(), half_life=0.1)[-1] for steps in (1000, 4000)
+    ]
+    # ∫ of a ramp under exponential weights: 1 − h / ln 2, less what a finite run cuts off.
+    assert ends == pytest.approx([1 - 0.1 / np.log(2)] * 2, abs=0.003)
+
+
+def test_only_every_nth_step_and_the_last_count():
+    seen = averaged([1.0, 2, 3, 4, 5, 6], half_life=1e-3, every=4)
+    assert seen == pytest.approx([1, 1, 1, 1, 5, 6])
+
+
+def test_statistics_are_averaged_and_counts_copied():
+    model = nn.BatchNorm1d(2)
+    average = MovingAverage(model, half_life=0.5, every=1)
+    for step in (1, 2):
+        model(torch.randn(8, 2) + 5)
+        average.update(model, frac=step / 2)
+        if step == 1:
+            first = model.running_mean.clone()
+    assert average.model.num_batches_tracked == 2
+    weight = (1 - 0.5) / (1 - 0.25)
+    assert torch.allclose(average.model.running_mean, first.lerp(model.running_mean, weight))
+
+
+def test_training_goes_on_with_its_own_weights():
+    model = ResNet20().network(in_channels=1, num_classes=3, image_size=8)
+    average = Ema(every=1).averager(model)
+    before = [p.clone() for p in model.parameters()]
+    average.update(model, frac=0.5)
+    assert all(map(torch.equal, before, model.parameters()))
+    assert all(map(torch.equal, average.model.parameters(), model.parameters()))
+    assert all(p.requires_grad for p in model.parameters())
+    assert {id(p) for p in model.parameters()}.isdisjoint(map(id, average.model.parameters()))

@@ -1,0 +1,105 @@
+from typing import Annotated
+
+import pytest
+from pydantic import Field, ValidationError
+
+from tune_speed.core.config import Component, Config, canonical_hash, did_you_mean, flatten
+
+
+class Small(Config):
+    """A small thing."""
+
+    size: Annotated[int, Field(gt=0)] = 1
+    """Its size."""
+
+
+class Large(Config):
+    """A large thing."""
+
+    rate: float
+    """Its rate."""
+
+
+THINGS: dict[str, type[Config]] = {"small": Small, "large": Large}
+
+
+class Box(Config):
+    """Holds a thing."""
+
+    thing: Annotated[Config, Component(THINGS)]
+    """What is in it."""
+    label: Annotated[Config, Component(THINGS, tag="name")] = Small()
+    """What is on it."""
+
+
+@pytest.mark.parametrize(
+    ("written", "expected"),
+    [
+        ("small", Small()),
+        ({"small": {"size": 3}}, Small(size=3)),
+        ({"small": None}, Small()),
+        ({"large": {"rate": 2}}, Large(rate=2.0)),
+    ],
+)
+def test_component_reads_each_form(written: object, expected: Config) -> None:
+    assert Box.model_validate({"thing": written}).thing == expected
+
+
+def test_tagged_component_has_its_name_among_its_fields() -> None:
+    box = Box.model_validate({"thing": "small", "label": {"name": "large", "rate": 1.5}})
+    assert box.label == Large(rate=1.5)
+    assert box.model_dump(mode="json")["label"] == {"name": "large", "rate": 1.5}
+
+
+@pytest.mark.parametrize("thing", [Small(size=2), Large(rate=0.5)])
+def test_dumped_component_reads_back_equal(thing: Config) -> None:
+    box = Box(thing=thing, label=thing)
+    assert Box.model_validate(box.model_dump(mode="json")) == box
+
+
+def test_unknown_component_names_the_nearest() -> None:
+    with pytest.raises(ValidationError, match="did you mean `small`"):
+        Box.model_validate({"thing": "smal"})
+
+
+@pytest.mark.parametrize("written", [3, None, {"small": {}, "large": {}}, {"small": 3}, []])
+def test_value_of_no_component_form_is_refused(written: object) -> None:
+    with pytest.raises(ValidationError, match="must be one of small, large"):
+        Box.model_validate({"thing": written})
+
+
+def test_configs_refuse_unknown_fields_and_other_types() -> None:
+    with pytest.raises(ValidationError, match="Extra inputs"):
+        Small.model_validate({"sise": 1})
+    with pytest.raises(ValidationError, match="valid integer"):
+        Small.model_validate({"size": "1"})
+    with pytest.raises(ValidationError, match="finite"):
+        Large.model_validate({"rate": float("nan")})
+
+
+def test_configs_are_frozen() -> None:
+    with pytest.raises(ValidationError, match="frozen"):
+        Small().size = 2  # type: ignore[misc]
+
+
+def test_field_docstrings_are_the_descriptions() -> None:
+    assert Small.model_json_schema()["properties"]["size"]["description"] == "Its size."
+
+
+def test_hash_ignores_order_and_sees_values() -> None:
+    assert canonical_hash({"a": 1, "b": [1, 2]}) == canonical_hash({"b": [1, 2], "a": 1})
+    assert canonical_hash({"a": 1}) != canonical_hash({"a": 1.5})
+
+
+def test_hash_refuses_nan() -> None:
+    with pytest.raises(ValueError, match=r"NaN|nan|range"):
+        canonical_hash({"a": float("nan")})
+
+
+def test_flatten_keeps_empty_mappings_as_leaves() -> None:
+    assert flatten({"a": {"b": 1, "c": {"d": 2}}, "e": {}}) == {"a.b": 1, "a.c.d": 2, "e": {}}
+
+
+def test_nothing_near_is_suggested_for_nothing_alike() -> None:
+    assert did_you_mean("xyz", THINGS) == ""
+    assert did_you_mean("lrr", ["lr", "momentum"]) == "; did you mean `lr`?"

@@ -1,0 +1,39 @@
+import inspect
+
+from tune_speed.core import errors
+from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError
+
+
+def test_problem_says_where_what_and_what_to_try() -> None:
+    problem = Problem(
+        path="recipe.optimizer.sgd.lr",
+        must="must be greater than 0",
+        given="-1",
+        hint="Try 0.1.",
+        file="a.yaml",
+        line=7,
+    )
+    expected = "a.yaml:7: recipe.optimizer.sgd.lr: must be greater than 0, but got -1. Try 0.1."
+    assert str(problem) == expected
+
+
+def test_problem_without_place_or_value_is_still_a_sentence() -> None:
+    assert str(Problem(path="", must="a file must hold a mapping")) == "a file must hold a mapping."
+
+
+def test_config_error_lists_every_problem() -> None:
+    problems = tuple(Problem(path=f"field{i}", must="must be there") for i in range(5))
+    error = ConfigError("x.yaml has 5 mistakes:", problems=problems)
+    assert str(error).count("\n") == 5
+    assert isinstance(error, ValueError)
+
+
+def test_each_kind_of_error_has_its_own_exit_code() -> None:
+    kinds = [
+        kind
+        for _, kind in inspect.getmembers(errors, inspect.isclass)
+        if issubclass(kind, TuneSpeedError)
+    ]
+    codes = [kind.exit_code for kind in kinds]
+    assert len(set(codes)) == len(kinds) == 5
+    assert 0 not in codes

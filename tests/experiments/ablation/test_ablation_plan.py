@@ -1,0 +1,208 @@
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from ablating import RECIPE, make_plan
+from command import TINY_STUDY
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.experiments.ablation import plan as ablation_plan
+from tune_speed.experiments.ablation.plan import overrides_of, plan_ablation
+
+PINNED, FP16, PAIR = "loader.pin_memory=true", "precision=fp16", "accumulation_steps=2"
+
+
+def names(plan: ablation_plan.AblationPlan) -> list[str]:
+    return [arm.name for arm in plan.arms]
+
+
+def refusal(folder: Path, *overrides: str, **given: Any) -> str:
+    with pytest.raises(ConfigError) as refused:
+        make_plan(folder, *overrides, **given)
+    return str(refused.value)
+
+
+def test_each_arm_is_a_recipe_of_its_own(tmp_path: Path) -> None:
+    plan = make_plan(
+        tmp_path,
+        "ablate.design=factorial",
+        axes={"accumulation_steps": 2, "optimizer.lr": [0.2, 0.4]},
+    )
+    found = {
+        name: (file.recipe.accumulation_steps, file.recipe.optimizer.lr)
+        for name, file in plan.files.items()
+    }
+    assert found == {
+        "base": (1, 0.1),
+        PAIR: (2, 0.1),
+        "optimizer.lr=0.2": (1, 0.2),
+        "optimizer.lr=0.4": (1, 0.4),
+        f"{PAIR} + optimizer.lr=0.2": (2, 0.2),
+        f"{PAIR} + optimizer.lr=0.4": (2, 0.4),
+    }
+    assert plan.settings[f"{PAIR} + optimizer.lr=0.2"] == {
+        "accumulation_steps": 2, "optimizer.lr": 0.2,
+    }  # fmt: skip
+
+
+def test_axes_of_the_file_are_planned_and_an_option_replaces_them(tmp_path: Path) -> None:
+    text = RECIPE + "ablate: {axes: {epochs: 2}, seeds: 3}\n"
+    plan = make_plan(tmp_path, axes=None, text=text)
+    assert (names(plan), plan.config.seeds) == (["base", "epochs=2"], 3)
+    assert names(make_plan(tmp_path, text=text)) == ["base", PAIR, "label_smoothing=0.1"]
+
+
+def test_later_setting_replaces_an_earlier_one(tmp_path: Path) -> None:
+    """Each step of a cumulative design comes after those before it, whatever they set."""
+    axes = {
+        "steps": {"rate": {"optimizer.lr": 0.5}},
+        "adamw": {"adamw": {"optimizer": {"adamw": {"lr": 0.001}}}},
+        "back": {"sgd": {"optimizer": {"sgd": {"lr": 0.3}}, "optimizer.lr": 0.7}},
+    }
+    files = make_plan(tmp_path, "ablate.design=cumulative", axes=axes).files
+    assert [file.recipe.optimizer.lr for file in files.values()] == [0.1, 0.5, 0.001, 0.7]
+
+
+def test_overrides_are_yaml_on_one_line() -> None:
+    settings = [("a", None), ("b.c", [1, "x"]), ("a", {"d": True})]
+    assert overrides_of(settings) == ["a=null", 'b.c=[1, "x"]', 'a={"d": true}']
+
+
+# --- Not applicable here
+
+
+@pytest.mark.parametrize("device", ["cpu", "auto"])
+def test_what_says_nothing_on_a_cpu_is_no_arm_and_has_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    axes = {"accumulation_steps": 2, "precision": "fp16", "loader.pin_memory": True}
+    plan = make_plan(tmp_path, "ablate.design=factorial", f"run.device={device}", axes=axes)
+    assert names(plan) == ["base", PAIR]
+    assert [arm.name for arm in plan.absent] == [FP16, PINNED]
+    assert "on a CPU" in plan.not_applicable[FP16]
+    assert "GPU, and there is none here" in plan.not_applicable[PINNED]
+    assert [axis.name for axis in plan.axes] == ["accumulation_steps"]
+    assert len(plan.all_axes) == 3
+
+
+def test_level_goes_and_the_others_of_its_axis_stay(tmp_path: Path) -> None:
+    axes = {"precision": ["fp16", "bf16"], "accumulation_steps": 2}
+    plan = make_plan(tmp_path, "ablate.design=factorial", axes=axes)
+    assert names(plan) == ["base", "precision=bf16", PAIR, f"precision=bf16 + {PAIR}"]
+    assert list(plan.not_applicable) == [FP16]
+
+
+@pytest.mark.parametrize("design", ["leave-one-out", "stacking", "cumulative"])
+def test_design_of_combinations_with_one_axis_left_runs_it_alone(
+    tmp_path: Path, design: str
+) -> None:
+    axes = {"accumulation_steps": 2, "loader.pin_memory": True}
+    plan = make_plan(tmp_path, f"ablate.design={design}", axes=axes)
+    assert names(plan) == ["base", PAIR]
+
+
+def test_base_runs_alone_where_nothing_is_applicable(tmp_path: Path) -> None:
+    axes = {"precision": "fp16", "loader.pin_memory": True}
+    plan = make_plan(tmp_path, "ablate.design=factorial", axes=axes)
+    assert (names(plan), list(plan.files)) == (["base"], ["base"])
+    assert list(plan.not_applicable) == [FP16, PINNED]
+
+
+def test_device_that_is_not_there_is_not_applicable(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, axes={"run.device": "cuda:63", "run.cpu_threads": 2})
+    assert names(plan) == ["base", "run.cpu_threads=2"]
+    assert plan.not_applicable == {"run.device=cuda:63": "device cuda:63 is not there"}
+
+
+def test_wrong_design_is_refused_though_nothing_of_it_is_applicable(tmp_path: Path) -> None:
+    axes = {"loader.pin_memory": True}
+    assert "at least two axes" in refusal(tmp_path, "ablate.design=stacking", axes=axes)
+
+
+# --- Refused
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"accumulation_steps": 1},
+        {"epochs": [2, 1.0]},
+        {"optimizer.sgd.lr": 0.1},
+        {"own": {"same": {"run.cpu_threads": 1, "batch_size": 50}}},
+    ],
+)
+def test_level_that_is_what_the_base_has_is_refused(tmp_path: Path, axes: dict[str, Any]) -> None:
+    message = refusal(tmp_path, axes=axes)
+    assert "every axis must change the recipe, but" in message
+    assert "is what the base has" in message
+
+
+@pytest.mark.parametrize("axes", [{"workload.target.value": 0.5}, {"a": {"b": {"search.seed": 1}}}])
+def test_axis_on_anything_but_recipe_and_machine_is_refused(
+    tmp_path: Path, axes: dict[str, Any]
+) -> None:
+    message = refusal(tmp_path, axes=axes)
+    assert f"ablate.axes.{next(iter(axes))}: must be a field of the recipe" in message
+
+
+def test_all_wrong_values_are_named_with_their_places(tmp_path: Path) -> None:
+    axes = {"precision": "fp17", "batch_size": [-1, 25], "optimizer.sgd.rate": 1}
+    message = refusal(tmp_path, axes=axes)
+    assert '--set precision="fp17": recipe.precision: must be' in message
+    assert "--set batch_size=-1: recipe.batch_size: must be" in message
+    assert "--set optimizer.sgd.rate=1: no field `optimizer.sgd.rate`" in message
+    assert "batch_size=25" not in message
+
+
+def test_arm_whose_fields_do_not_go_together_is_named(tmp_path: Path) -> None:
+    message = refusal(tmp_path, axes={"accumulation_steps": "auto"})
+    assert f"arm accumulation_steps=auto, {tmp_path}/tiny.yaml:7: recipe: " in message
+    assert "effective_batch_size" in message
+
+
+def test_mistake_of_the_base_is_told_as_such(tmp_path: Path) -> None:
+    message = refusal(tmp_path, "epochs=-1")
+    assert message.count("recipe.epochs: must") == 1
+    assert "arm" not in message
+
+
+def test_recipe_that_is_still_searched_is_refused_with_what_to_do(tmp_path: Path) -> None:
+    message = refusal(tmp_path, text=TINY_STUDY)
+    assert "recipe.epochs: must be one value to train with" in message
+    assert "Fix it with `--set epochs=VALUE`, or run `tune-speed search`." in message
+
+
+def test_file_that_does_not_say_what_is_changed_is_refused(tmp_path: Path) -> None:
+    message = refusal(tmp_path, axes=None)
+    assert "must say what is to be changed, but has no section `ablate`" in message
+    assert "--axes" in message
+
+
+def test_design_alone_says_not_what_is_changed(tmp_path: Path) -> None:
+    assert "ablate.axes: must be given" in refusal(tmp_path, "ablate.design=factorial", axes=None)
+
+
+def test_unknown_file_is_refused_by_name() -> None:
+    with pytest.raises(ConfigError, match="nothing_like_it"):
+        plan_ablation("nothing_like_it", overrides=[], check_data=False)
+
+
+def test_data_are_asked_for_unless_they_may_be_fetched(tmp_path: Path) -> None:
+    text = RECIPE.replace("{name: digits}", "{name: cifar10, root: nowhere}")
+    assert names(make_plan(tmp_path, text=text))[0] == "base"
+    with pytest.raises(ConfigError, match="nowhere"):
+        plan_ablation(
+            str(tmp_path / "tiny.yaml"),
+            overrides=["ablate.axes={epochs: 2}"],
+            check_data=True,
+        )
+
+
+def test_plan_keeps_what_it_was_loaded_from(tmp_path: Path) -> None:
+    plan = make_plan(tmp_path, "epochs=3")
+    assert (
+        plan.load(["batch_size=25"]).recipe
+        == replace(plan.base, recipe=plan.base.recipe.model_copy(update={"batch_size": 25})).recipe
+    )

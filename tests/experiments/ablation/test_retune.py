@@ -1,0 +1,140 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.optim import Sgd
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Status
+from tune_speed.experiments.ablation.result import TuningPoint
+from tune_speed.experiments.ablation.retune import (
+    best_factor,
+    next_factor,
+    path_of,
+    tuned_settings,
+    value_at,
+)
+from tune_speed.training.recipe import Recipe
+
+FACTORS = (0.3, 1.0, 3.0)
+RECIPE = Recipe(model=ResNet20(), optimizer=Sgd(lr=0.2), epochs=2.5, batch_size=32)
+
+
+def points(*metrics: float | None, factors: tuple[float, ...] = FACTORS) -> list[TuningPoint]:
+    return [
+        TuningPoint(
+            factor=factor,
+            metric=metric,
+            status=Status.MISSED if metric is not None else Status.DIVERGED,
+        )
+        for factor, metric in zip(factors, metrics, strict=True)
+    ]
+
+
+def hit(factor: float, time_s: float, *, metric: float = 0.9, seed: int = 0) -> TuningPoint:
+    return TuningPoint(
+        factor=factor, metric=metric, status=Status.REACHED, time_to_target_s=time_s, seed=seed
+    )
+
+
+def miss(factor: float, metric: float = 0.89, *, seed: int = 0) -> TuningPoint:
+    return TuningPoint(factor=factor, metric=metric, status=Status.MISSED, seed=seed)
+
+
+def test_lr_is_the_optimizers_rate_and_other_names_are_paths() -> None:
+    assert path_of("lr") == "optimizer.lr"
+    assert path_of("lr_schedule.one_cycle.warmup") == "lr_schedule.one_cycle.warmup"
+
+
+@pytest.mark.parametrize("path", ["optimizer.lr", "optimizer.sgd.lr", "recipe.optimizer.lr"])
+def test_number_is_found_with_or_without_the_components_name(path: str) -> None:
+    assert value_at(RECIPE, path) == 0.2
+
+
+@pytest.mark.parametrize("path", ["model", "optimizer.sgd", "optimizer.nesterov", "nothing", "lr"])
+def test_what_is_no_number_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=f"must name a number .* `{path}` is none .* Try `lr`"):
+        value_at(RECIPE, path)
+
+
+def test_arms_own_value_is_multiplied_and_a_count_stays_one() -> None:
+    assert tuned_settings(RECIPE, "optimizer.lr", 0.3) == {"optimizer.lr": 0.06}
+    assert tuned_settings(RECIPE, "optimizer.lr", 1.0) == {}
+    assert tuned_settings(RECIPE, "epochs", 3.0) == {"epochs": 7.5}
+    fewer = tuned_settings(RECIPE, "batch_size", 0.3)
+    assert fewer == {"batch_size": 10} and isinstance(fewer["batch_size"], int)
+    assert tuned_settings(RECIPE, "accumulation_steps", 0.3) == {"accumulation_steps": 1}
+
+
+def test_number_must_be_there_even_where_the_factor_is_1() -> None:
+    with pytest.raises(ConfigError):
+        tuned_settings(RECIPE, "optimizer.typo", 1.0)
+
+
+def test_best_metric_wins_and_a_tie_goes_to_the_factor_nearest_1() -> None:
+    assert best_factor(points(0.7, 0.8, 0.9)) == 3.0
+    assert best_factor(points(0.9, 0.8, 0.7)) == 0.3
+    assert best_factor(points(0.8, 0.8, 0.8)) == 1.0
+    assert best_factor(points(0.8, 0.7, 0.8)) == 3.0  # ln 3 is less than -ln 0.3.
+
+
+def test_diverged_run_counts_lowest_even_beside_a_good_one() -> None:
+    assert best_factor(points(0.1, 0.0, None)) == 0.3
+    assert best_factor(points(None, None, None)) == 1.0
+    twice = [*points(0.1, 0.2, 0.99), *points(0.1, 0.2, None)]
+    assert best_factor(twice) == 1.0
+
+
+def test_mean_over_seeds_decides() -> None:
+    assert best_factor([*points(0.5, 0.6, 0.9), *points(0.5, 0.6, 0.2)]) == 1.0
+
+
+@given(st.lists(st.floats(0, 1), min_size=3, max_size=3))
+def test_no_factor_is_better_than_the_one_chosen(metrics: list[float]) -> None:
+    chosen = best_factor(points(*metrics))
+    by_factor = dict(zip(FACTORS, metrics, strict=True))
+    assert by_factor[chosen] == max(metrics)
+    nearer = [factor for factor in FACTORS if abs(math.log(factor)) < abs(math.log(chosen))]
+    assert all(by_factor[factor] < max(metrics) for factor in nearer)
+
+
+def test_sooner_is_better_where_runs_end_at_the_target() -> None:
+    runs = [hit(0.3, 9.0, metric=0.95), hit(1.0, 5.0), hit(3.0, 4.0)]
+    assert best_factor(runs) == 0.3
+    assert best_factor(runs, by_time=True) == 3.0
+
+
+def test_miss_is_later_than_any_hit_however_good_it_looks() -> None:
+    runs = [hit(0.3, 99.0), miss(1.0, 0.99), miss(3.0, 0.5)]
+    assert best_factor(runs, by_time=True) == 0.3
+
+
+def test_more_hits_come_before_sooner_ones() -> None:
+    runs = [hit(1.0, 5.0), hit(1.0, 6.0, seed=1), hit(3.0, 1.0), miss(3.0, seed=1)]
+    assert best_factor(runs, by_time=True) == 1.0
+
+
+def test_metric_decides_where_nobody_met_the_target() -> None:
+    assert best_factor([miss(0.3, 0.5), miss(1.0, 0.4), miss(3.0, 0.6)], by_time=True) == 3.0
+
+
+def test_edge_goes_on_beyond_the_same_step() -> None:
+    assert next_factor(FACTORS, points(0.7, 0.8, 0.9)) == 9.0
+    assert next_factor(FACTORS, points(0.9, 0.8, 0.7)) == 0.09
+    assert next_factor(FACTORS, points(0.7, 0.8, 0.7)) is None
+    soonest_last = [hit(0.3, 3.0, metric=0.95), hit(1.0, 2.0), hit(3.0, 1.0)]
+    assert next_factor(FACTORS, soonest_last, by_time=True) == 9.0
+
+
+def test_edge_that_turned_out_worse_ends_it() -> None:
+    tried = points(0.7, 0.8, 0.9, 0.6, factors=(*FACTORS, 9.0))
+    assert next_factor(FACTORS, tried) is None
+
+
+def test_at_most_two_factors_are_added() -> None:
+    three = points(0.7, 0.8, 0.9, 0.91, factors=(*FACTORS, 9.0))
+    assert next_factor(FACTORS, three) == 27.0
+    both = points(0.7, 0.8, 0.9, 0.91, 0.92, factors=(*FACTORS, 9.0, 27.0))
+    assert next_factor(FACTORS, both) is None

@@ -1,0 +1,167 @@
+"""A study searched and certified as a user does it, with real runs."""
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import TINY_STUDY, Done, run, start
+from making import make_record
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Status
+from tune_speed.experiments.certification.certificate import Certificate
+from tune_speed.experiments.certification.certify import find_estimates
+from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
+from tune_speed.tracking import Tracker, open_store
+
+STUDY = TINY_STUDY.replace("value: 0.8", "value: 0.4").replace("trials: 6", "trials: 4")
+STUDY += "certify: {top: 2, seeds: 3, final: 1, final_seeds: 3}\n"
+OPTIONS = ("--top", "2", "--seeds", "3", "--final", "1", "--final-seeds", "3")
+NUM_RUNS = 2 * 3 + 3
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certify")
+    (folder / "tiny.yaml").write_text(STUDY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def certified(folder: Path, session_cache: Path) -> Iterator[Any]:
+    """What a search whose file wants it certified prints of the certification."""
+    os.environ["TUNE_SPEED_CACHE"] = str(session_cache)  # As for each test, but before the first.
+    done = run("search", "tiny.yaml", "--json", folder=folder)
+    assert done.code == 0, done.err
+    assert sum(done.json["trials"].values()) == 4
+    yield done.json["certification"]
+    os.environ.pop("TUNE_SPEED_CACHE", None)
+
+
+def events(folder: Path, number: int = 1) -> list[dict[str, Any]]:
+    path = folder / "tune_speed_studies" / "tiny" / f"certify-{number}.jsonl"
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def turns(folder: Path, number: int = 1) -> list[tuple[str, int, str]]:
+    ran = [event for event in events(folder, number) if event["event"] == "run"]
+    return [(event["stage"], event["round"], event["name"]) for event in ran]
+
+
+def test_certificates_hold_all_that_a_row_must(certified: Any) -> None:
+    certificates = [Certificate.model_validate(each) for each in certified["certificates"]]
+    assert len(certificates) == 2
+    for certificate in certificates:
+        assert certificate.task.split_part == "test"
+        assert certificate.system.is_exclusive and certificate.system.cotenants == ()
+        assert certificate.provenance.has_fresh_seeds
+        assert certificate.provenance.tuning_trials == 4
+        assert certificate.recipe.num_parameters > 200_000
+        assert certificate.result.pflop is not None and certificate.result.pflop > 0
+        assert certificate.verification.status == "re-timed"
+
+
+def test_seeds_are_fresh_and_common_to_a_round(folder: Path, certified: Any) -> None:
+    ran = [event for event in events(folder) if event["event"] == "run"]
+    by_round = {
+        (e["stage"], e["round"]): {
+            r["seed"] for r in ran if r["round"] == e["round"] and r["stage"] == e["stage"]
+        }
+        for e in ran
+    }
+    assert all(len(seeds) == 1 for seeds in by_round.values())
+    assert all(event["seed"] >= FIRST_FRESH_SEED for event in ran)
+    assert all(event["record"]["runs"][0]["seed"] == event["seed"] for event in ran)
+
+
+def test_finalists_take_turns_and_the_best_runs_the_final(folder: Path, certified: Any) -> None:
+    names = [name for stage, _, name in turns(folder) if stage == "first"]
+    assert len(set(names)) == 2
+    assert names[0::2] == [names[0]] * 3 or len(names) < 6
+    assert len({name for stage, _, name in turns(folder) if stage == "final"}) == 1
+
+
+def test_certified_rows_and_estimates_stand_on_separate_boards(
+    folder: Path, certified: Any, call: Callable[..., Done]
+) -> None:
+    boards = call("leaderboard", "--study", "tiny", "--json", folder=folder).json
+    assert sorted(board["kind"] for board in boards) == ["certified", "estimate"]
+    rows = {board["kind"]: board["rows"] for board in boards}
+    assert {row["n"] for row in rows["estimate"]} == {1}
+    assert {row["n"] for row in rows["certified"]} == {3}
+    assert {row["verification"] for row in rows["certified"]} == {"re-timed"}
+    assert {row["timing"] for row in rows["certified"]} == {"exclusive"}
+    assert {row["timing"] for row in rows["estimate"]} == {"isolated"}
+
+
+def test_the_best_is_the_certified_one_and_can_be_trained_again(
+    folder: Path, certified: Any, call: Callable[..., Done]
+) -> None:
+    done = call("best", "--study", "tiny", "--export", "best.yaml", folder=folder)
+    assert done.code == 0, done.err
+    assert "certified" in (folder / "best.yaml").read_text().splitlines()[1]
+
+
+def test_a_certified_trial_is_shown_beside_its_estimate(
+    folder: Path, certified: Any, call: Callable[..., Done]
+) -> None:
+    name = certified["luck"][0]["name"]
+    again = call("show", f"{name}@certified", "--json", folder=folder).json
+    assert (again["kind"], len(again["runs"])) == ("certified", 3)
+    assert Certificate.model_validate(again["certificate"])
+
+
+def test_luck_is_estimate_beside_certified_time(certified: Any) -> None:
+    for row in certified["luck"]:
+        assert row["n"] == 3
+        if row["ratio"] is not None:
+            assert row["ratio"] == pytest.approx(row["certified_s"] / row["estimate_s"])
+
+
+def test_given_again_nothing_runs_again(folder: Path, certified: Any) -> None:
+    before = turns(folder)
+    done = run("certify", "tiny", *OPTIONS, "--json", folder=folder)
+    assert done.code == 0, done.err
+    assert turns(folder) == before
+    boards = run("leaderboard", "--study", "tiny", "--json", folder=folder).json
+    assert sum(board["trials"] for board in boards if board["kind"] == "certified") == 2
+
+
+def test_other_options_are_refused_with_what_differs(folder: Path, certified: Any) -> None:
+    done = run("certify", "tiny", "--top", "1", folder=folder)
+    assert done.code == 2
+    assert "top = 2, now 1" in done.err and "--again" in done.err
+
+
+def test_ctrl_c_loses_no_run_that_was_done(folder: Path, certified: Any) -> None:
+    process = start("certify", "tiny", *OPTIONS, "--again", folder=folder)
+    deadline = time.monotonic() + 120
+    while len(turns(folder, 2)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err
+    assert f"2 finalists: at most {NUM_RUNS} runs" in err
+    done_before = turns(folder, 2)
+    assert 2 <= len(done_before) < NUM_RUNS
+    again = run("certify", "tiny", *OPTIONS, folder=folder)
+    assert again.code == 0, again.err
+    assert turns(folder, 2)[: len(done_before)] == done_before
+    assert len(set(turns(folder, 2))) == len(turns(folder, 2))
+
+
+def test_a_study_without_a_hit_cannot_be_certified(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    tracker = Tracker(open_store(uri), study="study", study_tags={}, linger_s=0.02)
+    tracker.trial_finished(record=make_record("t0000", Status.MISSED, study="study"))
+    assert tracker.close(timeout_s=30) == ()
+    with pytest.raises(ConfigError, match="must have a trial that met its target"):
+        find_estimates(uri, "study", None)

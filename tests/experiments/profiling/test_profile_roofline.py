@@ -1,0 +1,151 @@
+"""Bounds, bytes and rates agree with closed forms and counts by hand."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+from training import CPU, make_recipe, make_splits
+
+from tune_speed.experiments.profiling import rates
+from tune_speed.experiments.profiling.pipeline import open_pipeline
+from tune_speed.experiments.profiling.roofline import roofline
+from tune_speed.experiments.profiling.step_work import count_work
+from tune_speed.experiments.profiling.work import (
+    StepBytes,
+    moved_bytes,
+    parameter_bytes,
+    saved_bytes,
+    state_bytes,
+)
+
+FLOAT_BYTES = 4
+
+
+@pytest.mark.parametrize(
+    ("flop", "binding", "least_s", "roof"),
+    [(6e12, "compute", 3.0, 2e12), (1e12, "memory", 1.0, 1e12)],
+)
+def test_bounds_are_those_of_the_closed_form(
+    flop: float, binding: str, least_s: float, roof: float
+) -> None:
+    found = roofline(
+        flop=flop,
+        moved_bytes=5e11,
+        host_bytes=1e9,
+        flop_per_s=2e12,
+        memory_bytes_per_s=5e11,
+        host_bytes_per_s=1e10,
+        step_s=4.0,
+    )
+    assert (found.compute_s, found.memory_s, found.host_s) == pytest.approx((flop / 2e12, 1.0, 0.1))
+    assert (found.binding, found.least_s) == (binding, pytest.approx(least_s))
+    assert found.roof_flop_per_s == pytest.approx(roof)
+    assert found.achieved_flop_per_s == pytest.approx(flop / 4)
+    # A step that took just its larger bound would be on the roof.
+    assert flop / found.least_s == pytest.approx(found.roof_flop_per_s)
+
+
+def test_without_a_device_beside_the_host_nothing_is_copied() -> None:
+    found = roofline(
+        flop=1.0,
+        moved_bytes=1.0,
+        host_bytes=0.0,
+        flop_per_s=1.0,
+        memory_bytes_per_s=1.0,
+        host_bytes_per_s=None,
+        step_s=1.0,
+    )
+    assert found.host_s is None
+
+
+def test_moved_bytes_are_counted_by_hand() -> None:
+    step = StepBytes(
+        parameters=100,
+        gradients=80,
+        optimizer_state=60,
+        saved=1000,
+        images=10,
+        num_micro_batches=1,
+    )
+    # Forward 100 + 10 + 1000, backward 100 + 1000 + 80, update 2 · 100 + 80 + 2 · 60.
+    assert moved_bytes(step) == 1110 + 1180 + 400
+    # The second one also reads the gradients so far.
+    assert moved_bytes(step._replace(num_micro_batches=2)) == 2 * (1110 + 1180) + 80 + 400
+
+
+def test_linear_layer_keeps_its_input_alone() -> None:
+    layer, images = nn.Linear(5, 3), torch.ones(7, 5)
+    kept = saved_bytes(lambda: layer(images).sum().backward(), layer)
+    assert kept == 7 * 5 * FLOAT_BYTES
+    assert parameter_bytes(layer) == (18 * FLOAT_BYTES, 18 * FLOAT_BYTES)
+
+
+def test_memory_that_two_operations_keep_counts_once() -> None:
+    first, second = nn.Linear(5, 3), nn.Linear(5, 3)
+    both, images = nn.ModuleList([first, second]), torch.ones(7, 5)
+
+    def call() -> None:
+        (first(images).sum() + second(images).sum()).backward()
+
+    assert saved_bytes(call, both) == 7 * 5 * FLOAT_BYTES
+
+
+def test_frozen_parameters_have_no_gradient() -> None:
+    layer = nn.Linear(5, 3)
+    layer.bias.requires_grad_(False)
+    assert parameter_bytes(layer) == (18 * FLOAT_BYTES, 15 * FLOAT_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda p: torch.optim.SGD(p, lr=0.1), 0),
+        (lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9), 18 * FLOAT_BYTES),
+        # Two moments, and the number of steps of each of two tensors.
+        (lambda p: torch.optim.AdamW(p, lr=0.1), 2 * 18 * FLOAT_BYTES + 2 * FLOAT_BYTES),
+    ],
+)
+def test_optimizer_state_is_that_of_its_rule(
+    build: Callable[..., torch.optim.Optimizer], expected: int
+) -> None:
+    layer = nn.Linear(5, 3)
+    optimizer = build(layer.parameters())
+    layer(torch.ones(1, 5)).sum().backward()
+    assert state_bytes(optimizer) == 0
+    optimizer.step()
+    assert state_bytes(optimizer) == expected
+
+
+def test_work_of_a_recipe_is_counted_by_hand() -> None:
+    recipe = make_recipe(batch_size=8, accumulation_steps=2)
+    splits = make_splits(32)
+    opened = open_pipeline(recipe, splits, seed=0, device=CPU, before_step=lambda: None)
+    with opened as pipeline:
+        pipeline.take()
+        work = count_work(pipeline, recipe, splits, device=CPU)
+    # A 3x3 convolution to 4 channels of 6x6 pixels, whose input needs no gradient; then 4 → 3.
+    assert work.flop == 16 * 2 * (2 * 36 * 9 * 4 + 3 * 4 * 3)
+    assert work.parts.parameters == (36 + 4 + 8 + 12 + 3) * FLOAT_BYTES
+    assert work.parts.images == 8 * 36 * FLOAT_BYTES
+    assert work.parts.num_micro_batches == 2
+    assert work.moved_bytes == moved_bytes(work.parts)
+    # At least the images, and what the convolution and the norm give.
+    assert work.parts.saved >= 8 * (36 + 2 * 4 * 36) * FLOAT_BYTES
+
+
+def ticking(seconds: float) -> Callable[[], float]:
+    """Returns a clock that is `seconds` further at each look."""
+    ticks = itertools.count()
+    return lambda: next(ticks) * seconds
+
+
+def test_rates_are_work_over_the_shortest_time() -> None:
+    long_s = 2 * rates.LONG_S  # The smallest matrices take long enough.
+    found = rates.matrix_rate(torch.float32, CPU, lambda: None, ticking(long_s))
+    assert found == pytest.approx(2 * 256**3 / long_s)
+    found = rates.memory_rate(CPU, lambda: None, ticking(0.5))
+    assert found == pytest.approx(2 * 128 * 1024**2 / 0.5)
+    found = rates.host_rate(CPU, False, lambda: None, ticking(0.5))
+    assert found == pytest.approx(64 * 1024**2 / 0.5)

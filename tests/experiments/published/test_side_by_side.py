@@ -1,0 +1,134 @@
+import json
+from dataclasses import asdict
+
+import pytest
+from making import make_record, make_run
+from shipped_points import shipped
+
+from tune_speed.components.metrics import METRICS
+from tune_speed.core.records import Clocks
+from tune_speed.experiments.published import paper_table
+from tune_speed.experiments.published.side_by_side import OURS
+
+
+def _arm(point, *, train_s=1800.0, name="seed_resnet50", runs=None):
+    """Returns a record of a shipped point that trained for half of its wall-clock."""
+    run = make_run(time_s=train_s, accuracy=0.9312)
+    changes = {"clocks": Clocks(train_s=train_s, wall_s=2 * train_s)}
+    runs = runs or (run.model_copy(update=changes),)
+    return shipped(name, point).model_copy(update={"runs": runs})
+
+
+def _figures(table, **where):
+    return [row for row in table.figures if all(row[k] == v for k, v in where.items())]
+
+
+def test_ours_stands_beside_theirs_in_their_unit():
+    table = paper_table([_arm(0)])
+    near = "without techniques"
+    [accuracy] = _figures(table, metric="accuracy", setting=near)
+    assert (accuracy["ours"], accuracy["theirs"], accuracy["unit"]) == (93.12, 93.07, "%")
+    [time] = _figures(table, metric="execution time", setting=near)
+    assert (time["ours"], time["theirs"], time["unit"]) == (1.0, 0.86, "h")
+    assert accuracy["source"] == "Nokhwal et al. 2023, Table I"
+    assert accuracy["run"] == "seed_resnet50/t0000"
+
+
+def test_both_f1_scores_are_shown_with_the_defect_of_theirs():
+    table = paper_table([_arm(0)])
+    [macro, _] = _figures(table, metric="macro F1")
+    assert macro["ours"] == pytest.approx(93.12 / 2)
+    assert "equal to the accuracy" in macro["known_defect"]
+    assert "does not say" in macro["note"]
+
+
+def test_what_differs_is_counted_and_told():
+    table = paper_table([_arm(0)])
+    told = {row["setting"]: row for row in table.settings}
+    assert len(told) == 2
+    for row in table.figures:
+        assert row["differs"] == len(told[row["setting"]]["differs"].split("; "))
+
+
+def test_several_runs_count_with_their_mean():
+    runs = tuple(make_run(accuracy=accuracy) for accuracy in (0.92, 0.94))
+    [accuracy, _] = _figures(paper_table([_arm(0, runs=runs)]), metric="accuracy")
+    assert accuracy["ours"] == 93.0
+
+
+def test_speed_ups_need_both_arms_of_one_length_on_one_device():
+    without, with_ = _arm(0, train_s=3000.0), _arm(1, train_s=1500.0)
+    [row] = _figures(paper_table([without, with_]), metric="speed-up")
+    assert (row["ours"], row["theirs"]) == (2.0, pytest.approx(0.86 / 0.46, abs=5e-4))
+    assert "46 minutes" in row["known_defect"]
+    [alone] = _figures(paper_table([with_]), metric="speed-up")
+    assert alone["ours"] is None
+    shorter = without.model_copy(update={"recipe": {**without.recipe, "epochs": 10.0}})
+    elsewhere = without.model_copy(update={"device": "NVIDIA H200"})
+    for base in (shorter, elsewhere):
+        [row] = _figures(paper_table([base, with_]), metric="speed-up")
+        assert row["ours"] is None
+
+
+def test_bf16_is_mixed_precision_too():
+    with_ = _arm(1)
+    bf16 = with_.model_copy(update={"recipe": {**with_.recipe, "precision": "bf16"}})
+    table = paper_table([_arm(0), bf16])
+    assert _figures(table, metric="speed-up")[0]["ours"] == 1.0
+    assert any("precision fp16 there, bf16 here" in row["differs"] for row in table.settings)
+
+
+def test_the_best_model_counts_from_the_plain_baseline():
+    baseline = _arm(0, name="seed_resnet20", train_s=500.0)
+    depth = {"depth": {"stochastic_depth": {"survival": 0.5, "rule": "uniform"}}}
+    recipe = {
+        **baseline.recipe,
+        "model": {"preact_resnet": {"depth": 20, "dropout": 0.0, "stem": "cifar"}},
+        "speedups": depth,
+        "devices": 4,
+        "batch_size": 256,
+    }
+    best = baseline.model_copy(update={"recipe": recipe, "trial_id": "t9", "device": "4 x GPU"})
+    best = best.model_copy(update={"runs": (make_run(time_s=100.0),)})
+    rows = _figures(paper_table([baseline, best]), metric="speed-up", run="seed_resnet20/t9")
+    by_setting = {row["setting"]: row for row in rows}
+    row = by_setting["best model, 200 epochs"]
+    assert (row["ours"], row["theirs"]) == (5.0, pytest.approx(162 / 32, abs=5e-3))
+
+
+def test_memory_is_compared_on_gpus_only():
+    record = _arm(0, name="seed_resnet20")
+    vgg = {**record.recipe, "model": {"vgg16_bn": {"stem": "native"}}}
+    on_cpu = record.model_copy(update={"recipe": vgg})
+    run = record.runs[0].model_copy(update={"device": "NVIDIA H200", "peak_memory_gib": 10.0})
+    on_gpu = on_cpu.model_copy(update={"device": "NVIDIA H200", "runs": (run,)})
+    assert {row["ours"] for row in _figures(paper_table([on_cpu]), metric="GPU memory")} == {None}
+    assert {row["ours"] for row in _figures(paper_table([on_gpu]), metric="GPU memory")} == {10.74}
+
+
+def test_a_network_or_data_set_that_nobody_published_is_told_with_what_was():
+    table = paper_table([make_record()])
+    assert (table.figures, table.settings) == ((), ())
+    nothing, published = table.notes
+    assert nothing == "study/t0000: no source has resnet20, as it is here, on digits"
+    assert (
+        "ResNet-50, ViT, EfficientNet on CIFAR-10 and CIFAR-100 (Nokhwal et al. 2023)" in published
+    )
+
+
+def test_the_table_is_json():
+    table = paper_table([_arm(0), make_record()])
+    assert json.loads(json.dumps(asdict(table), allow_nan=False))["notes"] == list(table.notes)
+
+
+def test_our_figures_are_the_metrics_of_that_name():
+    run = make_run(accuracy=0.91)
+    for name, scale, metric in [
+        ("accuracy", 100, "accuracy"),
+        ("val_loss", 1, "loss"),
+        ("time_per_epoch", 1, "epoch_s"),
+        ("exec_time", 1 / 3600, "execution_s"),
+    ]:
+        of_run = METRICS[metric].of_run
+        assert of_run is not None
+        assert OURS[name][0].of_run(run) == pytest.approx(of_run(run) * scale)

@@ -1,0 +1,303 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from replication_parts import (
+    BOTH,
+    estimate,
+    figure,
+    interaction,
+    make_arm,
+    make_claim,
+    make_result,
+    median,
+)
+
+from tune_speed.experiments.replication.agreement import (
+    NEGLIGIBLE,
+    TINY,
+    agreements,
+    effect_verdict,
+    figure_verdict,
+)
+from tune_speed.experiments.replication.ours import Own
+from tune_speed.study.replication import UNITS
+
+
+def agreement(claim, arm=None, *, profile="full", **changes):
+    arms = () if arm is None else (arm,)
+    (row,) = agreements([claim], {"": make_result(*arms, **changes)}, profile=profile)
+    return row
+
+
+def speed_up_row(value, low=None, high=None, *, paper=1.87, n=5):
+    arm = make_arm(speed_up=estimate(value, low, high, n))
+    return agreement(make_claim(paper=paper), arm)
+
+
+# Paper, ours, its interval, verdict: speed-ups, so 1 is no effect.
+EFFECTS = [
+    (1.87, 1.80, 1.70, 1.90, "yes"),
+    (1.87, 1.30, 1.20, 1.40, "in direction"),
+    (1.87, 2.50, 2.40, 2.60, "in direction"),
+    (1.87, 1.30, 0.80, 1.60, "not decided"),
+    (1.87, 1.30, 0.80, 2.10, "not decided"),
+    (1.87, 1.30, 1.00, 2.00, "not decided"),
+    (1.87, 0.80, 0.70, 0.90, "no"),
+    (0.95, 0.80, 0.70, 0.90, "in direction"),
+    (0.95, 1.20, 1.10, 1.30, "no"),
+    (1.00, 1.01, 0.98, 1.04, "yes"),
+    (1.00, 1.05, 1.02, 1.08, "no"),
+    (1.00, 1.00, 0.90, 1.10, "yes"),
+    (1.00, 1.01, 0.95, 1.11, "not decided"),
+    (1.00, 0.98, 0.04, 22.0, "not decided"),
+    (1.00, math.inf, 0.90, math.inf, "not decided"),
+    (1.87, 1.85, None, None, "yes"),
+    (1.87, 1.30, None, None, "not decided"),
+    (1.03, 0.99, None, None, "not decided"),
+    (1.00, 1.00, None, None, "yes"),
+    (1.87, math.inf, 1.50, math.inf, "yes"),
+    (1.87, math.inf, None, None, "not decided"),
+]
+
+
+@pytest.mark.parametrize(("paper", "value", "low", "high", "verdict"), EFFECTS)
+def test_effects_agree_as_the_interval_says(paper, value, low, high, verdict):
+    assert effect_verdict(paper, Own(value, low, high, 5), no_effect=1.0, margin=0.1)[0] == verdict
+
+
+@given(
+    paper=st.floats(-2, 2),
+    value=st.floats(-2, 2),
+    below=st.floats(0, 1),
+    above=st.floats(0, 1),
+)
+def test_gains_agree_whichever_way_is_up(paper, value, below, above):
+    own, mirrored = (
+        Own(value, value - below, value + above),
+        Own(-value, -value - above, below - value),
+    )
+    verdict = effect_verdict(paper, own, no_effect=0.0, margin=0.1)
+    assert verdict == effect_verdict(-paper, mirrored, no_effect=0.0, margin=0.1)
+    if abs(paper) > TINY and verdict[0] in ("yes", "in direction"):
+        assert min(paper, *own[:3]) > 0 or max(paper, *own[:3]) < 0
+
+
+# Paper, ours, its interval, verdict: accuracies.
+FIGURES = [
+    (93.0, 92.9, 92.7, 93.1, "yes"),
+    (93.0, 92.0, 91.8, 92.2, "no"),
+    (93.0, 91.0, None, None, "yes"),
+    (93.0, 80.0, None, None, "not decided"),
+]
+
+
+@pytest.mark.parametrize(("paper", "value", "low", "high", "verdict"), FIGURES)
+def test_figures_of_one_arm_agree_as_the_interval_says(paper, value, low, high, verdict):
+    assert figure_verdict(paper, Own(value, low, high, 3))[0] == verdict
+
+
+def test_row_has_both_figures_their_ratio_and_the_interval():
+    row = speed_up_row(1.30, 1.20, 1.40)
+    assert (row.claim, row.source, row.arm, row.part) == ("A claim.", "S0, Table I", BOTH, "")
+    assert (row.paper, row.ours, row.low, row.high, row.n) == (1.87, 1.30, 1.20, 1.40, 5)
+    assert (row.unit, row.ratio) == ("×", pytest.approx(1.30 / 1.87))
+    assert (row.agrees, row.caveats) == ("in direction", ())
+
+
+def test_agreement_without_an_interval_says_what_it_rests_on():
+    row = speed_up_row(1.85, n=1)
+    assert (row.agrees, row.caveats) == ("yes", ("within 5%: ours has no interval (n = 1)",))
+
+
+def test_wide_interval_with_the_papers_figure_in_it_decides_nothing():
+    row = speed_up_row(1.30, 0.80, 2.10)
+    said = ("our interval holds no effect, and the paper's figure too",)
+    assert (row.agrees, row.caveats) == ("not decided", said)
+
+
+def test_arm_is_found_whatever_the_order_of_its_labels():
+    claim = make_claim(arm="precision=bf16 + accumulation_steps=2")
+    row = agreement(claim, make_arm(speed_up=estimate(2.0, 1.8, 2.2)))
+    assert row.agrees == "yes"
+
+
+def test_arm_that_has_no_effect_here_is_not_applicable():
+    arm = make_arm(not_applicable="there is no GPU", speed_up=estimate(1.9, 1.8, 2.0))
+    row = agreement(make_claim(), arm)
+    assert (row.agrees, row.ours, row.ratio) == ("not applicable here", None, None)
+    assert row.caveats == ("there is no GPU",)
+
+
+PINNED = "loader.pin_memory=true"
+NO_GPU = "there is no GPU"
+
+
+@pytest.mark.parametrize("figure_name", ["speed_up", "synergy", "accuracy", "accuracy_gain"])
+def test_combination_is_not_applicable_where_one_of_its_levels_is_not(figure_name):
+    pinned = make_arm(PINNED, not_applicable=NO_GPU)
+    left = make_arm(speed_up=estimate(1.9, 1.8, 2.0), accuracy=figure(0.9))
+    changes = {"arms": (make_arm("base"), left, pinned), "effects": (interaction(1.2, 1.1, 1.3),)}
+    row = agreement(make_claim(figure_name, arm=f"{BOTH} + {PINNED}"), **changes)
+    assert (row.agrees, row.ours, row.ratio, row.n) == ("not applicable here", None, None, 0)
+    assert row.caveats == (f"`{PINNED}`: {NO_GPU}",)
+    assert agreement(make_claim(figure_name), **changes).agrees != "not applicable here"
+
+
+def test_every_level_that_is_not_applicable_is_named():
+    arms = (make_arm("4 devices", not_applicable="few"), make_arm(PINNED, not_applicable=NO_GPU))
+    row = agreement(make_claim(arm=f"{PINNED} + precision=bf16 + 4 devices"), arms=arms)
+    assert row.caveats == (f"`{PINNED}`: {NO_GPU}; `4 devices`: few",)
+
+
+def test_combination_that_the_profile_leaves_out_is_no_matter_of_the_device():
+    arms = (make_arm("precision=bf16"), make_arm(PINNED, not_applicable=NO_GPU))
+    row = agreement(make_claim(), arms=arms)
+    assert (row.agrees, row.caveats) == ("no runs", ("profile `full` leaves this arm out",))
+
+
+def test_part_that_was_not_begun_is_not_said_to_be_left_out():
+    (row,) = agreements([make_claim(part="b")], {}, profile="full", to_come=["b"])
+    assert (row.agrees, row.caveats) == ("no runs", ("this part was not begun",))
+
+
+def test_runs_without_the_figure_are_counted_and_say_how_they_ended():
+    row = agreement(make_claim(), make_arm(n=2, statuses={"diverged": 2}))
+    said = (f"no such figure from 2 runs of `{BOTH}`", f"2 of 2 runs of `{BOTH}` ended diverged")
+    assert (row.agrees, row.caveats) == ("no runs", said)
+
+
+GAINS = {
+    "accuracy_gain": {"accuracy_gain": estimate(-0.0185, -0.02, -0.01)},
+    "time_increase": {"speed_up": estimate(1.4, 1.2, 1.5)},
+    "time_saved": {"speed_up": estimate(1.4, 1.2, 1.5)},
+}
+
+
+@pytest.mark.parametrize("name", GAINS)
+def test_gains_have_no_ratio(name):
+    row = agreement(make_claim(name, paper=0.01), make_arm(**GAINS[name]))
+    assert row.ours is not None and row.ratio is None
+
+
+def test_no_effect_on_accuracy_is_shown_to_within_a_point():
+    claim = make_claim("accuracy_gain", paper=0)
+    for low, high, verdict in ((-0.01, 0.01, "yes"), (-0.02, 0.005, "not decided")):
+        arm = make_arm(accuracy_gain=estimate(0.0, low, high))
+        assert agreement(claim, arm).agrees == verdict
+    for name in GAINS:
+        assert UNITS[name][0] in NEGLIGIBLE
+
+
+@pytest.mark.parametrize("paper", [0.0, 1e-12])
+def test_there_is_no_ratio_to_a_figure_of_0(paper):
+    row = agreement(make_claim("success_rate", paper=paper), make_arm())
+    assert row.ours is not None and row.ratio is None
+
+
+def test_rounding_of_the_papers_figure_makes_no_effect_of_none():
+    own = Own(1.01, 0.98, 1.04, 5)
+    assert effect_verdict(1.0 + 1e-12, own, no_effect=1.0, margin=0.1)[0] == "yes"
+
+
+def test_ours_stands_alone_where_the_source_has_no_figure():
+    row = speed_up_row(1.30, 1.20, 1.40, paper=None)
+    assert (row.agrees, row.ours, row.paper, row.ratio) == ("no figure", 1.30, None, None)
+
+
+def test_without_figure_arm_or_part_there_are_no_runs():
+    assert agreement(make_claim(), make_arm()).agrees == "no runs"
+    row = agreement(make_claim(), profile="cpu")
+    assert (row.agrees, row.caveats) == ("no runs", ("profile `cpu` leaves this arm out",))
+    row = agreement(make_claim(part="cifar100"), make_arm(), profile="cpu")
+    assert (row.agrees, row.caveats) == ("no runs", ("profile `cpu` leaves this part out",))
+
+
+def test_scores_of_a_smaller_profile_are_of_another_scale():
+    claim, arm = make_claim("accuracy", paper=93.0), make_arm(accuracy=figure(0.93, 0.92, 0.94))
+    row = agreement(claim, arm, profile="cpu")
+    assert (row.agrees, row.ratio) == ("another scale", pytest.approx(1.0))
+    assert row.caveats == ("profile `cpu` is another scale",)
+    assert agreement(claim, arm).agrees == "yes"
+
+
+def test_effects_of_a_smaller_profile_are_compared():
+    row = agreement(make_claim(), make_arm(speed_up=estimate(1.8, 1.7, 1.9)), profile="cpu")
+    assert row.agrees == "yes"
+
+
+def test_seconds_are_never_those_of_another_device():
+    row = agreement(
+        make_claim("epoch_s", paper=5, unit="min"), make_arm(epoch_s=figure(300, 290, 310))
+    )
+    assert (row.agrees, row.ours, row.low) == ("another scale", 5.0, pytest.approx(290 / 60))
+    assert row.caveats == ("seconds of another device: ours is cpu (2 threads, AMD EPYC)",)
+
+
+def test_memory_of_a_process_is_not_a_gpus():
+    claim = make_claim("peak_memory_gib", paper=10, unit="GB")
+    arm = make_arm(peak_memory_gib=median(10.0, 9.0, 11.0, confidence=0.97, n=6))
+    assert agreement(claim, arm).agrees == "another scale"
+    row = agreement(claim, arm, device="NVIDIA H100")
+    assert (row.agrees, row.ours) == ("yes", pytest.approx(10.737, abs=1e-3))
+
+
+FOUR = {"time_to_target_factor": 1.5, "time_to_target_pairs": 4}
+# Figure, what the arm has, ours, interval, n.
+READ = [
+    ("speed_up", {"speed_up": estimate(1.25, 1.2, 1.3)}, (1.25, 1.2, 1.3, 5)),
+    ("time_increase", {"speed_up": estimate(1.4, 1.2, 1.5)}, (40, 20, 50, 5)),
+    ("time_saved", {"speed_up": estimate(1.25, 1.0, 2.0)}, (20, 0, 50, 5)),
+    ("accuracy", {"accuracy": figure(0.9, 0.8, 1.0, n=3)}, (90, 80, 100, 3)),
+    ("macro_f1", {"macro_f1": figure(0.9)}, (90, None, None, 5)),
+    ("accuracy_gain", {"accuracy_gain": estimate(-0.01, -0.02, 0.0)}, (-1, -2, 0, 5)),
+    ("success_rate", {}, (100, 56.6, 100, 5)),
+    ("epoch_s", {"epoch_s": figure(3.0, 2.9, 3.1)}, (3.0, 2.9, 3.1, 5)),
+    ("expected_time_ratio", FOUR, (1.5, None, None, 4)),
+    ("expected_time_ratio", {**FOUR, "time_to_target_low": 1.1, "time_to_target_high": 1.9},
+     (1.5, 1.1, 1.9, 4)),
+    ("expected_time_ratio", {**FOUR, "time_to_target_low": 1.1}, (1.5, 1.1, None, 4)),
+    ("epochs_to_convergence", {"epochs_to_convergence": median(7, 5, 9, confidence=0.97)},
+     (7, 5, 9, 5)),
+    ("epochs_to_convergence", {"epochs_to_convergence": median(7, 5, 9, confidence=0.75)},
+     (7, None, None, 5)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "fields", "expected"), READ)
+def test_figure_is_read_from_the_arm(name, fields, expected):
+    row = agreement(make_claim(name), make_arm(**fields), device="NVIDIA H100")
+    assert (row.ours, row.low, row.high, row.n) == pytest.approx(expected)
+
+
+def test_what_never_came_to_pass_is_infinite():
+    arm = make_arm(epochs_to_convergence=median(None, n=3), time_to_target_pairs=3)
+    for name in ("epochs_to_convergence", "expected_time_ratio"):
+        row = agreement(make_claim(name), arm)
+        assert (row.ours, row.is_infinite, row.ratio) == (None, True, None)
+        assert row.agrees == "not decided"
+
+
+def test_synergy_is_the_interaction_of_the_arms_levels():
+    effects = (interaction(1.2, 1.1, 1.3), interaction(9.0, 8.0, 10.0, name="a × b"))
+    claim = make_claim("synergy", paper=1.15)
+    row = agreement(claim, make_arm(), effects=effects)
+    assert (row.ours, row.low, row.high, row.agrees) == (1.2, 1.1, 1.3, "yes")
+    assert agreement(claim, make_arm()).agrees == "no runs"
+
+
+def test_runs_that_ended_badly_are_caveats_of_arm_and_base():
+    ill = {"statuses": {"reached": 3, "diverged": 2}, "is_lr_at_edge": True}
+    arm = make_arm(**ill, speed_up=estimate(1.8, 1.7, 1.9), notes=("a cold start",))
+    base = make_arm("base", statuses={"failed": 1, "reached": 4})
+    row = agreement(make_claim(defect="copied"), arm, arms=(base, arm))
+    assert row.caveats == (
+        "copied",
+        f"2 of 5 runs of `{BOTH}` ended diverged",
+        f"`{BOTH}`: the best learning rate is at the end of those tried",
+        "a cold start",
+        "1 of 5 runs of `base` ended failed",
+    )
+    alone = agreement(make_claim("accuracy"), make_arm(accuracy=figure(0.9)), arms=(base, arm))
+    assert "1 of 5 runs of `base` ended failed" not in alone.caveats

@@ -1,0 +1,31 @@
+"""The benchmark's quick part, which is what runs of the replications whenever tests do."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tune_speed.experiments.replication.shipped import shipped_replications
+
+BENCH = Path(__file__).parents[2] / "benchmarks" / "bench_replications.py"
+QUICK = ("quick_answers", "first_three_experiments", "factorial")
+
+
+@pytest.mark.slow
+def test_quick_replications_run_and_set_figures_beside_those_published(tmp_path: Path) -> None:
+    out = tmp_path / "out.md"
+    done = subprocess.run(
+        [sys.executable, str(BENCH), "--quick", "--set", "recipe.epochs=1", "--out", str(out)],
+        cwd=tmp_path,
+        env={**os.environ, "TUNE_SPEED_STUDIES": str(tmp_path / "studies")},
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    text = out.read_text()
+    assert all(name in text for name in QUICK) and set(QUICK) <= set(shipped_replications())
+    assert "Nokhwal et al. 2023" in text and "not applicable here" in text

@@ -1,0 +1,199 @@
+import math
+
+import pytest
+from making import make_record, make_run
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.stats import Sample
+from tune_speed.experiments.head_to_head import (
+    Duel,
+    duel_dict,
+    duel_text,
+    slope_of,
+    train_both,
+    turns,
+)
+from tune_speed.experiments.paired_test import judge, pairs_needed
+from tune_speed.study.file import RecipeFile, parse_recipe
+
+RECIPE = """
+workload: digits
+recipe: {model: resnet20, optimizer: {sgd: {lr: 0.1}}, lr_schedule: one_cycle, epochs: 4,
+  batch_size: 50}
+run: {device: cpu, cpu_threads: 1}
+"""
+
+
+def make_seeds(*times_s: float | None, epochs: int = 4) -> TrialRecord:
+    """Returns a record with one run a seed; None is a miss of 9 s."""
+    runs = [
+        make_run(Status.MISSED, time_s=9.0, accuracy=0.8, seed=seed)
+        if time_s is None
+        else make_run(time_s=time_s, seed=seed)
+        for seed, time_s in enumerate(times_s)
+    ]
+    recipe = {"model": {"resnet20": {}}, "epochs": epochs}
+    return make_record(runs=tuple(runs)).model_copy(update={"recipe": recipe})
+
+
+def make_file(name: str, *overrides: str) -> RecipeFile:
+    return parse_recipe(RECIPE, file=name, overrides=overrides, check_data=False)
+
+
+def refusal(*overrides: str) -> str:
+    with pytest.raises(ConfigError) as refused:
+        train_both(
+            make_file("a.yaml"),
+            make_file("b.yaml", *overrides),
+            seeds=1,
+            download=False,
+            on_progress=lambda done, total: None,
+            on_line=lambda line: None,
+        )
+    return str(refused.value)
+
+
+def test_turns_swap_who_begins_and_share_each_seed() -> None:
+    expected = [("a", 7), ("b", 7), ("b", 8), ("a", 8), ("a", 9), ("b", 9), ("b", 10), ("a", 10)]
+    assert list(turns(range(7, 11))) == expected
+
+
+def test_steady_drift_favours_neither_after_an_even_number_of_rounds() -> None:
+    places: dict[str, list[int]] = {"a": [], "b": []}
+    for place, (side, _) in enumerate(turns(range(6))):
+        places[side].append(place)
+    assert sum(places["a"]) == sum(places["b"])
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "given"),
+    [
+        ("workload.target.value=0.9", "workload.target.value", "0.97 in a.yaml and 0.9 in b.yaml"),
+        ("workload.mode=anytime", "workload.mode", "fixed_length in a.yaml and anytime in b.yaml"),
+        ("workload.split.seed=5", "workload.split.seed", "and 5 in b.yaml"),
+        ("run.cpu_threads=2", "run.cpu_threads", "1 in a.yaml and 2 in b.yaml"),
+    ],
+)
+def test_what_differs_is_named_and_refused(override: str, field: str, given: str) -> None:
+    message = refusal(override)
+    assert f"{field}: must be the same for both recipes, but got" in message
+    assert given in message
+    assert f"--set {field}=VALUE" in message
+    assert message.count("must be the same") == 1
+
+
+def test_recipe_may_differ_in_every_way() -> None:
+    message = refusal("epochs=9", "batch_size=25", "lr_schedule=constant", "run.cpu_threads=2")
+    assert message.count("must be the same") == 1
+    assert "run.cpu_threads: must be the same" in message
+
+
+def test_factor_interval_and_p_value_by_hand() -> None:
+    # ln(B / A) is ln 2 with deviations -0.1, 0, 0.1: SD 0.1, standard error 0.1 / sqrt(3).
+    a = make_seeds(1.0, 1.0, 1.0)
+    b = make_seeds(*(2 * math.exp(x) for x in (-0.1, 0.0, 0.1)))
+    verdict = judge(a, b)
+    half = 4.302653 * 0.1 / math.sqrt(3)  # Student's t with 2 degrees of freedom at 97.5 %
+    assert (verdict.faster, verdict.is_decided, verdict.num_pairs) == ("a", True, 3)
+    assert verdict.factor == pytest.approx(2)
+    assert verdict.factor_low == pytest.approx(2 * math.exp(-half), rel=1e-5)
+    assert verdict.factor_high == pytest.approx(2 * math.exp(half), rel=1e-5)
+    # With 2 degrees of freedom the upper tail at t is 1/2 - t / (2 sqrt(2 + t²)).
+    t = math.log(2) / (0.1 / math.sqrt(3))
+    assert verdict.p_value == pytest.approx(0.5 - t / 2 / math.sqrt(2 + t * t), rel=1e-6)
+    assert verdict.statement.startswith("A is 2 times as fast as B (95 % interval: 1.56 to 2.56;")
+
+
+def test_verdict_is_the_same_from_the_other_side() -> None:
+    a, b = make_seeds(1.0, 1.2, 1.1, 1.3), make_seeds(1.9, 2.0, 2.3, 2.2)
+    ours, theirs = judge(a, b), judge(b, a)
+    assert (ours.faster, theirs.faster) == ("a", "b")
+    kept = {"factor", "factor_low", "factor_high", "p_value", "is_decided"}
+    assert ours.model_dump(include=kept) == theirs.model_dump(include=kept)
+
+
+def test_equal_recipes_are_not_decided_and_pairs_needed_are_told() -> None:
+    verdict = judge(make_seeds(1.0, 1.1, 1.2), make_seeds(1.1, 1.1, 1.3))
+    assert not verdict.is_decided
+    assert "Not decided: A looks" in verdict.statement
+    assert f"about {verdict.pairs_needed} pairs" in verdict.statement
+    assert verdict.factor_low is not None and verdict.factor_low < 1
+
+
+def test_needed_pairs_show_the_difference_in_four_of_five_duels() -> None:
+    import numpy as np
+    from scipy.stats import ttest_1samp
+
+    # SD of ln 0.1 and a mean of 0.1: one deviation.
+    slower = [Sample(math.exp(x), True) for x in (0.0, 0.1, 0.2)]
+    needed = pairs_needed([Sample(1.0, True)] * 3, slower)
+    assert needed is not None
+    drawn = np.random.default_rng(0).normal(0.1, 0.1, size=(4000, needed))
+    shown = ttest_1samp(drawn, 0.0, axis=1, alternative="greater").pvalue < 0.025
+    assert 0.77 < shown.mean() < 0.86
+
+
+def test_one_pair_proves_nothing() -> None:
+    verdict = judge(make_seeds(1.0), make_seeds(50.0))
+    assert (verdict.faster, verdict.is_decided, verdict.p_value) == ("a", False, None)
+    assert "1 pair of runs proves nothing: it takes 3 at least" in verdict.statement
+
+
+def test_misses_take_six_pairs() -> None:
+    few = judge(make_seeds(1.0, 1.0, 1.0), make_seeds(None, None, None))
+    assert (few.faster, few.factor, few.is_decided) == ("a", None, False)
+    assert few.p_value == 1 / 8  # all three signs of one kind
+    assert "Where runs miss, it takes 6 pairs at least; try `--seeds 6`." in few.statement
+    many = judge(make_seeds(*[1.0, 1.1] * 4), make_seeds(*[None] * 8))
+    assert many.p_value == 1 / 256
+    assert many.is_decided
+    assert "B, which never met the target" in many.statement
+
+
+def test_nobody_is_faster_where_nobody_met_the_target() -> None:
+    verdict = judge(make_seeds(None, None, None), make_seeds(None, None, None))
+    assert (verdict.faster, verdict.factor, verdict.p_value) == (None, None, None)
+    assert "no run of either met the target" in verdict.statement
+
+
+def test_only_seeds_that_both_have_are_compared() -> None:
+    verdict = judge(make_seeds(1.0, 1.1, 1.2, 9.0), make_seeds(2.0, 2.1, 2.4))
+    assert verdict.num_pairs == 3
+    assert verdict == judge(make_seeds(1.0, 1.1, 1.2), make_seeds(2.0, 2.1, 2.4))
+
+
+def test_slope_is_known_only_where_nothing_but_epochs_differs() -> None:
+    def at(epoch: float, *accuracies: float) -> TrialRecord:
+        runs = [make_run(accuracy=accuracy) for accuracy in accuracies]
+        ended = [
+            r.model_copy(update={"evaluations": (r.evaluations[0].model_copy(update=update),)})
+            for r in runs
+            for update in [{"epoch": epoch}]
+        ]
+        recipe = {"model": {"resnet20": {}}, "epochs": epoch}
+        return make_record(runs=tuple(ended)).model_copy(update={"recipe": recipe})
+
+    short, long = at(4, 0.90, 0.901), at(8, 0.95, 0.951)
+    slope = slope_of(short, long)
+    assert slope is not None
+    assert slope.per_ln == pytest.approx(0.05 / math.log(2))
+    other = {"recipe": {**long.recipe, "batch_size": 8}}
+    assert slope_of(short, long.model_copy(update=other)) is None
+
+
+def test_text_has_both_summaries_and_the_verdict() -> None:
+    duel = Duel(make_seeds(1.0, 1.1, 1.2), make_seeds(2.0, 2.1, None), was_stopped=False)
+    text = duel_text(duel, a="fast.yaml", b="slow.yaml")
+    assert text.index("A = fast.yaml, digits") < text.index("B = slow.yaml, digits")
+    assert "runs: 2.000, 2.100, ∞" in text
+    assert "Not decided: A looks" in text
+    assert "in turns A B, B A" in text
+
+
+def test_stopped_duel_shows_what_is_done() -> None:
+    alone = Duel(make_seeds(1.0), None, was_stopped=True)
+    assert "A = a.yaml" in duel_text(alone, a="a.yaml", b="b.yaml")
+    fields = duel_dict(alone)
+    assert (fields["b"], fields["comparison"]) == (None, None)
+    assert fields["a"]["statistics"]["k"] == 1

@@ -1,0 +1,123 @@
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tune_speed.core.targets import Target
+from tune_speed.experiments.margin import (
+    Slope,
+    estimate_slope,
+    length_factor,
+    margin,
+    needed_mean,
+    suggestion,
+)
+
+TARGET = Target(value=0.94)
+METRICS = [0.9387, 0.9400, 0.9402, 0.9412, 0.9414]
+"""Mean 0.9403, SD 0.00108 (squares 256, 9, 1, 81, 121 times 1e-8: 468e-8 / 4); 4 of 5 meet 0.94."""
+
+
+def test_needed_mean_is_1645_deviations_above_the_target() -> None:
+    assert needed_mean(0.94, 0.0013) == pytest.approx(0.94 + 1.6448536 * 0.0013)
+    assert needed_mean(0.94, 0.0) == 0.94
+
+
+@given(st.floats(1e-4, 0.01), st.floats(0.55, 0.99))
+def test_that_share_of_runs_around_the_needed_mean_meets_the_target(
+    deviation: float, success_rate: float
+) -> None:
+    runs = np.random.default_rng(0).standard_normal(20_000) * deviation
+    hits = runs + needed_mean(0.94, deviation, success_rate=success_rate) >= 0.94
+    assert hits.mean() == pytest.approx(success_rate, abs=0.015)
+
+
+def test_length_factor_undoes_a_line_in_ln_length() -> None:
+    assert length_factor(0.0092 * math.log(2), 0.0092) == pytest.approx(2.0)
+    assert length_factor(0.0, 0.0092) == 1.0
+
+
+def test_slope_of_three_points_is_least_squares_by_hand() -> None:
+    # x = 0, 1, 2 and y = 0.90, 0.92, 0.93: slope 0.015, residuals -1, 2, -1 times 1/600, so the
+    # squared error is 6 / 600^2 / (3 - 2) / 2.
+    points = [(1.0, 0.90), (math.e, 0.92), (math.e**2, 0.93)]
+    error = math.sqrt(6 / 600**2 / 2)
+    # With one degree of freedom the 95 % point is 6.31, and 6.31 * 0.00289 exceeds 0.015.
+    assert estimate_slope(points) is None
+    found = estimate_slope([*points, *points])
+    assert found is not None
+    assert found.per_ln == pytest.approx(0.015)
+    assert found.standard_error == pytest.approx(error * math.sqrt(2 / 4 / 2))
+
+
+def test_slope_that_is_not_clearly_positive_is_none() -> None:
+    assert estimate_slope([(1.0, 0.9), (2.0, 0.91)]) is None
+    assert estimate_slope([(2.0, 0.90), (2.0, 0.91), (2.0, 0.92)]) is None
+    assert estimate_slope([(1.0, 0.93), (2.0, 0.92), (4.0, 0.91), (8.0, 0.90)]) is None
+
+
+@given(st.floats(0.001, 0.1), st.floats(0.5, 0.9), st.integers(3, 12))
+def test_slope_of_an_exact_line_is_found(slope: float, start: float, n: int) -> None:
+    points = [(float(length), start + slope * math.log(length)) for length in range(1, n + 1)]
+    found = estimate_slope(points)
+    assert found == Slope(pytest.approx(slope), pytest.approx(0.0, abs=1e-6))
+
+
+def test_margin_weighs_a_longer_run_against_restarts() -> None:
+    found = margin(METRICS, target=0.94, run_s=2.4, slope=0.0092)
+    deviation = math.sqrt(468e-8 / 4)
+    assert (found.mean, found.deviation) == pytest.approx((0.9403, deviation))
+    factor = math.exp((1.6448536 * deviation - 0.0003) / 0.0092)
+    assert found.length_factor == pytest.approx(factor)
+    assert (found.longer_s, found.present_s) == pytest.approx((2.4 * factor / 0.95, 3.0))
+
+
+def test_suggestion_is_one_line_with_both_times() -> None:
+    line = suggestion(METRICS, target=TARGET, run_s=2.4, slope=0.0092)
+    assert line == (
+        "4 of 5 met the target: 0.9403 on average, SD 0.0011. A mean of 0.9418 is met by 95% of "
+        "runs; at +0.0092 per ln(length) that takes runs 1.17× as long: 2.97 s expected, against "
+        "3 s with restarts."
+    )
+
+
+def test_suggestion_to_a_recipe_that_never_hits_names_no_time() -> None:
+    line = suggestion([0.9385, 0.9390, 0.9395], target=TARGET, run_s=2.0, slope=0.0092)
+    assert line is not None and line.endswith("against runs that never meet it.")
+
+
+def test_nothing_is_suggested_where_nothing_is_gained() -> None:
+    sure = [0.95, 0.951, 0.949]
+    assert suggestion(sure, target=TARGET, run_s=2.0, slope=0.0092) is None
+    # The line would have to be climbed at 0.0005 per ln(length): many times as long.
+    assert suggestion(METRICS, target=TARGET, run_s=2.0, slope=0.0005) is None
+    assert suggestion(METRICS[:2], target=TARGET, run_s=2.0, slope=0.0092) is None
+    assert suggestion(METRICS, target=TARGET, run_s=2.0, slope=0.0) is None
+    # 1.4 times as long costs more than the fifth run that misses.
+    assert suggestion(METRICS, target=TARGET, run_s=2.0, slope=0.0044) is None
+
+
+@given(
+    st.lists(st.floats(0.90, 0.98), min_size=3, max_size=10),
+    st.floats(1e-5, 0.2),
+)
+def test_what_is_suggested_is_longer_and_cheaper(metrics: list[float], slope: float) -> None:
+    line = suggestion(metrics, target=TARGET, run_s=1.0, slope=slope)
+    if line is None:
+        return
+    found = margin(metrics, target=0.94, run_s=1.0, slope=slope)
+    assert 1 < found.length_factor <= 2
+    assert found.longer_s < found.present_s
+
+
+def test_where_less_is_better_the_suggestion_mirrors_that_of_more() -> None:
+    """Losses 1 - m under a target of 1 - a are met by the same runs, and fall as those rise."""
+    at_most = Target(metric="loss", mode="min", value=1 - 0.94)
+    rising = suggestion(METRICS, target=TARGET, run_s=2.4, slope=0.0092)
+    falling = suggestion([1 - m for m in METRICS], target=at_most, run_s=2.4, slope=0.0092)
+    assert rising is not None and falling is not None
+    assert falling.startswith("4 of 5 met the target: 0.0597 on average")
+    assert "-0.0092 per ln(length)" in falling
+    assert falling.rpartition("that takes runs")[2] == rising.rpartition("that takes runs")[2]

@@ -1,0 +1,80 @@
+import pytest
+from figure_parts import make_part, make_trial, random_part
+
+from tune_speed.core.records import Status
+from tune_speed.reporting.figures.stop_kinds import ENDED_BELOW, OTHER_STOP, REACHED, stop_kind
+from tune_speed.reporting.figures.stopped import MOST_KINDS, STOPPED, endings
+from tune_speed.reporting.figures.theme import LIGHT
+
+STOPS = {
+    "stopped at 0.4 s: 2.1% likely to meet the target by 1.1 s, 20% when it was proposed": (
+        "stopped: unlikely to meet the target"
+    ),
+    "stopped at 0.4 s: 2.1% likely to come nearer the target than any by 1.1 s, 20% when it was"
+    " proposed": "stopped: unlikely to meet the target",
+    "stopped at 1.2 s: leader t0007 met the target in 1.1 s": "stopped: slower than the leader",
+    "stopped at 1.2 s: it would not end before 1.4 s, leader t0007 met the target in 1.1 s": (
+        "stopped: slower than the leader"
+    ),
+    "stopped at 3.0 s: 9 of 11 trials promised more by 3.0 s": (
+        "stopped: other trials promised more"
+    ),
+    "stopped at 9.1 s: below ASHA's cutoff after 2 evaluations": "stopped: below ASHA's cutoff",
+    "max_train_s = 60 s passed with accuracy 0.8": "stopped: the workload's time limit",
+    "somebody said so": OTHER_STOP,
+}
+
+
+@pytest.mark.parametrize(("reason", "kind"), STOPS.items())
+def test_reasons_to_stop_lose_their_figures(reason: str, kind: str) -> None:
+    record = make_trial(status=Status.CAPPED, stop_reason=reason).record
+    assert stop_kind(record) == kind
+    assert not any(character.isdigit() for character in kind)
+
+
+@pytest.mark.parametrize(
+    ("status", "reason", "kind"),
+    [
+        (Status.REACHED, "target met: accuracy 0.9 ≥ 0.9", REACHED),
+        (Status.MISSED, "the run ended with accuracy 0.5, target 0.9", ENDED_BELOW),
+        (Status.FAILED, "RuntimeError: 7 things", "failed: RuntimeError"),
+        (Status.FAILED, "torch.cuda.OutOfMemoryError: x", "failed: OutOfMemoryError"),
+        (Status.FAILED, "its process died: killed", "failed: its process died"),
+        (Status.FAILED, "<script>", "failed"),
+        (Status.OOM, "out of memory, down to a micro-batch of 1", "out of memory"),
+    ],
+)
+def test_other_ends_are_told_by_their_status(status: Status, reason: str, kind: str) -> None:
+    assert stop_kind(make_trial(status=status, stop_reason=reason).record) == kind
+
+
+def test_every_trial_and_second_is_in_one_bar() -> None:
+    part = random_part(50)
+    found = endings(part)
+    assert sum(ending.trials for ending in found) == 50
+    spent = sum(trial.record.runs[0].clocks.train_s for trial in part.trials)
+    assert sum(ending.train_s for ending in found) == pytest.approx(spent)
+
+
+def test_bars_are_shares_of_trials_and_of_time() -> None:
+    part = make_part(
+        make_trial("t0", time_s=30.0), *(make_trial(f"m{i}", Status.MISSED) for i in range(3))
+    )
+    sketch = STOPPED.draw(part, LIGHT)
+    assert sketch is not None
+    widths = [bar.get_width() for bar in sketch.canvas.panel.patches]
+    assert widths == pytest.approx([25.0, 75.0, 100 * 30 / 33, 100 * 3 / 33])
+    assert sketch.alt == (
+        "4 trials, 33 s of training. met the target: 1 in 30 s; ended below the target: 3 in 3 s."
+    )
+
+
+def test_many_kinds_of_errors_become_one() -> None:
+    errors = [
+        make_trial(f"t{i}", Status.FAILED, stop_reason=f"{'ABCDEFGHIJKLMNOP'[i]}Error: x")
+        for i in range(15)
+    ]
+    found = endings(make_part(*errors))
+    assert len(found) == MOST_KINDS
+    assert found[-1].kind == "other ends"
+    assert sum(ending.trials for ending in found) == 15

@@ -1,0 +1,93 @@
+import io
+
+import pytest
+from making import make_record, make_run
+from rich.cells import cell_len
+from rich.console import Console, RenderableType
+
+from tune_speed.core.records import Status
+from tune_speed.reporting.leaderboard.ranking import Board, make_boards
+from tune_speed.reporting.leaderboard.tables import as_renderable
+
+
+def drawn(renderable: RenderableType, *, width: int) -> list[str]:
+    console = Console(width=width, file=io.StringIO())
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get().splitlines()
+
+
+def certified() -> list[Board]:
+    verification = {
+        "status": "re-timed",
+        "incumbent": "digits_quickstart/t0016",
+        "speedup": 1.352,
+        "p_value": 0.08,
+    }
+    runs = tuple(make_run(time_s=10.0 + i / 10, seed=i) for i in range(10))
+    record = make_record("t0012", study="digits_quickstart", runs=runs, kind="certified")
+    told = record.model_copy(update={"certificate": {"verification": verification}})
+    return make_boards([(None, told)])
+
+
+def estimates() -> list[Board]:
+    trials = [make_record(f"t{i:04d}", time_s=1.0 + i // 2, study=f"study-{i}") for i in range(4)]
+    return make_boards((None, record) for record in trials)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+@pytest.mark.parametrize("boards", [certified(), estimates()], ids=["certified", "estimates"])
+def test_no_line_is_wider_than_the_terminal(boards: list[Board], width: int) -> None:
+    assert max(map(cell_len, drawn(as_renderable(boards), width=width))) <= width
+
+
+@pytest.mark.parametrize("width", [80, 100, 200])
+@pytest.mark.parametrize("boards", [certified(), estimates()], ids=["certified", "estimates"])
+def test_no_figure_or_name_is_broken_from_80_columns_on(boards: list[Board], width: int) -> None:
+    text = "\n".join(drawn(as_renderable(boards), width=width))
+    for row in boards[0].rows:
+        assert f"{row.study}/{row.trial_id}" in text
+        assert f"{row.expected_s:.2f}" in text
+    assert "1.35×, p = 0.08" in text or boards[0].kind == "estimate"
+
+
+def test_a_wider_terminal_shows_more_columns() -> None:
+    header = {width: drawn(as_renderable(certified()), width=width)[1] for width in (80, 200)}
+    assert "median" not in header[80] and "median" in header[200]
+
+
+def test_a_rival_that_has_no_column_stands_below() -> None:
+    lines = drawn(as_renderable(certified()), width=80)
+    assert any("rival digits_quickstart/t0016" in line for line in lines)
+    assert not any("; rival" in line for line in drawn(as_renderable(certified()), width=200))
+
+
+def test_shared_ranks_have_their_digits_below_one_another() -> None:
+    trials = [make_record("t0000"), make_record("t0001"), make_record("t0002", time_s=9.0)]
+    lines = drawn(as_renderable(make_boards((None, t) for t in trials)), width=80)
+    ranks = [line[:4] for line in lines if "study/t000" in line]
+    assert ranks == ["  1=", "  1=", "  3 "]
+
+
+def test_how_a_miss_ended_is_shown_only_where_there_is_one() -> None:
+    trials = [(None, make_record("t0000")), (None, make_record("t0001", Status.OOM))]
+    with_misses = drawn(as_renderable(make_boards(trials, with_misses=True)), width=80)
+    assert any("oom" in line for line in with_misses)
+    assert not any("status" in line for line in drawn(as_renderable(make_boards(trials)), width=80))
+
+
+def test_rows_of_several_studies_say_what_each_search_took() -> None:
+    text = " ".join(drawn(as_renderable(estimates()), width=200))
+    assert text.count("found in 1 trials") == 4
+    assert "found in" not in " ".join(
+        drawn(as_renderable(make_boards([(None, make_record())])), width=200)
+    )
+
+
+def test_control_characters_in_names_never_reach_the_terminal() -> None:
+    evil = "\x1b]0;evil\x07\x1b[31m\u202e"
+    record = make_record(study=evil, device=evil, params={evil: evil})
+    boards = make_boards([(None, record)], where=evil)
+    text = "\n".join(drawn(as_renderable(boards), width=200))
+    assert not set(text) & {"\x1b", "\x07", "\u202e"}
+    assert "]0;evil" in text

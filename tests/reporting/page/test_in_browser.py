@@ -1,0 +1,309 @@
+"""The page in a real browser: it is told nothing of Python, and it may ask nobody."""
+
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import run
+from page_views import certified, ordinary, page_of, trained
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.study.file import load_recipe
+from tune_speed.tracking import Tracker, open_store
+
+pytestmark = pytest.mark.slow
+
+EVIL = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+PHONE, DESKTOP = {"width": 390, "height": 844}, {"width": 1280, "height": 900}
+
+
+def chromium(own: str) -> str:
+    """Returns the browser to drive: the system's, or playwright's `own`."""
+    found = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if found is not None:
+        return found
+    if Path(own).exists():
+        return own
+    message = f"no browser: one of {', '.join(BROWSERS)} must be on PATH (apt install chromium)"
+    if os.environ.get("CI") == "true":
+        pytest.fail(message)
+    pytest.skip(message)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        path = chromium(playwright.chromium.executable_path)
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield started
+        started.close()
+
+
+def deliver(uri: str, records: list[TrialRecord], *, parent_kind: str) -> None:
+    tags = {"workload": "digits"}
+    client = open_store(uri)
+    tracker = Tracker(client, study="study", study_tags=tags, parent_kind=parent_kind)
+    for record in records:
+        tracker.trial_finished(record=record)
+    assert tracker.close(timeout_s=60) == ()
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> str:
+    """The address of a page that the command wrote, of a study in a store."""
+    folder = tmp_path_factory.mktemp("study")
+    uri = f"sqlite:///{folder / 'mlflow.db'}"
+    deliver(uri, ordinary(), parent_kind="search")
+    deliver(uri, [certified("t0002", 0.7, 0.8, 0.9)], parent_kind="certification")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+        done = run("report", "study", "--html", "page.html", "--json", folder=folder)
+    assert done.code == 0, done.err
+    assert done.json["trials"] == 13
+    return (folder / "page.html").as_uri()
+
+
+@pytest.fixture(scope="module")
+def evil(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The address of a page whose names are all attacks."""
+    changes: dict[str, Any] = {
+        **dict.fromkeys(("study", "device", "workload_name", "proposal_reason"), EVIL),
+        "environment": {EVIL: EVIL},
+        "params": {EVIL: EVIL, "long" * 60: 1.0},
+    }
+    records = [trained(EVIL, Status.FAILED, **changes), trained("t0001", **changes)]
+    path = tmp_path_factory.mktemp("evil") / "page.html"
+    path.write_text(page_of(records, uri=EVIL, ui_command=EVIL))
+    return path.as_uri()
+
+
+class Visit:
+    """A page that is open, and what it did."""
+
+    def __init__(self, context: BrowserContext) -> None:
+        self.page = context.new_page()
+        self.requests: list[str] = []
+        self.fetched: list[str] = []
+        self.complaints: list[str] = []
+        self.dialogs: list[str] = []
+        self.page.on("request", lambda request: self.requests.append(request.url))
+        self.page.on("requestfinished", lambda request: self.fetched.append(request.url))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.page.on("dialog", self._dismiss)
+        self.page.on("console", self._listen)
+
+    def _dismiss(self, dialog: Any) -> None:
+        self.dialogs.append(dialog.message)
+        dialog.dismiss()
+
+    def _listen(self, message: Any) -> None:
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def goto(self, address: str) -> Page:
+        self.page.goto(address)
+        return self.page
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Callable[..., Visit]]:
+    contexts: list[BrowserContext] = []
+
+    def make(**options: Any) -> Visit:
+        contexts.append(browser.new_context(**{"viewport": DESKTOP, **options}))
+        contexts[-1].set_default_timeout(10_000)
+        contexts[-1].set_offline(True)
+        contexts[-1].grant_permissions(["clipboard-read", "clipboard-write"])
+        return Visit(contexts[-1])
+
+    yield make
+    for context in contexts:
+        context.close()
+
+
+def column(page: Page, name: str) -> list[str]:
+    """Returns the texts of a column of the table of all trials, hidden rows left out."""
+    script = """name => {
+        const table = document.querySelector("table.all");
+        const index = [...table.tHead.rows[0].cells].findIndex(h => h.dataset.name === name);
+        const bodies = [...table.tBodies].filter(body => !body.hidden);
+        return bodies.map(body => body.rows[0].cells[index].textContent.trim());
+    }"""
+    found: list[str] = page.evaluate(script, name)
+    return found
+
+
+@pytest.mark.parametrize("colours", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_page_asks_nobody_complains_of_nothing_and_fits(
+    visit: Callable[..., Visit], study: str, viewport: dict[str, int], colours: str
+) -> None:
+    visitor = visit(viewport=viewport, color_scheme=colours)
+    page = visitor.goto(study)
+    page.wait_for_timeout(200)
+    assert visitor.requests == [study]
+    assert visitor.complaints == []
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (sum(map(int, ground[4:-1].split(","))) < 384) == (colours == "dark")
+
+
+def test_figures_stand_beside_one_another_on_a_desktop_only(
+    visit: Callable[..., Visit], study: str
+) -> None:
+    script = "[...document.querySelectorAll('figure')].map(f => f.getBoundingClientRect().x)"
+    assert len(set(visit().goto(study).evaluate(script))) > 1
+    assert len(set(visit(viewport=PHONE).goto(study).evaluate(script))) == 1
+
+
+def test_header_sorts_and_says_so_with_missing_values_last(
+    visit: Callable[..., Visit], study: str
+) -> None:
+    page = visit().goto(study)
+    header = page.locator("th[data-name=train_s]")
+    header.get_by_role("button").click()
+    trained_s = [float(text) for text in column(page, "train_s")]
+    assert trained_s == sorted(trained_s)
+    assert header.get_attribute("aria-sort") == "ascending"
+    header.get_by_role("button").click()
+    assert [float(text) for text in column(page, "train_s")] == trained_s[::-1]
+    assert header.get_attribute("aria-sort") == "descending"
+    assert page.locator("table.all [aria-sort]").count() == 1
+    for order in ([0.5, 0.6, 0.7, 0.8, 0.9], [0.9, 0.8, 0.7, 0.6, 0.5]):
+        page.locator("th[data-name=time] button").click()
+        times = column(page, "time")
+        assert [float(text) for text in times[:5]] == order
+        assert times[5:] == ["–"] * 7
+
+
+def test_rows_of_one_value_keep_their_order(visit: Callable[..., Visit], study: str) -> None:
+    page = visit().goto(study)
+    before = column(page, "trial")
+    page.locator("th[data-name=batch_size] button").click()
+    page.locator("th[data-name=batch_size] button").click()
+    assert column(page, "trial") == before
+
+
+def test_filter_hides_trials_and_tells_how_many_are_left(
+    visit: Callable[..., Visit], study: str
+) -> None:
+    page = visit().goto(study)
+    text, count = page.get_by_label("Filter"), page.locator("form.controls output")
+    assert count.text_content() == "12 trials"
+    text.fill("ended as CAPPED")
+    assert column(page, "ended") == ["capped"]
+    assert count.text_content() == "1 of 12 trials"
+    text.fill("train_s>=0.7 train_s<2.5")
+    assert sorted(column(page, "train_s")) == ["0.700", "0.800", "0.900", "2.00"]
+    text.fill("")
+    page.locator("select[name=status]").select_option("missed")
+    assert column(page, "ended") == ["missed"] * 5
+    assert count.text_content() == "5 of 12 trials"
+
+
+def test_recipe_is_copied_as_it_is_and_can_be_trained(
+    visit: Callable[..., Visit], study: str, tmp_path: Path
+) -> None:
+    page = visit().goto(study)
+    button = page.locator(".recipe button.copy")
+    button.click()
+    page.wait_for_function("document.getElementById('said').textContent === 'Copied the recipe'")
+    copied = page.evaluate("navigator.clipboard.readText()")
+    assert copied == page.locator(".recipe pre").text_content()
+    assert "Copied" in (button.text_content() or "")
+    (tmp_path / "best.yaml").write_text(copied)
+    assert load_recipe(tmp_path / "best.yaml").recipe.epochs == 2.5
+
+
+def test_copying_works_without_the_clipboards_interface(
+    visit: Callable[..., Visit], study: str
+) -> None:
+    page = visit().page
+    page.add_init_script("delete Navigator.prototype.clipboard")
+    page.goto(study)
+    page.locator(".line button.copy").first.click()
+    page.wait_for_function("document.getElementById('said').textContent === 'Copied the command'")
+
+
+def test_link_to_a_trial_unfolds_it_whatever_the_filter_says(
+    visit: Callable[..., Visit], study: str
+) -> None:
+    page = visit().goto(study)
+    page.get_by_label("Filter").fill("nothing like it")
+    assert column(page, "trial") == []
+    page.locator("table.board a").first.click()
+    opened = page.locator("tbody:target details")
+    opened.locator("dl").wait_for(state="visible")
+    assert opened.evaluate("details => details.open") is True
+
+
+def test_keyboard_reaches_every_control(visit: Callable[..., Visit], study: str) -> None:
+    page = visit().goto(study)
+    reached = []
+    for _ in range(60):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.outerHTML.slice(0, 60)"))
+    for control in ('class="skip"', 'id="theme"', "data-copy=", 'name="text"', 'name="status"'):
+        assert any(control in element for element in reached), control
+    assert 'class="skip"' in reached[0]
+    assert any(element.startswith('<button type="button" title=') for element in reached)
+
+
+def test_theme_can_be_switched(visit: Callable[..., Visit], study: str) -> None:
+    page = visit().goto(study)
+    ground = "getComputedStyle(document.body).backgroundColor"
+    light = page.evaluate(ground)
+    page.locator("#theme").click()
+    assert page.evaluate(ground) != light
+    page.locator("#theme").click()
+    assert page.evaluate(ground) == light
+
+
+def test_print_has_no_buttons_and_is_light(visit: Callable[..., Visit], study: str) -> None:
+    page = visit(color_scheme="dark").goto(study)
+    page.emulate_media(media="print")
+    assert page.locator("button:visible").count() == page.locator("thead button").count()
+    assert page.locator("form.controls").is_hidden()
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.evaluate("getComputedStyle(document.body).color") == "rgb(27, 31, 36)"
+
+
+def test_page_can_be_read_without_script(visit: Callable[..., Visit], study: str) -> None:
+    page = visit(java_script_enabled=False).goto(study)
+    assert page.locator("tbody[data-status]").first.is_visible()
+    assert page.locator("button.copy").first.is_hidden()
+
+
+@pytest.mark.parametrize("viewport", [DESKTOP, PHONE], ids=["desktop", "phone"])
+def test_names_that_attack_do_nothing_and_show_as_text(
+    visit: Callable[..., Visit], evil: str, viewport: dict[str, int]
+) -> None:
+    visitor = visit(viewport=viewport)
+    page = visitor.goto(evil)
+    page.locator("th[data-name=steps] button").click()
+    page.locator("table.all summary").first.click()
+    page.wait_for_timeout(300)
+    assert (visitor.dialogs, visitor.complaints, visitor.requests) == ([], [], [evil])
+    assert page.locator("h1").text_content() == EVIL
+    assert page.locator("img").count() == 0
+    assert page.evaluate("document.documentElement.scrollWidth") <= viewport["width"]
+
+
+def test_policy_stops_what_a_mistake_in_escaping_would_let_in(
+    visit: Callable[..., Visit], evil: str, tmp_path: Path
+) -> None:
+    text = Path(evil.removeprefix("file://")).read_text()
+    broken = tmp_path / "broken.html"
+    broken.write_text(text.replace("<main", f"<script>alert(2)</script>{EVIL[2:]}<main", 1))
+    visitor = visit()
+    page = visitor.goto(broken.as_uri())
+    page.wait_for_timeout(300)
+    assert page.locator("img").count() == 1
+    assert visitor.dialogs == []
+    assert visitor.fetched == [broken.as_uri()]
+    assert any("Content Security Policy" in text for text in visitor.complaints)

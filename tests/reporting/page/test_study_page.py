@@ -1,0 +1,156 @@
+import re
+from html.parser import HTMLParser
+from itertools import pairwise
+
+import pytest
+from page_views import certified, ordinary, page_of, running, searched, trained
+
+from tune_speed.core.records import Status
+
+EVIL = '"><img src=x onerror=alert(1)><script>alert(1)</script>'
+VOID = {"meta", "link", "input", "img", "br"}
+
+
+class Outline(HTMLParser):
+    """Collects tags, ids, headings and what is not closed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: list[str] = []
+        self.ids: list[str] = []
+        self.mistakes: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.ids += [value for name, value in attrs if name == "id" and value]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self.open or self.open.pop() != tag:
+            self.mistakes.append(f"</{tag}> at {self.getpos()}")
+
+
+def outline(page: str) -> Outline:
+    parser = Outline()
+    parser.feed(page)
+    return parser
+
+
+@pytest.fixture(scope="module")
+def page() -> str:
+    return page_of([*ordinary(), certified("t0000", 0.5, 0.6, 0.7)])
+
+
+def test_page_is_well_formed_and_ids_are_unique(page: str) -> None:
+    found = outline(page)
+    assert found.mistakes == [] and found.open == []
+    assert len(found.ids) == len(set(found.ids))
+
+
+def test_headings_go_down_one_level_at_a_time(page: str) -> None:
+    levels = [int(tag[1]) for tag in outline(page).tags if re.fullmatch("h[1-6]", tag)]
+    assert levels[0] == 1 and levels.count(1) == 1
+    assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+def test_page_has_the_answer_figures_trials_and_environment(page: str) -> None:
+    for text in (
+        "Fastest known",
+        "certified: median 0.600 s, 3 of 3 seeds",
+        "Best time so far",
+        'id="trial-t0007"',
+        "torch",
+        "2.15.0",
+        "tune-speed best --study study --export study.yaml",
+        "Training clock",
+    ):
+        assert text in page, text
+
+
+def test_certified_and_estimates_are_tables_apart(page: str) -> None:
+    assert page.index("<h3>Certified</h3>") < page.index("<h3>Estimates</h3>")
+    assert page.count('<table class="board">') == 2
+
+
+def test_every_link_inside_the_page_has_its_target(page: str) -> None:
+    targets = set(re.findall(r'href="#([^"]+)"', page))
+    assert "trial-t0000" in targets
+    assert targets <= set(outline(page).ids)
+
+
+def test_page_refers_to_nothing_outside(page: str) -> None:
+    outside = re.findall(r"""(?:src|href|action)\s*=\s*["'](?!#|data:,)[^"']*""", page)
+    assert outside == []
+    assert "@import" not in page and not re.search(r"url\((?!#|&quot;)", page)
+
+
+def test_devices_have_sections_of_their_own_and_a_line_says_why() -> None:
+    page = page_of([*ordinary(), trained("t0100", time_s=0.01, device="NVIDIA H200")])
+    sections = page.split('<section class="part"')[1:]
+    assert len(sections) == 2
+    assert "0.500 s" in sections[0] and "t0100" not in sections[0]
+    assert "0.0100 s" in sections[1] and "t0000" not in sections[1].partition("</section>")[0]
+    assert "nothing is ranked across them" in page
+
+
+def test_empty_study_says_that_nothing_has_finished() -> None:
+    assert "No trial has finished yet" in page_of([])
+    assert "fills as trials end" in page_of([], searches=(searched(is_running=True),))
+
+
+def test_running_study_says_when_it_was_read_and_how_to_read_it_again() -> None:
+    page = page_of(
+        ordinary(),
+        searches=(searched(is_running=True),),
+        running=(running("t0042"),),
+        interrupted=2,
+    )
+    assert "Still running." in page and "Read at 2026-01-01 00:01:00 UTC" in page
+    assert "tune-speed report study --html report.html" in page
+    assert "t0042" in page and "0.4321" in page
+    assert "2 trials stopped without an outcome" in page
+
+
+def test_study_that_missed_shows_the_nearest_recipe() -> None:
+    page = page_of([trained(f"t{i:04d}", Status.MISSED, time_s=1.0 + i) for i in range(3)])
+    assert "Target not met" in page and "Recipe of the nearest, t0002" in page
+    assert "tune-speed best" not in page
+
+
+def test_study_that_failed_shows_the_traceback_and_no_recipe() -> None:
+    page = page_of(
+        [trained(f"t{i:04d}", Status.FAILED).model_copy(update=FAILED) for i in range(2)]
+    )
+    assert "Nothing trained" in page and "Traceback: boom" in page
+    assert "Winning recipe" not in page
+
+
+FAILED = {"runs": (trained("t0000", Status.FAILED).runs[0].model_copy(update={"evaluations": ()}),)}
+
+
+def test_names_are_escaped_wherever_they_stand() -> None:
+    changes = {
+        "study": EVIL,
+        "device": EVIL,
+        "workload_name": EVIL,
+        "proposal_reason": EVIL,
+        "environment": {EVIL: EVIL},
+        "params": {EVIL: EVIL},
+    }
+    page = page_of(
+        [trained(EVIL, Status.FAILED, **changes), trained("t0001", **changes)],
+        uri=EVIL,
+        url=f"javascript:{EVIL}",
+        ui_command=EVIL,
+    )
+    assert "<img" not in page
+    assert page.count("<script") == 1
+    assert 'href="javascript' not in page
+    assert outline(page).mistakes == []

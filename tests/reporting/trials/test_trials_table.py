@@ -1,0 +1,54 @@
+import io
+import json
+
+from making import make_record, make_run
+from rich.console import Console
+
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.reporting.trials import table
+from tune_speed.tracking.filter.fields import FIELDS
+
+
+def shown(*records: TrialRecord) -> str:
+    console = Console(width=120, file=io.StringIO())
+    trials = [(f"{number:032d}", record) for number, record in enumerate(records)]
+    with console.capture() as captured:
+        console.print(table.as_renderable(trials))
+    return captured.get()
+
+
+def test_each_board_has_a_table_under_its_device() -> None:
+    text = shown(make_record("t0000", device="H200"), make_record("t0000", device="A100"))
+    assert text.index("estimates, on H200") < text.index("estimates, on A100")
+    assert text.count("time to target [s]") == 2
+
+
+def test_a_miss_has_no_time_and_what_was_chosen_stands_below() -> None:
+    lines = shown(make_record("t0004", Status.MISSED, params={"optimizer.sgd.lr": 0.25}))
+    row = next(line for line in lines.splitlines() if line.startswith("t0004  missed"))
+    assert "–" in row
+    assert "t0004  lr=0.25" in lines
+
+
+def test_only_certified_trials_have_hits() -> None:
+    runs = (make_run(time_s=1.0), make_run(time_s=2.0), make_run(Status.MISSED))
+    assert "hits" not in shown(make_record())
+    assert "hits" in shown(make_record(kind="certified", runs=runs))
+
+
+def test_names_are_no_markup_and_no_trials_are_told() -> None:
+    assert "[red]<script>" in shown(make_record("[red]<script>"))
+    assert "No finished trial" in shown()
+
+
+def test_machines_get_every_field_unrounded() -> None:
+    row = table.machine_row(("run", make_record(time_s=1 / 3)))
+    assert set(row) == {"run_id", *FIELDS, "params"}
+    assert json.loads(json.dumps(row))["time_to_target_s"] == 1 / 3
+    csv_row = table.csv_row(("run", make_record()))
+    assert json.loads(csv_row["params"]) == {"optimizer.sgd.lr": 0.1}
+
+
+def test_markdown_does_nothing_with_names() -> None:
+    row = table.markdown_row(("run", make_record("<b>|")))
+    assert row["trial_id"] == "\\<b\\>\\|"

@@ -1,0 +1,162 @@
+"""The clock on a made-up time, so that every second is accounted for by hand."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from tune_speed.runtime.clock import SPANS, Clock
+from tune_speed.runtime.turnstile import Turnstile
+
+
+class FakeTime:
+    """Seconds that pass only when a test says so."""
+
+    def __init__(self) -> None:
+        self.seconds = 100.0
+        self.synchronized_at: list[float] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def synchronize(self) -> None:
+        self.synchronized_at.append(self.seconds)
+
+
+@pytest.fixture
+def time() -> FakeTime:
+    return FakeTime()
+
+
+@pytest.fixture
+def clock(time: FakeTime) -> Clock:
+    return Clock(synchronize=time.synchronize, now=time.now)
+
+
+def test_clock_excludes_evaluation(time: FakeTime, clock: Clock) -> None:
+    for _ in range(2):
+        with clock.span("train_s"):
+            time.seconds += 3.0
+        with clock.span("eval_s"):
+            time.seconds += 10.0
+    assert clock.clocks().train_s == 6.0
+    assert clock.clocks().eval_s == 20.0
+
+
+def test_wall_counts_the_time_between_spans(time: FakeTime, clock: Clock) -> None:
+    with clock.span("setup_s"):
+        time.seconds += 1.0
+    time.seconds += 5.0
+    assert clock.clocks().wall_s == 6.0
+    assert clock.clocks().setup_s == 1.0
+
+
+def test_device_is_synchronized_at_span_boundaries_only(time: FakeTime, clock: Clock) -> None:
+    clock.start("train_s")
+    for _ in range(100):
+        time.seconds += 0.01
+        clock.elapsed("train_s")
+    clock.stop()
+    assert time.synchronized_at == pytest.approx([100.0, 101.0])
+
+
+def test_work_still_queued_on_the_device_is_counted(time: FakeTime) -> None:
+    def wait_for_queue() -> None:
+        time.seconds += 2.0
+
+    clock = Clock(synchronize=wait_for_queue, now=time.now)
+    with clock.span("train_s"):
+        pass
+    assert clock.clocks().train_s == 2.0
+
+
+def test_span_that_raises_is_counted_and_ended(time: FakeTime, clock: Clock) -> None:
+    with pytest.raises(ValueError), clock.span("train_s"):
+        time.seconds += 4.0
+        raise ValueError
+    with clock.span("eval_s"):
+        time.seconds += 1.0
+    assert clock.clocks().train_s == 4.0
+
+
+def test_elapsed_includes_the_running_span(time: FakeTime, clock: Clock) -> None:
+    clock.start("train_s")
+    time.seconds += 1.5
+    assert clock.elapsed("train_s") == 1.5
+    assert clock.elapsed("eval_s") == 0.0
+
+
+def test_spans_do_not_nest(clock: Clock) -> None:
+    clock.start("train_s")
+    with pytest.raises(AssertionError, match="eval_s started while train_s runs"):
+        clock.start("eval_s")
+
+
+class FakeTurnstile(Turnstile):
+    """Somebody measures before every step, for a second."""
+
+    def __init__(self, time: FakeTime) -> None:
+        super().__init__(None, why_not="made up")
+        self.time, self.roles = time, list[str]()
+
+    @contextmanager
+    def training(self) -> Iterator[None]:
+        self.roles.append("training")
+        yield
+        self.roles.append("left")
+
+    @contextmanager
+    def busy(self) -> Iterator[None]:
+        self.roles.append("busy")
+        yield
+        self.roles.append("left")
+
+    def must_wait(self) -> bool:
+        return True
+
+    def wait(self) -> float:
+        self.time.seconds += 1.0
+        self.waited_s += 1.0
+        return 1.0
+
+
+def test_waiting_for_others_is_not_training_time(time: FakeTime) -> None:
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=FakeTurnstile(time))
+    with clock.span("train_s"):
+        for _ in range(3):
+            clock.let_others_measure()
+            time.seconds += 2.0
+    clocks = clock.clocks()
+    assert (clocks.train_s, clocks.waiting_s, clocks.wall_s) == (6.0, 3.0, 9.0)
+
+
+def test_the_device_is_synchronised_before_others_measure(time: FakeTime) -> None:
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=FakeTurnstile(time))
+    with clock.span("train_s"):
+        time.seconds += 2.0
+        clock.let_others_measure()
+    assert time.synchronized_at == [100.0, 102.0, 103.0]
+
+
+def test_setup_is_busy_training_and_evaluation_train_and_measuring_has_no_role(
+    time: FakeTime,
+) -> None:
+    turnstile = FakeTurnstile(time)
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=turnstile)
+    for span in SPANS:
+        with clock.span(span):
+            turnstile.roles.append(span)
+    assert turnstile.roles == [
+        *("busy", "setup_s", "left", "busy", "compile_s", "left"),
+        *("training", "train_s", "left", "training", "eval_s", "left", "measuring_s"),
+    ]
+
+
+def test_an_error_gives_the_role_back_and_keeps_the_seconds(time: FakeTime) -> None:
+    turnstile = FakeTurnstile(time)
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=turnstile)
+    clock.start("train_s")
+    time.seconds += 2.0
+    clock.release()
+    assert turnstile.roles == ["training", "left"]
+    assert clock.clocks().train_s == 2.0

@@ -1,0 +1,210 @@
+"""Devices by name, memory that is counted, bounded and given back, errors that mean it ran out."""
+
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from training import CPU
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.runtime.device import (
+    GIB,
+    _node_memory_bytes,
+    describe_device,
+    is_out_of_memory,
+    memory_limit_gib,
+    resolve_device,
+    synchronizer,
+)
+
+MIB = 1024**2
+
+
+def run_python(code: str) -> str:
+    """Returns what `code` prints, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: count > 0)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    assert resolve_device("auto").type == ("cuda" if count else "cpu")
+    assert resolve_device("cpu") == CPU
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7", "gpu", "mps", "cpu:1", ""])
+def test_device_that_is_not_there_is_refused(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    with pytest.raises(ConfigError, match=f"device must .* but got `?{name}"):
+        resolve_device(name)
+
+
+def test_cpu_is_described_with_its_threads_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    cpu_info = Path("/proc/cpuinfo")
+    description = describe_device(CPU)
+    assert description.startswith("cpu (3 threads, ")
+    assert (
+        not cpu_info.exists() or description[len("cpu (3 threads, ") : -1] in cpu_info.read_text()
+    )
+
+
+def test_cpu_needs_no_synchronizing() -> None:
+    assert synchronizer(CPU)() is None
+
+
+def test_peak_memory_rises_with_a_tensor_and_falls_with_the_next_run() -> None:
+    peaks = run_python(
+        "import torch\n"
+        "from tune_speed.runtime.device import peak_memory_gib, reset_peak_memory, set_up_process\n"
+        "cpu = torch.device('cpu')\n"
+        "set_up_process(cpu, cpu_threads=1)\n"
+        "for size in (1, 300, 1):\n"
+        "    reset_peak_memory(cpu)\n"
+        "    tensors = [torch.ones(1 << 18) for _ in range(size)]\n"
+        "    keep = torch.ones(1)\n"
+        "    print(peak_memory_gib(cpu))\n"
+        "    del tensors\n"
+    )
+    before, raised, after = map(float, peaks.split())
+    assert 0 < before < psutil.virtual_memory().total / GIB
+    assert raised - before == pytest.approx(300 * MIB / GIB, abs=0.03)
+    assert after == pytest.approx(before, abs=0.03)
+
+
+def test_memory_of_dead_tensors_is_given_back() -> None:
+    used = run_python(
+        "import torch, psutil\n"
+        "from tune_speed.runtime.device import release_memory, set_up_process\n"
+        "cpu, process = torch.device('cpu'), psutil.Process()\n"
+        "set_up_process(cpu, cpu_threads=1)\n"
+        "used = lambda: print(process.memory_info().rss)\n"
+        "used()\n"
+        "tensors = [torch.ones(1 << 20) for _ in range(100)]\n"
+        "keep = tensors[::10]\n"
+        "del tensors\n"
+        "used()\n"
+        "release_memory(cpu)\n"
+        "used()\n"
+    )
+    before, held, released = (int(line) / MIB for line in used.split())
+    assert held - before > 390  # kept for the next step
+    assert released - before < 60  # but for the 40 MiB that are still in use
+
+
+def test_step_after_a_step_gets_its_memory_without_page_faults() -> None:
+    faults = run_python(
+        "import torch, resource\n"
+        "from tune_speed.runtime.device import set_up_process\n"
+        "def count_faults():\n"
+        "    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt\n"
+        "    for _ in range(5):\n"
+        "        torch.ones(40 << 18)\n"
+        "    print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)\n"
+        "count_faults()\n"
+        "set_up_process(torch.device('cpu'), cpu_threads=1)\n"
+        "for _ in range(6):\n"
+        "    count_faults()\n"
+        "print(torch.get_num_threads())\n"
+    )
+    by_default, *_, kept, threads = map(int, faults.split())
+    pages = 40 * MIB // resource.getpagesize()
+    assert by_default > 4 * pages
+    assert kept < pages / 10
+    assert threads == 1
+
+
+def test_cpu_share_is_a_share_of_the_nodes_memory() -> None:
+    half, whole = (memory_limit_gib(CPU, gpu_fraction=0, cpu_fraction=f) for f in (0.5, 1.0))
+    assert half == whole / 2
+    assert 0 < whole <= psutil.virtual_memory().total / GIB
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("1073741824\n", GIB), ("max\n", None), ("9223372036854771712\n", None), (None, None)],
+)
+def test_container_with_less_memory_than_the_machine_counts(
+    tmp_path: Path, text: str | None, expected: int | None
+) -> None:
+    file = tmp_path / "memory.max"
+    if text is not None:
+        file.write_text(text)
+    assert _node_memory_bytes((file,)) == (expected or psutil.virtual_memory().total)
+
+
+def test_process_beyond_its_share_gets_an_error_and_goes_on() -> None:
+    outcomes = run_python(
+        "import torch\n"
+        "from tune_speed.runtime import device\n"
+        "cpu = torch.device('cpu')\n"
+        "device._node_memory_bytes = lambda: 400 << 20\n"
+        "device.limit_memory(cpu, gpu_fraction=0, cpu_fraction=0.5)\n"
+        "for mib in (150, 250, 150):\n"
+        "    try:\n"
+        "        torch.ones(mib << 18)\n"
+        "        print('fits')\n"
+        "    except Exception as error:\n"
+        "        print(device.is_out_of_memory(error))\n"
+        "    device.release_memory(cpu)\n"
+    )
+    assert outcomes.split() == ["fits", "True", "fits"]
+
+
+def test_errors_that_mean_out_of_memory_are_told_from_others() -> None:
+    real = [
+        "[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried",
+        "std::bad_alloc",
+    ]
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA"), *map(RuntimeError, real)):
+        assert is_out_of_memory(error)
+    others = (RuntimeError("shape mismatch"), ValueError("can't allocate memory"), KeyError())
+    assert not any(map(is_out_of_memory, others))
+
+
+def test_out_of_memory_is_seen_through_what_a_compiler_wraps_round_it() -> None:
+    wrapped = RuntimeError("backend failed")
+    wrapped.__cause__ = torch.OutOfMemoryError("CUDA out of memory")
+    assert is_out_of_memory(wrapped)
+
+
+def test_unknown_failure_of_onednn_counts_only_near_the_limit() -> None:
+    outcomes = run_python(
+        "import resource\n"
+        "from tune_speed.runtime.data_limit import status_bytes\n"
+        "from tune_speed.runtime.device import is_out_of_memory\n"
+        "error = RuntimeError('could not create a primitive')\n"
+        "_, hard = resource.getrlimit(resource.RLIMIT_DATA)\n"
+        "for factor in (10, 1.1):\n"
+        "    limit = int(factor * status_bytes('VmData'))\n"
+        "    resource.setrlimit(resource.RLIMIT_DATA, (limit, hard))\n"
+        "    print(is_out_of_memory(error))\n"
+    )
+    assert outcomes.split() == ["False", "True"]
+
+
+def test_waiting_for_a_core_is_seen_where_two_share_one() -> None:
+    """Two busy processes on one core: each waits about half of the time."""
+    code = (
+        "import os, time, sys; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})\n"
+        "from tune_speed.runtime.device import cpu_wait_s\n"
+        "before, end = cpu_wait_s(), time.monotonic() + 2.0\n"
+        "print('ready', flush=True)\n"
+        "while time.monotonic() < end: pass\n"
+        "print(cpu_wait_s() - before)\n"
+    )
+    started = [
+        subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    waited_s = [float(process.communicate(timeout=60)[0].split()[-1]) for process in started]
+    assert max(waited_s) > 0.1

@@ -1,0 +1,64 @@
+import multiprocessing
+import os
+import signal
+import threading
+import time
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import pytest
+
+from tune_speed.core.errors import StorageError
+from tune_speed.runtime.file_lock import exclusive
+
+
+def hold(path: Path, is_held: Event) -> None:
+    with exclusive(path, wait_s=10):
+        is_held.set()
+        time.sleep(600)
+
+
+def test_a_lock_that_stays_taken_ends_the_wait_and_names_its_holder(tmp_path: Path) -> None:
+    with (
+        exclusive(tmp_path / "a.lock", wait_s=1),
+        pytest.raises(StorageError, match=rf"free within 0.1 s, but process {os.getpid()} holds"),
+        exclusive(tmp_path / "a.lock", wait_s=0.1),
+    ):
+        pytest.fail("two hold the lock at once")
+
+
+def test_waiting_goes_on_until_the_holder_is_done(tmp_path: Path) -> None:
+    order: list[str] = []
+
+    def second() -> None:
+        with exclusive(tmp_path / "a.lock", wait_s=10):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    with exclusive(tmp_path / "a.lock", wait_s=1):
+        thread.start()
+        time.sleep(0.2)
+        order.append("first")
+    thread.join(10)
+    assert order == ["first", "second"]
+
+
+def test_a_killed_holder_leaves_no_lock_behind(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    is_held = context.Event()
+    holder = context.Process(target=hold, args=(tmp_path / "a.lock", is_held))
+    holder.start()
+    assert is_held.wait(30) and holder.pid is not None
+    os.kill(holder.pid, signal.SIGKILL)
+    holder.join(10)
+    with exclusive(tmp_path / "a.lock", wait_s=5):
+        pass
+
+
+def test_a_lock_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "a.lock").mkdir()
+    with (
+        pytest.raises(StorageError, match=r"a\.lock must be writable.* TUNE_SPEED_CACHE"),
+        exclusive(tmp_path / "a.lock", wait_s=1),
+    ):
+        pytest.fail("a folder was locked")

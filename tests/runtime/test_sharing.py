@@ -1,0 +1,64 @@
+from pathlib import Path
+
+import pytest
+
+from tune_speed.core.records import Timing
+from tune_speed.runtime.cotenants import Tenancy
+from tune_speed.runtime.sharing import Sharing
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path))
+    return tmp_path
+
+
+def open_place(trial: str = "t0000", *, may_have_company: bool = False):  # type: ignore[no-untyped-def]
+    return Sharing.open(
+        "gpu-1", study="s", trial=trial, may_have_company=may_have_company, known=()
+    )
+
+
+def test_a_run_that_nobody_joins_has_its_device_to_itself() -> None:
+    with open_place() as sharing:
+        sharing.look()
+        assert not sharing.isolates
+        assert sharing.timing_of_clock() == (Timing.EXCLUSIVE, "")
+
+
+def test_a_run_that_finds_others_there_isolates_its_steps_and_names_them() -> None:
+    with Tenancy.begin("gpu-1", study="other", trial="t0007"), open_place() as sharing:
+        assert sharing.isolates
+        assert sharing.cotenants == ("other/t0007",)
+
+
+def test_tenants_of_other_devices_are_no_company() -> None:
+    with Tenancy.begin("gpu-2", study="other", trial="t0007"), open_place() as sharing:
+        assert sharing.cotenants == ()
+
+
+def test_who_may_have_company_isolates_before_it_comes() -> None:
+    with open_place(may_have_company=True) as sharing:
+        assert sharing.isolates
+        assert sharing.timing_of_clock()[0] == Timing.SHARED
+
+
+def test_a_clock_that_others_disturbed_later_is_called_shared() -> None:
+    with open_place() as sharing:
+        with open_place("t0001"):
+            sharing.look()
+        timing, note = sharing.timing_of_clock()
+    assert timing == Timing.SHARED
+    assert "s/t0001" in note
+
+
+def test_without_locks_times_are_called_shared_and_it_is_said_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("TUNE_SPEED_TURNSTILE", str(blocked))
+    with open_place() as sharing:
+        timing, note = sharing.timing_of_clock()
+    assert timing == Timing.SHARED
+    assert str(blocked) in note

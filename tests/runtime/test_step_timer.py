@@ -1,0 +1,153 @@
+"""Steps timed on a made-up clock, so that every second is accounted for by hand."""
+
+import math
+from collections.abc import Callable, Iterator
+from itertools import cycle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import binom
+
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.step_timer import (
+    LONGEST_S,
+    MIN_BLOCKS,
+    SHORTEST_S,
+    Timed,
+    _left_out,
+    isolated_time,
+    time_steps,
+    warm_up,
+)
+from tune_speed.runtime.turnstile import Turnstile
+
+
+class Steps:
+    """Steps of made-up lengths; a device that is as quick as the host."""
+
+    def __init__(self, *lengths_s: float, samples: tuple[int, ...] = (32,)) -> None:
+        self.seconds, self.num_taken = 0.0, 0
+        self._lengths: Iterator[float] = cycle(lengths_s)
+        self._samples = cycle(samples)
+
+    def now(self) -> float:
+        return self.seconds
+
+    def take(self) -> int:
+        self.seconds += next(self._lengths)
+        self.num_taken += 1
+        return next(self._samples)
+
+
+def timed(steps: Steps, *, step_s: float, num_train: int = 10**6, limit_s: float = 1.0) -> Timed:
+    return time_steps(
+        steps.take,
+        samples_per_step=32,
+        num_train=num_train,
+        step_s=step_s,
+        limit_s=limit_s,
+        synchronize=lambda: None,
+        now=steps.now,
+    )
+
+
+def test_even_steps_are_timed_for_the_shortest_time() -> None:
+    steps = Steps(0.0201)
+    assert timed(steps, step_s=0.02) == pytest.approx((0.0201, 0.0201, 0.0201, 15))
+    assert SHORTEST_S <= steps.seconds < SHORTEST_S + 0.02
+
+
+def test_long_even_steps_are_sure_after_six_blocks() -> None:
+    assert timed(Steps(0.11), step_s=0.11).num_steps == MIN_BLOCKS
+
+
+def test_short_steps_are_timed_many_in_a_block() -> None:
+    steps = Steps(0.001)
+    assert timed(steps, step_s=0.001).num_steps % 10 == 0
+
+
+def test_the_median_ignores_a_few_steps_that_were_held_up() -> None:
+    steps = Steps(*[0.02] * 6, 0.5)
+    assert timed(steps, step_s=0.02, limit_s=10).step_s == pytest.approx(0.02)
+
+
+def test_uneven_steps_are_timed_until_the_limit_and_not_beyond() -> None:
+    steps = Steps(0.02, 0.05)
+    found = timed(steps, step_s=0.02)
+    assert LONGEST_S - 0.1 < steps.seconds <= LONGEST_S
+    assert (found.low_s, found.high_s) == pytest.approx((0.02, 0.05))
+
+
+def test_no_block_begins_that_would_not_end_in_time() -> None:
+    steps = Steps(0.4)
+    assert timed(steps, step_s=0.4, limit_s=0.9).num_steps == 2
+    assert steps.seconds == pytest.approx(0.8)
+
+
+def test_a_step_longer_than_the_limit_is_timed_once() -> None:
+    assert timed(Steps(3.0), step_s=3.0).num_steps == 1
+
+
+def test_a_short_epoch_is_a_block_with_its_ragged_step() -> None:
+    # 3 steps of 32 and one of 4 samples: 100 in all, in 0.030 s.
+    steps = Steps(0.009, 0.009, 0.009, 0.003, samples=(32, 32, 32, 4))
+    found = timed(steps, step_s=0.009, num_train=100)
+    assert found.step_s == pytest.approx(32 * 0.030 / 100)
+    assert found.num_steps % 4 == 0
+
+
+def test_a_ragged_step_counts_by_its_samples_where_epochs_are_long() -> None:
+    steps = Steps(0.02, 0.02, 0.01, samples=(32, 32, 16))
+    assert timed(steps, step_s=0.02, num_train=10**6).step_s == pytest.approx(0.02)
+
+
+@pytest.mark.parametrize("count", [1, 5, 6, 7, 20, 51, 100])
+def test_the_interval_has_the_binomials_confidence_and_no_narrower_one_has(count: int) -> None:
+    left_out = _left_out(count)
+
+    def outside(k: int) -> float:
+        return 2 * float(binom.cdf(k - 1, count, 0.5)) if k else 0.0
+
+    assert outside(left_out) <= 0.05 + 1e-12
+    assert outside(left_out + 1) > 0.05
+
+
+@given(st.lists(st.floats(0.001, 0.1), min_size=1, max_size=20))
+def test_the_median_lies_within_its_interval(lengths: list[float]) -> None:
+    found = timed(Steps(*lengths), step_s=lengths[0])
+    assert found.low_s <= found.step_s * (1 + 1e-9)
+    assert found.step_s <= found.high_s * (1 + 1e-9)
+    assert math.isfinite(found.step_s)
+
+
+def test_warming_up_takes_two_steps_at_least_and_says_what_the_last_took() -> None:
+    steps = Steps(5.0, 0.3)
+    last_s = warm_up(steps.take, limit_s=0.2, synchronize=lambda: None, now=steps.now)
+    assert (steps.num_taken, last_s) == (2, pytest.approx(0.3))
+
+
+def isolated(steps: Steps, turnstile: Turnstile, synchronize: Callable[[], None]) -> Timed | None:
+    return isolated_time(
+        steps.take,
+        samples_per_step=32,
+        num_train=10**6,
+        clock=Clock(synchronize=synchronize, now=steps.now),
+        turnstile=turnstile,
+        synchronize=synchronize,
+        now=steps.now,
+    )
+
+
+def test_nothing_is_measured_without_a_turnstile() -> None:
+    nobody = Turnstile(None, why_not="no flock")
+    assert isolated(Steps(0.02), nobody, lambda: None) is None
+
+
+def test_steps_are_measured_in_a_turn(tmp_path: object) -> None:
+    from pathlib import Path
+
+    with Turnstile.open("device", folder=Path(str(tmp_path))) as turnstile:
+        found = isolated(Steps(0.02), turnstile, lambda: None)
+    assert found is not None
+    assert found.step_s == pytest.approx(0.02)

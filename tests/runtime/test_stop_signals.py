@@ -1,0 +1,29 @@
+"""What signals do is put back, whoever changed it in between."""
+
+import signal
+import threading
+
+from tune_speed.runtime.stop_signals import handlers_kept
+
+BOTH = (signal.SIGINT, signal.SIGUSR1)
+
+
+def test_handlers_that_tune_leaves_behind_are_put_back() -> None:
+    before = signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGUSR1)
+    with handlers_kept(*BOTH):
+        signal.signal(signal.SIGINT, lambda *_: None)
+        signal.signal(signal.SIGUSR1, lambda *_: None)
+    assert (signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGUSR1)) == before
+
+
+def test_in_another_thread_no_handler_is_touched() -> None:
+    kept: list[object] = []
+
+    def keep() -> None:
+        with handlers_kept(*BOTH) as before:
+            kept.append(before)
+
+    thread = threading.Thread(target=keep)
+    thread.start()
+    thread.join()
+    assert kept == [{}]

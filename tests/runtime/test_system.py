@@ -1,0 +1,257 @@
+"""Facts of the machine: parsed from texts as Linux and nvidia-smi write them, and read here."""
+
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from training import CPU
+
+from tune_speed.experiments.certification.certificate import was_throttled
+from tune_speed.runtime.device import device_key
+from tune_speed.runtime.hardware import (
+    CLOCK_REASONS,
+    DIGEST_VARIABLE,
+    GPU_FIELDS,
+    SLOWDOWN_FIELDS,
+    SystemFacts,
+    choose_row,
+    container_id,
+    cpu_model,
+    cpu_quota,
+    cpu_throttle_count,
+    cpu_turbo,
+    cudnn_version,
+    describe_system,
+    gpu_facts,
+    is_virtual_machine,
+    parse_clock_reasons,
+    parse_gpu_rows,
+    throttle_count,
+    visible_mig,
+)
+
+UUID = "GPU-4f0c1f6e-7a5b-2d0c-9b61-0c8d3a5e7f12"
+OTHER = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
+H200 = (
+    f"{UUID}, 00000000:18:00.0, NVIDIA H200, 570.133.20, 700.00, 1980, 3201, 1980, 3201,"
+    " Disabled, Enabled\n"
+)
+H200_SILENT = (
+    f"{OTHER}, 00000000:2A:00.0, NVIDIA H200, 570.133.20, [N/A], [N/A], [Not Supported],"
+    " [Unknown Error], N/A, [N/A], Disabled\n"
+)
+DOCKER_ID = "3e1f" * 16
+
+
+def test_every_answer_of_a_gpu_is_read() -> None:
+    (row,) = parse_gpu_rows(H200, GPU_FIELDS)
+    facts = gpu_facts(row, name="NVIDIA H200", uuid=UUID, mps=False)
+    assert (facts.power_limit_w, facts.driver) == (700.0, "570.133.20")
+    assert (facts.sm_clock_mhz, facts.memory_clock_mhz) == (1980.0, 3201.0)
+    assert (facts.max_sm_clock_mhz, facts.max_memory_clock_mhz) == (1980.0, 3201.0)
+    assert (facts.mig_mode, facts.persistence_mode) == ("Disabled", "Enabled")
+
+
+def test_what_a_gpu_does_not_tell_is_none() -> None:
+    (row,) = parse_gpu_rows(H200_SILENT, GPU_FIELDS)
+    facts = gpu_facts(row)
+    assert facts.driver == "570.133.20" and facts.persistence_mode == "Disabled"
+    assert (facts.power_limit_w, facts.sm_clock_mhz, facts.memory_clock_mhz) == (None,) * 3
+    assert (facts.max_sm_clock_mhz, facts.max_memory_clock_mhz, facts.mig_mode) == (None,) * 3
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        "No devices were found\n",
+        'Field "mig.mode.current" is not a valid field to query.\n',
+        "NVIDIA-SMI has failed because it couldn't communicate with the driver, or so.\n",
+    ],
+)
+def test_other_texts_hold_no_gpu(text: str) -> None:
+    rows = parse_gpu_rows(text, GPU_FIELDS)
+    assert rows == [] and choose_row(rows, uuid=UUID, bus_id=None) == {}
+
+
+def test_right_gpu_is_chosen_by_uuid_then_address() -> None:
+    rows = parse_gpu_rows(H200_SILENT + H200, GPU_FIELDS)
+    assert choose_row(rows, uuid=UUID.upper(), bus_id=None)["uuid"] == UUID
+    assert choose_row(rows, uuid="MIG-1", bus_id="00000000:18:00.0")["uuid"] == UUID
+    assert choose_row(rows, uuid="MIG-1", bus_id=None) == {}
+    assert choose_row(rows[:1], uuid="MIG-1", bus_id=None)["uuid"] == OTHER
+
+
+def test_reasons_are_the_bits_of_the_mask() -> None:
+    assert parse_clock_reasons("0x0000000000000000") == ()
+    assert parse_clock_reasons("0x0000000000000044") == ("sw_power_cap", "hw_thermal_slowdown")
+    assert parse_clock_reasons("0x00000000000001FF") == tuple(CLOCK_REASONS.values())
+    assert parse_clock_reasons("Active") is None
+
+
+@pytest.mark.parametrize(
+    ("number", "version"), [(92600, "9.26.0"), (90100, "9.1.0"), (8902, "8.9.2"), (None, None)]
+)
+def test_cudnn_version_is_written_as_nvidia_does(number: int | None, version: str | None) -> None:
+    assert cudnn_version(number) == version
+
+
+@pytest.mark.parametrize(
+    ("visible", "index", "mig"),
+    [("", 0, None), ("0,1", 1, None), ("0, MIG-ab/1/0", 1, "MIG-ab/1/0"), ("MIG-ab", 1, None)],
+)
+def test_mig_instance_is_the_visible_one(visible: str, index: int, mig: str | None) -> None:
+    assert visible_mig(visible, index) == mig
+
+
+def test_cpu_is_read_from_cpuinfo() -> None:
+    virtual = "processor\t: 0\nmodel name\t: AMD EPYC 9654\nflags\t\t: fpu hypervisor lahf_lm\n"
+    assert cpu_model(virtual) == "AMD EPYC 9654" and is_virtual_machine(virtual)
+    assert is_virtual_machine("flags\t\t: fpu lahf_lm\n") is False
+    assert cpu_model("") is None and is_virtual_machine("Features: fp\n") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "cores"),
+    [("200000 100000", 2.0), ("50000 100000", 0.5), ("max 100000", None), (None, None)],
+)
+def test_quota_is_in_cores(text: str | None, cores: float | None) -> None:
+    assert cpu_quota(text) == cores
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "turbo"),
+    [
+        ("intel_pstate/no_turbo", "0\n", True),
+        ("intel_pstate/no_turbo", "1\n", False),
+        ("cpufreq/boost", "1\n", True),
+        ("cpufreq/boost", "0\n", False),
+        ("other", "1\n", None),
+    ],
+)
+def test_turbo_is_what_the_kernels_switch_says(
+    tmp_path: Path, file: str, text: str, turbo: bool | None
+) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text(text)
+    assert cpu_turbo(tmp_path) is turbo
+
+
+def test_throttling_is_counted_over_all_cores(tmp_path: Path) -> None:
+    assert cpu_throttle_count(tmp_path) is None
+    for core, count in enumerate((3, 0, 4)):
+        folder = tmp_path / f"cpu{core}" / "thermal_throttle"
+        folder.mkdir(parents=True)
+        (folder / "core_throttle_count").write_text(f"{count}\n")
+    assert cpu_throttle_count(tmp_path) == 7
+
+
+def test_throttled_means_that_the_count_rose() -> None:
+    assert was_throttled(3, 4) is True and was_throttled(3, 3) is False
+    assert was_throttled(None, 4) is None and was_throttled(3, None) is None
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "mountinfo"),
+    [
+        (f"12:memory:/docker/{DOCKER_ID}\n", ""),
+        (f"0::/kubepods.slice/kubepods-pod1.slice/cri-containerd-{DOCKER_ID}.scope\n", ""),
+        ("0::/\n", f"9 8 0:1 /var/lib/docker/containers/{DOCKER_ID}/hostname /etc/hostname rw\n"),
+        ("", f"9 8 0:1 /overlay-containers/{DOCKER_ID}/userdata/hosts /etc/hosts rw\n"),
+    ],
+)
+def test_container_is_known_by_its_id(cgroup: str, mountinfo: str) -> None:
+    assert container_id(cgroup=cgroup, mountinfo=mountinfo) == DOCKER_ID
+
+
+def test_layers_of_an_image_are_not_a_container() -> None:
+    overlay = f"1 0 0:1 / / rw - overlay overlay rw,lowerdir=/var/lib/docker/overlay2/{DOCKER_ID}/d"
+    assert container_id(cgroup="0::/user.slice\n", mountinfo=overlay) is None
+
+
+def test_this_machine_is_described_as_other_sources_say() -> None:
+    facts = describe_system(CPU)
+    assert facts.cpu.usable_cores == len(psutil.Process().cpu_affinity())
+    assert facts.cpu.logical_cores == os.cpu_count()
+    assert 0 < facts.memory_gib <= psutil.virtual_memory().total / 2**30
+    assert facts.software.torch == torch.__version__
+    assert facts.software.timm == metadata.version("timm")
+    assert platform.release() in facts.software.platform and facts.cpu.name in facts.device
+    assert facts.device_key == device_key(CPU)
+    assert SystemFacts.model_validate_json(facts.model_dump_json()) == facts
+
+
+def test_cpu_has_no_gpu_and_no_cuda() -> None:
+    facts = describe_system(CPU)
+    assert set(facts.gpu.model_dump().values()) == {None}
+    assert (facts.software.cuda, facts.software.cudnn) == (None, None)
+
+
+def test_image_digest_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(DIGEST_VARIABLE, "sha256:" + "ab" * 32)
+    assert describe_system(CPU).container_digest == "sha256:" + "ab" * 32
+    monkeypatch.setenv(DIGEST_VARIABLE, "")
+    assert describe_system(CPU).container_digest is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gpu_is_described_as_torch_says() -> None:
+    device = torch.device("cuda")
+    facts = describe_system(device)
+    assert facts.gpu.name == torch.cuda.get_device_name(device)
+    assert (facts.gpu.uuid or "").startswith(("GPU-", "MIG-"))
+    assert facts.software.cuda == torch.version.cuda and facts.software.cudnn is not None
+
+
+def fake_nvidia_smi(folder: Path, answers: dict[str, str]) -> None:
+    """Puts a program there that answers queries by their last field, and refuses the others."""
+    cases = "".join(
+        f'*{field}) printf "%s\\n" "{text.strip()}";;\n' for field, text in answers.items()
+    )
+    path = folder / "nvidia-smi"
+    path.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}*) echo invalid; exit 2;;\nesac\n')
+    path.chmod(0o755)
+
+
+@pytest.fixture
+def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """torch and nvidia-smi as on a machine with one H200; its nvidia-smi can be replaced."""
+
+    class Properties:
+        uuid = UUID.removeprefix("GPU-")
+        pci_domain_id, pci_bus_id, pci_device_id = 0, 0x18, 0
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+    return tmp_path
+
+
+def test_older_drivers_name_of_the_reasons_is_understood(one_h200: Path) -> None:
+    mask = f"{UUID}, 00000000:18:00.0, 0x0000000000000004"
+    answers = {"persistence_mode": H200, "clocks_throttle_reasons.active": mask}
+    fake_nvidia_smi(one_h200, answers)
+    facts = describe_system(torch.device("cuda"))
+    assert facts.gpu.power_limit_w == 700.0 and facts.gpu.clock_reasons == ("sw_power_cap",)
+    assert facts.gpu.mps is False and facts.gpu.uuid == UUID
+
+
+def test_gpu_without_nvidia_smi_still_has_name_and_uuid(
+    one_h200: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(one_h200))
+    gpu = describe_system(torch.device("cuda", 0)).gpu
+    assert (gpu.name, gpu.uuid, gpu.driver, gpu.clock_reasons) == ("NVIDIA H200", UUID, None, None)
+    assert throttle_count(torch.device("cuda", 0)) is None
+
+
+def test_slowdown_of_a_gpu_is_added_up_over_its_causes(one_h200: Path) -> None:
+    fake_nvidia_smi(one_h200, {SLOWDOWN_FIELDS[-1]: f"{UUID}, 00000000:18:00.0, 1200, [N/A], 34"})
+    assert throttle_count(torch.device("cuda")) == 1234

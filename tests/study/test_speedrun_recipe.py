@@ -1,0 +1,88 @@
+"""The speed-run: the shipped recipe is that of the records, and it learns."""
+
+import math
+
+import pytest
+from training import CPU, to_end
+
+from tune_speed.components.optim import Muon, Sgd
+from tune_speed.data.cache import prepare
+from tune_speed.data.split import make_splits
+from tune_speed.study.file import load_study
+from tune_speed.study.points import read_point
+from tune_speed.training.autotune.step_options import provisional
+from tune_speed.training.loop import train
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import WORKLOADS
+
+NUM_TRAIN = 50_000
+"""The records train on all of the training part."""
+
+
+def first_recipes() -> list[Recipe]:
+    study = load_study("cifar10_speedrun", check_data=False)
+    points = [read_point(study.space, point) for point in study.search.points_to_evaluate]
+    return [Recipe.model_validate(study.space.build(point)) for point in points]
+
+
+def rates_of(recipe: Recipe) -> list[float]:
+    num_steps = recipe.steps(num_train=NUM_TRAIN)
+    return [
+        recipe.lr_schedule.factors((step + 1) / num_steps, step_frac=1 / num_steps).lr
+        for step in range(num_steps)
+    ]
+
+
+def test_muon_has_the_records_rates_for_the_mean_loss() -> None:
+    """The record's loss is a sum over 2,000 images, and its logits are scaled by 1/256."""
+    recipe, _ = first_recipes()
+    assert isinstance(recipe.optimizer, Muon)
+    scale = recipe.model.model_dump()["logit_scale"]
+    assert recipe.optimizer.lr == 0.24
+    assert recipe.optimizer.bias_lr == pytest.approx(0.053 * 2000)
+    # Weights v = scale * w of the unscaled logits move by scale² times the rate.
+    head_rate = 0.67 * 2000 * (1 / 256) ** 2
+    assert (recipe.optimizer.sgd_lr or 0) * scale**2 == pytest.approx(head_rate, rel=0.03)
+    # Coupled decay 2e-6 * 2000 a step, which momentum 0.85 repeats, against a decoupled one.
+    decay = recipe.optimizer.weight_decay * (recipe.optimizer.sgd_lr or 0)
+    assert decay == pytest.approx(2e-6 * 2000 / (1 - 0.85), rel=0.03)
+
+
+def test_muons_run_is_eight_epochs_on_a_line_to_zero() -> None:
+    recipe, _ = first_recipes()
+    assert rates_of(recipe) == pytest.approx([1 - step / 200 for step in range(200)])
+
+
+def test_sgd_has_the_records_rates_for_the_mean_loss() -> None:
+    """The record's 11.5 per 1024 images is divided by 1 + 1 / (1 - momentum) there."""
+    _, recipe = first_recipes()
+    assert isinstance(recipe.optimizer, Sgd) and recipe.optimizer.lr_per_examples == 1024
+    assert recipe.optimizer.lr == pytest.approx(11.5 / (1 + 1 / (1 - 0.85)))
+    assert recipe.optimizer.bias_lr == 64 * recipe.optimizer.lr
+    assert recipe.optimizer.weight_decay == pytest.approx(0.0153 / 11.5, rel=0.01)
+
+
+def test_sgds_run_is_a_triangle() -> None:
+    _, recipe = first_recipes()
+    rates = rates_of(recipe)
+    peak = 0.23 * len(rates)
+    assert len(rates) == round(9.9 * math.ceil(NUM_TRAIN / 1024)) == 485
+    assert rates[0] == pytest.approx(0.2)
+    assert rates[100] == pytest.approx(0.2 + 0.8 * 100 / peak)
+    assert rates[300] == pytest.approx(1 - 0.93 * (300 - peak) / (485 - peak))
+
+
+@pytest.mark.parametrize(("number", "accuracy"), [(0, 0.92), (1, 0.5)])
+def test_digits_are_learned_in_five_epochs(number: int, accuracy: float) -> None:
+    """SGD's rate is per 1024 images: 90 steps of 64 are few for it. Chance is 0.1."""
+    recipe = first_recipes()[number].model_dump(mode="json")
+    widths = {"width1": 16, "width2": 32, "width3": 32}
+    changes = {"model": {"speednet": widths}, "epochs": 5.0, "batch_size": 64, "precision": "fp32"}
+    augmentation = {"pad": 1, "flip": "none"}  # Mirror images of digits are none.
+    changes |= {"augmentation": augmentation, "speedups": {"init": recipe["speedups"]["init"]}}
+    workload = WORKLOADS["digits"]
+    splits = make_splits(prepare(workload.dataset), workload.split)
+    small = provisional(Recipe.model_validate({**recipe, **changes}))
+    result = to_end(train(workload, small, splits, seed=0, device=CPU))
+    assert result.final is not None
+    assert result.final.accuracy > accuracy

@@ -1,0 +1,122 @@
+"""PostgreSQL killed in mid-study: under an MLflow server, and as a store of its own."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from kept import check_each_once
+from making import make_evaluation, make_record
+from servers import Postgresql, mlflow_server, postgresql, why_no_postgresql
+from tcp_proxy import tcp_proxy
+
+from tune_speed.core.errors import ServiceError
+from tune_speed.tracking import Tracker, open_store
+
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(why_no_postgresql() is not None, reason=str(why_no_postgresql())),
+]
+
+CURVE = [0, 1, 2, 10]
+
+
+@pytest.fixture(scope="module")
+def database() -> Iterator[Postgresql]:
+    with postgresql() as server:
+        server.run("postgres", "CREATE DATABASE direct", "CREATE DATABASE served")
+        yield server
+
+
+def run_trial(tracker: Tracker, trial_id: str) -> None:
+    tracker.trial_started(trial_id=trial_id, params={}, recipe={"batch_size": 32})
+    for step in range(3):
+        evaluation = make_evaluation(step=step, train_s=step / 10)
+        tracker.trial_evaluated(trial_id=trial_id, evaluation=evaluation)
+    tracker.trial_finished(record=make_record(trial_id))
+
+
+def wait_for(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline, "nothing came"
+        time.sleep(0.05)
+
+
+def run_through_a_kill(tracker: Tracker, database: Postgresql, uri: str, study: str) -> None:
+    """Runs trials, while the database is killed and started again: each must be there once."""
+    for i in range(12):
+        run_trial(tracker, f"t{i:04d}")
+        if i == 4:
+            wait_for(lambda: len(tracker._courier.expected) < 4)  # In the midst of deliveries.
+            database.kill()
+        if i == 8:
+            wait_for(lambda: tracker.trouble)
+            database.start()
+    assert tracker.close(timeout_s=60) == () and tracker.trouble is None
+    trials = dict.fromkeys((f"t{i:04d}" for i in range(12)), "FINISHED")
+    for run in check_each_once(uri, study, trials):
+        assert run.steps() == CURVE, run.trial_id
+
+
+def test_a_database_killed_under_a_server_costs_nothing(
+    database: Postgresql, tmp_path: Path
+) -> None:
+    uri = database.uri("served")
+    with mlflow_server(tmp_path / "server", backend_uri=uri) as server:
+        tracker = Tracker(open_store(server.uri), study="study", study_tags={})
+        run_through_a_kill(tracker, database, uri, "study")
+
+
+def test_a_killed_database_costs_nothing(database: Postgresql) -> None:
+    uri = database.uri("direct")
+    tracker = Tracker(open_store(uri), study="study", study_tags={})
+    run_through_a_kill(tracker, database, uri, "study")
+
+
+def test_commits_whose_answer_is_lost_leave_nothing_twice(database: Postgresql) -> None:
+    """A commit that was made, and looks as if it had failed: the worst moment to lose a network."""
+    uri = database.uri("direct")
+    lock, commits = threading.Lock(), [0]
+
+    def every_third_commit(asked: bytes, answered: bytes) -> bool:
+        with lock:
+            commits[0] += b"COMMIT" in asked
+            return b"COMMIT" in asked and commits[0] % 3 == 0
+
+    with tcp_proxy(database.port) as proxy:
+        through = uri.replace(f":{database.port}/", f":{proxy.port}/")
+        tracker = Tracker(open_store(through), study="commits", study_tags={})
+        proxy.cut_if = every_third_commit
+        for i in range(4):
+            run_trial(tracker, f"t{i:04d}")
+        wait_for(lambda: proxy.num_cut >= 5 or not tracker._courier.expected)
+        proxy.cut_if = lambda asked, answered: False
+        assert tracker.close(timeout_s=60) == ()
+    assert proxy.num_cut >= 3
+    trials = dict.fromkeys((f"t{i:04d}" for i in range(4)), "FINISHED")
+    for run in check_each_once(uri, "commits", trials):
+        assert run.steps() == CURVE, run.trial_id
+
+
+def test_a_frozen_database_ends_no_search_late(database: Postgresql) -> None:
+    tracker = Tracker(open_store(database.uri("direct")), study="frozen", study_tags={})
+    wait_for(lambda: not tracker._courier.expected)
+    database.freeze()
+    try:
+        run_trial(tracker, "t0000")
+        start_s = time.monotonic()
+        undelivered = tracker.close(timeout_s=2)
+        assert time.monotonic() - start_s < 10
+        assert [trial.trial_id for trial in undelivered] == ["t0000"]
+    finally:
+        database.thaw()
+
+
+def test_a_wrong_password_is_refused_without_being_shown(database: Postgresql) -> None:
+    with pytest.raises(ServiceError) as caught:
+        open_store(database.uri("direct", password="wr0ng-one"))
+    message = str(caught.value)
+    assert "must let us in, but got: the login is refused. Check user and password" in message
+    assert f"tester:***@127.0.0.1:{database.port}" in message and "wr0ng" not in message

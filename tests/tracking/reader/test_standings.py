@@ -1,0 +1,217 @@
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making import WORKLOAD, make_record, make_run
+from sqlalchemy import NullPool, create_engine, text
+
+from tune_speed.core.comparability import board_key, totals_of
+from tune_speed.core.errors import ServiceError
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.ranking import make_boards
+from tune_speed.tracking import Tracker, find_trials, open_store, schema
+from tune_speed.tracking.reader import leaders
+from tune_speed.tracking.reader.boards_mlflow import MlflowReader
+from tune_speed.tracking.reader.boards_sql import TableReader
+from tune_speed.tracking.reader.leaders import Leaders, Wanted, find_leaders, leaders_of
+
+STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")
+DEVICES = ("NVIDIA H200", "NVIDIA A100", "cpu 'ünï' \\ 100%")
+FILTERS: list[dict[str, Any]] = [
+    {},
+    {"study": "first"},
+    {"study": "old"},
+    {"device": "nvidia"},
+    {"device": "ÜNÏ' \\"},
+    {"device": "nvidia_h"},
+    {"kind": "certified"},
+    {"workload": "digits", "device": "h200", "kind": "estimate"},
+    {"workload": "cifar10"},
+]
+
+
+def records(study: str) -> Iterator[TrialRecord]:
+    """Yields trials on several devices, with misses, ties, errors, and certified ones."""
+    chance = random.Random(study)
+    for number in range(24):
+        status = chance.choice([Status.REACHED] * 3 + [Status.MISSED, Status.OOM, Status.FAILED])
+        yield make_record(
+            f"t{number:04d}",
+            status,
+            time_s=float(chance.randint(1, 4)),
+            study=study,
+            device=chance.choice(DEVICES[:2]),
+        )
+    yield make_record("t0024", Status.CAPPED, study=study, device=DEVICES[2])
+    for number, hits in enumerate([5, 3, 2, 0]):
+        runs = tuple(
+            make_run(Status.REACHED if i < hits else Status.MISSED, time_s=1.0 + i, seed=i)
+            for i in range(5)
+        )
+        last = runs[-1].status
+        made = make_record(f"c{number}", last, study=study, runs=runs, kind="certified")
+        yield made.model_copy(update={"device": DEVICES[0]})
+
+
+def deliver(client: Any, study: str, made: list[TrialRecord], **settings: Any) -> Tracker:
+    tracker = Tracker(client, study=study, study_tags={}, linger_s=0.02, **settings)
+    tracker.reconcile(made)
+    assert tracker.close(timeout_s=60) == ()
+    return tracker
+
+
+def forget(uri: str, study: str) -> None:
+    """Makes runs such as an older version left."""
+    runs = "(SELECT run_uuid FROM tags WHERE key = :study AND value = :name)"
+    names = {"study": schema.STUDY, "name": study}
+    engine = create_engine(uri, poolclass=NullPool)
+    with engine.begin() as connection:
+        for table in ("metrics", "latest_metrics"):
+            keys = f"('{schema.EXPECTED}', '{schema.FINAL_METRIC}')"
+            delete = f"DELETE FROM {table} WHERE run_uuid IN {runs} AND key IN {keys}"
+            connection.execute(text(delete), names)
+        keys = f"('{schema.BOARD}', '{schema.BOARDS}')"
+        delete = f"DELETE FROM tags WHERE run_uuid IN {runs} AND key IN {keys}"
+        connection.execute(text(delete), names)
+
+
+@pytest.fixture(scope="module")
+def filled(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Four studies; an older version left the third, and of the fourth all but its last search."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(tmp_path_factory.mktemp("files"))
+        client = open_store(any_new_store)
+        client.create_run(client.create_experiment("somebody else's"), run_name="t0000")
+        for study in STUDIES:
+            made = list(records(study))
+            deliver(client, study, made[:12], search_id="a")
+            if study in ("old", "mixed"):
+                forget(any_new_store, study)
+            deliver(client, study, made[12:], search_id="b")
+            if study == "old":
+                forget(any_new_store, study)
+        yield any_new_store
+
+
+def by_mlflow(uri: str, *, top: int, study: str | None = None, **filters: Any) -> Leaders:
+    wanted = Wanted(**{"workload": None, "device": None, "kind": None, **filters})
+    return leaders_of(MlflowReader.open(uri, study, top=top), wanted, top=top)
+
+
+def seen(boards: list[Any]) -> list[Any]:
+    """Returns of leaderboards what must not depend on how the trials were found."""
+    return [
+        (
+            (board.workload_hash, board.device, board.kind, board.trials, board.reached),
+            (round(board.tuning_cost_s, 6), round(board.device_s, 6)),
+            [(r.study, r.trial_id, r.rank, r.tied, r.run_id, r.study_trials) for r in board.rows],
+        )
+        for board in boards
+    ]
+
+
+def by_leaders(found: Leaders, *, top: int) -> list[Any]:
+    trials = [(trial.run_id, trial.record) for trial in found.trials]
+    totals = {"totals": found.totals, "study_totals": found.study_totals}
+    return seen(make_boards(trials, top=top, **totals))
+
+
+def by_reading_all(uri: str, *, top: int, **filters: Any) -> list[Any]:
+    kind = filters.pop("kind", None)
+    everything = [(trial.run_id, trial.record) for trial in find_trials(uri, **filters)]
+    boards = make_boards(everything, top=top)  # Of either kind, as a search's cost is of estimates.
+    return seen([board for board in boards if kind in (None, board.kind)])
+
+
+@pytest.mark.parametrize(
+    ("top", "filters"), [(1, {}), (1000, {}), *((3, each) for each in FILTERS)], ids=str
+)
+def test_leaders_give_the_boards_that_all_trials_give(
+    filled: str, top: int, filters: dict[str, Any]
+) -> None:
+    expected = by_reading_all(filled, top=top, **filters)
+    assert by_leaders(find_leaders(filled, top=top, **filters), top=top) == expected
+    assert by_leaders(by_mlflow(filled, top=top, **filters), top=top) == expected
+    assert expected or filters == {"workload": "cifar10"} or filters == {"device": "nvidia_h"}
+
+
+def test_tables_are_read_without_mlflow(filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(leaders, "MlflowReader", None)
+    assert len(find_leaders(filled, top=1).totals) == 4
+
+
+def test_no_more_is_fetched_than_is_shown_and_one(filled: str) -> None:
+    found = find_leaders(filled, study="first", top=2)
+    counts = [sum(board_key(t.record) == key for t in found.trials) for key in found.totals]
+    assert sorted(counts) == [1, 2, 3, 3]
+
+
+@pytest.mark.parametrize("with_misses", [False, True])
+def test_a_certified_board_says_what_its_search_cost(filled: str, with_misses: bool) -> None:
+    choice = Choice(uri=filled, study="first", kind="certified")
+    (board,) = find_boards(choice, top=9, with_misses=with_misses)
+    estimates = [r for r in records("first") if (r.kind, r.device) == ("estimate", board.device)]
+    assert {row.study_trials for row in board.rows} == {len(estimates)} and estimates
+
+
+def test_a_board_without_a_hit_still_has_its_target(filled: str) -> None:
+    found = find_leaders(filled, study="first", device="cpu")
+    (trial,), (totals,) = found.trials, found.totals.values()
+    assert trial.record.workload["target"] == WORKLOAD["target"]
+    assert (totals.trials, totals.reached) == (1, 0)
+
+
+def test_a_recipe_that_misses_in_half_of_its_runs_leads_nothing(uri: str, client: Any) -> None:
+    runs = tuple(make_run(s, seed=i) for i, s in enumerate([Status.REACHED, Status.MISSED]))
+    deliver(client, "study", [make_record("t0000", runs=runs), make_record("t0001", time_s=9.0)])
+    for found in (find_leaders(uri), by_mlflow(uri, top=5)):
+        assert [trial.record.trial_id for trial in found.trials] == ["t0001"]
+
+
+def test_a_resumed_search_counts_nothing_twice(uri: str, client: Any) -> None:
+    made = list(records("study"))
+    for part in (made[:10], made, made):
+        deliver(client, "study", part, search_id="one")
+    found = find_leaders(uri)
+    assert found.totals == {key: totals_on(made, key) for key in sorted(set(map(board_key, made)))}
+
+
+def test_a_resumed_search_of_an_older_version_says_all_from_then_on(
+    uri: str, client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = list(records("study"))
+    deliver(client, "study", made[:20], search_id="one")
+    forget(uri, "study")
+    deliver(client, "study", made, search_id="one")
+    monkeypatch.setattr(TableReader, "trials_of", None)
+    assert by_leaders(find_leaders(uri), top=20) == by_reading_all(uri, top=20)
+    assert len(find_trials(uri)) == len(made)
+
+
+def test_a_running_search_counts_what_it_has(uri: str, client: Any) -> None:
+    tracker = deliver(client, "study", [make_record("t0000")])
+    client.update_run(tracker.run_id, status="RUNNING")
+    client.delete_tag(tracker.run_id, schema.BOARDS)  # As in its first seconds.
+    (totals,) = find_leaders(uri).totals.values()
+    assert totals.trials == 1
+
+
+def test_runs_in_the_trash_lead_nothing(uri: str, client: Any) -> None:
+    deliver(client, "study", [make_record(f"t000{i}", time_s=1.0 + i) for i in range(3)])
+    client.delete_run(find_leaders(uri, top=1).trials[0].run_id)
+    for found in (find_leaders(uri), by_mlflow(uri, top=5)):
+        assert [trial.record.trial_id for trial in found.trials] == ["t0001", "t0002"]
+
+
+def test_a_store_without_the_study_is_explained_by_mlflow(filled: str, tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match="did you mean `first`"):
+        find_leaders(filled, study="fist")
+    with pytest.raises(ServiceError, match="no such file yet"):
+        find_leaders(f"sqlite:///{tmp_path / 'none.db'}")
+
+
+def totals_on(made: list[TrialRecord], key: Any) -> Any:
+    return totals_of(record for record in made if board_key(record) == key)

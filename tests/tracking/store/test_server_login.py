@@ -1,0 +1,154 @@
+"""A real `mlflow server` with login and TLS: who gets in, what the others are told, what leaks."""
+
+import base64
+import json
+import ssl
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.request import Request, urlopen
+
+import pytest
+from kept import check_each_once
+from making import make_evaluation, make_record
+from servers import MlflowServer, mlflow_server
+
+from tune_speed.core.errors import ServiceError
+from tune_speed.tracking import Tracker, find_trials, open_store
+
+pytestmark = pytest.mark.slow
+
+USER, PASSWORD = "keeper", "correct-horse-7731"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
+    folder = tmp_path_factory.mktemp("server")
+    with mlflow_server(folder, login=(USER, PASSWORD), tls=True) as server:
+        yield server
+
+
+@pytest.fixture
+def database(server: MlflowServer) -> str:
+    return f"sqlite:///{server.log.parent}/mlflow.db"
+
+
+@pytest.fixture
+def let_in(server: MlflowServer, monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Login and certificate stand in the environment, as a user sets them."""
+    for name, value in server.variables.items():
+        monkeypatch.setenv(name, value)
+    return monkeypatch
+
+
+def set_password(server: MlflowServer, *, old: str, new: str) -> None:
+    """Changes the password of the server's user, over the server's own API."""
+    login = base64.b64encode(f"{USER}:{old}".encode()).decode()
+    request = Request(
+        f"{server.uri}/api/2.0/mlflow/users/update-password",
+        json.dumps({"username": USER, "password": new, "current_password": old}).encode(),
+        {"Content-Type": "application/json", "Authorization": f"Basic {login}"},
+        method="PATCH",
+    )
+    context = ssl.create_default_context(cafile=server.certificate)
+    with urlopen(request, timeout=30, context=context) as answer:
+        assert answer.status == 200
+
+
+def refusal(server: MlflowServer, uri: str = "") -> str:
+    with pytest.raises(ServiceError) as caught:
+        open_store(uri or server.uri)
+    return str(caught.value)
+
+
+def run_trial(tracker: Tracker, trial_id: str) -> None:
+    tracker.trial_started(trial_id=trial_id, params={}, recipe={"batch_size": 32})
+    tracker.trial_evaluated(trial_id=trial_id, evaluation=make_evaluation(step=0, train_s=0.1))
+    tracker.trial_finished(record=make_record(trial_id))
+
+
+def test_the_right_login_reads_and_writes(
+    server: MlflowServer, database: str, let_in: pytest.MonkeyPatch
+) -> None:
+    tracker = Tracker(open_store(server.uri), study="right", study_tags={})
+    run_trial(tracker, "t0000")
+    assert tracker.close(timeout_s=60) == ()
+    check_each_once(database, "right", {"t0000": "FINISHED"})
+    (trial,) = find_trials(server.uri, study="right", with_curves=True)
+    assert trial.has_curve and trial.record.trial_id == "t0000"
+
+
+def test_a_login_within_the_address_works_and_is_kept_nowhere(
+    server: MlflowServer, database: str, let_in: pytest.MonkeyPatch
+) -> None:
+    for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
+        let_in.delenv(name)
+    uri = server.uri.replace("//", f"//{USER}:{PASSWORD}@")
+    tracker = Tracker(open_store(uri), study="within", study_tags={"store": uri})
+    run_trial(tracker, "t0000")
+    assert tracker.close(timeout_s=60) == ()
+    check_each_once(database, "within", {"t0000": "FINISHED"})
+    kept = [path for path in server.log.parent.rglob("*") if path.is_file()]
+    assert any(b"within" in path.read_bytes() for path in kept)
+    assert not [path for path in kept if PASSWORD.encode() in path.read_bytes()]
+
+
+def test_a_wrong_login_is_refused_at_once_and_named(
+    server: MlflowServer, let_in: pytest.MonkeyPatch
+) -> None:
+    let_in.setenv("MLFLOW_TRACKING_PASSWORD", "wrong-horse-1")
+    message = refusal(server)
+    assert f"answered 401 to user '{USER}'" in message and server.uri in message
+    assert "MLFLOW_TRACKING_PASSWORD" in message and "wrong-horse" not in message
+
+
+def test_no_login_is_refused_and_told_what_to_set(
+    server: MlflowServer, let_in: pytest.MonkeyPatch
+) -> None:
+    let_in.delenv("MLFLOW_TRACKING_USERNAME")
+    let_in.delenv("MLFLOW_TRACKING_PASSWORD")
+    assert "answered 401 to us, who gave no login. Set MLFLOW_TRACKING_USERNAME" in refusal(server)
+    let_in.setenv("MLFLOW_TRACKING_TOKEN", "tok-98765")
+    message = refusal(server)
+    assert "answered 401 to our token" in message and "tok-98765" not in message
+
+
+def test_an_untrusted_certificate_is_refused_and_told_how_to_trust_it(
+    server: MlflowServer, let_in: pytest.MonkeyPatch
+) -> None:
+    let_in.delenv("MLFLOW_TRACKING_SERVER_CERT_PATH")
+    message = refusal(server)
+    assert "must let us in, but got: its TLS certificate is not trusted" in message
+    assert "Set MLFLOW_TRACKING_SERVER_CERT_PATH to" in message and server.uri in message
+
+
+def test_a_certificate_that_is_not_there_is_named(
+    server: MlflowServer, let_in: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    let_in.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(tmp_path / "none.pem"))
+    assert "none.pem" in refusal(server)
+
+
+def test_a_login_that_is_lost_in_mid_search_is_told_and_costs_nothing(
+    server: MlflowServer, database: str, let_in: pytest.MonkeyPatch
+) -> None:
+    client = open_store(server.uri)
+    tracker = Tracker(client, study="lost", study_tags={})
+    run_trial(tracker, "t0000")
+    while tracker._courier.expected:
+        time.sleep(0.1)
+    changed = f"{PASSWORD}-2"
+    set_password(server, old=PASSWORD, new=changed)
+    try:
+        run_trial(tracker, "t0001")
+        undelivered = tracker.close(timeout_s=5)
+        assert [trial.trial_id for trial in undelivered] == ["t0001"]
+        assert "the login is refused (401). Check MLFLOW_TRACKING_USERNAME" in undelivered[0].reason
+        assert PASSWORD not in undelivered[0].reason
+        let_in.setenv("MLFLOW_TRACKING_PASSWORD", changed)
+        resumed = Tracker(open_store(server.uri), study="lost", study_tags={})
+        resumed.reconcile([make_record("t0000"), make_record("t0001")])
+        assert resumed.close(timeout_s=60) == ()
+    finally:
+        set_password(server, old=changed, new=PASSWORD)
+    check_each_once(database, "lost", {"t0000": "FINISHED", "t0001": "FINISHED"})

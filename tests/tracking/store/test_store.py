@@ -1,0 +1,193 @@
+import inspect
+import logging
+import os
+import shutil
+import socket
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+from tune_speed.core.errors import ConfigError, ServiceError, StorageError
+from tune_speed.tracking import open_store
+from tune_speed.tracking.store import store
+
+
+def free_port() -> int:
+    with closing(socket.socket()) as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+@contextmanager
+def answering(status: int, body: bytes) -> Iterator[str]:
+    """A server that gives the same answer to everything."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(status)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def refusal_of(uri: str, *, timeout_s: float = 10.0) -> tuple[str, float]:
+    start_s = time.monotonic()
+    with pytest.raises(ServiceError) as caught:
+        open_store(uri, timeout_s=timeout_s)
+    return str(caught.value), time.monotonic() - start_s
+
+
+def test_importing_the_package_imports_no_mlflow() -> None:
+    code = "import sys, tune_speed.tracking; print({'mlflow', 'torch'} & set(sys.modules))"
+    output = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    assert output.stdout.strip() == "set()"
+
+
+def test_an_absent_server_is_named_without_its_password() -> None:
+    port = free_port()
+    message, took_s = refusal_of(f"http://me:hunter2@127.0.0.1:{port}")
+    assert f"http://me:***@127.0.0.1:{port} must answer, but got: connection refused" in message
+    assert "hunter2" not in message and "MLFLOW_TRACKING_URI" in message
+    assert took_s < 10
+
+
+def test_a_server_that_never_answers_is_left_after_the_time_limit() -> None:
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        port = listener.getsockname()[1]
+        message, took_s = refusal_of(f"http://127.0.0.1:{port}", timeout_s=1.0)
+    assert "no answer" in message
+    assert took_s < 5
+
+
+def test_the_default_time_limit_leaves_room_below_15_s() -> None:
+    assert inspect.signature(open_store).parameters["timeout_s"].default <= 10
+
+
+def test_an_unknown_host_is_named() -> None:
+    message, took_s = refusal_of("http://no-such-host.invalid:5000")
+    assert "no-such-host.invalid:5000 must answer, but got: unknown host" in message
+    assert took_s < 13
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "said"),
+    [
+        (200, b"<html>hello</html>", "an MLflow server must answer at"),
+        (404, b"<html>nothing here</html>", "an MLflow server must answer at"),
+        (401, b"who are you?", "MLFLOW_TRACKING_USERNAME"),
+        (403, b"no", "MLFLOW_TRACKING_TOKEN"),
+        (503, b"later", "HTTP status 503"),
+    ],
+)
+def test_servers_that_are_no_help_are_told_apart(status: int, body: bytes, said: str) -> None:
+    with answering(status, body) as uri:
+        message, _ = refusal_of(uri)
+    assert said in message and uri in message
+
+
+def test_a_database_without_its_driver_says_what_to_install() -> None:
+    message, _ = refusal_of("mysql://me:hunter2@127.0.0.1:1/db")
+    assert "pip install 'mysqlclient'" in message and "hunter2" not in message
+
+
+def test_a_folder_of_files_is_no_store() -> None:
+    with pytest.raises(ConfigError, match="must begin with one of"):
+        open_store("file:///tmp/mlruns")
+
+
+def test_readers_do_not_create_a_store(tmp_path: Path) -> None:
+    with pytest.raises(ServiceError, match=r"no such file yet.*tune-speed search"):
+        open_store(f"sqlite:///{tmp_path / 'mlflow.db'}", create=False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_store_of_another_mlflow_version_is_named(uri: str, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
+        connection.execute("UPDATE alembic_version SET version_num = 'from the future'")
+        connection.commit()
+    with pytest.raises(
+        StorageError, match=r"mlflow\.db.*another version of MLflow.*mlflow db upgrade"
+    ):
+        open_store(uri)
+
+
+def test_a_store_without_tables_is_filled(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
+        connection.execute("CREATE TABLE notes (text TEXT)")
+    client = open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
+    assert client.search_experiments()
+
+
+@pytest.mark.parametrize("folder", ["with space", "ünïcode", "plus+and&"])
+def test_odd_folders_hold_store_and_artifacts(
+    tmp_path: Path, folder: str, empty_store: Path
+) -> None:
+    (tmp_path / folder).mkdir()
+    shutil.copy(empty_store, tmp_path / folder / "mlflow.db")
+    client = open_store(f"sqlite:///{tmp_path / folder / 'mlflow.db'}")
+    run = client.create_run(store.open_experiment(client, "study", tags={}))
+    client.log_text(run.info.run_id, "hello", "note.txt")
+    assert len(list((tmp_path / folder / "mlartifacts").rglob("note.txt"))) == 1
+
+
+@pytest.mark.parametrize("study", ["../../etc/passwd", "/etc", "..", "a\nb", "x" * 400, "<script>"])
+def test_no_study_name_leaves_the_folder(tmp_path: Path, study: str) -> None:
+    root = store.artifact_root(f"sqlite:///{tmp_path}/mlflow.db", study)
+    assert root is not None
+    path = Path(unquote(urlsplit(root).path))
+    assert path.parent == tmp_path / "mlartifacts"
+    assert path.resolve() == path and len(path.name) < 80
+
+
+def test_studies_with_like_names_have_folders_of_their_own(tmp_path: Path) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert store.artifact_root(uri, "a/b") != store.artifact_root(uri, "a:b")
+
+
+def test_an_experiment_is_found_again(client: Any) -> None:
+    first = store.open_experiment(client, 'it\'s a "study"', tags={"k": "1"})
+    assert store.open_experiment(client, 'it\'s a "study"', tags={"k": "2"}) == first
+    assert client.get_experiment(first).tags["k"] == "2"
+
+
+def test_a_deleted_experiment_says_how_to_bring_it_back(client: Any) -> None:
+    experiment = store.open_experiment(client, "gone", tags={})
+    client.delete_experiment(experiment)
+    with pytest.raises(ServiceError, match=f"restore --experiment-id {experiment}"):
+        store.open_experiment(client, "gone", tags={})
+
+
+def test_mlflow_is_silenced_unless_the_user_says_otherwise(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert os.environ["MLFLOW_DISABLE_TELEMETRY"] == "true"
+    assert not logging.getLogger("mlflow.store.db.utils").isEnabledFor(logging.INFO)
+    monkeypatch.setenv("MLFLOW_LOGGING_LEVEL", "info")
+    store.load_mlflow()
+    assert logging.getLogger("mlflow").level == logging.INFO

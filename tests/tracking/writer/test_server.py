@@ -1,0 +1,236 @@
+"""Against a real `mlflow server` on loopback, which is killed, frozen and started again."""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.request import Request, urlopen
+
+import pytest
+from kept import check_each_once, runs_of_trials
+from making import make_evaluation, make_record
+from servers import MlflowServer, mlflow_server
+from tcp_proxy import tcp_proxy
+
+from tune_speed.core.errors import ServiceError
+from tune_speed.tracking import Tracker, find_trial, find_trials, list_studies, open_store, run_url
+
+pytestmark = pytest.mark.slow
+
+CURVE = [0, 1, 2, 10]
+"""Steps of what `run_trial` runs."""
+
+
+@contextmanager
+def losing_answers(uri: str) -> Iterator[tuple[str, list[str]]]:
+    """A proxy that passes all on, and loses the first answer of each endpoint not in `lost`."""
+    lost: list[str] = []
+
+    class Proxy(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            headers = {"Content-Type": self.headers.get("Content-Type", "application/json")}
+            request = Request(uri + self.path, body or None, headers, method=self.command)
+            with urlopen(request, timeout=30) as answer:
+                content = answer.read()
+            endpoint = f"{self.command} {self.path.split('?')[0].rsplit('/', 1)[-1]}"
+            if self.command != "GET" and "search" not in endpoint and endpoint not in lost:
+                lost.append(endpoint)
+                self.close_connection = True
+                return
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        do_POST = do_PUT = do_PATCH = do_GET
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    proxy = ThreadingHTTPServer(("127.0.0.1", 0), Proxy)
+    thread = threading.Thread(target=proxy.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{proxy.server_port}", lost
+    finally:
+        proxy.shutdown()
+        thread.join()
+        proxy.server_close()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[MlflowServer]:
+    with mlflow_server(folder) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def database(folder: Path) -> str:
+    """Where the server keeps all, to be looked into."""
+    return f"sqlite:///{folder}/mlflow.db"
+
+
+def run_trial(tracker: Tracker, trial_id: str, *, slowness: float = 1.0) -> None:
+    tracker.trial_started(trial_id=trial_id, params={}, recipe={"batch_size": 32})
+    evaluate(tracker, trial_id, slowness=slowness)
+    tracker.trial_finished(record=make_record(trial_id, time_s=slowness))
+
+
+def evaluate(tracker: Tracker, trial_id: str, *, slowness: float = 1.0) -> None:
+    for step in range(3):
+        evaluation = make_evaluation(step=step, train_s=slowness * step / 10)
+        tracker.trial_evaluated(trial_id=trial_id, evaluation=evaluation)
+
+
+def wait_for(condition: Callable[[], object], *, timeout_s: float = 60) -> None:
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "nothing came"
+        time.sleep(0.1)
+
+
+def check(database: str, study: str, trial_ids: list[str]) -> None:
+    """Fails unless each trial is one run with its curve, each point there once."""
+    for run in check_each_once(database, study, dict.fromkeys(trial_ids, "FINISHED")):
+        assert run.steps() == CURVE, run.trial_id
+
+
+def test_a_server_holds_a_study_and_links_to_it(
+    server: MlflowServer, capfd: pytest.CaptureFixture[str]
+) -> None:
+    tracker = Tracker(open_store(server.uri), study="plain", study_tags={})
+    run_trial(tracker, "t0000")
+    assert tracker.close(timeout_s=60) == ()
+    trial = find_trial(server.uri, "plain/t0000")
+    assert trial.has_curve and trial.record == make_record()
+    url = run_url(server.uri, trial)
+    assert url is not None and url.startswith(server.uri) and trial.run_id in url
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_server_that_is_away_for_a_while_costs_nothing(
+    server: MlflowServer, database: str
+) -> None:
+    client = open_store(server.uri)
+    tracker = Tracker(client, study="study", study_tags={})
+    run_trial(tracker, "t0000")
+    tracker.trial_started(trial_id="t0001", params={}, recipe={"batch_size": 32})
+    evaluate(tracker, "t0001")
+    wait_for(lambda: any(run.steps() == [0, 1, 2] for run in runs_of_trials(database, "study")))
+    server.kill()
+    tracker.trial_finished(record=make_record("t0001"))
+    tracker.trial_started(trial_id="t0002", params={}, recipe={"batch_size": 32})
+    evaluate(tracker, "t0002", slowness=3.0)
+    tracker.trial_interrupted(trial_id="t0002", reason="its process died")
+    run_trial(tracker, "t0002")
+    wait_for(lambda: tracker.trouble)
+    assert "connection refused" in str(tracker.trouble)
+    (line,) = tracker.news()
+    assert "trials go on" in line and server.uri in line and tracker.news() == ()
+    server.start()
+    run_trial(tracker, "t0003")
+    assert tracker.close(timeout_s=60) == () and tracker.trouble is None
+    assert "answers again" in tracker.news()[0]
+    check(database, "study", ["t0000", "t0001", "t0002", "t0003"])
+    assert len(find_trials(server.uri, study="study")) == 4
+
+
+def test_lost_answers_leave_nothing_twice(server: MlflowServer, database: str) -> None:
+    Tracker(open_store(server.uri), study="lossy", study_tags={}).close(timeout_s=60)
+    with losing_answers(server.uri) as (uri, lost):
+        lost += ["POST set-experiment-tag", "POST update"]
+        tracker = Tracker(open_store(uri), study="lossy", study_tags={})
+        lost.remove("POST update")
+        for i in range(3):
+            run_trial(tracker, f"t{i:04d}")
+        assert tracker.close(timeout_s=60) == ()
+        assert {"POST create", "POST log-batch", "POST update", "PUT record.json"} <= set(lost)
+    check(database, "lossy", ["t0000", "t0001", "t0002"])
+
+
+def test_a_server_that_dies_before_it_answers_leaves_nothing_twice(
+    server: MlflowServer, database: str
+) -> None:
+    def cuts(asked: bytes, then: Callable[[], None]) -> Callable[[bytes, bytes], bool]:
+        def cut_once(request: bytes, answer: bytes) -> bool:
+            if asked not in request or not answer.startswith(b"HTTP/1.1 200"):
+                return False
+            proxy.cut_if = lambda request, answer: False
+            then()
+            return True
+
+        return cut_once
+
+    with tcp_proxy(server.port) as proxy:
+        tracker = Tracker(open_store(f"http://127.0.0.1:{proxy.port}"), study="died", study_tags={})
+        proxy.cut_if = cuts(b"/runs/log-batch", then=lambda: None)
+        run_trial(tracker, "t0000")
+        wait_for(lambda: proxy.num_cut == 1)
+        proxy.cut_if = cuts(b"/runs/create", then=server.kill)
+        run_trial(tracker, "t0001")
+        wait_for(lambda: proxy.num_cut == 2)
+        server.start()
+        assert tracker.close(timeout_s=60) == ()
+    check(database, "died", ["t0000", "t0001"])
+
+
+def test_what_a_frozen_server_takes_after_it_was_given_up_is_there_once(
+    server: MlflowServer, database: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = open_store(server.uri)
+    tracker = Tracker(client, study="frozen", study_tags={})
+    run_trial(tracker, "t0000")
+    wait_for(lambda: any(r.status == "FINISHED" for r in runs_of_trials(database, "frozen")))
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
+    server.freeze()
+    for i in range(1, 4):
+        run_trial(tracker, f"t{i:04d}")
+    wait_for(lambda: tracker.trouble)
+    assert "no answer in time" in str(tracker.trouble)
+    time.sleep(3)  # Some more requests, which the server takes later.
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
+    server.thaw()
+    assert tracker.close(timeout_s=60) == ()
+    check(database, "frozen", [f"t{i:04d}" for i in range(4)])
+
+
+def test_what_a_dead_server_missed_is_delivered_on_resuming(
+    server: MlflowServer, database: str
+) -> None:
+    client = open_store(server.uri)
+    tracker = Tracker(client, study="resumed", study_tags={})
+    run_trial(tracker, "t0000")
+    tracker.trial_started(trial_id="t0001", params={}, recipe={"batch_size": 32})
+    evaluate(tracker, "t0001", slowness=2.0)  # An attempt that breaks off.
+    wait_for(lambda: any(run.steps() == [0, 1, 2] for run in runs_of_trials(database, "resumed")))
+    server.kill()
+    run_trial(tracker, "t0001")
+    start_s = time.monotonic()
+    undelivered = tracker.close(timeout_s=2)
+    assert time.monotonic() - start_s < 10
+    assert "t0001" in {trial.trial_id for trial in undelivered}
+    assert all("connection refused" in trial.reason for trial in undelivered)
+    server.start()
+    for _ in range(2):
+        resumed = Tracker(client, study="resumed", study_tags={})
+        resumed.reconcile([make_record("t0000"), make_record("t0001")])
+        assert resumed.close(timeout_s=60) == ()
+    runs = check_each_once(database, "resumed", {"t0000": "FINISHED", "t0001": "FINISHED"})
+    assert [run.steps() for run in runs] == [CURVE, [10]]  # The records made here hold one step.
+    studies = {study.name: study for study in list_studies(server.uri)}
+    assert sum(studies["resumed"].num_trials.values()) == 2
+    assert len(find_trials(server.uri, study="resumed")) == 2
+
+
+def test_a_server_without_tls_says_so_to_who_expects_it(server: MlflowServer) -> None:
+    with pytest.raises(ServiceError, match=r"does not speak TLS.*http://"):
+        open_store(server.uri.replace("http:", "https:"))

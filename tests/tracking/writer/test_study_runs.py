@@ -1,0 +1,134 @@
+import threading
+from typing import Any
+
+import pytest
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.tracking.schema import Point
+from tune_speed.tracking.writer import descriptions
+from tune_speed.tracking.writer.runs import RunRef, StudyRuns
+
+KEY = ("estimate", "t0000")
+
+
+def open_runs(client: Any, *, search_id: str = "") -> StudyRuns:
+    return StudyRuns.open(client, study="study", search_id=search_id, tags={})
+
+
+def begin(runs: StudyRuns) -> RunRef:
+    return runs.begin(KEY, params={}, start_ms=1000)
+
+
+def test_more_than_mlflow_takes_at_once_arrives_whole(client: Any) -> None:
+    runs = open_runs(client)
+    ref = begin(runs)
+    points = [Point("accuracy", i / 3000, 1000 + i, i) for i in range(3000)]
+    params = {f"p{i}": "x" * 6000 for i in range(250)}  # 1.5 MB, where a request may have 1 MB.
+    tags = {f"tag{i}": "y" * 5000 for i in range(150)}
+    runs.write(ref, points=points, params=params, tags=tags)
+    data = client.get_run(ref.run_id).data
+    assert params.items() <= data.params.items() and tags.items() <= data.tags.items()
+    assert len(client.get_metric_history(ref.run_id, "accuracy")) == 3000
+
+
+def test_writing_twice_leaves_everything_once(client: Any) -> None:
+    runs = open_runs(client)
+    ref = begin(runs)
+    points = [Point("accuracy", 0.5, 1000, 1), Point("accuracy", 0.5, 1000, 1)]
+    for _ in range(2):
+        runs.write(ref, points=points, params={"a": "1"}, tags={"b": "2"})
+        runs.end(ref, "FINISHED")
+    assert len(client.get_metric_history(ref.run_id, "accuracy")) == 1
+
+
+def test_a_run_is_found_by_whoever_looks_next(client: Any) -> None:
+    first = begin(open_runs(client))
+    again = open_runs(client)
+    assert again.known()[KEY].run_id == first.run_id
+    assert begin(again).run_id == first.run_id
+    assert KEY not in open_runs(client, search_id="another").known()
+
+
+def test_a_run_whose_answer_was_lost_is_found_and_not_made_twice(client: Any) -> None:
+    runs = open_runs(client)
+    create_run = client.create_run
+
+    def lose_the_answer(*arguments: Any, **settings: Any) -> None:
+        create_run(*arguments, **settings)
+        raise ConnectionError("lost")
+
+    client.create_run = lose_the_answer
+    with pytest.raises(ConnectionError):
+        begin(runs)
+    client.create_run = create_run
+    begin(runs)
+    assert len(client.search_runs([runs.experiment_id], "attributes.run_name = 't0000'")) == 1
+
+
+@pytest.mark.parametrize(
+    "there", ["", f"an older one\n\n{descriptions.OURS}", "mine: do not touch"]
+)
+def test_an_experiments_description_is_replaced_unless_somebody_changed_it(
+    client: Any, there: str
+) -> None:
+    experiment_id = open_runs(client).experiment_id
+    if there:
+        client.set_experiment_tag(experiment_id, descriptions.NOTE, there)
+    plan = descriptions.SearchPlan(
+        study="study", workload={}, workload_name="w", searched={"a.b": "x"}
+    )
+    runs = StudyRuns.open(client, study="study", search_id="s", tags={}, plan=plan)
+    note = client.get_experiment(experiment_id).tags[descriptions.NOTE]
+    assert note == (there if there.startswith("mine") else descriptions.study_note(plan))
+    assert client.get_run(runs.parent_id).data.tags["tune_speed.searched"] == "a.b"
+
+
+def open_only(client: Any, search_id: str) -> StudyRuns:
+    return StudyRuns.open(client, study="study", search_id=search_id, tags={}, is_only=True)
+
+
+def test_a_second_search_of_a_name_is_refused_and_leaves_nothing(client: Any) -> None:
+    first = open_only(client, "a")
+    with pytest.raises(ConfigError, match=r"name of its own in MLflow.*running.*--set study=NAME"):
+        open_only(client, "b")
+    assert open_only(client, "a").parent_id == first.parent_id
+    first.end_parent("KILLED")
+    assert [r.info.run_id for r in client.search_runs([first.experiment_id])] == [first.parent_id]
+
+
+def test_a_name_is_free_where_nothing_came_of_the_other_search(client: Any) -> None:
+    first = open_only(client, "a")
+    first.end_parent("KILLED")
+    open_only(client, "b").end_parent("FINISHED")
+    first.write_parent(points=[Point("trials", 1.0, 1000, 1)], tags={})
+    with pytest.raises(ConfigError, match="1 trials finished, killed"):
+        open_only(client, "c")
+
+
+def test_of_two_that_begin_at_the_same_moment_one_goes_on(client: Any) -> None:
+    gate = threading.Barrier(2)
+    create_run = client.create_run
+
+    def create_together(*arguments: Any, **settings: Any) -> Any:
+        gate.wait(20)  # Both have seen that there is no other.
+        return create_run(*arguments, **settings)
+
+    opened: list[StudyRuns] = []
+    refused: list[ConfigError] = []
+
+    def begin_one(search_id: str) -> None:
+        try:
+            opened.append(open_only(client, search_id))
+        except ConfigError as error:
+            refused.append(error)
+
+    open_runs(client, search_id="").end_parent("FINISHED")  # The experiment is there.
+    client.create_run = create_together
+    threads = [threading.Thread(target=begin_one, args=(name,)) for name in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert len(opened) >= 1 and len(opened) + len(refused) == 2
+    running = client.search_runs([opened[0].experiment_id], "attributes.status = 'RUNNING'")
+    assert len(running) == len(opened) == 1

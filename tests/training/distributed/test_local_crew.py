@@ -1,0 +1,215 @@
+"""A trial on two devices of this machine: real processes, whatever happens to one of them."""
+
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from training import Tiny, TinyNetwork, make_workload
+
+from tune_speed.components.models import MODELS
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.data.split import SplitConfig
+from tune_speed.training.distributed.local import LocalCrew, run_here
+from tune_speed.training.distributed.supervisor import RanksDied, run_together
+from tune_speed.training.loop import Interrupted
+from tune_speed.training.objective import finish
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec
+from tune_speed.training.workload import Workload
+
+pytestmark = pytest.mark.slow
+
+NUM_TRAIN = 61
+"""Of the steps of 16, an epoch's last has 13 samples: 7 and 6."""
+
+
+class RankTiny(Tiny):
+    """A network to which something happens on one device."""
+
+    on_rank: int = 1
+    most_images_there: int | None = None
+    crash_after_there: int | None = None
+    die_after_there: int | None = None
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        if not dist.is_initialized() or dist.get_rank() != self.on_rank:
+            return TinyNetwork(self, in_channels, num_classes)
+        limits = {"most_images": self.most_images_there, "crash_after": self.crash_after_there}
+        there = self.model_copy(update={k: v for k, v in limits.items() if v is not None})
+        return DyingNetwork(there, in_channels, num_classes)
+
+
+class DyingNetwork(TinyNetwork):
+    def forward(self, images: Tensor) -> Tensor:
+        assert isinstance(self.config, RankTiny)
+        if self.config.die_after_there is not None and self.training:
+            self.num_passes += 1
+            if self.num_passes > self.config.die_after_there:
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().forward(images)
+
+
+if multiprocessing.current_process().name.startswith("rank "):  # It has this file from its keeper.
+    MODELS["rank_tiny"] = RankTiny
+
+
+@pytest.fixture(autouse=True)
+def _rank_tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODELS, "rank_tiny", RankTiny)
+
+
+def make_spec(
+    *, model: dict[str, Any] | None = None, workload: Workload | None = None, **recipe: Any
+) -> TrialSpec:
+    fields = {"optimizer": {"sgd": {"lr": 0.1}}, "epochs": 2.0, "batch_size": 8, "devices": 2}
+    split = SplitConfig(train_samples=NUM_TRAIN, validation_samples=30)
+    return TrialSpec(
+        study="study",
+        trial_id="t0000",
+        params={},
+        recipe=Recipe.model_validate({"model": {"rank_tiny": model or {}}, **fields, **recipe}),
+        workload=workload or make_workload(split=split),
+        workload_hash="w" * 16,
+        space_hash="s" * 16,
+        seed=0,
+        allotment=Allotment(device="cpu"),
+    )
+
+
+def run(**fields: Any) -> TrialRecord:
+    return finish(run_here(make_spec(**fields)), on_report=lambda record: None)
+
+
+def test_two_devices_learn_what_one_learns_by_accumulation() -> None:
+    alone = run(devices=1, accumulation_steps=2).runs[0]
+    record = run()
+    result = record.runs[0]
+    assert (record.status, result.steps, result.samples) == (Status.MISSED, 8, 2 * NUM_TRAIN)
+    assert record.device == f"2 x {alone.device}"
+    assert (result.batch_size, result.accumulation_steps) == (8, 1)
+    for ours, theirs in zip(result.evaluations, alone.evaluations, strict=True):
+        assert (ours.samples, ours.accuracy) == (theirs.samples, theirs.accuracy)
+        assert ours.loss == pytest.approx(theirs.loss, abs=1e-5)
+        assert ours.train_loss == pytest.approx(theirs.train_loss, abs=1e-5)
+
+
+def test_trial_stops_for_the_reason_that_it_is_given() -> None:
+    trial = run_here(make_spec(epochs=50.0))
+    assert next(trial).runs[0].evaluations[-1].step == 4
+    with pytest.raises(StopIteration) as end:
+        trial.send("too slow")
+    assert end.value.value.stop_reason == "too slow"
+    assert not multiprocessing.active_children()
+
+
+def test_memory_that_runs_out_on_one_device_halves_the_micro_batch_of_all() -> None:
+    result = run(model={"most_images_there": 4}).runs[0]
+    assert (result.status, result.batch_size, result.accumulation_steps) == (Status.MISSED, 4, 2)
+    assert "micro-batch 8 ran out of memory, 4 did not" in result.stop_reason
+
+
+def test_error_on_any_device_is_the_trials_with_its_own_traceback() -> None:
+    record = run(model={"crash_after_there": 8})
+    assert record.status == Status.FAILED
+    assert record.stop_reason == "ZeroDivisionError: boom"
+    assert "boom" in (record.runs[0].traceback or "")
+
+
+def test_device_whose_process_dies_ends_the_trial() -> None:
+    record = run(model={"die_after_there": 10}, epochs=50.0)
+    assert record.status == Status.FAILED
+    assert record.stop_reason == "RanksDied: the process of rank 1 died with exit code -9"
+    assert len(record.runs[0].evaluations) >= 1
+
+
+def test_death_is_raised_where_the_trial_can_be_run_again() -> None:
+    spec = make_spec(model={"die_after_there": 0, "on_rank": 0})
+    trial = run_together(spec, launch=LocalCrew, refuse=(RanksDied,))
+    with pytest.raises(RanksDied, match="rank 0 died"):
+        next(trial)
+
+
+def test_what_the_user_did_wrong_is_raised() -> None:
+    workload = make_workload(target=0.01, split=SplitConfig(train_samples=61))
+    with pytest.raises(ConfigError, match=r"must exceed the accuracy before training"):
+        next(run_here(make_spec(workload=workload), refuse=(ConfigError,)))
+
+
+def test_more_devices_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    spec = make_spec()
+    on_gpu = spec.model_copy(update={"allotment": Allotment(device="cuda")})
+    with pytest.raises(ConfigError, match=r"number of GPUs here, which is 1, but got 2"):
+        next(run_here(on_gpu, refuse=(ConfigError,)))
+
+
+def test_interrupted_trial_leaves_no_process_behind() -> None:
+    trial = run_here(make_spec(epochs=1000.0), interrupt=iter([False] * 4 + [True]).__next__)
+    with pytest.raises(Interrupted):
+        finish(trial, on_report=lambda record: None)
+    assert not multiprocessing.active_children()
+
+
+def test_keeper_that_gives_up_ends_all_ranks() -> None:
+    trial = run_here(make_spec(epochs=1000.0))
+    next(trial)
+    assert len(multiprocessing.active_children()) == 2
+    trial.close()
+    assert not multiprocessing.active_children()
+
+
+def checkpointed(place: Path, **fields: Any) -> TrialSpec:
+    place.parent.mkdir(exist_ok=True)
+    plan = CheckpointPlan(place=str(place), every_s=0.0)
+    return make_spec(**fields).model_copy(update={"checkpoint": plan})
+
+
+def curve(record: TrialRecord) -> list[dict[str, Any]]:
+    return [e.model_dump(exclude={"train_s"}) for e in record.runs[0].evaluations]
+
+
+def test_devices_go_on_together_where_they_broke_off(tmp_path: Path) -> None:
+    """Dropout is drawn by each device for itself, and a ragged step ends each epoch."""
+    fields: dict[str, Any] = {"model": {"dropout": 0.4}, "epochs": 4.0}
+    place = tmp_path / "checkpoints" / "t0000.ckpt"
+    whole = run(**fields)
+    trial = run_here(checkpointed(place, **fields))
+    next(trial)
+    standing = next(trial)
+    trial.close()
+    assert not multiprocessing.active_children()
+    assert [path.name for path in place.parent.iterdir()] == ["t0000.ckpt"]
+    record = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
+    assert record.runs[0].note == "resumed at step 8 of 16"
+    assert curve(record) == curve(whole)
+    assert record.started_at < standing.finished_at
+    assert list(place.parent.iterdir()) == []
+
+
+def test_devices_whose_checkpoint_is_damaged_begin_anew_together(tmp_path: Path) -> None:
+    place = tmp_path / "checkpoints" / "t0000.ckpt"
+    trial = run_here(checkpointed(place))
+    next(trial)
+    trial.close()
+    place.write_bytes(place.read_bytes()[:-5])
+    record = finish(run_here(checkpointed(place)), on_report=lambda record: None)
+    assert "begun anew" in record.runs[0].note and "it is cut off" in record.runs[0].note
+    assert record.runs[0].steps == 8
+
+
+def test_smaller_micro_batch_of_all_devices_is_gone_on_with(tmp_path: Path) -> None:
+    fields: dict[str, Any] = {"model": {"most_images_there": 4}, "epochs": 3.0}
+    place = tmp_path / "checkpoints" / "t0000.ckpt"
+    trial = run_here(checkpointed(place, **fields))
+    next(trial)
+    trial.close()
+    record = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
+    assert (record.runs[0].batch_size, record.runs[0].note) == (4, "resumed at step 4 of 12")

@@ -1,0 +1,59 @@
+"""Where compiled models are kept; what compiles runs in processes of its own (compilations.py)."""
+
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tune_speed.training.step.compilation import FOLDER, keep_on_disk
+
+CHECKS = Path(__file__).parents[2] / "helpers" / "compilations.py"
+
+
+@pytest.fixture(autouse=True)
+def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, "")  # Put back to what it was, whatever a test sets.
+    monkeypatch.delenv(FOLDER)
+
+
+def test_folder_is_the_user_s_own(tmp_path: Path) -> None:
+    keep_on_disk(tmp_path)
+    folder = Path(os.environ[FOLDER])
+    assert folder.is_relative_to(tmp_path)
+    assert torch.__version__ in folder.name
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_folder_that_the_user_names_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(FOLDER, "/elsewhere")
+    keep_on_disk(tmp_path)
+    assert os.environ[FOLDER] == "/elsewhere"
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_cache_that_cannot_be_made_is_torch_s_default(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    keep_on_disk(tmp_path / "file")
+    assert FOLDER not in os.environ
+
+
+@pytest.mark.slow
+def test_two_processes_that_compile_at_once_keep_the_same(tmp_path: Path) -> None:
+    """Both begin in an empty folder; both train alike; a third one finds what they kept."""
+    variables = {"TUNE_SPEED_CACHE": str(tmp_path)}
+    environment = {k: v for k, v in os.environ.items() if k != FOLDER} | variables
+
+    def begin() -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, str(CHECKS)], env=environment, stdout=subprocess.PIPE, text=True
+        )
+
+    both = [begin(), begin()]
+    first, second = (process.communicate(timeout=300)[0].split() for process in both)
+    third = begin().communicate(timeout=300)[0].split()
+    assert first[0] == second[0] == third[0]  # Losses, to the bit.
+    assert third[1:] == ["found", "reused", "freed"]

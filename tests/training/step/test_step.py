@@ -1,0 +1,246 @@
+"""One optimizer step against plain torch: accumulation, precision, scaling, clipping."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from training import CPU, NUM_CLASSES, Tiny, make_recipe
+
+from tune_speed.components.optim import OPTIMIZERS, Sgd
+from tune_speed.components.speedups.base import Shape
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.gradient import sum_of_losses
+from tune_speed.training.step.step import Group, build_optimizer, take_step
+
+SHAPE = Shape(6, 6)
+PLAIN = Sgd(lr=1.0, momentum=0.0, nesterov=False)
+"""Each step changes the weights by minus the gradient."""
+
+
+def make_model(norm: str = "group") -> nn.Module:
+    torch.manual_seed(0)
+    return Tiny(norm=norm).build(in_channels=1, num_classes=NUM_CLASSES, image_size=6)
+
+
+def make_batch(count: int = 20) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randn((count, 1, 6, 6), generator=generator)
+    return images, torch.arange(count) % NUM_CLASSES
+
+
+def step(
+    model: nn.Module, batch: tuple[Tensor, Tensor], recipe: Recipe, *, sizes: tuple[int, ...]
+) -> torch.amp.GradScaler:
+    """Does one step over micro-batches of these sizes; returns the scaler."""
+    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
+    parts = zip(*(tensor.split(sizes) for tensor in batch), strict=True)
+    group = Group(sum(sizes), list(parts))
+    take_step(
+        group,
+        recipe,
+        shape=SHAPE,
+        frac=1.0,
+        forward=model,
+        optimizer=optimizer,
+        scaler=scaler,
+        device=CPU,
+    )
+    return scaler
+
+
+def gradient(model: nn.Module, stepped: nn.Module) -> Tensor:
+    """Returns what `PLAIN` subtracted from the weights, in one vector."""
+    pairs = zip(model.parameters(), stepped.parameters(), strict=True)
+    return torch.cat([(before - after).detach().flatten() for before, after in pairs])
+
+
+def step_gradient(norm: str = "group", *, sizes: tuple[int, ...] = (20,), **fields) -> Tensor:
+    model = make_model(norm)
+    stepped = copy.deepcopy(model)
+    step(stepped, make_batch(), make_recipe(optimizer=PLAIN, **fields), sizes=sizes)
+    return gradient(model, stepped)
+
+
+def mean_loss_gradient(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """Returns the gradient of torch's mean loss, in float64."""
+    images, labels = batch
+    model = copy.deepcopy(model).double()
+    loss = functional.cross_entropy(model(images.double()), labels)
+    return torch.cat([g.flatten() for g in torch.autograd.grad(loss, list(model.parameters()))])
+
+
+@pytest.mark.parametrize("norm", ["group", "none"])
+@pytest.mark.parametrize("sizes", [(20,), (10, 10), (8, 8, 4), (19, 1)])
+def test_accumulated_gradient_is_that_of_one_batch(norm: str, sizes: tuple[int, ...]) -> None:
+    expected = mean_loss_gradient(make_model(norm), make_batch())
+    torch.testing.assert_close(
+        step_gradient(norm, sizes=sizes).double(), expected, atol=1e-6, rtol=0
+    )
+
+
+def test_mean_of_means_would_be_wrong_for_a_ragged_group() -> None:
+    model, (images, labels) = make_model(), make_batch()
+    parts = zip(images.split(8), labels.split(8), strict=True)
+    naive = sum(mean_loss_gradient(model, part) for part in parts) / 3
+    assert (naive - step_gradient(sizes=(8, 8, 4))).abs().max() > 1e-3
+
+
+def test_batch_norm_makes_the_split_matter() -> None:
+    whole, split = step_gradient("batch"), step_gradient("batch", sizes=(8, 8, 4))
+    assert (whole - split).abs().max() > 1e-3
+
+
+def test_step_returns_the_sum_of_losses_and_leaves_no_gradient() -> None:
+    model, (images, labels) = make_model(), make_batch()
+    expected = functional.cross_entropy(model(images), labels, reduction="sum").item()
+    recipe = make_recipe()
+    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
+    group = Group(20, [(images[:8], labels[:8]), (images[8:], labels[8:])])
+    loss_sum = take_step(
+        group,
+        recipe,
+        shape=SHAPE,
+        frac=1.0,
+        forward=model,
+        optimizer=optimizer,
+        scaler=scaler,
+        device=CPU,
+    )
+    assert loss_sum.item() == pytest.approx(expected, rel=1e-6)
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fp32_step_is_that_of_a_plain_loop(name: str) -> None:
+    ours, plain = make_model(), make_model()
+    images, labels = make_batch()
+    recipe = make_recipe(optimizer=OPTIMIZERS[name](lr=0.1))
+    scaler = step(ours, (images, labels), recipe, sizes=(20,))
+    optimizer = recipe.optimizer.build(plain, effective_batch_size=20, fused=True)
+    (functional.cross_entropy(plain(images), labels, reduction="sum") / 20).backward()
+    optimizer.step()
+    assert not scaler.is_enabled()
+    assert all(map(torch.equal, ours.parameters(), plain.parameters()))
+
+
+@pytest.mark.parametrize("memory_format", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_fused_kernels_do_what_the_others_do(name: str, memory_format: torch.memory_format) -> None:
+    fused, plain = (make_model().to(memory_format=memory_format) for _ in range(2))
+    config = OPTIMIZERS[name](lr=0.1, weight_decay=0.1)
+    for model, is_fused in ((fused, True), (plain, False)):
+        optimizer = config.build(model, effective_batch_size=20, fused=is_fused)
+        for _ in range(3):
+            images, labels = make_batch()
+            functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+    for ours, theirs in zip(fused.parameters(), plain.parameters(), strict=True):
+        torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_low_precision_gradient_is_close_to_that_of_fp32(precision: str) -> None:
+    exact, low = step_gradient(), step_gradient(precision=precision, sizes=(8, 8, 4))
+    assert not torch.equal(exact, low)
+    assert functional.cosine_similarity(exact, low, dim=0) > 0.999
+    assert low.norm().item() == pytest.approx(exact.norm().item(), rel=0.02)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_forward_runs_in_the_precision_and_loss_in_fp32(precision: str) -> None:
+    seen = []
+
+    def forward(images: Tensor) -> Tensor:
+        seen.append(functional.linear(images.flatten(1), torch.ones((3, 36))))
+        return seen[-1]
+
+    loss = sum_of_losses(
+        *make_batch(), make_recipe(precision=precision), frac=1.0, forward=forward, device=CPU
+    )
+    names = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+    assert seen[0].dtype == names[precision]
+    assert loss.dtype == torch.float32
+
+
+def test_fp16_step_with_an_infinite_gradient_is_skipped_and_halves_the_scale() -> None:
+    model = make_model()
+    before = copy.deepcopy(model)
+    model.conv.weight.register_hook(lambda grad: grad * math.inf)
+    scaler = step(model, make_batch(), make_recipe(precision="fp16"), sizes=(20,))
+    assert all(map(torch.equal, model.parameters(), before.parameters()))
+    assert scaler.get_scale() == 2.0**9
+
+
+def test_fp16_scale_starts_where_a_cpu_does_not_overflow_and_stays() -> None:
+    scaler = step(make_model(), make_batch(), make_recipe(precision="fp16"), sizes=(8, 12))
+    assert scaler.get_scale() == 2.0**10
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+def test_gradient_is_clipped_after_it_was_unscaled(precision: str) -> None:
+    free = step_gradient(precision=precision).norm()
+    clipped = step_gradient(precision=precision, clip_norm=0.1, sizes=(8, 8, 4))
+    assert free > 0.2
+    assert clipped.norm().item() == pytest.approx(0.1, rel=1e-3)
+
+
+def test_small_gradient_is_not_clipped() -> None:
+    torch.testing.assert_close(step_gradient(clip_norm=1e3), step_gradient(), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
+def test_smoothed_loss_is_that_of_the_smoothed_distribution(smoothing: float) -> None:
+    generator = np.random.default_rng(0)
+    logits, labels = generator.normal(size=(5, NUM_CLASSES)), np.array([0, 1, 2, 0, 1])
+    target = np.eye(NUM_CLASSES)[labels] * (1 - smoothing) + smoothing / NUM_CLASSES
+    log_p = logits - np.log(np.exp(logits).sum(axis=1, keepdims=True))
+    loss = sum_of_losses(
+        torch.tensor(logits),
+        torch.tensor(labels),
+        make_recipe(label_smoothing=smoothing),
+        frac=1.0,
+        forward=lambda images: images,
+        device=CPU,
+    )
+    assert loss.item() == pytest.approx(-(target * log_p).sum(), rel=1e-6)
+
+
+def test_rate_per_examples_refers_to_the_effective_batch() -> None:
+    recipe = make_recipe(
+        optimizer=Sgd(lr=0.5, lr_per_examples=1024), batch_size=64, accumulation_steps=4
+    )
+    optimizer, _ = build_optimizer(make_model(), recipe, device=CPU)
+    assert {group["lr"] for group in optimizer.param_groups} == {0.5 * 256 / 1024}
+
+
+def test_value_clipping_bounds_each_gradient_before_the_norm_is_taken() -> None:
+    free = step_gradient(sizes=(8, 8, 4))
+    clipped = step_gradient(clip_value=0.01, sizes=(8, 8, 4))
+    torch.testing.assert_close(clipped, free.clamp(-0.01, 0.01))
+    both = step_gradient(clip_value=0.01, clip_norm=0.005)
+    expected = free.clamp(-0.01, 0.01) * 0.005 / free.clamp(-0.01, 0.01).norm()
+    torch.testing.assert_close(both, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_loss_scale_starts_and_grows_as_the_recipe_says() -> None:
+    recipe = make_recipe(precision="fp16", init_loss_scale=8.0, loss_scale_growth_steps=2)
+    model, scales = make_model(), list[float]()
+    optimizer, scaler = build_optimizer(model, recipe, device=CPU)
+    for _ in range(4):
+        scales.append(scaler.get_scale())
+        take_step(
+            Group(20, [make_batch()]),
+            recipe,
+            shape=SHAPE,
+            frac=1.0,
+            forward=model,
+            optimizer=optimizer,
+            scaler=scaler,
+            device=CPU,
+        )
+    assert [*scales, scaler.get_scale()] == [8, 8, 16, 16, 32]

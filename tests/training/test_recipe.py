@@ -1,0 +1,95 @@
+"""The words for batches, and the number of steps."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+from training import make_recipe
+
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.training.recipe import Recipe
+
+AUTO = {"accumulation_steps": "auto", "batch_size": None}
+
+
+def test_effective_batch_size_is_batch_size_times_accumulation_steps() -> None:
+    assert make_recipe(batch_size=64, accumulation_steps=4).samples_per_step == 256
+    assert make_recipe(**AUTO, effective_batch_size=96).samples_per_step == 96
+
+
+@pytest.mark.parametrize(
+    ("fields", "must"),
+    [
+        ({"batch_size": None}, "batch_size must be given"),
+        ({"effective_batch_size": 64}, "effective_batch_size left out"),
+        (AUTO, "must come with effective_batch_size"),
+        ({**AUTO, "batch_size": 8, "effective_batch_size": 64}, "without batch_size"),
+        ({"batch_size": 0}, "greater than 0"),
+        ({"accumulation_steps": 0}, "greater than 0"),
+        ({"accumulation_steps": "all"}, "auto"),
+        ({"batch_size": "8"}, "valid integer"),
+        ({"epochs": 0.0}, "greater than 0"),
+        ({"epochs": float("inf")}, "finite|less than or equal"),
+        ({"label_smoothing": 1.0}, "less than 1"),
+        ({"clip_norm": 0.0}, "greater than 0"),
+        ({"precision": "fp8"}, "fp16"),
+    ],
+)
+def test_recipe_that_cannot_work_is_refused(fields: dict[str, object], must: str) -> None:
+    with pytest.raises(ValidationError, match=must):
+        make_recipe(**fields)
+
+
+@pytest.mark.parametrize(
+    ("num_train", "batch_size", "accumulation_steps", "epochs", "per_epoch", "steps"),
+    [
+        (20, 8, 1, 1.0, 3, 3),
+        (20, 8, 2, 1.0, 2, 2),  # 16 samples, then a ragged group of 4
+        (20, 8, 4, 3.0, 1, 3),  # one group, smaller than wanted
+        (24, 8, 1, 1.5, 3, 4),  # 4.5, to the even number
+        (24, 8, 1, 2.4, 3, 7),
+        (24, 8, 1, 0.01, 3, 1),  # at least one step
+        (45_000, 128, 4, 10.0, 88, 880),
+    ],
+)
+def test_steps_are_counted_in_whole_groups(
+    num_train: int,
+    batch_size: int,
+    accumulation_steps: int,
+    epochs: float,
+    per_epoch: int,
+    steps: int,
+) -> None:
+    recipe = make_recipe(
+        batch_size=batch_size, accumulation_steps=accumulation_steps, epochs=epochs
+    )
+    assert recipe.steps_per_epoch(num_train=num_train) == per_epoch
+    assert recipe.steps(num_train=num_train) == steps
+
+
+@given(micro_batch=st.integers(1, 64), parts=st.integers(1, 64), accumulation=st.integers(1, 8))
+def test_another_micro_batch_keeps_the_effective_batch(
+    micro_batch: int, parts: int, accumulation: int
+) -> None:
+    recipe = make_recipe(batch_size=micro_batch * parts, accumulation_steps=accumulation)
+    other = recipe.with_micro_batch(micro_batch)
+    assert other.batch_size == micro_batch
+    assert other.samples_per_step == recipe.samples_per_step
+    assert (
+        other.model_copy(
+            update={"batch_size": recipe.batch_size, "accumulation_steps": accumulation}
+        )
+        == recipe
+    )
+
+
+def test_resolved_auto_recipe_is_a_valid_recipe() -> None:
+    recipe = make_recipe(**AUTO, effective_batch_size=96, model=ResNet20()).with_micro_batch(24)
+    assert Recipe.model_validate(recipe.model_dump(mode="json")) == recipe
+    assert (recipe.batch_size, recipe.accumulation_steps) == (24, 4)
+
+
+def test_only_fp16_needs_a_gpu() -> None:
+    reasons = {name: make_recipe(precision=name).needs_cuda() for name in ("fp32", "bf16", "fp16")}
+    assert reasons["fp32"] is reasons["bf16"] is None
+    assert "CPU" in reasons["fp16"]

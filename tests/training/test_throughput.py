@@ -1,0 +1,90 @@
+from typing import Any
+
+import pytest
+
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.optim import Adam, Sgd
+from tune_speed.components.schedules import OneCycle
+from tune_speed.components.speedups.base import Shape
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.throughput import LEARNING_ONLY, speed_fields, throughput_key
+
+PLACE: dict[str, Any] = {
+    "shape": Shape(32, 32),
+    "image_shape": (32, 32, 3),
+    "num_train": 1000,
+    "num_classes": 10,
+    "device": "cpu (1 threads, test)",
+    "environment": {"torch": "2.15.0", "host": "a"},
+}
+
+
+def make_recipe(**changes: Any) -> Recipe:
+    fields = {"optimizer": Sgd(lr=0.1), "epochs": 2.0, "batch_size": 8, **changes}
+    return Recipe(model=ResNet20(), **fields)
+
+
+def key(recipe: Recipe | None = None, **changes: Any) -> str:
+    return throughput_key(recipe or make_recipe(), **{**PLACE, **changes})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"optimizer": Sgd(lr=3.0, momentum=0.5, weight_decay=0.1)},
+        {"lr_schedule": OneCycle(pct_start=0.2)},
+        {"epochs": 7.5},
+        {"label_smoothing": 0.1},
+    ],
+)
+def test_what_changes_only_learning_is_not_in_the_key(change: dict[str, Any]) -> None:
+    assert key(make_recipe(**change)) == key()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"optimizer": Adam(lr=0.1)},
+        {"batch_size": 16},
+        {"accumulation_steps": 2},
+        {"precision": "bf16"},
+        {"channels_last": False},
+        {"compile": True},
+        {"deterministic": False},
+        {"clip_norm": 1.0},
+        {"clip_value": 1.0},
+        {"devices": 2},
+    ],
+)
+def test_what_changes_a_steps_speed_is_in_the_key(change: dict[str, Any]) -> None:
+    assert key(make_recipe(**change)) != key()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"shape": Shape(16, 16)},
+        {"shape": Shape(32, 32, growth=2)},
+        {"image_shape": (24, 24, 3)},
+        {"num_train": 999},
+        {"num_classes": 100},
+        {"device": "NVIDIA H200"},
+        {"environment": {"torch": "2.16.0", "host": "a"}},
+    ],
+)
+def test_data_device_and_versions_are_in_the_key(change: dict[str, Any]) -> None:
+    assert key(**change) != key()
+
+
+def test_the_hosts_name_is_not_in_the_key() -> None:
+    assert key(environment={"torch": "2.15.0", "host": "b"}) == key()
+
+
+def test_one_norm_costs_as_much_as_another() -> None:
+    assert key(make_recipe(clip_norm=1.0)) == key(make_recipe(clip_norm=5.0))
+    assert key(make_recipe(clip_value=1.0)) == key(make_recipe(clip_value=5.0))
+
+
+def test_each_field_of_a_recipe_is_in_the_key_unless_it_is_named() -> None:
+    """A new field of the recipe is taken to change a step's speed until somebody says otherwise."""
+    assert set(speed_fields(make_recipe())) == set(Recipe.model_fields) - LEARNING_ONLY

@@ -1,0 +1,200 @@
+"""Costs against the recipe's own formulas, and against step times that were made by hand."""
+
+import random
+import time
+from typing import Any
+
+import pytest
+from making import make_record, make_run
+
+from tune_speed.core.records import Status
+from tune_speed.study.file import load_study
+from tune_speed.study.shipped import shipped_files
+from tune_speed.study.space import SearchSpace
+from tune_speed.training.recipe import Recipe
+from tune_speed.tuning.driver.cost_model import OPTIMISM, CostModel
+
+NUM_TRAIN = 1000
+FIXED: dict[str, Any] = {
+    "model": {"choices": ["resnet20", "timm"]},
+    "optimizer": {"choices": {"sgd": {"lr": {"low": 0.1, "high": 1.0}}, "adamw": {"lr": 0.1}}},
+    "epochs": {"low": 1, "high": 8},
+    "batch_size": {"choices": [10, 20, 100]},
+    "clip_norm": {"choices": [None, 1.0, 2.0]},
+    "augmentation": {"pad": {"choices": [0, 2]}},
+}
+PARAMS: dict[str, Any] = {
+    "model": "resnet20",
+    "optimizer": "sgd",
+    "optimizer.sgd.lr": 0.1,
+    "epochs": 2,
+    "batch_size": 10,
+    "clip_norm": None,
+    "augmentation.pad": 0,
+}
+
+
+def make_costs() -> CostModel:
+    return CostModel(SearchSpace.from_tree(FIXED), num_train=NUM_TRAIN)
+
+
+def seconds(costs: CostModel, **changes: Any) -> float:
+    named = {name.replace("__", "."): value for name, value in changes.items()}
+    cost = costs({**PARAMS, **named})
+    assert cost is not None
+    return cost.train_s
+
+
+def random_params(space: SearchSpace, chooser: random.Random) -> dict[str, Any]:
+    params: dict[str, Any] = {}
+    for parameter in space.parameters:
+        if not parameter.is_active(params):
+            continue
+        if parameter.choices:
+            params[parameter.name] = chooser.choice(parameter.choices)
+            continue
+        assert parameter.low is not None and parameter.high is not None
+        value = chooser.uniform(parameter.low, parameter.high)
+        params[parameter.name] = parameter.low if parameter.step else value
+        if parameter.kind == "int":
+            params[parameter.name] = round(value)
+    return params
+
+
+@pytest.mark.parametrize("name", sorted(shipped_files()))
+@pytest.mark.parametrize("num_train", [1, 1150, 5000, 45_000])
+def test_steps_are_those_of_the_recipe(name: str, num_train: int) -> None:
+    space, chooser = load_study(name, check_data=False).space, random.Random(0)
+    costs = CostModel(space, num_train=num_train)
+    for _ in range(100):
+        params = random_params(space, chooser)
+        recipe = Recipe.model_validate(space.build(params))
+        assert costs.steps(params) == recipe.steps(num_train=num_train)
+        assert costs.samples_per_step(params) == recipe.samples_per_step
+
+
+def test_steps_of_a_given_effective_batch_size_are_those_of_the_recipe() -> None:
+    tree = {
+        "model": "resnet20",
+        "optimizer": {"sgd": {"lr": 0.1}},
+        "epochs": 1.5,
+        "accumulation_steps": "auto",
+        "effective_batch_size": {"low": 32, "high": 96, "step": 32},
+    }
+    space = SearchSpace.from_tree(tree)
+    costs = CostModel(space, num_train=NUM_TRAIN)
+    for params in space.points():
+        recipe = Recipe.model_validate(space.build(params))
+        assert costs.steps(params) == recipe.steps(num_train=NUM_TRAIN)
+
+
+def test_nothing_is_known_before_a_trial_finished() -> None:
+    assert make_costs()(PARAMS) is None
+
+
+def test_known_key_costs_steps_times_step_time_whatever_is_learned() -> None:
+    costs = make_costs()
+    costs.learn(PARAMS, step_s=0.01)
+    cost = costs({**PARAMS, "epochs": 4, "optimizer.sgd.lr": 0.9})
+    assert cost is not None
+    assert cost.num_steps == 400
+    assert cost.train_s == pytest.approx(4.0)
+
+
+def test_shortest_step_time_holds() -> None:
+    costs = make_costs()
+    for step_s in (0.03, 0.01, 0.02):
+        costs.learn(PARAMS, step_s=step_s)
+    assert seconds(costs) == pytest.approx(200 * 0.01)
+
+
+def test_records_are_learned_from_and_those_without_a_step_are_not() -> None:
+    costs = make_costs()
+    run = make_run(Status.MISSED)
+    no_step = run.model_copy(update={"step_time_ms": None})
+    costs.finished(make_record(params=PARAMS, runs=(no_step,)))
+    assert costs(PARAMS) is None
+    costs.finished(make_record(params=PARAMS, runs=(run,)))
+    assert seconds(costs) == pytest.approx(200 * 0.1)
+
+
+def test_clipping_matters_but_not_its_norm() -> None:
+    costs = make_costs()
+    costs.learn(PARAMS, step_s=0.01)
+    costs.learn({**PARAMS, "clip_norm": 1.0}, step_s=0.02)
+    assert seconds(costs, clip_norm=2.0) == pytest.approx(200 * 0.02)
+
+
+def test_other_model_says_nothing() -> None:
+    costs = make_costs()
+    costs.learn(PARAMS, step_s=0.01)
+    assert costs({**PARAMS, "model": "timm"}) is None
+
+
+def test_unknown_key_is_estimated_from_the_nearest_one_and_low() -> None:
+    costs = make_costs()
+    costs.learn(PARAMS, step_s=0.01)
+    costs.learn({**PARAMS, "optimizer": "adamw", "augmentation.pad": 2}, step_s=9.0)
+    assert seconds(costs, clip_norm=1.0) == pytest.approx(200 * 0.01 * OPTIMISM)
+
+
+def test_estimate_never_exceeds_the_truth_where_step_time_grows_less_than_the_batch() -> None:
+    """Between the two extremes: proportional to the batch, and bound by the launch of kernels."""
+    for share_of_samples in (0.0, 0.3, 1.0):
+        for known in (10, 20, 100):
+            costs = make_costs()
+
+            def truth(batch_size: int, share: float = share_of_samples) -> float:
+                return 0.01 * (1 - share + share * batch_size / 20)
+
+            costs.learn({**PARAMS, "batch_size": known}, step_s=truth(known))
+            for other in (10, 20, 100):
+                steps = costs.steps({**PARAMS, "batch_size": other})
+                assert seconds(costs, batch_size=other) <= steps * truth(other) * (1 + 1e-9)
+
+
+def test_estimate_ends_when_the_key_was_seen() -> None:
+    costs = make_costs()
+    costs.learn(PARAMS, step_s=0.01)
+    before = seconds(costs, clip_norm=1.0)
+    costs.learn({**PARAMS, "clip_norm": 1.0}, step_s=0.04)
+    assert before == pytest.approx(1.0)
+    assert seconds(costs, clip_norm=1.0) == pytest.approx(8.0)
+
+
+def test_guess_of_an_unknown_key_is_no_less_than_its_bound_and_nearer_the_truth() -> None:
+    costs = make_costs()
+    for batch_size, pad in ((10, 0), (20, 0), (100, 0), (20, 2)):
+        slower = 1.3 if pad else 1.0
+        params = {**PARAMS, "batch_size": batch_size, "augmentation.pad": pad}
+        costs.learn(params, step_s=0.001 * batch_size * slower)
+    new = {**PARAMS, "batch_size": 100, "augmentation.pad": 2}
+    cost, true_s = costs(new), 2 * 10 * 0.13
+    assert cost is not None and cost.guess_s is not None
+    assert cost.train_s < true_s
+    assert cost.likely_s == cost.guess_s == pytest.approx(true_s, rel=0.15)
+
+
+def test_known_key_needs_no_guess() -> None:
+    costs = make_costs()
+    costs.learn(PARAMS, step_s=0.01)
+    cost = costs(PARAMS)
+    assert cost is not None
+    assert cost.guess_s is None
+    assert cost.likely_s == cost.train_s
+
+
+def test_question_takes_microseconds() -> None:
+    space, chooser = load_study("cifar10_resnet20", check_data=False).space, random.Random(0)
+    costs = CostModel(space, num_train=45_000)
+    asked = [random_params(space, chooser) for _ in range(300)]
+    for params in asked[:20]:
+        costs.learn(params, step_s=0.01)
+
+    def mean_us() -> float:
+        started = time.perf_counter()
+        for params in asked:
+            costs(params)
+        return (time.perf_counter() - started) / len(asked) * 1e6
+
+    assert min(mean_us() for _ in range(5)) < 20

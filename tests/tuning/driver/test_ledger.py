@@ -1,0 +1,180 @@
+"""The ledger, on a real disk that is killed, damaged and full."""
+
+import errno
+import json
+import multiprocessing
+import os
+import resource
+import signal
+import time
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+from making import make_record
+
+from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.driver.trial_file import read_trial_file, write_trial_file
+from tune_speed.tuning.policy.base import Cost, Proposal
+from tune_speed.tuning.policy.curve_table import Expected
+
+
+def proposal(number: int) -> Proposal:
+    params = {"optimizer.sgd.lr": 0.1 * (number + 1)}
+    return Proposal(f"t{number:04d}", params, f"because of {number}", Expected(0.5, number, 0.25))
+
+
+def test_ledger_reads_back_what_was_written(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.begin({"study": "a"})
+        ledger.proposed(proposal(0), seed=5)
+        ledger.proposed(proposal(1), seed=6, cost=Cost(2.5, 10, 4.0))
+        ledger.finished(make_record("t0000"))
+    with Ledger(tmp_path) as ledger:
+        assert ledger.header == {"study": "a"}
+        assert ledger.records == {"t0000": make_record("t0000")}
+        assert ledger.unfinished == (proposal(1),)
+        assert ledger.costs == {"t0000": None, "t0001": Cost(2.5, 10, 4.0)}
+
+
+def test_ledger_of_a_version_without_reasons_is_read(tmp_path: Path) -> None:
+    old = {"event": "proposed", "trial_id": "t0000", "params": {"epochs": 2}, "seed": 5}
+    (tmp_path / "ledger.jsonl").write_text(f"{json.dumps(old)}\n")
+    with Ledger(tmp_path) as ledger:
+        assert ledger.unfinished == (Proposal("t0000", {"epochs": 2}),)
+        assert ledger.costs == {"t0000": None}
+
+
+def test_torn_last_line_is_dropped_and_the_next_one_is_whole(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.begin({"study": "a"})
+        ledger.proposed(proposal(0), seed=5)
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(path.read_bytes() + b'{"event": "finished", "record": {"stu')
+    with Ledger(tmp_path) as ledger:
+        assert ledger.unfinished == (proposal(0),)
+        ledger.proposed(proposal(1), seed=6)
+    assert [json.loads(line)["event"] for line in path.read_text().splitlines()] == [
+        "study",
+        "proposed",
+        "proposed",
+    ]
+
+
+@pytest.mark.parametrize("damage", [b"not json", b'{"event": "finished", "record": {}}', b"[1]"])
+def test_damaged_line_is_named(tmp_path: Path, damage: bytes) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.begin({"study": "a"})
+    path = tmp_path / "ledger.jsonl"
+    path.write_bytes(path.read_bytes() + damage + b"\n")
+    with pytest.raises(StorageError, match=r"ledger\.jsonl:2: every line must be an event"):
+        Ledger(tmp_path)
+
+
+def test_second_driver_is_refused(tmp_path: Path) -> None:
+    with Ledger(tmp_path), pytest.raises(ConfigError, match="one process at a time"):
+        Ledger(tmp_path)
+    with Ledger(tmp_path) as ledger:
+        assert ledger.header is None
+
+
+def _write_until_killed(folder: Path) -> None:
+    ledger = Ledger(folder)
+    for number in range(100_000):
+        ledger.proposed(proposal(number), seed=number)
+
+
+def test_killed_driver_leaves_whole_lines_and_no_lock(tmp_path: Path) -> None:
+    process = multiprocessing.get_context("spawn").Process(
+        target=_write_until_killed, args=(tmp_path,)
+    )
+    process.start()
+    path = tmp_path / "ledger.jsonl"
+    deadline = time.monotonic() + 60
+    while not path.exists() or path.stat().st_size < 2000:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    assert process.pid is not None
+    os.kill(process.pid, signal.SIGKILL)
+    process.join()
+    with Ledger(tmp_path) as ledger:
+        assert list(ledger.proposals) == [f"t{i:04d}" for i in range(len(ledger.proposals))]
+        assert len(ledger.proposals) > 10
+
+
+def test_full_disk_is_reported_and_the_last_record_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ledger = Ledger(tmp_path)
+    ledger.proposed(proposal(0), seed=0)
+    real_write = os.write
+
+    def write_on_full_disk(file: int, data: bytes) -> int:
+        if (tmp_path / ".ballast").exists():
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real_write(file, data)
+
+    monkeypatch.setattr(os, "write", write_on_full_disk)
+    with pytest.raises(StorageError, match=r"No space left.*--resume"):
+        ledger.finished(make_record("t0000"))
+    ledger.close()
+    monkeypatch.undo()
+    with Ledger(tmp_path) as again:
+        assert list(again.records) == ["t0000"]
+
+
+def _write_with_file_limit(folder: Path) -> None:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (2 << 20, 2 << 20))
+    with Ledger(folder) as ledger:
+        for number in range(100_000):
+            ledger.proposed(Proposal(f"t{number:04d}", {"name": "x" * 10_000}), seed=0)
+
+
+def test_write_that_stops_half_way_leaves_no_part_of_a_line(tmp_path: Path) -> None:
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        error = pool.submit(_write_with_file_limit, tmp_path).exception()
+    assert isinstance(error, StorageError)
+    assert "File too large" in str(error)
+    data = (tmp_path / "ledger.jsonl").read_bytes()
+    assert data.endswith(b"}\n")
+    assert len(data) > (2 << 20) - 20_000
+
+
+def test_folder_that_cannot_be_made_is_a_storage_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(StorageError, match="must be writable"):
+        Ledger(tmp_path / "file" / "study")
+
+
+def test_record_of_a_trial_process_is_found_after_the_driver_died(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.proposed(proposal(0), seed=0)
+        ledger.proposed(proposal(1), seed=1)
+        write_trial_file(tmp_path, make_record("t0000"))
+    for _ in range(2):
+        with Ledger(tmp_path) as ledger:
+            assert list(ledger.records) == ["t0000"]
+            assert [p.trial_id for p in ledger.unfinished] == ["t0001"]
+
+
+@pytest.mark.parametrize("content", ["", "{", "{}"])
+def test_half_written_trial_file_is_no_record(tmp_path: Path, content: str) -> None:
+    with Ledger(tmp_path):
+        (tmp_path / "trials" / "t0000.json").write_text(content)
+    assert read_trial_file(tmp_path, "t0000") is None
+
+
+def test_trial_file_is_not_written_where_the_folder_is_not_visible(tmp_path: Path) -> None:
+    elsewhere: Any = tmp_path / "other_node"
+    write_trial_file(elsewhere, make_record())
+    assert not elsewhere.exists()
+
+
+def test_second_record_of_a_trial_is_our_bug(tmp_path: Path) -> None:
+    with Ledger(tmp_path) as ledger:
+        ledger.proposed(proposal(0), seed=0)
+        ledger.finished(make_record("t0000"))
+        with pytest.raises(AssertionError, match="finished twice"):
+            ledger.finished(make_record("t0000"))

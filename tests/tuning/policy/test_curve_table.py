@@ -1,0 +1,214 @@
+"""Curves on one axis, and forecasts of their ends, against sums written out and integrals."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.stats import norm
+
+from tune_speed.tuning.policy.curve_table import (
+    PRIOR_RUNS,
+    PRIOR_SLOPE,
+    PRIOR_SPREAD,
+    CurveTable,
+    Expected,
+    FloatArray,
+    distance,
+    make_row,
+)
+
+PLACES = np.array([0.125, 0.25, 0.5, 1.0])
+NAN = math.nan
+
+
+def random_table(seed: int, *, num_whole: int = 6, num_stopped: int = 4) -> CurveTable:
+    rng = np.random.default_rng(seed)
+    rows = np.cumsum(rng.normal(0.5, 0.3, size=(num_whole + num_stopped, 4)), axis=1) - 3
+    for row in rows[num_whole:]:
+        row[rng.integers(1, 4) :] = NAN
+    return CurveTable(PLACES, list(rows))
+
+
+@pytest.mark.parametrize(
+    ("metric", "expected"),
+    [
+        (0.90, 0.0),
+        (0.92, math.log(2)),  # One unit of two points above,
+        (0.88, -math.log(2)),  # and below.
+        (0.10, -math.log(41)),
+    ],
+)
+def test_distance_to_the_target_is_a_logarithm_with_a_sign(metric: float, expected: float) -> None:
+    assert distance(metric, 0.9) == pytest.approx(expected)
+
+
+@given(a=st.floats(0, 1), b=st.floats(0, 1), target=st.floats(0.01, 1))
+def test_nearer_metrics_have_larger_distances(a: float, b: float, target: float) -> None:
+    assert (distance(a, target) < distance(b, target)) == (a < b) or abs(a - b) < 1e-12
+
+
+def test_whole_run_keeps_its_last_value() -> None:
+    row = make_row(PLACES, np.array([0.25, 0.4]), np.array([1.0, 2.5]), start=-1.0, is_whole=True)
+    np.testing.assert_allclose(row, [0.0, 1.0, 2.5, 2.5])
+
+
+def test_stopped_run_is_unknown_after_its_last_value() -> None:
+    at, y = np.array([0.25, 0.5]), np.array([1.0, 2.0])
+    row = make_row(PLACES, at, y, start=-1.0, is_whole=False)
+    np.testing.assert_allclose(row, [0.0, 1.0, 2.0, NAN])
+
+
+def test_run_without_evaluations_was_not_seen() -> None:
+    none = np.empty(0)
+    for is_whole in (True, False):
+        assert np.isnan(make_row(PLACES, none, none, start=-1.0, is_whole=is_whole)).all()
+
+
+def ridge(features: FloatArray, ends: FloatArray, *, doublings: float) -> FloatArray:
+    """Returns (3,) coefficients: least squares with the prior as three more observations."""
+    sd = np.array([1.0, 0.5, 0.5])
+    prior = np.array([0.0, 1.0, PRIOR_SLOPE * doublings])
+    rows, values = np.vstack([features, np.diag(1 / sd)]), np.append(ends, prior / sd)
+    return np.linalg.lstsq(rows, values, rcond=None)[0]
+
+
+def spread(
+    features: FloatArray, ends: FloatArray, new: FloatArray, *, doublings: float, left: float
+) -> float:
+    """Returns the scale of a forecast: the residual's and the coefficients' uncertainty."""
+    sd, prior = np.array([1.0, 0.5, 0.5]), np.array([0.0, 1.0, PRIOR_SLOPE * doublings])
+    found = ridge(features, ends, doublings=doublings)
+    squares = ((ends - features @ found) ** 2).sum() + (((found - prior) / sd) ** 2).sum()
+    squares += PRIOR_RUNS * (PRIOR_SPREAD * left + 0.05) ** 2
+    covariance = np.linalg.inv(features.T @ features + np.diag(sd**-2))
+    variance = squares / (PRIOR_RUNS + len(ends))
+    return math.sqrt(variance * (1 + new @ covariance @ new))
+
+
+TINY = np.array(
+    [
+        [-3.0, -2.0, -1.5, -1.0],
+        [-2.5, -2.4, -2.0, -1.9],
+        [-3.0, -1.0, 0.2, 0.5],
+        [-2.8, -1.7, NAN, NAN],
+    ]
+)
+
+
+def test_forecast_of_a_stopped_run_is_a_regression_on_the_whole_ones() -> None:
+    values, scales = CurveTable(PLACES, list(TINY)).extended([3])
+    features = np.column_stack([np.ones(3), TINY[:3, 1], TINY[:3, 1] - TINY[:3, 0]])
+    new = np.array([1.0, -1.7, -1.7 + 2.8])
+    found = ridge(features, TINY[:3, 3], doublings=2.0)
+    assert values[3, 0] == pytest.approx(new @ found)
+    expected = spread(features, TINY[:3, 3], new, doublings=2.0, left=0.75)
+    assert scales[3] == pytest.approx(expected)
+
+
+def test_without_whole_runs_a_run_gains_a_share_of_its_last_doubling() -> None:
+    values, _ = CurveTable(PLACES, [np.array([-3.0, -2.0, NAN, NAN])]).extended([2, 3])
+    np.testing.assert_allclose(values, [[-2.0 + PRIOR_SLOPE, -2.0 + 2 * PRIOR_SLOPE]])
+
+
+@given(seed=st.integers(0, 10**6))
+def test_extending_leaves_seen_values_alone(seed: int) -> None:
+    table = random_table(seed)
+    before = table._table.copy()
+    values, scales = table.extended([1, 2, 3])
+    seen = ~np.isnan(before[:, 1:])
+    np.testing.assert_array_equal(values[seen], before[:, 1:][seen])
+    assert np.isfinite(values).all()
+    assert ((scales == 0) == seen.all(axis=1)).all()
+    np.testing.assert_array_equal(table._table, before)
+
+
+def test_run_that_was_not_seen_stays_unknown() -> None:
+    table = CurveTable(PLACES, [*TINY, np.full(4, NAN)])
+    values, scales = table.extended([2, 3])
+    assert np.isnan(values[-1]).all() and scales[-1] == 0
+    assert table.num_whole() == 3 and len(table) == 5
+
+
+def place_given_end(table: FloatArray, column: int) -> tuple[FloatArray, float, float, float]:
+    """Returns the forecast's coefficients, and α, β and s² of a place given the end."""
+    half = {1: 0, 2: 1}[column]
+    features = np.column_stack(
+        [np.ones(len(table)), table[:, column], table[:, column] - table[:, half]]
+    )
+    ends, doublings = table[:, 3], math.log2(1 / PLACES[column])
+    coefficients = ridge(features, ends, doublings=doublings)
+    z = features @ coefficients
+    # β as least squares of centred values with one more observation: that it is 0.
+    rows, values = np.append(ends - ends.mean(), 1.0), np.append(z - z.mean(), 0.0)
+    beta = float(rows @ values / (rows @ rows))
+    alpha = float(z.mean() - beta * ends.mean())
+    squares = PRIOR_RUNS * (PRIOR_SPREAD * (1 - PLACES[column]) + 0.05) ** 2
+    squares += float(((z - alpha - beta * ends) ** 2).sum())
+    return coefficients, alpha, beta, squares / (PRIOR_RUNS + len(z)) * (1 + 1 / len(z))
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("column", [1, 2])
+def test_update_is_bayes_rule_as_an_integral(seed: int, column: int) -> None:
+    table = random_table(seed, num_stopped=0)
+    coefficients, alpha, beta, variance = place_given_end(table._table, column)
+    expected = Expected(mean=0.3, sd=0.8, threshold=0.0)
+    z = float(np.array([1.0, -1.0, 0.7]) @ coefficients)
+    ends = np.linspace(-12, 12, 40_001)
+    density = norm(0.3, 0.8).pdf(ends) * norm(alpha + beta * ends, math.sqrt(variance)).pdf(z)
+    density /= density.sum()
+    now = table.updated(expected, at=float(PLACES[column]), y=-1.0, y_before=-1.7)
+    mean = float(density @ ends)
+    assert now.mean == pytest.approx(mean, abs=1e-6)
+    assert now.sd == pytest.approx(math.sqrt(density @ (ends - mean) ** 2), abs=1e-6)
+    assert now.chance == pytest.approx(density[ends > 0].sum(), abs=1e-3)
+    assert now.threshold == expected.threshold
+
+
+def test_place_that_tells_nothing_of_the_end_changes_nothing() -> None:
+    ends = np.array([-1.0, 1.0, -1.0, 1.0])
+    rows = np.stack([np.full(4, -2.0), np.full(4, -2.0), np.full(4, -2.0), ends], axis=1)
+    expected = Expected(mean=0.3, sd=0.8, threshold=0.0)
+    now = CurveTable(PLACES, list(rows)).updated(expected, at=0.5, y=5.0, y_before=-5.0)
+    assert (now.mean, now.sd) == pytest.approx((0.3, 0.8), abs=1e-9)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_better_place_never_lowers_what_is_expected(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    ends = rng.normal(size=8)
+    rows = np.stack([ends - 3, ends - 2, ends - 1, ends], axis=1) + 0.1 * rng.normal(size=(8, 4))
+    table, before = CurveTable(PLACES, list(rows)), Expected(0.0, 1.0, 0.0)
+    places = np.linspace(-4, 2, 9)
+    means = [table.updated(before, at=0.5, y=y, y_before=y - 1).mean for y in places]
+    assert (np.diff(means) > 0).all()
+    assert all(table.updated(before, at=0.5, y=y, y_before=y - 1).sd < 1 for y in places)
+
+
+@pytest.mark.parametrize(
+    ("mean", "sd", "threshold"), [(0.3, 0.8, 0.0), (-2.0, 0.5, -1.0), (-1.0, 0.2, 0.0)]
+)
+def test_chance_is_the_normal_tail(mean: float, sd: float, threshold: float) -> None:
+    assert Expected(mean, sd, threshold).chance == pytest.approx(norm(mean, sd).sf(threshold))
+
+
+def test_standing_counts_the_runs_seen_there_and_those_ahead() -> None:
+    table = CurveTable(PLACES, [np.array([-3.0 + k, -2.0 + k, NAN, NAN]) for k in range(4)])
+    # All gained as much; one more is running, and one was not seen so far.
+    running = [(-0.5, -1.5)]
+    assert table.standing(at=0.25, mine=(-0.7, -1.7), running=running) == (5, 3)
+    unseen = CurveTable(PLACES, [*table._table, np.full(4, NAN)])
+    assert unseen.standing(at=0.25, mine=(-0.7, -1.7), running=running) == (5, 3)
+
+
+def test_run_that_gains_fast_stands_before_one_ahead_that_halted() -> None:
+    table = CurveTable(PLACES, [np.array([-1.0, -1.0, NAN, NAN])])
+    assert table.standing(at=0.25, mine=(-1.2, -3.0), running=[]) == (1, 0)
+    assert table.standing(at=0.25, mine=(-1.2, -1.2), running=[]) == (1, 1)
+
+
+@pytest.mark.parametrize(("at", "column"), [(0.01, 0), (0.25, 1), (0.26, 2), (1.0, 3), (7.0, 3)])
+def test_column_is_the_first_place_at_or_after(at: float, column: int) -> None:
+    assert CurveTable(PLACES, list(TINY)).column(at) == column

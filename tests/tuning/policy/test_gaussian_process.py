@@ -1,0 +1,168 @@
+"""The Gaussian process against scikit-learn's and against scipy's densities."""
+
+import numpy as np
+import pytest
+from scipy.optimize import approx_fprime
+from scipy.spatial.distance import pdist, squareform
+from scipy.stats import multivariate_normal, norm
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
+
+from tune_speed.tuning.policy.gaussian_process import (
+    JITTER,
+    PRIOR,
+    FloatArray,
+    GaussianProcess,
+    Scales,
+    _loss,
+    fit_scales,
+)
+
+DIMS = 3
+every_seed = pytest.mark.parametrize("seed", range(5))
+
+
+def observations(seed: int, num: int = 25) -> tuple[FloatArray, FloatArray, FloatArray]:
+    rng = np.random.default_rng(seed)
+    points = rng.random((num, DIMS))
+    values = 3.0 + np.sin(5 * points[:, 0]) + 0.1 * rng.normal(size=num)
+    return points, values, rng.uniform(0.0, 0.2, size=num)
+
+
+def some_scales(seed: int) -> Scales:
+    rng = np.random.default_rng(seed)
+    return Scales(rng.normal(), rng.uniform(-3, 0), rng.normal(size=DIMS))
+
+
+def theirs(scales: Scales, alpha: FloatArray | float) -> GaussianProcessRegressor:
+    signal, noise = np.exp(2 * scales.log_signal), np.exp(2 * scales.log_noise)
+    matern = Matern(np.exp(scales.log_lengths), nu=2.5)
+    kernel = ConstantKernel(signal) * matern + WhiteKernel(noise)
+    return GaussianProcessRegressor(kernel, alpha=alpha, optimizer=None, normalize_y=True)
+
+
+@every_seed
+@pytest.mark.parametrize("own", [0.0, 1.0], ids=["same noise", "own noise"])
+def test_prediction_is_that_of_scikit_learn(seed: int, own: float) -> None:
+    points, values, variances = observations(seed)
+    scales, new = some_scales(seed), np.random.default_rng(99).random((40, DIMS))
+    unit = values.std()
+    model = theirs(scales, own * variances / unit**2 + JITTER).fit(points, values)
+    mean, sd = model.predict(new, return_std=True)
+    # Theirs is the deviation of an observation, ours that of the function.
+    of_function = np.sqrt(sd**2 - unit**2 * np.exp(2 * scales.log_noise))
+    our_mean, our_sd = GaussianProcess(points, values, own * variances, scales).predict(new)
+    np.testing.assert_allclose(our_mean, mean, atol=1e-6)
+    np.testing.assert_allclose(our_sd, of_function, atol=1e-6)
+
+
+def test_noisy_observation_counts_less() -> None:
+    points, values = np.array([[0.2], [0.8]]), np.array([0.0, 1.0])
+    scales = Scales(0.0, -3.0, np.zeros(1))
+    sure, unsure = (
+        GaussianProcess(points, values, np.array([0.0, v]), scales).predict(points[1:])
+        for v in (0.0, 5.0)
+    )
+    assert abs(sure[0] - 1.0) < abs(unsure[0] - 1.0)
+    assert sure[1] < unsure[1]
+
+
+@every_seed
+def test_several_columns_of_values_are_predicted_as_single_ones(seed: int) -> None:
+    points, values, variances = observations(seed)
+    # The first column's spread is the unit of all.
+    columns = np.stack([values, -values, np.roll(values, 1)], axis=1)
+    scales, new = some_scales(seed), np.random.default_rng(99).random((7, DIMS))
+    means, sd = GaussianProcess(points, columns, variances, scales).predict(new)
+    for column, mean in zip(columns.T, means.T, strict=True):
+        alone, alone_sd = GaussianProcess(points, column, variances, scales).predict(new)
+        np.testing.assert_allclose(mean, alone, atol=1e-9)
+        np.testing.assert_allclose(sd, alone_sd, atol=1e-9)
+
+
+@every_seed
+def test_correlation_with_an_observation_is_that_of_scikit_learn(seed: int) -> None:
+    points, values, variances = observations(seed)
+    scales, new = some_scales(seed), np.random.default_rng(99).random((6, DIMS))
+    unit = values.std()
+    model = theirs(scales, variances / unit**2 + JITTER).fit(points, values)
+    _, covariance = model.predict(new, return_cov=True)
+    # Theirs has the noise of an observation on the diagonal: the first is to be the function's.
+    own = covariance[0, 0] - unit**2 * np.exp(2 * scales.log_noise)
+    expected = covariance[1:, 0] / np.sqrt(own * np.diag(covariance)[1:])
+    ours = GaussianProcess(points, values, variances, scales).correlations(new[1:], new[:1])
+    np.testing.assert_allclose(ours, expected, atol=1e-5)
+
+
+def loss_at(x: FloatArray, seed: int) -> tuple[float, FloatArray]:
+    points, values, variances = observations(seed)
+    squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
+    return _loss(x, squares, (values - values.mean()) / values.std(), variances, PRIOR)
+
+
+@every_seed
+def test_gradient_is_the_slope_of_the_loss(seed: int) -> None:
+    x = np.random.default_rng(seed).normal(size=2 + DIMS) - 0.5
+    expected = approx_fprime(x, lambda at: loss_at(at, seed)[0], 1e-7)
+    np.testing.assert_allclose(loss_at(x, seed)[1], expected, rtol=1e-4, atol=1e-4)
+
+
+def negative_log_density(x: FloatArray, seed: int) -> float:
+    """Returns that of normal observations and normal priors, as scipy has them."""
+    points, values, variances = observations(seed)
+    r = np.sqrt(5) * squareform(pdist(points / np.exp(x[2:])))
+    kernel = np.exp(2 * x[0]) * (1 + r + r**2 / 3) * np.exp(-r)
+    kernel += np.diag(np.exp(2 * x[1]) + variances + JITTER)
+    data = multivariate_normal(cov=kernel).logpdf((values - values.mean()) / values.std())
+    length = PRIOR.length_mean + 0.5 * np.log(DIMS)
+    priors = [norm(*PRIOR.signal), norm(*PRIOR.noise)] + [norm(length, PRIOR.length_sd)] * DIMS
+    return -data - sum(prior.logpdf(at) for prior, at in zip(priors, x, strict=True))
+
+
+@every_seed
+def test_loss_is_the_negative_log_posterior_density_but_for_a_constant(seed: int) -> None:
+    x, y = np.random.default_rng(seed).normal(size=(2, 2 + DIMS))
+    expected = negative_log_density(x, seed) - negative_log_density(y, seed)
+    assert loss_at(x, seed)[0] - loss_at(y, seed)[0] == pytest.approx(expected, rel=1e-8)
+
+
+@every_seed
+def test_fitting_finds_the_coordinate_that_matters(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    points = rng.random((40, 6))
+    values = np.cos(6 * points[:, 4]) + 0.02 * rng.normal(size=40)
+    scales = fit_scales(points, values, np.zeros(40))
+    assert np.argmin(scales.log_lengths) == 4
+    assert np.partition(scales.log_lengths, 1)[1] - scales.log_lengths[4] > np.log(3)
+
+
+@every_seed
+def test_fitted_scales_have_a_larger_density_than_where_they_began(seed: int) -> None:
+    points, values, variances = observations(seed)
+    begin = some_scales(seed)
+    scales = fit_scales(points, values, variances, start=begin, max_iterations=100)
+    x, there = (np.concatenate([s[:2], s.log_lengths]) for s in (scales, begin))
+    own = variances / values.std() ** 2
+
+    def loss(at: FloatArray) -> float:
+        squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
+        return _loss(at, squares, (values - values.mean()) / values.std(), own, PRIOR)[0]
+
+    assert loss(x) <= loss(there)
+    assert all(loss(x) <= loss(x + step) + 1e-3 for step in 0.05 * np.eye(len(x)))
+    assert all(loss(x) <= loss(x - step) + 1e-3 for step in 0.05 * np.eye(len(x)))
+
+
+def test_equal_values_are_predicted_as_they_are() -> None:
+    points = np.random.default_rng(0).random((5, 2))
+    scales = fit_scales(points, np.full(5, 0.3), np.zeros(5))
+    mean, sd = GaussianProcess(points, np.full(5, 0.3), np.zeros(5), scales).predict(points)
+    np.testing.assert_allclose(mean, 0.3)
+    assert np.isfinite(sd).all()
+
+
+def test_units_of_the_values_do_not_matter() -> None:
+    points, values, variances = observations(0)
+    scales = fit_scales(points, values, variances)
+    scaled = fit_scales(points, 100 * values - 7, 100**2 * variances)
+    np.testing.assert_allclose(scaled.log_lengths, scales.log_lengths, atol=1e-3)

@@ -1,0 +1,439 @@
+"""The policy alone: no Ray, no clock, outcomes made by hand or by a made-up training."""
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tune_speed.core.records import Status
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy.acquisition import GainSettings
+from tune_speed.tuning.policy.base import Cost, Earlier, Goal, Outcome, Proposal
+from tune_speed.tuning.policy.curve import Curve
+from tune_speed.tuning.policy.samplers import SAMPLERS
+from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.policy.time_to_target import TimeToTarget
+
+SPACE = SearchSpace.from_tree(
+    {
+        "optimizer": {
+            "choices": {
+                "sgd": {"lr": {"low": 0.01, "high": 1.0, "log": True}},
+                "adamw": {"lr": {"low": 1e-4, "high": 1e-2, "log": True}},
+            }
+        },
+        "epochs": {"low": 1, "high": 40, "log": True},
+    }
+)
+TARGET = 0.9
+
+
+def cost_of(params: Any) -> Cost:
+    return Cost(2.0 * params.get("epochs", 3))
+
+
+def make_policy(**changes: Any) -> TimeToTarget:
+    settings: dict[str, Any] = {
+        "space": SPACE,
+        "goal": Goal(TARGET, "fixed_length", 100.0),
+        "cost_of": cost_of,
+        "seed": 0,
+    }
+    return TimeToTarget(**{**settings, **changes})
+
+
+def final(params: Any) -> float:
+    """Accuracy of a made-up training: best with sgd at 0.1, and the longer the better."""
+    name = params["optimizer"]
+    off = math.log10(params[f"optimizer.{name}.lr"] / (0.1 if name == "sgd" else 1e-3))
+    return 0.97 - 0.05 * off**2 - 0.5 / (params["epochs"] + 1) - 0.03 * (name == "adamw")
+
+
+def train(proposal: Proposal) -> Outcome:
+    end_s, end = cost_of(proposal.params).train_s, final(proposal.params)
+    curve = Curve(np.array([end_s / 2, end_s]), np.array([end - 0.02, end]))
+    return Outcome(Status.REACHED if end >= TARGET else Status.MISSED, end_s, curve)
+
+
+def ask(policy: TimeToTarget) -> Proposal:
+    proposal = policy.ask()
+    assert proposal is not None
+    return proposal
+
+
+def run(policy: TimeToTarget, num_trials: int) -> list[tuple[Proposal, Outcome]]:
+    """Runs trials one after the other."""
+    log = []
+    for _ in range(num_trials):
+        proposal = ask(policy)
+        log.append((proposal, train(proposal)))
+        policy.finish(proposal.trial_id, log[-1][1])
+    return log
+
+
+def reach(policy: TimeToTarget, *, train_s: float) -> Proposal:
+    """Lets the next trial meet the target."""
+    proposal = ask(policy)
+    curve = Curve(np.array([train_s]), np.array([0.95]))
+    policy.finish(proposal.trial_id, Outcome(Status.REACHED, train_s, curve))
+    return proposal
+
+
+def test_what_could_not_beat_the_leader_is_not_proposed() -> None:
+    policy = make_policy()
+    reach(policy, train_s=11.0)
+    costs = [cost_of(ask(policy).params).train_s for _ in range(30)]
+    assert max(costs) < 11.0
+
+
+def test_without_the_cost_such_proposals_are_made() -> None:
+    policy = make_policy(parts=Parts(cost=False, start_pool=1))
+    reach(policy, train_s=11.0)
+    assert max(cost_of(ask(policy).params).train_s for _ in range(30)) > 11.0
+
+
+def test_search_comes_near_the_known_optimum() -> None:
+    policy = make_policy()
+    run(policy, 60)
+    # At the best rate the target needs 0.5 / (epochs + 1) <= 0.07: 7 epochs, 14 s.
+    assert policy.leader is not None
+    assert policy.leader.time_to_target_s == 14.0
+
+
+def test_reason_of_a_proposal_names_chance_cost_and_leader() -> None:
+    policy = make_policy()
+    run(policy, 14)
+    reasons = [proposal.reason for proposal, _ in run(policy, 9)]
+    assert policy.leader is not None
+    assert any(
+        reason.startswith("gain: ")
+        and "% likely to meet the target at a cost of " in reason
+        and reason.endswith(" s")
+        for reason in reasons
+    )
+
+
+def test_every_tenth_proposal_is_drawn_without_the_model() -> None:
+    reasons = [proposal.reason for proposal, _ in run(make_policy(), 41)]
+    assert all(reasons[number].startswith("exploration") for number in (20, 30, 40))
+    assert not any(reasons[number].startswith("exploration") for number in (19, 21, 29, 31))
+
+
+def test_cap_says_who_leads_and_by_how_much() -> None:
+    policy = make_policy(goal=Goal(TARGET, "anytime", 100.0))
+    slow = ask(policy)
+    reach(policy, train_s=38.2)
+    assert policy.report(slow.trial_id, train_s=38.0, step=1, metric=0.89) is None
+    reason = policy.report(slow.trial_id, train_s=41.0, step=2, metric=0.89)
+    assert reason == "stopped at 41.0 s: leader t0001 met the target in 38.2 s"
+
+
+def test_trial_that_would_end_past_the_leader_is_stopped_before() -> None:
+    policy = make_policy(points=[{"epochs": 40}, {"epochs": 5}])
+    slow = ask(policy)
+    reach(policy, train_s=10.0)
+    reason = policy.report(slow.trial_id, train_s=2.0, step=1, metric=0.5)
+    assert reason is not None
+    assert "would not end before 72.0 s" in reason
+
+
+def test_clock_that_a_shared_device_slows_does_not_count_as_length() -> None:
+    cost = Cost(8.0, num_steps=100)
+    policy = make_policy(cost_of=lambda params: cost)
+    trial = ask(policy)
+    policy.finish(ask(policy).trial_id, train_at(10.0))
+    # At 2 s it has done a tenth: 20 s at this pace, but 8 s alone.
+    assert policy.report(trial.trial_id, train_s=2.0, step=10, metric=0.5) is None
+
+
+def train_at(train_s: float) -> Outcome:
+    return Outcome(Status.REACHED, train_s, Curve(np.array([train_s]), np.array([0.95])))
+
+
+def test_rung_stops_what_promises_less_than_most_did_by_then() -> None:
+    parts = Parts(audit_share=0.0)
+    policy = make_policy(
+        goal=Goal(TARGET, "anytime", 81.0), parts=parts, cost_of=lambda params: Cost(81.0)
+    )
+    better = [ask(policy) for _ in range(3)]
+    worse = ask(policy)
+    for proposal in better:
+        assert policy.report(proposal.trial_id, train_s=1.0, step=1, metric=0.1) is None
+    for train_s in (1.5, 3.5):
+        for proposal in better:
+            policy.report(proposal.trial_id, train_s=train_s, step=2, metric=0.2 * train_s)
+    policy.report(worse.trial_id, train_s=1.0, step=1, metric=0.1)
+    reason = policy.report(worse.trial_id, train_s=3.5, step=2, metric=0.1)
+    assert reason is not None
+    assert "3 of 3 trials promised more" in reason
+
+
+def test_before_a_leader_runs_are_ranked_at_equal_shares_of_their_schedules() -> None:
+    def slow_and_quick(share_first: bool) -> str | None:
+        """Returns what is said to a slow run that is, at equal shares, ahead of quick ones."""
+        policy = make_policy(
+            goal=Goal(TARGET, "anytime", 810.0),
+            parts=Parts(audit_share=0.0, share_first=share_first),
+            points=[{"epochs": epochs} for epochs in (40, 4, 4, 4)],
+            cost_of=lambda params: Cost(20.25 * params["epochs"], round(100 * params["epochs"])),
+        )
+        slow, *quick = [ask(policy) for _ in range(4)]
+        for share in (0.01, 0.02, 0.05):
+            for proposal in quick:
+                train_s, step = 81.0 * share, round(400 * share)
+                policy.report(proposal.trial_id, train_s=train_s, step=step, metric=4 * share)
+        # A twentieth of its way at 40 s, better than theirs; at 4 s it had done a two hundredth.
+        policy.report(slow.trial_id, train_s=4.0, step=20, metric=0.01)
+        return policy.report(slow.trial_id, train_s=40.5, step=200, metric=0.5)
+
+    assert slow_and_quick(share_first=True) is None
+
+
+def test_once_there_is_a_leader_runs_are_ranked_at_equal_times() -> None:
+    policy = make_policy(
+        goal=Goal(TARGET, "anytime", 100.0),
+        parts=Parts(audit_share=0.0),
+        points=[{"epochs": epochs} for epochs in (40, 40, 40, 40, 4)],
+    )
+    *better, worse = [ask(policy) for _ in range(4)]
+    reach(policy, train_s=9.0)
+    for train_s, metric in ((0.5, 0.2), (1.2, 0.6)):
+        for proposal in better:
+            policy.report(proposal.trial_id, train_s=train_s, step=1, metric=metric)
+    policy.report(worse.trial_id, train_s=0.5, step=1, metric=0.1)
+    reason = policy.report(worse.trial_id, train_s=1.2, step=2, metric=0.12)
+    assert reason is not None
+    assert "promised more by 1.0 s" in reason
+
+
+def test_start_takes_the_cheapest_of_each_three() -> None:
+    every, cheapest = (
+        [ask(policy) for _ in range(number)]
+        for policy, number in (
+            (make_policy(parts=Parts(start_pool=1, num_start=36)), 36),
+            (make_policy(), 12),
+        )
+    )
+    threes = [every[i : i + 3] for i in range(0, 36, 3)]
+    for proposal, three in zip(cheapest, threes, strict=True):
+        assert proposal.params == min(three, key=lambda p: cost_of(p.params).train_s).params
+        assert "the cheapest of 3" in proposal.reason
+
+
+def test_start_ends_early_where_it_took_as_long_as_the_longest_run() -> None:
+    def num_starts(train_s: float) -> int:
+        policy = make_policy(cost_of=lambda params: Cost(100.0))
+        for _ in range(20):
+            curve = Curve(np.array([train_s]), np.array([0.5]))
+            policy.finish(ask(policy).trial_id, Outcome(Status.MISSED, train_s, curve))
+        reasons = [trial.proposal.reason for trial in policy._history.finished]
+        return sum(reason.startswith("start") for reason in reasons)
+
+    assert num_starts(train_s=1.0) == 12
+    assert num_starts(train_s=16.0) == 7
+    assert num_starts(train_s=80.0) == 4
+
+
+def test_start_without_known_costs_is_spread_evenly() -> None:
+    policy = make_policy(cost_of=lambda params: None)
+    assert {ask(policy).reason for _ in range(12)} == {"start: spread evenly"}
+
+
+def test_probe_is_cheaper_than_the_run_that_it_tells_about() -> None:
+    log = run(make_policy(), 60)
+    probes = [proposal for proposal, _ in log if proposal.reason.startswith("probe: ")]
+    assert probes
+    for proposal in probes:
+        cheap_s, dear_s = map(float, re.findall(r"([\d.]+) s ", proposal.reason))
+        assert cheap_s == pytest.approx(cost_of(proposal.params).train_s, abs=0.05)
+        assert cheap_s < 0.71 * dear_s
+        assert proposal.expected is None
+
+
+def test_without_probes_none_is_made() -> None:
+    policy = make_policy(parts=Parts(gain=GainSettings(probe=0.0)))
+    assert not any(proposal.reason.startswith("probe") for proposal, _ in run(policy, 60))
+
+
+def test_audited_trials_run_on_and_are_about_one_in_twenty() -> None:
+    policy = make_policy()
+    trials = [ask(policy).trial_id for _ in range(400)]
+    running = policy._history.running
+    audited = sum(policy._stopping._is_audited(running[trial_id]) for trial_id in trials)
+    assert 8 <= audited <= 36  # A binomial's mean is 20, its deviation 4.4.
+
+
+def test_forecast_is_silent_before_runs_were_seen_to_their_end() -> None:
+    policy = make_policy(parts=Parts(audit_share=0.0))
+    run(policy, 3)
+    trial = ask(policy)
+    assert policy.report(trial.trial_id, train_s=0.1, step=1, metric=0.0) is None
+
+
+def test_forecast_stops_what_falls_behind_its_kind() -> None:
+    policy = make_policy(parts=Parts(audit_share=0.0, num_start=12, explore_every=0))
+    run(policy, 16)
+    trial = ask(policy)
+    assert trial.expected is not None
+    half_s = cost_of(trial.params).train_s / 2
+    reason = policy.report(trial.trial_id, train_s=half_s, step=1, metric=0.05)
+    assert reason is not None
+    assert "% likely to " in reason
+
+
+def test_out_of_memory_teaches_what_does_not_fit() -> None:
+    def memory(proposal: Proposal) -> Outcome:
+        large = proposal.params["epochs"] > 12  # Stands for whatever needs memory.
+        return Outcome(Status.OOM, 0.0) if large else train(proposal)
+
+    policy = make_policy()
+    late = []
+    for number in range(50):
+        proposal = ask(policy)
+        policy.finish(proposal.trial_id, memory(proposal))
+        late += [proposal] if number >= 25 and proposal.reason.startswith("gain") else []
+    assert sum(proposal.params["epochs"] > 12 for proposal in late) <= len(late) / 5
+
+
+def test_diverged_trial_is_learnt_from_and_never_leads() -> None:
+    policy = make_policy()
+    for _ in range(20):
+        proposal = ask(policy)
+        curve = Curve(np.array([1.0, 2.0]), np.array([0.3, math.nan]))
+        policy.finish(proposal.trial_id, Outcome(Status.DIVERGED, 2.0, curve))
+    assert policy.leader is None
+
+
+def test_given_points_come_first_and_whole_ones_unchanged() -> None:
+    point = {"optimizer": "sgd", "optimizer.sgd.lr": 0.123456789, "epochs": 7}
+    policy = make_policy(points=[point, {"epochs": 3}])
+    first, second = ask(policy), ask(policy)
+    assert first.params == point
+    assert second.params["epochs"] == 3
+    SPACE.build(second.params)
+
+
+def test_earlier_trials_teach_but_never_lead() -> None:
+    earlier = [
+        Earlier(proposal.params, outcome, same_times=True)
+        for proposal, outcome in run(make_policy(), 40)
+    ]
+    policy = make_policy(seed=5, earlier=earlier)
+    assert policy.leader is None
+    best = min(
+        (e for e in earlier if e.outcome.status == Status.REACHED), key=lambda e: e.outcome.train_s
+    )
+    assert ask(policy).params == best.params
+    run(policy, 14)
+    assert policy.leader is not None
+    assert policy.leader.time_to_target_s <= 16.0
+
+
+def test_times_of_another_device_are_left_out_where_times_count() -> None:
+    outcome = Outcome(Status.MISSED, 5.0, Curve(np.array([5.0]), np.array([0.5])))
+    earlier = [Earlier({"optimizer": "sgd", "optimizer.sgd.lr": 0.1, "epochs": 5}, outcome, False)]
+    free = make_policy(goal=Goal(TARGET, "anytime", 100.0), earlier=earlier)
+    fixed = make_policy(earlier=earlier)
+    assert len(free._history.finished) == 0
+    assert len(fixed._history.finished) == 1
+
+
+@pytest.mark.parametrize("sampler", [name for name in SAMPLERS if name != "grid"])
+def test_each_sampler_proposes_from_the_space_and_learns(sampler: str) -> None:
+    policy = make_policy(sampler=sampler, parts=Parts(cost=False))
+    for number in range(14):
+        proposal = ask(policy)
+        SPACE.build(proposal.params)
+        status = (Status.REACHED, Status.MISSED, Status.OOM)[number % 3]
+        curve = Curve(np.array([1.0 + number]), np.array([0.8]))
+        policy.finish(proposal.trial_id, Outcome(status, 1.0 + number, curve))
+    assert policy.leader == ("t0000", 1.0)
+
+
+@pytest.mark.parametrize("sampler", ["grid", "gain", "tpe"])
+def test_finite_space_is_tried_whole_and_without_repeats(sampler: str) -> None:
+    space = SearchSpace.from_tree({"a": {"choices": [1, 2]}, "b": {"low": 0, "high": 2}})
+    policy = make_policy(space=space, sampler=sampler, cost_of=lambda params: Cost(1.0))
+    seen = []
+    while (proposal := policy.ask()) is not None:
+        seen.append(tuple(proposal.params.values()))
+        curve = Curve(np.array([1.0]), np.array([0.5]))
+        policy.finish(proposal.trial_id, Outcome(Status.MISSED, 1.0, curve))
+    assert sorted(seen) == [(a, b) for a in (1, 2) for b in (0, 1, 2)]
+
+
+@pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
+def test_space_without_parameters_has_one_trial(mode: str) -> None:
+    space = SearchSpace.from_tree({"epochs": 3})
+    policy = make_policy(space=space, goal=Goal(TARGET, mode, 100.0))
+    assert ask(policy).params == {}
+    assert policy.ask() is None
+
+
+def test_bound_screens_and_guess_ranks() -> None:
+    """Screening by a guess could lose a winner; ranking by a bound would favour the unknown."""
+
+    def bound_and_guess(params: Any) -> Cost:
+        return Cost(8.0, guess_s=20.0 if params["optimizer"] == "sgd" else 8.0)
+
+    policy = make_policy(cost_of=bound_and_guess)
+    reach(policy, train_s=11.0)
+    assert policy._allowed({"optimizer": "sgd"}) == 20.0
+    assert policy._allowed({"optimizer": "adamw"}) == 8.0
+    starts = [ask(policy) for _ in range(11)]
+    assert sum(proposal.params["optimizer"] == "adamw" for proposal in starts) >= 8
+
+
+def test_model_takes_what_a_finished_run_took_instead_of_what_was_guessed() -> None:
+    policy = make_policy(cost_of=lambda params: Cost(5.0, guess_s=7.0))
+    first, second = ask(policy), ask(policy)
+    policy.finish(first.trial_id, Outcome(Status.OOM, 0.0))
+    curve = Curve(np.array([4.0]), np.array([0.5]))
+    policy.finish(second.trial_id, Outcome(Status.CAPPED, 4.0, curve, planned_s=9.0))
+    evidence = policy._history.evidence(graded=True, memory=True)
+    assert evidence.costs.tolist() == [7.0, 9.0]
+
+
+@pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
+@pytest.mark.parametrize("limit_s", [100.0, math.inf])
+def test_unknown_costs_screen_nothing(mode: str, limit_s: float) -> None:
+    policy = make_policy(cost_of=lambda params: None, goal=Goal(TARGET, mode, limit_s))
+    for _ in range(16):
+        stopped = ask(policy)
+        policy.report(stopped.trial_id, train_s=0.1, step=1, metric=0.3)
+        curve = Curve(np.array([0.1]), np.array([0.3]))
+        policy.finish(stopped.trial_id, Outcome(Status.CAPPED, 0.1, curve))
+    reach(policy, train_s=0.5)
+    run(policy, 20)
+
+
+def test_withdrawn_trial_is_not_proposed_again_and_a_retried_one_is() -> None:
+    policy = make_policy()
+    first, second = ask(policy), ask(policy)
+    policy.withdraw(first.trial_id)
+    policy.retry(second)
+    again, third = ask(policy), ask(policy)
+    assert again == second
+    assert third.trial_id == "t0002"
+
+
+def test_unfinished_trials_of_a_ledger_are_proposed_again_under_their_ids() -> None:
+    first = make_policy()
+    log = run(first, 3)
+    unfinished = ask(first)
+    second = make_policy()
+    second.restore(finished=log, unfinished=[unfinished])
+    assert ask(second) == unfinished
+    assert ask(second).trial_id == "t0004"
+
+
+def test_two_drivers_on_one_storage_learn_from_each_other(tmp_path: Path) -> None:
+    shared = {"storage": str(tmp_path / "journal.log"), "study_name": "both"}
+    first, second = make_policy(**shared), make_policy(seed=1, **shared)
+    run(first, 6)
+    run(second, 1)
+    assert len(second._history.finished) == 7
+    assert second.leader is None or second.leader.trial_id == "t0000"

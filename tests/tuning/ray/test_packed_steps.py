@@ -1,0 +1,62 @@
+"""Steps that are counted, and what others on the device see of it."""
+
+import threading
+import time
+
+import pytest
+from training import make_recipe
+
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.split import SplitConfig
+from tune_speed.runtime.cotenants import Tenancy
+from tune_speed.runtime.turnstile import Turnstile
+from tune_speed.training.trial import Allotment
+from tune_speed.training.workload import Target, Workload
+from tune_speed.tuning.ray.step_rate import PackedSteps
+
+WORKLOAD = Workload(
+    dataset=Digits(),
+    target=Target(value=0.9),
+    split=SplitConfig(validation_frac=0.2, train_samples=100, validation_samples=50),
+)
+ALLOTMENT = Allotment(device="cpu", cpu_threads=1, max_cotenants=1)
+
+
+@pytest.fixture
+def steps() -> PackedSteps:
+    return PackedSteps(make_recipe(model=ResNet20()), WORKLOAD, ALLOTMENT, "mine")
+
+
+def test_steps_are_counted_by_the_second(steps: PackedSteps) -> None:
+    with steps:
+        rate = steps.rate(window_s=0.3)
+        assert rate == pytest.approx(1 / steps.step_s, rel=0.9)
+        assert 0 < steps.memory_frac() < 1 and steps.wait_frac >= 0
+
+
+def test_it_is_a_tenant_of_its_device_like_a_trial(steps: PackedSteps) -> None:
+    with Tenancy.begin(steps.device_key, study="theirs", trial="t0000") as theirs:
+        with steps:
+            assert theirs.others() == ("mine/packing",)
+        assert theirs.others() == ()
+
+
+def test_it_stands_still_while_somebody_measures(steps: PackedSteps) -> None:
+    """A thread measures as soon as it is let; the steps meanwhile take no time that counts."""
+    turns: list[bool] = []
+
+    def measure() -> None:
+        with Turnstile.open(steps.device_key) as turnstile:
+            with turnstile.measuring(patience_s=20) as turn:
+                time.sleep(0.5)
+            turns.append(turn is not None and turn.is_isolated)
+
+    with steps:
+        thread = threading.Thread(target=measure)
+        thread.start()
+        rates = []
+        while thread.is_alive():
+            rates.append(steps.rate(window_s=0.2))
+        thread.join()
+    assert turns == [True]

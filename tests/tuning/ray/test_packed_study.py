@@ -1,0 +1,80 @@
+"""`concurrent: auto`, from a study file to a number."""
+
+from pathlib import Path
+
+import pytest
+from command import TINY_STUDY, finished, run
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.study.file import load_study
+from tune_speed.tuning.concurrency import Packing
+from tune_speed.tuning.ray.concurrency import FILE, _earlier, _keep
+
+STUDY = TINY_STUDY.replace("trials: 6, concurrent: 2", "trials: 2, concurrent: auto")
+ASKED = {"resources": "1 core", "there": "1 nodes, 2 CPU, 0 GPU"}
+PACKING = Packing(concurrent=2, at_once=2, gains={1: 1.0, 2: 1.9}, asked=ASKED)
+
+
+def load(folder: Path, concurrent: str) -> object:
+    (folder / "tiny.yaml").write_text(TINY_STUDY)
+    return load_study(
+        folder / "tiny.yaml", overrides=[f"search.concurrent={concurrent}"]
+    ).search.concurrent
+
+
+def test_concurrent_is_a_number_above_zero_or_auto(tmp_path: Path) -> None:
+    assert load(tmp_path, "auto") == "auto" and load(tmp_path, "3") == 3
+    for wrong in ("0", "1.5", "automatic", "true"):
+        with pytest.raises(ConfigError, match=r"search\.concurrent"):
+            load(tmp_path, wrong)
+
+
+def test_what_was_measured_holds_until_what_was_asked_changes(tmp_path: Path) -> None:
+    assert _earlier(tmp_path, ASKED) is None
+    _keep(PACKING, tmp_path)
+    assert _earlier(tmp_path, ASKED) == PACKING
+    assert _earlier(tmp_path, {**ASKED, "there": "1 nodes, 4 CPU, 0 GPU"}) is None
+
+
+def test_what_could_not_be_measured_is_tried_again_and_a_damaged_file_is_none(
+    tmp_path: Path,
+) -> None:
+    _keep(PACKING.model_copy(update={"gains": {}}), tmp_path)
+    assert not (tmp_path / FILE).exists()
+    (tmp_path / FILE).write_text('{"concurrent": ')
+    assert _earlier(tmp_path, ASKED) is None
+
+
+@pytest.mark.slow
+def test_search_measures_says_and_records_the_packing_and_a_resumed_one_keeps_it(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "tiny.yaml").write_text(STUDY)
+    done = run("search", "tiny.yaml", folder=tmp_path)
+    assert done.code in (0, 1), done.err
+    folder = tmp_path / "tune_speed_studies" / "tiny"
+    packing = Packing.model_validate_json((folder / FILE).read_text())
+    lines = done.err.splitlines()
+    assert "measuring how many trials at a time finish most an hour …" in lines
+    assert packing.line() in lines
+    assert f"tiny: 2 trials, {packing.concurrent} at a time; target accuracy ≥ 0.8" in done.err
+    assert {record["max_cotenants"] for record in finished(tmp_path)} == {packing.concurrent - 1}
+    tags = search_tags(tmp_path)
+    assert tags["tune_speed.concurrent"] == str(packing.concurrent)
+    assert tags["tune_speed.packing"] == packing.line()
+    again = run("search", "tiny.yaml", "--resume", "--trials", "3", folder=tmp_path)
+    assert f"as measured before: {packing.line()}" in again.err.splitlines()
+    assert "measuring" not in again.err and len(finished(tmp_path)) == 3
+
+
+def search_tags(folder: Path) -> dict[str, str]:
+    """Returns the tags of the search's own run."""
+    import sqlite3
+    from contextlib import closing
+
+    query = (
+        "select t.key, t.value from tags t where t.run_uuid not in"
+        " (select run_uuid from tags where key = 'mlflow.parentRunId')"
+    )
+    with closing(sqlite3.connect(folder / "mlflow.db")) as connection:
+        return dict(connection.execute(query))

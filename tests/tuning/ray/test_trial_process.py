@@ -1,0 +1,266 @@
+"""The process of trials, without Ray: a process of its own that is asked as Ray asks it."""
+
+import multiprocessing
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.runtime import heartbeat
+from tune_speed.study.settings import ResourceConfig
+from tune_speed.training.loop import Interrupted
+from tune_speed.training.objective import finish, run_trial
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec, make_record
+from tune_speed.training.workload import Workload
+from tune_speed.tuning.driver.trial_file import read_trial_file
+from tune_speed.tuning.ray import trial_process
+from tune_speed.tuning.ray.reports import Receiver
+from tune_speed.tuning.ray.trial_process import TrialProcess
+
+SOON_S = 240.0
+"""Far more than anything here takes."""
+SPLIT = {"validation_frac": 0.2, "train_samples": 100, "validation_samples": 50}
+
+
+def make_spec(
+    trial_id: str = "t0000", *, epochs: int = 2, threads: int = 1, **recipe: Any
+) -> TrialSpec:
+    workload = {"dataset": {"name": "digits"}, "target": {"value": 1.0}, "split": SPLIT}
+    own = {"model": "resnet20", "optimizer": {"sgd": {"lr": 0.05}}, "batch_size": 10}
+    return TrialSpec(
+        study="study",
+        trial_id=trial_id,
+        params={},
+        recipe=Recipe.model_validate({**own, "epochs": epochs, **recipe}),
+        workload=Workload.model_validate(workload),
+        workload_hash="w" * 16,
+        space_hash="s" * 16,
+        seed=0,
+        allotment=Allotment(device="cpu", cpu_threads=threads),
+    )
+
+
+class Scripted(TrialProcess):
+    """Runs what a trial's id says instead of a training."""
+
+    def _open(
+        self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
+    ) -> Any:
+        return SCRIPTS[spec.trial_id](spec, interrupt)
+
+
+def steps(spec: TrialSpec, interrupt: Callable[[], bool]) -> Any:
+    """Evaluated once, takes steps without end, and says in a file that it does."""
+    yield standing(spec)
+    place = Path(os.environ["STEPS"])
+    try:
+        while not interrupt():
+            (place / f"{spec.trial_id} steps").touch()
+            time.sleep(0.01)
+            heartbeat.beat()
+    finally:
+        (place / f"{spec.trial_id} steps").unlink()
+    (place / f"{spec.trial_id}.ckpt").write_bytes(b"saved since")
+    raise Interrupted
+
+
+def hangs(spec: TrialSpec, interrupt: Callable[[], bool]) -> Any:
+    """Evaluated once, starts a process, and then waits for ever."""
+    yield standing(spec)
+    sleeper = subprocess.Popen(["sleep", "600"])
+    (Path(os.environ["STEPS"]) / "sleeper").write_text(str(sleeper.pid))
+    threading.Event().wait()
+
+
+def exits(spec: TrialSpec, interrupt: Callable[[], bool]) -> Any:
+    yield standing(spec)
+    raise SystemExit(3)
+
+
+def ends(spec: TrialSpec, interrupt: Callable[[], bool]) -> Any:
+    yield standing(spec)
+    return standing(spec)
+
+
+SCRIPTS = {"t0000": steps, "t0001": hangs, "t0002": exits, "t0003": ends}
+
+
+def standing(spec: TrialSpec) -> TrialRecord:
+    from making import make_run
+
+    return make_record(spec, spec.recipe, make_run(Status.CAPPED), started_at="")
+
+
+class Remote:
+    """A trial process that is asked through a pipe."""
+
+    def __init__(self, kind: type[TrialProcess], config: dict[str, Any]) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, other = context.Pipe()
+        self.process = context.Process(target=serve, args=(kind, config, other))
+        self.process.start()
+        other.close()
+
+    def ask(self, method: str, *arguments: Any) -> Any:
+        self._pipe.send((method, arguments))
+        assert self._pipe.poll(SOON_S), f"no answer to {method}"
+        return self._pipe.recv()
+
+    def ask_until(self, key: str) -> dict[str, Any]:
+        """Asks for reports up to the first that has `key`, and returns that."""
+        deadline = time.monotonic() + SOON_S
+        while key not in (report := self.ask("train")):
+            assert time.monotonic() < deadline
+        return dict(report)
+
+    def ends(self) -> bool:
+        self.process.join(SOON_S)
+        return self.process.exitcode is not None
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+
+def serve(kind: type[TrialProcess], config: dict[str, Any], pipe: Connection) -> None:
+    trial_process.END_S = 2.0
+    process = kind.__new__(kind)  # Without what Ray's own base makes of a home folder.
+    process._iteration = 0
+    process.setup(config)
+    while True:
+        method, arguments = pipe.recv()
+        try:
+            pipe.send(getattr(process, method)(*arguments))
+        except Exception as error:
+            pipe.send({"error": f"{type(error).__name__}: {error}"})
+
+
+@pytest.fixture
+def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Remote]]:
+    monkeypatch.setenv("STEPS", str(tmp_path))
+    (tmp_path / "trials").mkdir()
+    begun: list[Remote] = []
+
+    def begin(spec: TrialSpec, kind: type[TrialProcess] = Scripted, **config: Any) -> Remote:
+        begun.append(Remote(kind, config_of(spec, tmp_path, **config)))
+        return begun[-1]
+
+    yield begin
+    for remote in begun:
+        remote.close()
+
+
+def config_of(spec: TrialSpec, folder: Path, **changes: Any) -> dict[str, Any]:
+    return {
+        "spec": spec.model_dump_json(),
+        "devices": 1,
+        "holdings": "",
+        "resources": ResourceConfig().model_dump_json(),
+        "folder": str(folder),
+        "stop_after_s": None,
+        "hang_after_s": 600.0,
+        "heartbeat_s": 0.2,
+        "report_every_s": 0.05,
+        **changes,
+    }
+
+
+Begin = Callable[..., Remote]
+
+
+def test_process_without_news_gives_a_sign_of_life(begin: Begin) -> None:
+    remote = begin(make_spec())
+    assert "record" in remote.ask_until("record")
+    assert remote.ask("train") == {"done": False, "training_iteration": 2}
+
+
+def test_stopped_trial_ends_before_the_next_one_and_leaves_no_checkpoint(
+    begin: Begin, tmp_path: Path
+) -> None:
+    saved = CheckpointPlan(place=str(tmp_path / "t0000.ckpt"))
+    remote = begin(make_spec().model_copy(update={"checkpoint": saved}))
+    remote.ask_until("record")
+    remote.ask("stop_trial")
+    report = remote.ask("train")
+    assert (report["end"], report["done"]) == ("stopped", True)
+    assert not (tmp_path / "t0000 steps").exists()
+    assert not (tmp_path / "t0000.ckpt").exists()
+    assert read_trial_file(tmp_path, "t0000") is None
+    assert remote.ask("reset_config", config_of(make_spec("t0003"), tmp_path))
+    record = Receiver().record(remote.ask_until("end"))
+    assert record.trial_id == "t0003"
+    assert read_trial_file(tmp_path, "t0003") == record
+
+
+def test_trial_ends_when_its_time_is_up(begin: Begin, tmp_path: Path) -> None:
+    remote = begin(make_spec(), stop_after_s=1.0)
+    assert remote.ask_until("end")["end"] == "interrupted"
+    assert (tmp_path / "t0000.ckpt").exists()  # To go on from.
+
+
+def test_trial_that_hangs_is_reported_with_its_stacks_and_ends_its_process(
+    begin: Begin, tmp_path: Path
+) -> None:
+    remote = begin(make_spec("t0001"), hang_after_s=1.0)
+    receiver = Receiver()
+    receiver.record(remote.ask_until("record"))
+    report = remote.ask_until("end")
+    assert (report["end"], report["done"]) == ("hung", False)
+    record = receiver.record(report)
+    assert (record.status, record.stop_reason) == (Status.FAILED, "hung: no step for 1 s")
+    assert record.runs[0].evaluations == standing(make_spec("t0001")).runs[0].evaluations
+    traceback = record.runs[0].traceback or ""
+    assert traceback.startswith("Thread training") and "in hangs" in traceback
+    assert read_trial_file(tmp_path, "t0001") == record
+    with pytest.raises(EOFError):
+        remote.ask("train")
+    assert remote.ends()
+    sleeper = int((tmp_path / "sleeper").read_text())
+    assert not psutil.pid_exists(sleeper) or psutil.Process(sleeper).status() == "zombie"
+
+
+def test_process_ends_itself_where_a_stopped_trial_does_not(begin: Begin) -> None:
+    remote = begin(make_spec("t0001"))
+    remote.ask_until("record")
+    remote.ask("stop_trial")
+    with pytest.raises(EOFError):
+        remote.ask("train")
+    assert remote.ends()
+
+
+def test_trial_that_would_end_its_process_has_failed(begin: Begin) -> None:
+    record = Receiver().record(begin(make_spec("t0002")).ask_until("end"))
+    assert (record.status, record.stop_reason) == (Status.FAILED, "SystemExit: 3")
+    assert "in exits" in (record.runs[0].traceback or "")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "recipe",
+    [{}, {"loader": {"dataloader": {"workers": 2}}}],
+    ids=["resident", "loader processes"],
+)
+def test_trials_learn_the_same_as_without_the_thread(begin: Begin, recipe: dict[str, Any]) -> None:
+    spec = make_spec(epochs=1, threads=1 if recipe else 2, **recipe)
+    there = Receiver().record(begin(spec, TrialProcess).ask_until("end"))
+    here = finish(run_trial(spec), on_report=lambda record: None)
+    assert there.status == Status.MISSED
+    assert there.device == here.device
+    losses = [[e.loss for e in record.runs[0].evaluations] for record in (there, here)]
+    assert losses[0] == losses[1]
+
+
+@pytest.mark.slow
+def test_trial_that_is_compiled_trains_in_the_thread(begin: Begin) -> None:
+    spec = make_spec(epochs=1, model="plain_cnn", compile=True)
+    record = Receiver().record(begin(spec, TrialProcess).ask_until("end"))
+    assert record.status == Status.MISSED, record.runs[0].traceback

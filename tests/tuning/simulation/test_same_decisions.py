@@ -1,0 +1,323 @@
+"""One log of trials through Ray's adapters and through the simulator: the same decisions.
+
+The simulator drives a policy in virtual time, and everything that passes between the two is written
+down. Then the same events come to the conductor as Ray's controller brings them, through searcher,
+trial scheduler and callback, as records of trainings. Whatever the conductor's policy answers must
+be what the simulator's policy answered.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+from ray.tune.schedulers import TrialScheduler
+
+from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, TrialRecord
+from tune_speed.study.file import StudyFile, load_study
+from tune_speed.training.trial import Allotment, TrialSpec, make_record
+from tune_speed.tuning.driver.controller import Conductor
+from tune_speed.tuning.driver.cost_model import CostModel
+from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.policies import make_policy
+from tune_speed.tuning.policy.base import Goal, Outcome, Policy, Proposal
+from tune_speed.tuning.policy.curve import Curve
+from tune_speed.tuning.ray.reports import Sender
+from tune_speed.tuning.ray.tuner import (
+    _Adapter,
+    _ConductorCallback,
+    _ConductorScheduler,
+    _ConductorSearcher,
+)
+from tune_speed.tuning.simulation.simulate import run_policy
+
+NUM_TRAIN = 1150
+ANYWHERE: Any = SimpleNamespace(placement=lambda: {"node_ids": []})
+STUDY = """
+study: decided
+workload: {dataset: {name: digits}, target: {value: 0.9}, mode: MODE, split: {validation_frac: 0.2}}
+recipe:
+  model: resnet20
+  optimizer: {sgd: {lr: {low: 0.01, high: 1.0, log: true}}}
+  epochs: {low: 4, high: 20}
+  batch_size: {choices: [50, 100]}
+search: {trials: 2000, policy: POLICY, concurrent: 3, seed: 3}
+"""
+
+
+class Digits:
+    """Trainings made up from the recipe: an evaluation each epoch, best at a rate of 0.1."""
+
+    def __init__(self, study: StudyFile) -> None:
+        self.name, self.space = "digits", study.space
+        self.target, self.mode = study.workload.target.value, study.workload.mode
+
+    def evaluations(self, params: Mapping[str, Any]) -> list[Evaluation]:
+        """Returns those of a run that went to its end, that of the untrained model first."""
+        return [self._evaluation(params, epoch) for epoch in range(params["epochs"] + 1)]
+
+    def _evaluation(self, params: Mapping[str, Any], epoch: int) -> Evaluation:
+        off = abs(math.log10(params["optimizer.sgd.lr"] / 0.1))
+        accuracy = 0.1 + (0.86 - 0.2 * off) * (1 - math.exp(-epoch / 4))
+        step = epoch * math.ceil(NUM_TRAIN / params["batch_size"])
+        return Evaluation(
+            step=step,
+            samples=epoch * NUM_TRAIN,
+            epoch=epoch,
+            train_s=step * self.step_s(params),
+            accuracy=accuracy,
+            macro_f1=accuracy,
+            loss=1.0,
+            train_loss=1.0,
+        )
+
+    @staticmethod
+    def step_s(params: Mapping[str, Any]) -> float:
+        """Returns a step's time [s]: a power of two, so that times are exact."""
+        return params["batch_size"] / 50 / 64
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        trained = self.evaluations(params)[1:]
+        return Curve(
+            np.array([e.train_s for e in trained]), np.array([e.accuracy for e in trained])
+        )
+
+    def predicted_cost(self, params: Mapping[str, Any]) -> float:
+        return self.curve(params).end_s
+
+
+class Event(NamedTuple):
+    """One call of a policy, with its answer."""
+
+    kind: str
+    trial_id: str
+    num_evaluations: int
+    answer: Any
+
+
+class Logged:
+    """A policy that writes down what passes, and learns costs as the conductor does."""
+
+    def __init__(self, policy: Policy, costs: CostModel, benchmark: Digits) -> None:
+        self._policy, self._costs, self._benchmark = policy, costs, benchmark
+        self.events: list[Event] = []
+        self._params: dict[str, dict[str, Any]] = {}
+        self._num_evaluations: dict[str, int] = {}
+
+    def ask(self) -> Proposal | None:
+        proposal = self._policy.ask()
+        if proposal is not None:
+            self._params[proposal.trial_id] = proposal.params
+            self._num_evaluations[proposal.trial_id] = 0
+        self.events.append(Event("ask", "", 0, proposal))
+        return proposal
+
+    def report(self, trial_id: str, **report: Any) -> str | None:
+        self._num_evaluations[trial_id] += 1
+        params, index = self._params[trial_id], self._num_evaluations[trial_id]
+        report["step"] = self._benchmark.evaluations(params)[index].step
+        reason = self._policy.report(trial_id, **report)
+        self.events.append(Event("report", trial_id, index, reason))
+        return reason
+
+    def finish(self, trial_id: str, outcome: Outcome) -> None:
+        params = self._params[trial_id]
+        self._costs.learn(params, step_s=self._benchmark.step_s(params))
+        planned_s = self._benchmark.curve(params).end_s
+        self._policy.finish(trial_id, outcome._replace(planned_s=planned_s))
+        status, num = outcome.status, len(outcome.curve.train_s)
+        self.events.append(Event("finish", trial_id, num, (status, outcome.train_s)))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._policy, name)
+
+
+def simulated(study: StudyFile, benchmark: Digits) -> list[Event]:
+    """Returns the log of a simulated search with three workers."""
+    costs = CostModel(study.space, num_train=NUM_TRAIN)
+    workload = study.workload
+    policy = make_policy(
+        study.search.policy,
+        space=study.space,
+        goal=Goal(workload.target.value, workload.mode, workload.max_train_s),
+        cost_of=costs,
+        seed=study.search.seed,
+    )
+    logged = Logged(policy, costs, benchmark)
+    run_policy(logged, benchmark, num_workers=3, budget_s=60.0)
+    return logged.events
+
+
+class Controller:
+    """Calls the adapters as Ray Tune's controller does."""
+
+    def __init__(self, conductor: Conductor, benchmark: Digits) -> None:
+        adapter = _Adapter(conductor, ANYWHERE)
+        self._conductor, self._benchmark = conductor, benchmark
+        self._senders: dict[str, Sender] = {}
+        self._told: list[str] = []
+        self._searcher = _ConductorSearcher(adapter)
+        self._scheduler = _ConductorScheduler(adapter)
+        self._callback = _ConductorCallback(adapter, self._scheduler, lambda: None)
+        self._specs: dict[str, TrialSpec] = {}
+        self._ray_ids: dict[str, str] = {}
+
+    def answer(self, event: Event) -> Any:
+        """Brings an event, and returns what came of it in the form of `Event.answer`."""
+        if event.kind == "ask":
+            return self._ask(f"ray_{len(self._specs)}")
+        if event.kind == "report":
+            return self._report(event)
+        return self._end(event)
+
+    def runs_one(self) -> bool:
+        """Runs the next trial as the benchmark has it; returns whether there was one."""
+        proposal = self._ask(f"ray_{len(self._specs)}")
+        if proposal is None:
+            return False
+        trial_id, evaluations = proposal.trial_id, self._benchmark.evaluations(proposal.params)
+        for num in range(len(evaluations) - 1):
+            if self._is_stopped(trial_id, num):
+                return True
+        last, target = evaluations[-1], self._benchmark.target
+        answer = (Status.REACHED if last.accuracy >= target else Status.MISSED, last.train_s)
+        self._end(Event("finish", trial_id, len(evaluations) - 1, answer))
+        return True
+
+    def _ask(self, ray_id: str) -> Proposal | None:
+        config = self._searcher.suggest(ray_id)
+        if not isinstance(config, dict):
+            return None
+        spec = TrialSpec.model_validate_json(config["spec"])
+        self._specs[spec.trial_id] = spec
+        self._ray_ids[spec.trial_id] = ray_id
+        self._senders[spec.trial_id] = Sender()
+        assert spec.proposal_reason == self._conductor.ledger.proposals[spec.trial_id].reason
+        return self._conductor.ledger.proposals[spec.trial_id]
+
+    def _report(self, event: Event) -> str | None:
+        if event.num_evaluations == 1:  # The untrained model's comes first.
+            assert not self._is_stopped(event.trial_id, 0)
+        if self._is_stopped(event.trial_id, event.num_evaluations):
+            return self._conductor.ledger.records[event.trial_id].stop_reason
+        return None
+
+    def _is_stopped(self, trial_id: str, num_evaluations: int) -> bool:
+        """Reports, and whether the process is told to stop; if so, it reports that it did."""
+        record = self._record(trial_id, num_evaluations, Status.CAPPED)
+        self._pass_on(trial_id, self._senders[trial_id].standing(record))
+        if trial_id not in self._told:
+            return False
+        self._callback.on_trial_result(
+            0, [], self._ray_trial(trial_id), {"end": "stopped", "done": True}
+        )
+        return True
+
+    def _pass_on(self, trial_id: str, report: dict[str, Any]) -> None:
+        action = self._scheduler.on_trial_result(None, self._ray_trial(trial_id), report)
+        assert action == TrialScheduler.CONTINUE
+        self._callback.on_trial_result(0, [], self._ray_trial(trial_id), report)
+
+    def _end(self, event: Event) -> tuple[Status, float]:
+        if event.trial_id not in self._conductor.ledger.records:
+            status, time_s = event.answer
+            reached_s = time_s if status == Status.REACHED else None
+            record = self._record(event.trial_id, event.num_evaluations, status, reached_s)
+            report = Sender.ended("finished", record)
+            self._callback.on_trial_result(0, [], self._ray_trial(event.trial_id), report)
+        record = self._conductor.ledger.records[event.trial_id]
+        return record.status, record.time_to_target_s or record.runs[0].clocks.train_s
+
+    def _ray_trial(self, trial_id: str) -> Any:
+        told = SimpleNamespace(remote=lambda: self._told.append(trial_id))
+        process = SimpleNamespace(stop_trial=told)
+        state = SimpleNamespace(ray_actor=process)
+        return SimpleNamespace(trial_id=self._ray_ids[trial_id], temporary_state=state)
+
+    def _record(
+        self, trial_id: str, num: int, status: Status, time_s: float | None = None
+    ) -> TrialRecord:
+        """Returns what a trial process reports after its first `num` evaluations."""
+        spec = self._specs[trial_id]
+        seen = tuple(self._benchmark.evaluations(spec.params)[: num + 1])
+        run = RunResult(
+            status=status,
+            seed=spec.seed,
+            stop_reason="as the log says",
+            time_to_target_s=time_s,
+            evaluations=seen,
+            clocks=Clocks(train_s=seen[-1].train_s),
+            steps=seen[-1].step,
+            step_time_ms=1000 * self._benchmark.step_s(spec.params) if num else None,
+        )
+        return make_record(spec, spec.recipe, run, started_at="")
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    with Ledger(tmp_path / "study") as ledger:
+        yield ledger
+
+
+@pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
+@pytest.mark.parametrize("policy", ["time_to_target", "random_cap", "vanilla", "tpe_penalty"])
+def test_ray_and_simulator_get_the_same_decisions(
+    tmp_path: Path, ledger: Ledger, policy: str, mode: str
+) -> None:
+    file = tmp_path / "decided.yaml"
+    file.write_text(STUDY.replace("POLICY", policy).replace("MODE", mode))
+    study = load_study(file)
+    benchmark = Digits(study)
+    log = simulated(study, benchmark)
+    conductor = Conductor(
+        study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
+    )
+    controller = Controller(conductor, benchmark)
+    for event in log:
+        assert controller.answer(event) == event.answer, event
+    kinds = [event.kind for event in log]
+    assert kinds.count("finish") > 10 and kinds.count("report") > 50
+
+
+def test_log_has_stops_of_every_kind(tmp_path: Path) -> None:
+    """Otherwise the same decisions would say little."""
+    stops = set()
+    for policy, mode in (("time_to_target", "fixed_length"), ("random_cap", "anytime")):
+        file = tmp_path / "decided.yaml"
+        file.write_text(STUDY.replace("POLICY", policy).replace("MODE", mode))
+        study = load_study(file)
+        log = simulated(study, Digits(study))
+        stops |= {event.answer for event in log if event.kind == "report"} - {None}
+    assert any("likely to meet" in stop for stop in stops)
+    assert any("leader" in stop for stop in stops)
+
+
+def searched(study: StudyFile, folder: Path, *, stops_after: int | None = None) -> list[Proposal]:
+    """Returns what a search of one worker proposes; resumed once where it `stops_after` trials."""
+    benchmark, sessions = Digits(study), [stops_after, NUM_TRIALS] if stops_after else [NUM_TRIALS]
+    for num_trials in sessions:
+        with Ledger(folder) as ledger:
+            conductor = Conductor(
+                study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
+            )
+            controller = Controller(conductor, benchmark)
+            while conductor.num_finished < num_trials and controller.runs_one():
+                pass
+            proposals = list(ledger.proposals.values())
+    return proposals
+
+
+NUM_TRIALS = 24
+
+
+@pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
+def test_resumed_search_goes_on_as_one_that_never_stopped(tmp_path: Path, mode: str) -> None:
+    file = tmp_path / "decided.yaml"
+    file.write_text(STUDY.replace("POLICY", "time_to_target").replace("MODE", mode))
+    study = load_study(file)
+    whole = searched(study, tmp_path / "whole")
+    assert len(whole) == NUM_TRIALS
+    assert searched(study, tmp_path / "resumed", stops_after=15) == whole

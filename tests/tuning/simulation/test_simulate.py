@@ -1,0 +1,318 @@
+"""Searches in virtual time, against event lists by hand and what must hold of any."""
+
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Status
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policies import make_policy
+from tune_speed.tuning.policy.base import Cost, Goal, Leader, Outcome, Proposal
+from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode, crossing
+from tune_speed.tuning.simulation import simulate as simulate_module
+from tune_speed.tuning.simulation.simulate import Trace, run_policy, simulate
+
+TARGET, NAN = 0.8, float("nan")
+SPACE = SearchSpace.from_tree({"i": {"low": 0, "high": 10**6}})
+
+
+class Recorded:
+    """Trainings by number: the i-th curve, and so on from the first."""
+
+    name, space, target = "recorded", SPACE, TARGET
+
+    def __init__(self, curves: Sequence[Curve], mode: Mode = "fixed_length") -> None:
+        self.curves, self.mode = curves, mode
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        return self.curves[params["i"] % len(self.curves)]
+
+    def predicted_cost(self, params: Mapping[str, Any]) -> float:
+        return self.curve(params).end_s
+
+
+class Script:
+    """A policy that proposes 0, 1, 2, ... and writes down what it is asked and told."""
+
+    leader = None
+
+    def __init__(self, num: int = 10**6, stop: Mapping[tuple[str, int], str] | None = None) -> None:
+        self.log: list[tuple[Any, ...]] = []
+        self.outcomes: dict[str, Outcome] = {}
+        self.most_open, self._num, self._stop, self._next = 10**6, num, stop or {}, 0
+
+    def ask(self) -> Proposal | None:
+        is_full = self._next - len(self.outcomes) >= self.most_open
+        if self._next == self._num or is_full:
+            self.log.append(("nothing",))
+            return None
+        trial_id = f"t{self._next:04d}"
+        self.log.append(("ask", trial_id))
+        self._next += 1
+        return Proposal(trial_id, {"i": self._next - 1}, "the script")
+
+    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+        self.log.append(("report", trial_id, train_s, step, metric))
+        return self._stop.get((trial_id, step))
+
+    def finish(self, trial_id: str, outcome: Outcome) -> None:
+        self.log.append(("finish", trial_id, str(outcome.status), outcome.train_s))
+        self.outcomes[trial_id] = outcome
+
+
+def curve(*metric: float, every_s: float = 1.0) -> Curve:
+    return Curve(every_s * np.arange(1, len(metric) + 1), np.array(metric))
+
+
+def run(
+    policy: Script, benchmark: Recorded, *, workers: int = 1, budget_s: float, overhead_s: float = 0
+) -> Trace:
+    return run_policy(
+        policy,
+        benchmark,
+        num_workers=workers,
+        budget_s=budget_s,
+        trial_overhead_s=overhead_s,
+    )
+
+
+BY_HAND = [
+    curve(0.5, 0.9, every_s=2.0),  # t0000: from 0, reaches at 1 + 4
+    curve(0.1, 0.2, 0.3, every_s=3.0),  # t0001: from 0, misses at 1 + 9
+    NO_CURVE,  # t0002: from 5, out of memory at 5 + 1
+    curve(0.5, NAN, 0.9),  # t0003: from 6, diverges at 6 + 1 + 2
+    curve(0.6, 0.7, 0.85, every_s=0.5),  # t0004: from 9, reaches at 9 + 1 + 1.5
+    curve(0.2, 0.3, 0.4),  # t0005: from 10, stopped at 10 + 1 + 2
+]
+
+
+def test_two_workers_by_hand() -> None:
+    policy = Script(num=6, stop={("t0005", 2): "enough"})
+    trace = run(policy, Recorded(BY_HAND), workers=2, budget_s=20.0, overhead_s=1.0)
+    assert policy.log == [
+        ("ask", "t0000"),
+        ("ask", "t0001"),
+        ("report", "t0000", 2.0, 1, 0.5),
+        ("report", "t0001", 3.0, 1, 0.1),
+        ("finish", "t0000", "reached", 4.0),
+        ("ask", "t0002"),
+        ("finish", "t0002", "oom", 0.0),
+        ("ask", "t0003"),
+        ("report", "t0001", 6.0, 2, 0.2),
+        ("report", "t0003", 1.0, 1, 0.5),
+        ("finish", "t0003", "diverged", 2.0),
+        ("ask", "t0004"),
+        ("finish", "t0001", "missed", 9.0),
+        ("ask", "t0005"),
+        ("report", "t0004", 0.5, 1, 0.6),
+        ("report", "t0004", 1.0, 2, 0.7),
+        ("finish", "t0004", "reached", 1.5),
+        ("nothing",),
+        ("report", "t0005", 1.0, 1, 0.2),
+        ("report", "t0005", 2.0, 2, 0.3),
+        ("finish", "t0005", "capped", 2.0),
+        ("nothing",),
+        ("nothing",),
+    ]
+    spans = [(t.trial_id, t.started_s, t.ended_s, t.train_s) for t in trace.trials]
+    assert spans == [
+        ("t0000", 0.0, 5.0, 4.0),
+        ("t0002", 5.0, 6.0, 0.0),
+        ("t0003", 6.0, 9.0, 2.0),
+        ("t0001", 0.0, 10.0, 9.0),
+        ("t0004", 9.0, 11.5, 1.5),
+        ("t0005", 10.0, 13.0, 2.0),
+    ]
+    assert trace.incumbents == [(5.0, 4.0, {"i": 0}), (11.5, 1.5, {"i": 4})]
+    assert trace.best_s == 1.5
+    assert trace.trials[-1].stop_reason == "enough"
+
+
+def test_anytime_run_ends_where_the_second_pass_confirms_the_first() -> None:
+    policy = Script(num=1)
+    trace = run(policy, Recorded([curve(0.9, 0.1, 0.8, 0.85, 0.9)], "anytime"), budget_s=99.0)
+    assert policy.log[1:-1] == [
+        ("report", "t0000", 1.0, 1, 0.9),
+        ("report", "t0000", 2.0, 2, 0.1),
+        ("report", "t0000", 3.0, 3, 0.8),
+        ("finish", "t0000", "reached", 3.0),
+    ]
+    assert (trace.trials[0].ended_s, trace.trials[0].train_s) == (4.0, 4.0)
+    assert len(policy.outcomes["t0000"].curve.metric) == 4
+
+
+def test_run_diverges_before_a_target_that_it_would_meet() -> None:
+    policy = Script(num=1)
+    run(policy, Recorded([curve(0.1, NAN, 0.9)]), budget_s=99.0)
+    assert policy.outcomes["t0000"].status == Status.DIVERGED
+    np.testing.assert_array_equal(policy.outcomes["t0000"].curve.metric, [0.1, NAN])
+
+
+def test_idle_worker_asks_again_when_a_trial_ends() -> None:
+    policy = Script(num=4)
+    policy.most_open = 1
+    trace = run(policy, Recorded([curve(0.1)]), workers=3, budget_s=99.0)
+    assert [(t.started_s, t.ended_s) for t in trace.trials] == [(0, 1), (1, 2), (2, 3), (3, 4)]
+
+
+def test_event_at_the_budget_counts_and_later_ones_do_not() -> None:
+    assert run(Script(), Recorded([curve(0.9)]), budget_s=3.0).trials[-1].ended_s == 3.0
+    assert run(Script(), Recorded([curve(0.9)]), budget_s=2.999).trials[-1].ended_s == 2.0
+
+
+def test_free_trials_come_to_an_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(simulate_module, "MAX_TRIALS", 25)
+    trace = run(Script(), Recorded([NO_CURVE]), workers=3, budget_s=10.0)
+    assert len(trace.trials) == 25
+    assert {trial.status for trial in trace.trials} == {Status.OOM}
+    assert trace.best_s == float("inf")
+
+
+def test_policy_that_does_not_exist_is_refused() -> None:
+    with pytest.raises(ConfigError, match="vanila"):
+        simulate("vanila", Recorded([NO_CURVE]), num_workers=1, budget_s=1.0, seed=0)
+
+
+# Times are halves, so that sums are exact and many events fall together.
+metrics = st.sampled_from([0.1, 0.5, 0.79, 0.8, 0.9, NAN])
+runs = st.builds(
+    lambda metric, every_s: curve(*metric, every_s=every_s) if metric else NO_CURVE,
+    st.lists(metrics, max_size=6),
+    st.sampled_from([0.5, 1.0, 1.5]),
+)
+modes = st.sampled_from(["fixed_length", "anytime"])
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> tuple[Script, Recorded, dict[str, Any]]:
+    curves = draw(st.lists(runs, min_size=1, max_size=6))
+    stops = draw(st.sets(st.tuples(st.integers(0, 30), st.integers(1, 5)), max_size=8))
+    policy = Script(draw(st.integers(1, 40)), {(f"t{i:04d}", k): "stopped" for i, k in stops})
+    policy.most_open = draw(st.integers(1, 4))
+    how = {
+        "workers": draw(st.integers(1, 4)),
+        "budget_s": draw(st.sampled_from([0.5, 5.0, 12.0])),
+        "overhead_s": draw(st.sampled_from([0.0, 0.5, 1.0])),
+    }
+    return policy, Recorded(curves, draw(modes)), how
+
+
+class Shuffled:
+    """A queue that gives the least event, and of equal ones any."""
+
+    def __init__(self, seed: int) -> None:
+        self._random = random.Random(seed)
+
+    def heappush(self, heap: list[Any], item: Any) -> None:
+        heap.append(item)
+        self._random.shuffle(heap)
+
+    @staticmethod
+    def heappop(heap: list[Any]) -> Any:
+        least = min(heap)
+        heap.remove(least)
+        return least
+
+
+def again(policy: Script) -> Script:
+    copy = Script(policy._num, policy._stop)
+    copy.most_open = policy.most_open
+    return copy
+
+
+@settings(max_examples=150, deadline=None)
+@given(search=searches(), seed=st.integers(0, 99))
+def test_order_of_what_is_equal_in_the_queue_does_not_matter(
+    search: tuple[Script, Recorded, dict[str, Any]], seed: int
+) -> None:
+    policy, benchmark, how = search
+    other = again(policy)
+    trace = run(policy, benchmark, **how)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(simulate_module, "heapq", Shuffled(seed))
+        shuffled = run(other, benchmark, **how)
+    assert repr(other.log) == repr(policy.log)  # NaN differs from itself, its text does not.
+    assert shuffled == trace
+
+
+def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
+    """Returns how many spans lie over each other at most, their ends not included."""
+    edges = [edge for a, b in spans if a < b for edge in ((a, 1), (b, -1))]
+    return int(max(np.cumsum([change for _, change in sorted(edges)]), default=0))
+
+
+@settings(max_examples=150, deadline=None)
+@given(search=searches())
+def test_no_more_trials_run_at_once_than_there_are_workers(
+    search: tuple[Script, Recorded, dict[str, Any]],
+) -> None:
+    policy, benchmark, how = search
+    trace = run(policy, benchmark, **how)
+    assert most_at_once((t.started_s, t.ended_s) for t in trace.trials) <= how["workers"]
+
+
+@settings(max_examples=150, deadline=None)
+@given(search=searches())
+def test_trace_keeps_to_the_budget_and_incumbents_fall(
+    search: tuple[Script, Recorded, dict[str, Any]],
+) -> None:
+    policy, benchmark, how = search
+    trace = run(policy, benchmark, **how)
+    ends, times = [t.ended_s for t in trace.trials], [i.time_to_target_s for i in trace.incumbents]
+    assert ends == sorted(ends) and all(end <= how["budget_s"] for end in ends)
+    assert times == sorted(set(times), reverse=True)
+    assert {i.virtual_s for i in trace.incumbents} <= set(ends)
+    reached = [o.train_s for o in policy.outcomes.values() if o.status == Status.REACHED]
+    assert trace.best_s == min(reached, default=float("inf"))
+
+
+@settings(max_examples=150, deadline=None)
+@given(search=searches())
+def test_every_trial_ends_as_its_curve_says(
+    search: tuple[Script, Recorded, dict[str, Any]],
+) -> None:
+    policy, benchmark, how = search
+    for trial in run(policy, benchmark, **how).trials:
+        whole, outcome = benchmark.curve(trial.params), policy.outcomes[trial.trial_id]
+        seen = len(outcome.curve.metric)
+        np.testing.assert_array_equal(outcome.curve.metric, whole.metric[:seen])
+        assert trial.ended_s == trial.started_s + how["overhead_s"] + trial.train_s
+        hit = crossing(whole, target=TARGET, mode=benchmark.mode)
+        if trial.status == Status.REACHED:
+            assert hit is not None and outcome.train_s == whole.train_s[hit]
+        if trial.status == Status.MISSED:
+            assert hit is None and seen == len(whole.metric)
+        assert (trial.status == Status.OOM) == (not len(whole.metric))
+        assert (trial.status == Status.DIVERGED) == bool(np.isnan(outcome.curve.metric[-1:]).any())
+
+
+@pytest.mark.parametrize("name", ["random", "random_cap"])
+def test_search_of_a_seed_is_always_the_same(name: str) -> None:
+    benchmark = Recorded([curve(0.1, 0.9), curve(0.9), NO_CURVE, curve(0.2, 0.3, 0.8)])
+    how = {"num_workers": 2, "budget_s": 30.0, "seed": 3, "trial_overhead_s": 0.5}
+    first, second = simulate(name, benchmark, **how), simulate(name, benchmark, **how)
+    assert first == second
+    assert first.best_s == 1.0
+
+
+def test_trials_after_the_ten_thousandth_keep_their_order() -> None:
+    policy = Script()
+    policy._next = 9999
+    run(policy, Recorded([curve(0.1, 0.2)]), workers=2, budget_s=1.0)
+    reported = [entry[1] for entry in policy.log if entry[0] == "report"]
+    assert reported == ["t9999", "t10000"]
+
+
+def test_leader_of_a_capped_search_is_the_incumbent() -> None:
+    benchmark = Recorded([curve(0.1, 0.9), curve(0.9), curve(0.2, 0.3, 0.8)])
+    goal, cost = Goal(TARGET, "fixed_length", 99.0), Cost(1.0)
+    policy = make_policy("random_cap", space=SPACE, goal=goal, cost_of=lambda _: cost, seed=0)
+    trace = run_policy(policy, benchmark, num_workers=2, budget_s=20.0)
+    assert isinstance(policy.leader, Leader)
+    assert policy.leader.time_to_target_s == trace.best_s

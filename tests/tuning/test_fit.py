@@ -1,0 +1,77 @@
+"""What does not fit is refused before any trial starts, by file and line."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.study.file import StudyFile, load_study
+from tune_speed.tuning import precheck
+
+DIGITS: dict[str, Any] = {"image_shape": (8, 8, 1), "num_classes": 10, "num_train": 1150}
+STUDY = """\
+workload: digits
+recipe:
+  model:
+    choices:
+      resnet20:
+      {model}:
+  optimizer: {{sgd: {{lr: {{low: 0.1, high: 1.0}}}}}}
+  epochs: 2
+  batch_size: 64
+  speedups:
+    depth: {{choices: {{off: , {technique}: }}}}
+"""
+
+
+def study(folder: Path, *, model: str = "preact_resnet", technique: str = "off") -> StudyFile:
+    text = STUDY.format(model=model, technique=technique).replace("{off: , off: }", "[off]")
+    (folder / "a_study.yaml").write_text(text)
+    return load_study(folder / "a_study.yaml")
+
+
+def test_networks_that_take_any_image_are_not_asked_about(tmp_path: Path) -> None:
+    assert precheck.ask(study(tmp_path).space, **DIGITS) is None
+    assert precheck.ask(load_study("digits_quickstart").space, **DIGITS) is None
+
+
+def test_each_combination_of_network_and_techniques_is_asked_about_once(tmp_path: Path) -> None:
+    a_study = study(tmp_path, model="mobilenet", technique="stochastic_depth")
+    question = precheck.ask(a_study.space, **DIGITS)
+    assert question is not None
+    precheck.withdraw(question)
+    asked = {(case["model"], case["speedups.depth"]) for case in question.cases}
+    assert asked == {
+        ("mobilenet", "off"),
+        ("resnet20", "stochastic_depth"),
+        ("mobilenet", "stochastic_depth"),
+    }
+    assert len(question.cases) == 3
+
+
+def test_misfits_are_all_named_with_their_lines(tmp_path: Path) -> None:
+    a_study = study(tmp_path, model="vgg16_bn", technique="stochastic_depth")
+    question = precheck.ask(a_study.space, **DIGITS)
+    with pytest.raises(ConfigError) as refusal:
+        precheck.refuse_misfits(question, a_study.space, a_study.source)
+    assert {problem.line for problem in refusal.value.problems} == {3}
+    a_study = study(tmp_path, model="plain_cnn", technique="stochastic_depth")
+    question = precheck.ask(a_study.space, **DIGITS)
+    with pytest.raises(ConfigError, match=r"a_study.yaml:11: recipe.speedups.depth.*residual"):
+        precheck.refuse_misfits(question, a_study.space, a_study.source)
+
+
+def test_what_fits_passes(tmp_path: Path) -> None:
+    a_study = study(tmp_path, technique="stochastic_depth")
+    question = precheck.ask(a_study.space, **DIGITS)
+    assert question is not None
+    precheck.refuse_misfits(question, a_study.space, a_study.source)
+
+
+def test_process_is_gone_once_it_is_withdrawn(tmp_path: Path) -> None:
+    question = precheck.ask(study(tmp_path, technique="stochastic_depth").space, **DIGITS)
+    assert question is not None
+    precheck.withdraw(question)
+    assert question.process.poll() is not None
+    precheck.withdraw(question)

@@ -1,0 +1,1 @@
+"""The calls of `import tune_speed`, and what they return."""

@@ -1,0 +1,136 @@
+"""What a certification found, for a program or a notebook."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+from rich.console import RenderableType
+
+from tune_speed.api.progress import Progress, is_shown
+from tune_speed.core.folders import studies_folder
+from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import printable, printable_lines
+from tune_speed.custom.shipping import Loop
+from tune_speed.experiments.certification.certify import CertifyResult, certify
+from tune_speed.experiments.certification.report import certification_text, luck
+from tune_speed.reporting.display import Displayed, html_block, html_text
+from tune_speed.reporting.leaderboard.board_html import boards_html
+from tune_speed.reporting.leaderboard.ranking import Board, make_boards
+from tune_speed.reporting.leaderboard.tables import as_renderable
+from tune_speed.study.settings import CertifyConfig
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Certified(Displayed):
+    """Finalists of a study, run again with fresh seeds alone on the device."""
+
+    study: str
+    """Name of the study."""
+    result: CertifyResult
+    """What the certification returned."""
+
+    @property
+    def records(self) -> tuple[TrialRecord, ...]:
+        """Certified records, best first; empty if it was stopped."""
+        return self.result.records
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The best certified record; None: no run met the target, or it was stopped."""
+        hits = (r for r in self.records if any(run.time_to_target_s for run in r.runs))
+        return next(hits, None)
+
+    @property
+    def boards(self) -> tuple[Board, ...]:
+        """The certified leaderboard."""
+        pairs = ((None, record) for record in self.records)
+        return tuple(make_boards(pairs, with_misses=True))
+
+    @property
+    def luck(self) -> list[dict[str, Any]]:
+        """Estimate and certified time of each finalist, the best estimate first."""
+        return luck(self.result)
+
+    @property
+    def folder(self) -> Path:
+        """Where the study's files and the certificates are."""
+        return self.result.folder
+
+    @property
+    def was_stopped(self) -> bool:
+        """Whether Ctrl-C ended it; the same call goes on."""
+        return self.result.was_stopped
+
+    def __repr__(self) -> str:
+        if self.was_stopped:
+            return printable(f"Certified({self.study!r}: stopped)")
+        hits = sum(run.time_to_target_s is not None for r in self.records for run in r.runs)
+        runs = sum(len(record.runs) for record in self.records)
+        ended = f"{len(self.records)} recipes, {hits} of {runs} runs met the target"
+        return printable(f"Certified({self.study!r}: {ended})")
+
+    def _parts(self) -> Sequence[RenderableType]:
+        return self.parts()
+
+    def parts(self) -> Sequence[RenderableType]:
+        """Returns what a terminal shows."""
+        boards = () if self.was_stopped else (as_renderable(self.boards),)
+        return (*boards, self._text())
+
+    def _repr_html_(self) -> str:
+        return html_block(self.html())
+
+    def html(self) -> Markup:
+        """Returns leaderboard and findings as HTML."""
+        boards = Markup("") if self.was_stopped else boards_html(self.boards)
+        return boards + html_text(self._text())
+
+    def _text(self) -> str:
+        if self.was_stopped:
+            return printable(f"{self.study}: stopped; the same call goes on")
+        return printable_lines(certification_text(self.result))
+
+
+def certify_study(
+    study: str,
+    config: CertifyConfig,
+    *,
+    folder: Path | None = None,
+    device: str | None = None,
+    address: str | None = None,
+    again: bool = False,
+    anew_if_changed: bool = False,
+    progress: bool | None = None,
+    loop: Loop | None = None,
+) -> Certified:
+    """Certifies a study; as `tune_speed.experiments.certification.certify.certify` otherwise.
+
+    Args:
+        study: as MLflow has it.
+        config: how many run how often.
+        folder: of the study's files; None: the usual one.
+        device: part of the device's name, where the study has estimates of several.
+        address: Ray cluster; None: a local one.
+        again: begin anew although one was begun before.
+        anew_if_changed: begin anew where the finalists are others.
+        progress: as in `tune_speed.api`.
+        loop: the training function of the study; None where recipes were searched.
+    """
+    if address is not None:
+        from tune_speed.tuning.ray.token import agree_on_token
+
+        agree_on_token(address)  # Before Ray is imported.
+    result = certify(
+        study,
+        config=config,
+        folder=folder or studies_folder() / study,
+        device=device,
+        address=address,
+        again=again,
+        on_line=Progress(shown=is_shown(progress)).line,
+        anew_if_changed=anew_if_changed,
+        loop=loop,
+    )
+    return Certified(study=study, result=result)

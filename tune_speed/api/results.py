@@ -1,0 +1,329 @@
+"""Results as pandas frames, read from MLflow alone: this machine's SQLite or a team's server.
+
+```python
+from tune_speed import Results
+
+results = Results()
+results.studies()
+results.best(workload="digits", where="optimizer=sgd and batch_size>=512")
+```
+
+`COLUMNS` says what the columns of each frame are. They and their types are the same in an empty
+frame. Figures of different workloads, protocols or devices may stand in one frame, beside columns
+that tell them apart, but are never ranked together.
+"""
+
+import inspect
+import types
+import typing
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import pandas as pd
+
+from tune_speed.core.config import Config, did_you_mean
+from tune_speed.core.descriptions import descriptions
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import RunResult, Status
+from tune_speed.reporting.leaderboard.board_row import Row
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.tracking.filter.fields import FIELDS, answers
+from tune_speed.tracking.filter.where import parse_where
+from tune_speed.tracking.reader.matching import find_matching
+from tune_speed.tracking.reader.queries import TrackedTrial, find_trial
+from tune_speed.tracking.reader.studies import StudySummary, list_studies
+from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
+
+TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "float64", "bool"
+MOMENT = "datetime64[ms, UTC]"
+EMPTY: Mapping[str, Sequence[Mapping[str, Any]]] = types.MappingProxyType({})
+
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+class Column(NamedTuple):
+    """A column of a frame."""
+
+    about: str
+    """One line, with the unit."""
+    dtype: str
+    """pandas' name of the type."""
+
+
+def _columns_of(config: type[Config], **about: str) -> dict[str, Column]:
+    """Returns a column for each field, with its description unless `about` has one."""
+    return {
+        name: Column(
+            _first_line(about.get(name) or descriptions(config).get(name, "")),
+            _dtype_of(field.annotation),
+        )
+        for name, field in config.model_fields.items()
+        if name not in ("rows", "params")
+    }
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.split()).split(". ")[0].rstrip(".")
+
+
+def _dtype_of(annotation: Any) -> str:
+    parts = set(typing.get_args(annotation)) - {types.NoneType} or {annotation}
+    return {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}[parts.pop()]
+
+
+def _dtype(field_name: str) -> str:
+    field = FIELDS[field_name]
+    if field.is_number:
+        return WHOLE if field.is_whole else NUMBER
+    return MOMENT if field_name.endswith("_at") else TEXT
+
+
+_STUDY = Column("name of the study", TEXT)
+_TRIAL = Column("number of the trial in its study: t0007", TEXT)
+_RUN_ID = Column("run in MLflow", TEXT)
+
+COLUMNS: dict[str, dict[str, Column]] = {
+    "best": {
+        **_columns_of(
+            Board,
+            workload="name of the workload",
+            workload_hash="hash over the workload and its data",
+            metric="metric of the target",
+            target="value that it must reach",
+            target_mode="max where more of it is better, min where less is",
+            mode="fixed_length or anytime",
+            protocol_version="version of the measuring rules",
+            device="name of the device",
+            kind="estimate or certified",
+        ),
+        **_columns_of(
+            Row,
+            study="name of the study",
+            trial_id="number of the trial in its study: t0007",
+            n="runs, hits and misses",
+            peak_memory_gib="peak memory of the last run [GiB]",
+        ),
+    },
+    "studies": {
+        "study": _STUDY,
+        "workload": Column("name of the workload", TEXT),
+        "device": Column("name of the device", TEXT),
+        "trials": Column("finished trials", WHOLE),
+        **{status.value: Column(f"those that ended as {status.value}", WHOLE) for status in Status},
+        "best_time_s": Column("least time to target [s]; missing: none met it", NUMBER),
+        "best_trial": Column("the trial that has it", TEXT),
+        "last_activity": Column("when a trial finished last (UTC)", MOMENT),
+        "is_running": Column("whether a search has begun and not ended", FLAG),
+    },
+    "trials": {
+        "run_id": _RUN_ID,
+        **{name: Column(field.about, _dtype(name)) for name, field in FIELDS.items()},
+        "workload_hash": Column("hash over the workload and its data", TEXT),
+    },
+    "curves": {
+        "run_id": _RUN_ID,
+        "study": _STUDY,
+        "trial_id": _TRIAL,
+        "device": Column("name of the device", TEXT),
+        "seed": Column("seed of the training", WHOLE),
+        "step": Column("optimizer steps done", WHOLE),
+        "samples": Column("training samples seen", WHOLE),
+        "epoch": Column("passes over the training set done", NUMBER),
+        "train_s": Column("training clock [s]", NUMBER),
+        "accuracy": Column("share of correct predictions, in [0, 1]", NUMBER),
+        "macro_f1": Column("mean over classes of the F1 score, in [0, 1]", NUMBER),
+        "micro_f1": Column("F1 score of all classes together, in [0, 1]", NUMBER),
+        "loss": Column("mean cross-entropy per sample [nat]", NUMBER),
+        "train_loss": Column("mean training loss since the row before [nat]", NUMBER),
+        "has_curve": Column("False: only the last evaluation is left", FLAG),
+    },
+}
+"""Columns of each frame, by the method that returns it. `best` and `trials` have one more for each
+searched parameter, `params.<name>`; `curves` one for each other metric, `values.<name>`."""
+
+
+def _documented(method: Method) -> Method:
+    """Adds the table of the columns to a method's docstring, where `help` shows it."""
+    columns = COLUMNS[method.__name__]
+    width = max(map(len, columns))
+    lines = [f"    {name:<{width}}  {each.about} ({each.dtype})" for name, each in columns.items()]
+    method.__doc__ = "\n".join([inspect.cleandoc(method.__doc__ or ""), "", "Columns:", *lines])
+    return method
+
+
+class Results:
+    """What is on record in a store; reads it anew at each call."""
+
+    def __init__(self, uri: str | None = None) -> None:
+        """Takes the address of a store: by default $MLFLOW_TRACKING_URI, else `./mlflow.db`.
+
+        Raises: ConfigError if it is no address of a store.
+        """
+        self._uri = tracking_uri(uri)
+
+    def __repr__(self) -> str:
+        return f"Results({strip_secrets(self._uri)!r})"
+
+    @_documented
+    def best(
+        self,
+        workload: str | None = None,
+        device: str | None = None,
+        n: int = 5,
+        *,
+        where: str | None = None,
+        study: str | None = None,
+        kind: str | None = None,
+    ) -> pd.DataFrame:
+        """Returns the `n` fastest recipes of each leaderboard, one a row.
+
+        `rank` counts within a leaderboard: one workload, protocol, device and kind. Recipes that
+        missed the target are left out. With `where`, `trials`, `reached`, `tuning_cost_s` and
+        `device_s` count the trials that fit.
+
+        Args:
+            workload: only of this workload.
+            device: only of devices whose name contains this.
+            n: rows of each leaderboard.
+            where: a filter: `optimizer=sgd and batch_size>=512`.
+            study: only of this study.
+            kind: only `estimate` or `certified`.
+
+        Raises: ConfigError if an argument makes no sense; ServiceError if the store does not answer
+            or does not hold the study.
+        """
+        if n < 1:
+            raise ConfigError(f"n must be 1 or more, but got {n}.")
+        choice = Choice(
+            uri=self._uri,
+            study=study,
+            workload=workload,
+            device=device,
+            kind=_known_kind(kind),
+            where=None if where is None else parse_where(where),
+        )
+        boards = find_boards(choice, top=n)
+        rows = [(board, row) for board in boards for row in board.rows]
+        fixed = [{**board.model_dump(), **row.model_dump()} for board, row in rows]
+        return _frame(fixed, COLUMNS["best"], more={"params": [row.params for _, row in rows]})
+
+    @_documented
+    def studies(self) -> pd.DataFrame:
+        """Returns the studies, one a row, the latest active first.
+
+        Raises: ServiceError if the store does not answer or does not exist.
+        """
+        return _frame(map(_study_row, list_studies(self._uri)), COLUMNS["studies"])
+
+    @_documented
+    def trials(
+        self, study: str, *, where: str | None = None, kind: str | None = None
+    ) -> pd.DataFrame:
+        """Returns a study's finished trials, one a row: board by board, the fastest first.
+
+        Args:
+            study: name of the study.
+            where: a filter: `status=missed and lr>0.1`; its result fields
+                are this frame's columns.
+            kind: only `estimate` or `certified`.
+
+        Raises: ConfigError if an argument makes no sense; ServiceError if the store does not answer
+            or does not hold the study.
+        """
+        chosen = parse_where(where) if where is not None else None
+        found = find_matching(self._uri, chosen, study=study, kind=_known_kind(kind))
+        rows = [
+            {
+                "run_id": trial.run_id,
+                **answers(trial.record),
+                "workload_hash": trial.record.workload_hash,
+            }
+            for trial in found
+        ]
+        params = [trial.record.params for trial in found]
+        return _frame(rows, COLUMNS["trials"], more={"params": params})
+
+    @_documented
+    def curves(self, run: str | Iterable[str]) -> pd.DataFrame:
+        """Returns the evaluations of one trial or several, one a row, in the order of training.
+
+        Args:
+            run: a run id, its first six digits or more, `study/trial` or `study/trial@certified`;
+                or several of these, such as a frame's column `run_id`.
+
+        Raises: ServiceError if the store does not answer or has no such finished trial.
+        """
+        names = [run] if isinstance(run, str) else list(run)
+        found = [find_trial(self._uri, name) for name in names]
+        rows = [row for trial in found for each in trial.record.runs for row in _curve(trial, each)]
+        return _frame(rows, COLUMNS["curves"], more={"values": [row["values"] for row in rows]})
+
+
+def _known_kind(kind: str | None) -> str | None:
+    kinds = FIELDS["kind"].among
+    if kind is None or kind in kinds:
+        return kind
+    near = did_you_mean(kind, kinds)
+    raise ConfigError(f"kind must be one of {', '.join(kinds)}, but got {kind!r}{near or '.'}")
+
+
+def _study_row(study: StudySummary) -> dict[str, Any]:
+    return {
+        "study": study.name,
+        "workload": study.workload,
+        "device": study.device,
+        "trials": sum(study.num_trials.values()),
+        **{status.value: study.num_trials.get(status, 0) for status in Status},
+        "best_time_s": study.best_time_s,
+        "best_trial": study.best_trial,
+        "last_activity": study.last_activity,
+        "is_running": study.is_running,
+    }
+
+
+def _curve(trial: TrackedTrial, run: RunResult) -> Iterator[dict[str, Any]]:
+    record = trial.record
+    common = {
+        "run_id": trial.run_id,
+        "study": record.study,
+        "trial_id": record.trial_id,
+        "device": record.device,
+        "seed": run.seed,
+        "has_curve": trial.has_curve,
+    }
+    return ({**common, **evaluation.model_dump()} for evaluation in run.evaluations)
+
+
+def _frame(
+    rows: Iterable[Mapping[str, Any]],
+    columns: Mapping[str, Column],
+    *,
+    more: Mapping[str, Sequence[Mapping[str, Any]]] = EMPTY,
+) -> pd.DataFrame:
+    """Returns the rows' values of `columns`, and of all that is in `more` (one a row), prefixed."""
+    listed = list(rows)
+    data = {
+        name: _series([row[name] for row in listed], column.dtype)
+        for name, column in columns.items()
+    }
+    for prefix, found in more.items():
+        for name in dict.fromkeys(name for row in found for name in row):
+            data[f"{prefix}.{name}"] = _guessed([row.get(name) for row in found])
+    return pd.DataFrame(data)
+
+
+def _series(values: Sequence[Any], dtype: str) -> "pd.Series[Any]":
+    if dtype == MOMENT:
+        # An empty text is no moment; one without fractions of a second has another format.
+        moments = pd.Series([value or None for value in values], dtype="string")
+        return pd.to_datetime(moments, utc=True, format="ISO8601").dt.as_unit("ms")
+    return pd.Series(values, dtype=dtype)
+
+
+def _guessed(values: Sequence[Any]) -> "pd.Series[Any]":
+    kinds = {type(value) for value in values} - {types.NoneType}
+    of_one_kind = {bool: "boolean", int: WHOLE, float: NUMBER, str: TEXT}
+    if kinds == {int, float}:
+        return _series(values, NUMBER)
+    return _series(values, of_one_kind.get(kinds.pop(), "object") if len(kinds) == 1 else "object")

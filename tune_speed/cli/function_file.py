@@ -1,0 +1,78 @@
+"""A training function that the command line names: `my_loop.py:my_train`.
+
+Its file is code, so it is run only because the command says so: no study file can name one.
+"""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tune_speed.components.plugins.plugin import refusal
+from tune_speed.components.plugins.python_file import PythonFile, read_file, run_file
+from tune_speed.components.plugins.source import PluginSource
+from tune_speed.study.mistake import near_miss
+
+_FORM = "must be a Python file and the name of a function in it, FILE.py:FUNCTION"
+_OPTION = "--train"
+_ONE_FILE = (
+    "The file of a training function travels alone to the workers: put both into one, or install"
+    " the other, here and on all nodes."
+)
+
+
+def function_of(name: str) -> Callable[..., Any]:
+    """Runs a Python file and returns the training function that `FILE.py:FUNCTION` names.
+
+    What arguments it takes is not looked at.
+
+    Raises: ConfigError if there is no such file or function, or the file does not run.
+    """
+    path, function = _parts(name)
+    file = read_file(path, must=_FORM)
+    module = run_file(file, prefix="tune_speed_loop", one_file=_ONE_FILE)
+    if function not in vars(module):
+        must, hint = "must have the function that --train names", _functions_hint(module, function)
+        raise refusal(must, given=f"`{function}`", file=file.path, hint=hint)
+    found: Callable[..., Any] = vars(module)[function]
+    if not callable(found):
+        must, line = f"`{function}` must be a function of (params, run)", _line(file, function)
+        raise refusal(must, given=f"{found!r:.80}", file=file.path, line=line)
+    return found
+
+
+def again_with(name: str) -> str:
+    """Returns ` --train FILE.py:FUNCTION` as a shell takes it: a further command needs it."""
+    return f" {_OPTION} {shlex.quote(name)}"
+
+
+def _parts(name: str) -> tuple[str, str]:
+    """Returns file and function. Raises: ConfigError if one of them is missing."""
+    path, colon, function = name.rpartition(":")
+    if not colon:
+        path, function = name, ""
+    if not path.endswith(".py") or not function:
+        raise refusal(_FORM, given=repr(name), file=_OPTION, hint=_form_hint(path, function))
+    return path, function
+
+
+def _form_hint(path: str, function: str) -> str:
+    if path.endswith(".py"):
+        return f"Name the function too, such as {path}:my_train."
+    if function and Path(f"{path}.py").is_file():
+        return f"Did you mean {path}.py:{function}?"
+    return "Such as my_loop.py:my_train."
+
+
+def _functions_hint(module: ModuleType, function: str) -> str | None:
+    there = [
+        name
+        for name, value in vars(module).items()
+        if callable(value) and getattr(value, "__module__", None) == module.__name__
+    ]
+    return near_miss(function, there) or (f"There are {', '.join(there[:8])}." if there else None)
+
+
+def _line(file: PythonFile, name: str) -> int | None:
+    return PluginSource(file.source, file=file.path).table_line(name)

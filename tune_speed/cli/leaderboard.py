@@ -1,0 +1,244 @@
+"""The commands on leaderboards: `best` and `leaderboard`."""
+
+import shlex
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tune_speed.cli.common import (
+    NOT_REACHED,
+    DeviceOption,
+    Format,
+    JsonOption,
+    PluginOption,
+    StudyOption,
+    WorkloadOption,
+    note,
+    print_boards,
+    say,
+    write_text,
+)
+from tune_speed.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from tune_speed.reporting.leaderboard.history import RecordHeld
+    from tune_speed.reporting.leaderboard.queries import Choice
+    from tune_speed.reporting.leaderboard.ranking import Board
+
+
+class BoardFormat(StrEnum):
+    """Forms of leaderboards."""
+
+    TABLE = "table"
+    JSON = "json"
+    CSV = "csv"
+    MARKDOWN = "markdown"
+    HTML = "html"
+
+
+class Kind(StrEnum):
+    """How far a result is known."""
+
+    ESTIMATE = "estimate"
+    CERTIFIED = "certified"
+
+
+KindOption = Annotated[
+    Kind | None, typer.Option("--kind", help="Only estimates, or only certified results.")
+]
+WhereOption = Annotated[
+    str | None,
+    typer.Option(
+        "--where",
+        metavar="FILTER",
+        help="Only trials for which this holds, such as 'optimizer=sgd and batch_size>=512'.",
+    ),
+]
+PIPED_WIDTH = 200
+"""Characters of a line that is not shown on a terminal: nothing has to be cut."""
+
+
+def best(
+    study: StudyOption = None,
+    workload: WorkloadOption = None,
+    device: DeviceOption = None,
+    kind: KindOption = None,
+    where: WhereOption = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
+    export: Annotated[
+        Path | None, typer.Option(help="Write the fastest recipe to this file, for `train`.")
+    ] = None,
+    plugin: PluginOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the fastest recipes on record, and write one to a file.
+
+    Example: tune-speed best --study digits_quickstart --export recipe.yaml
+    """
+    from tune_speed.reporting.leaderboard.queries import find_boards
+
+    boards = find_boards(_choice(study, workload, device, kind, where), top=top)
+    print_boards(boards, Format.JSON if as_json else Format.TABLE)
+    if export is not None:
+        _export(boards, export)
+    if not any(board.rows for board in boards):
+        raise typer.Exit(NOT_REACHED)
+
+
+def leaderboard(
+    study: StudyOption = None,
+    workload: WorkloadOption = None,
+    device: DeviceOption = None,
+    kind: KindOption = None,
+    where: WhereOption = None,
+    top: Annotated[
+        int, typer.Option(min=1, help="Rows of each leaderboard; of a history, the latest.")
+    ] = 20,
+    misses: Annotated[
+        bool, typer.Option("--misses", help="Trials that missed the target too, at the end.")
+    ] = False,
+    history: Annotated[
+        bool, typer.Option("--history", help="Who held the record when, instead.")
+    ] = False,
+    format_: Annotated[
+        BoardFormat, typer.Option("--format", help="Form of the output.")
+    ] = BoardFormat.TABLE,
+    out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the trials that met the target, fastest first; one board per workload and device.
+
+    Rows whose intervals overlap that of the first of their rank share it: 1=.
+
+    Example: tune-speed leaderboard --workload digits --format markdown
+    """
+    from tune_speed.reporting.leaderboard.queries import find_boards, find_history
+
+    choice = _choice(study, workload, device, kind, where)
+    form = BoardFormat.JSON if as_json else format_
+    if history and misses:
+        raise ConfigError("--history must stand without --misses: a miss sets no record.")
+    if history and form is BoardFormat.HTML:
+        raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
+    if history:
+        shown = _history_in(form, find_history(choice, top=top))
+    else:
+        shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses))
+    _write(shown, out)
+
+
+def _choice(
+    study: str | None,
+    workload: str | None,
+    device: str | None,
+    kind: Kind | None,
+    where: str | None,
+) -> "Choice":
+    from tune_speed.reporting.leaderboard.queries import Choice
+    from tune_speed.tracking.filter.where import parse_where
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    return Choice(
+        uri=tracking_uri(),
+        study=study,
+        workload=workload,
+        device=device,
+        kind=kind,
+        where=None if where is None else parse_where(where),
+    )
+
+
+def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableType":
+    from tune_speed.reporting.leaderboard import text as report
+    from tune_speed.reporting.leaderboard.tables import as_renderable
+
+    if form is BoardFormat.TABLE:
+        return as_renderable(boards)
+    if form is BoardFormat.HTML:
+        from tune_speed.reporting.page.boards_page import boards_page
+
+        return boards_page(boards)
+    forms = {
+        BoardFormat.JSON: report.as_json,
+        BoardFormat.CSV: report.as_csv,
+        BoardFormat.MARKDOWN: report.as_markdown,
+    }
+    return forms[form](boards)
+
+
+def _history_in(form: BoardFormat, history: list["RecordHeld"]) -> "str | RenderableType":
+    from tune_speed.reporting.leaderboard import history_report
+
+    if form is BoardFormat.TABLE:
+        return history_report.history_renderable(history)
+    forms = {
+        BoardFormat.JSON: history_report.history_json,
+        BoardFormat.CSV: history_report.history_csv,
+        BoardFormat.MARKDOWN: history_report.history_markdown,
+    }
+    return forms[form](history)
+
+
+def _write(shown: "str | RenderableType", out: Path | None) -> None:
+    """Writes a text or a table to `out`, or else to stdout."""
+    from tune_speed.reporting.terminal import PlainConsole
+
+    # What no terminal shows is not cut to its width.
+    is_terminal = out is None and sys.stdout.isatty()
+    console = PlainConsole(width=None if is_terminal else PIPED_WIDTH)
+    text = shown if isinstance(shown, str) else _drawn(console, shown)
+    ended = text.rstrip("\n") + "\n"
+    if out is None:
+        # What was drawn has colours in it, and of others' texts only what is printable.
+        say(ended, end="") if isinstance(shown, str) else print(ended, end="")
+    else:
+        write_text(out, ended)
+        note(f"wrote {out}")
+
+
+def _drawn(console: "Console", table: "RenderableType") -> str:
+    with console.capture() as captured:
+        console.print(table)
+    return captured.get()
+
+
+def _export(boards: list["Board"], path: Path) -> None:
+    from tune_speed.core.comparability import board_key
+    from tune_speed.reporting.trials.recipe_export import recipe_yaml
+    from tune_speed.reporting.trials.text import plugin_options
+    from tune_speed.tracking.reader.leaders import find_leaders
+    from tune_speed.tracking.reader.queries import find_trial
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    with_rows = [board for board in boards if board.rows]
+    # What is certified is known better than what a search found.
+    with_rows = [board for board in with_rows if board.kind == "certified"] or with_rows
+    if len(with_rows) != 1:
+        among = "; ".join(
+            f"{board.workload} ({board.workload_hash}, protocol {board.protocol_version}) on"
+            f" {board.device}"
+            for board in with_rows
+        )
+        raise ConfigError(
+            f"--export needs one leaderboard to take the best from, but got {len(with_rows)}:"
+            f" {among or 'none'}. Choose with --study, --workload, --device or --where."
+        )
+    run_id = with_rows[0].rows[0].run_id
+    assert run_id is not None
+    record = find_trial(tracking_uri(), run_id).record
+    # What was asked for may leave out trials of the search, its cost does not.
+    totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
+    train = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
+    text = recipe_yaml(
+        record,
+        run_id=run_id,
+        search=totals.get((board_key(record)._replace(kind="estimate"), record.study)),
+        rerun=train,
+    )
+    write_text(path, text)
+    note(f"wrote {path}; train it with: {train}")

@@ -1,0 +1,121 @@
+"""The command that makes pages: `report`."""
+
+import json
+import os
+import tempfile
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tune_speed.cli.common import JsonOption, note, say
+from tune_speed.core.errors import ConfigError, StorageError
+
+if TYPE_CHECKING:
+    from tune_speed.reporting.study.view import StudyView, ViewedTrial
+
+
+def report(
+    study: Annotated[str, typer.Argument(help="A study in MLflow.")],
+    html: Annotated[Path, typer.Option(help="Write the page to this file.")] = Path("report.html"),
+    png: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Write each figure for a slide too.")
+    ] = None,
+    finalists: Annotated[
+        int, typer.Option(min=1, help="Fastest trials whose curves are drawn.")
+    ] = 10,
+    as_json: JsonOption = False,
+) -> None:
+    """Write a study as one HTML page: the answer, figures, all trials. It needs no network.
+
+    Works while the study runs; make it again to see more.
+
+    Example: tune-speed report digits_quickstart --html report.html --png figures
+    """
+    from tune_speed.reporting.page.study_page import study_page
+    from tune_speed.reporting.study.reader import read_study
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    started = time.monotonic()
+    view = read_study(tracking_uri(), study, finalists=finalists)
+    text = study_page(view, recipe_yaml=_recipe_yaml)
+    write_whole(html, text)
+    pictures = [] if png is None else _draw(view, png)
+    took_s = time.monotonic() - started
+    trials = len(view.trials) + len(view.certified)
+    if as_json:
+        facts = {
+            "path": str(html),
+            "bytes": html.stat().st_size,
+            "trials": trials,
+            "seconds": round(took_s, 3),
+            "png": [str(path) for path in pictures],
+            "is_running": view.is_running,
+        }
+        say(json.dumps(facts, indent=2))
+        return
+    if pictures:
+        say(f"wrote {png}: {', '.join(path.name for path in pictures)}")
+    say(f"wrote {html}: {trials} trials, {html.stat().st_size / 1e6:.2f} MB, in {took_s:.1f} s")
+    say(f"open it in a browser: {html.absolute().as_uri()}")
+    if view.is_running:
+        note("the study is still running; give the same command again to see more")
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file so that a reader finds the old text or the new, never a part of it.
+
+    Raises: StorageError if it cannot be written.
+    """
+    temporary: Path | None = None
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
+        ) as file:
+            temporary = Path(file.name)
+            file.write(text)
+        # Temporary files are for their owner alone; a page is for whoever may read the folder.
+        temporary.chmod(0o666 & ~_umask())
+        temporary.replace(path)
+    except OSError as error:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+        raise StorageError(
+            f"{path} must be a file in a folder that exists and can be written, but got:"
+            f" {error.strerror}. Name another one with --html."
+        ) from error
+
+
+def _umask() -> int:
+    """Returns the mask of new files; the system tells it only when it is set."""
+    mask = os.umask(0o022)
+    os.umask(mask)
+    return mask
+
+
+def _recipe_yaml(trial: "ViewedTrial") -> str:
+    from tune_speed.reporting.trials.recipe_export import called_with, recipe_yaml
+
+    try:
+        if trial.record.is_own_loop:
+            return called_with(trial.record)
+        return recipe_yaml(trial.record, run_id=trial.run_id)
+    except ConfigError as error:  # Of another version, or of a stranger: the page shows the rest.
+        return f"# {error}"
+
+
+def _draw(view: "StudyView", folder: Path) -> list[Path]:
+    """Writes each figure of each part into `folder`; returns the files.
+
+    Raises: StorageError if one cannot be written.
+    """
+    from tune_speed.reporting.figures import FIGURES, draw_png
+
+    several = len(view.parts) > 1
+    places = [
+        (part, name, folder / (f"{name}-{number}.png" if several else f"{name}.png"))
+        for number, part in enumerate(view.parts, start=1)
+        for name in FIGURES
+    ]
+    return [path for part, name, path in places if draw_png(name, part, path)]

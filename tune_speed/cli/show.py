@@ -1,0 +1,288 @@
+"""The commands on what is on record or can be named: `list`, `show` and `compare`."""
+
+import json
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from enum import StrEnum
+from itertools import groupby, islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tune_speed.cli.common import (
+    Format,
+    JsonOption,
+    PluginOption,
+    note,
+    print_listing,
+    print_wide,
+    say,
+    write_text,
+)
+from tune_speed.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tune_speed.experiments.published import PaperTable
+    from tune_speed.reporting.trials.comparison import Comparison
+    from tune_speed.tracking.reader.queries import TrackedTrial
+
+FormatOption = Annotated[Format, typer.Option("--format", help="Form of the output.")]
+UI_ADDRESS = "http://127.0.0.1:5000"
+"""Where `mlflow ui` shows its pages."""
+
+
+class Listing(StrEnum):
+    """What `list` can list."""
+
+    WORKLOADS = "workloads"
+    MODELS = "models"
+    OPTIMIZERS = "optimizers"
+    SCHEDULES = "schedules"
+    DATASETS = "datasets"
+    LOADERS = "loaders"
+    SPEEDUPS = "speedups"
+    ORDERS = "orders"
+    METRICS = "metrics"
+    TECHNIQUES = "techniques"
+    FIELDS = "fields"
+    PAPERS = "papers"
+    STUDIES = "studies"
+    TRIALS = "trials"
+
+
+def list_(
+    what: Annotated[Listing, typer.Argument(help="What to list.")],
+    study: Annotated[str | None, typer.Option(help="Of trials: the study.")] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILTER",
+            help="Of trials: only those that fit, such as 'status=missed and lr>0.1'; `list fields`"
+            " says what can be asked.",
+        ),
+    ] = None,
+    top: Annotated[
+        int | None, typer.Option(min=1, help="Of trials: the fastest N on each device.")
+    ] = None,
+    plugin: PluginOption = None,
+    format_: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+) -> None:
+    """List what a study file can name, or the studies or a study's trials on record.
+
+    Example: tune-speed list trials --study digits_quickstart --where 'status=missed and lr>0.1'
+    """
+    form = Format.JSON if as_json else format_
+    of_trials = {"--study": study, "--where": where, "--top": top}
+    given = [name for name, value in of_trials.items() if value is not None]
+    if given and what is not Listing.TRIALS:
+        raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
+    if what is Listing.TECHNIQUES and form is Format.MARKDOWN:
+        from tune_speed.reporting.listings.techniques import techniques_table
+
+        say(techniques_table())
+        return
+    if what is Listing.TRIALS:
+        _print_trials(study, where, top, form)
+        return
+    rows = _study_rows() if what is Listing.STUDIES else _listing(what)
+    print_listing(rows, form, title=what.value)
+
+
+def show(
+    run_id: Annotated[str, typer.Argument(help="An MLflow run id, or STUDY/TRIAL.")],
+    export: Annotated[
+        Path | None, typer.Option(help="Write its recipe to this file, for `train`.")
+    ] = None,
+    plugin: PluginOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Show one trial: its recipe, curve, clocks, environment and how it ended.
+
+    A certified result is STUDY/TRIAL@certified.
+
+    Example: tune-speed show digits_quickstart/t0007
+    """
+    from tune_speed.reporting.trials.text import describe
+    from tune_speed.tracking.reader.queries import find_trial, run_url, ui_command
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    uri = tracking_uri()
+    tracked = find_trial(uri, run_id)
+    url, command = run_url(uri, tracked), ui_command(uri)
+    if as_json:
+        places = {"run_id": tracked.run_id, "url": url, "ui_command": command}
+        say(json.dumps({**places, **tracked.record.model_dump(mode="json")}, indent=2))
+    else:
+        say(describe(tracked.record, run_id=tracked.run_id))
+        page = f"/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
+        say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
+    if export is not None:
+        _export(tracked, export)
+
+
+def compare(
+    runs: Annotated[list[str], typer.Argument(help="MLflow run ids, or STUDY/TRIAL.")],
+    all_: Annotated[
+        bool, typer.Option("--all", help="Settings that are the same in all of them too.")
+    ] = False,
+    with_paper: Annotated[
+        bool,
+        typer.Option(
+            "--with-paper", help="And what the source documents found with such settings."
+        ),
+    ] = False,
+    format_: FormatOption = Format.TABLE,
+    as_json: JsonOption = False,
+) -> None:
+    """Show results side by side: what differs between their recipes, then their figures.
+
+    They are ranked only if they share workload, protocol, device and kind.
+
+    Example: tune-speed compare digits_quickstart/t0000 digits_quickstart/t0001
+    """
+    found = _distinct(runs)
+    if len(found) == 1 and not with_paper:
+        raise ConfigError(
+            f"compare must have two different results or more, but got {', '.join(runs)}. Name"
+            " another one, or add --with-paper."
+        )
+    from tune_speed.reporting.trials.comparison import compare_records
+
+    trials = [(trial.run_id, trial.record) for trial in found]
+    comparison = compare_records(trials, with_equal=all_)
+    paper = _paper_table(found) if with_paper else None
+    _print_comparison(comparison, paper, Format.JSON if as_json else format_)
+    if comparison.warning:
+        note(f"warning: {comparison.warning}")
+
+
+def _listing(what: Listing) -> list[dict[str, Any]]:
+    if what is Listing.FIELDS:
+        return _field_rows()
+    if what is Listing.PAPERS:
+        from tune_speed.experiments.published import paper_listing
+
+        return paper_listing()
+    from tune_speed.reporting.listings.listings import listing
+
+    return listing(what.value)
+
+
+def _field_rows() -> list[dict[str, Any]]:
+    """Returns what filters can ask of results, then what of recipes."""
+    from tune_speed.core.descriptions import descriptions
+    from tune_speed.reporting.listings.techniques import first_paragraph
+    from tune_speed.tracking.filter.fields import FIELDS
+    from tune_speed.training.recipe import Recipe
+
+    of_results = [
+        {"name": name, "of": "result", "about": field.about} for name, field in FIELDS.items()
+    ]
+    of_recipes = [
+        {"name": name, "of": "recipe", "about": first_paragraph(text)}
+        for name, text in descriptions(Recipe).items()
+    ]
+    return [*of_results, *of_recipes]
+
+
+def _study_rows() -> list[dict[str, Any]]:
+    from tune_speed.core.records import Status
+    from tune_speed.tracking.reader.studies import list_studies
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    return [
+        {
+            "study": study.name,
+            "workload": study.workload,
+            "trials": sum(study.num_trials.values()),
+            "reached": study.num_trials.get(Status.REACHED, 0),
+            "best_time_s": study.best_time_s,
+            "best_trial": study.best_trial,
+            "device": study.device,
+            "last_activity": study.last_activity,
+            "is_running": study.is_running,
+        }
+        for study in list_studies(tracking_uri())
+    ]
+
+
+def _print_trials(study: str | None, where: str | None, top: int | None, form: Format) -> None:
+    """Prints a study's trials: all fields for machines, the main figures for people."""
+    if study is None:
+        raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
+    from tune_speed.core.comparability import board_key
+    from tune_speed.reporting.trials import table
+    from tune_speed.tracking.filter.where import parse_where
+    from tune_speed.tracking.reader.matching import find_matching
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    chosen = None if where is None else parse_where(where)
+    found = find_matching(tracking_uri(), chosen, study=study)
+    boards = groupby(found, key=lambda trial: board_key(trial.record))
+    shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
+    if form is Format.TABLE:
+        print_wide(table.as_renderable(shown))
+        return
+    rows = {
+        Format.JSON: table.machine_row,
+        Format.CSV: table.csv_row,
+        Format.MARKDOWN: table.markdown_row,
+    }
+    print_listing([rows[form](trial) for trial in shown], form, title="trials")
+
+
+def _export(tracked: "TrackedTrial", path: Path) -> None:
+    from tune_speed.reporting.trials.recipe_export import recipe_yaml
+    from tune_speed.reporting.trials.text import plugin_options
+
+    rerun = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
+    write_text(path, recipe_yaml(tracked.record, run_id=tracked.run_id, rerun=rerun))
+    note(f"wrote {path}; train it with: {rerun}")
+
+
+def _distinct(names: list[str]) -> list["TrackedTrial"]:
+    """Returns the trials, each once."""
+    from tune_speed.tracking.reader.queries import find_trial
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    uri = tracking_uri()
+    found = [find_trial(uri, name) for name in names]
+    return list({trial.run_id: trial for trial in found}.values())
+
+
+def _paper_table(trials: Sequence["TrackedTrial"]) -> "PaperTable":
+    from tune_speed.experiments.published import paper_table
+
+    return paper_table([trial.record for trial in trials])
+
+
+def _print_comparison(comparison: "Comparison", paper: "PaperTable | None", form: Format) -> None:
+    from tune_speed.reporting.trials import compare_report
+
+    if form is Format.JSON:
+        published = {} if paper is None else {"paper": asdict(paper)}
+        say(json.dumps({**compare_report.as_dict(comparison), **published}, indent=2))
+        return
+    show = {Format.CSV: compare_report.raw_of, Format.MARKDOWN: compare_report.markdown_of}
+    if form is Format.TABLE:
+        print_wide(compare_report.as_renderable(comparison))
+    else:
+        rows = compare_report.table_rows(comparison, show[form])
+        print_listing(rows, form, title="fields")
+    if paper is not None:
+        _print_paper(paper, show.get(form, compare_report.text_of), form)
+
+
+def _print_paper(paper: "PaperTable", show: Callable[[Any], Any], form: Format) -> None:
+    """Prints what was published beside what we have, and what the settings have in common."""
+    tables = {"ours and theirs": paper.figures, "settings": paper.settings}
+    for title, rows in tables.items():
+        if rows:
+            print()
+            shown = [{name: show(value) for name, value in row.items()} for row in rows]
+            print_listing(shown, form, title=title)
+    for line in paper.notes:
+        note(line)

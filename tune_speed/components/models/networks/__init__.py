@@ -1,0 +1,1 @@
+"""The networks themselves, which need torch."""

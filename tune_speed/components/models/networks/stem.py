@@ -1,0 +1,128 @@
+"""Fitting the first layers of a published network to small images or other channels.
+
+Networks for ImageNet shrink an image four-fold or more before their first stage: a 32-pixel image
+would end as one pixel. The `cifar` stem keeps the resolution: the first convolution becomes 3x3
+with stride 1, and the max-pool after it goes. The further convolutions of a deep stem stay.
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from torch import Tensor, nn
+
+from tune_speed.core.errors import ConfigError, Problem
+
+
+class Stem(NamedTuple):
+    """Where a network's first layers are."""
+
+    conv: str
+    """Module that is, or begins with, the first convolution."""
+    dropped: tuple[str, ...] = ()
+    """Modules between that convolution and the first stage that shrink the image, or pad it for
+    such a one; where a variant lacks them, nothing is to do."""
+
+
+STEMS: Mapping[str, Stem] = {
+    "timm.models.densenet.DenseNet": Stem("features.conv0", ("features.pool0",)),
+    "timm.models.efficientnet.EfficientNet": Stem("conv_stem"),
+    "timm.models.mobilenetv3.MobileNetV3": Stem("conv_stem"),
+    "timm.models.regnet.RegNet": Stem("stem"),
+    "timm.models.resnet.ResNet": Stem("conv1", ("maxpool",)),
+    "timm.models.resnetv2.ResNetV2": Stem("stem", ("stem.pad", "stem.pool")),
+    "torchvision.models.alexnet.AlexNet": Stem("features.0", ("features.2",)),
+    "torchvision.models.densenet.DenseNet": Stem("features.conv0", ("features.pool0",)),
+    "torchvision.models.efficientnet.EfficientNet": Stem("features.0"),
+    "torchvision.models.mnasnet.MNASNet": Stem("layers.0"),
+    "torchvision.models.mobilenetv2.MobileNetV2": Stem("features.0"),
+    "torchvision.models.mobilenetv3.MobileNetV3": Stem("features.0"),
+    "torchvision.models.regnet.RegNet": Stem("stem"),
+    "torchvision.models.resnet.ResNet": Stem("conv1", ("maxpool",)),
+    "torchvision.models.shufflenetv2.ShuffleNetV2": Stem("conv1", ("maxpool",)),
+    "torchvision.models.squeezenet.SqueezeNet": Stem("features.0", ("features.2",)),
+}
+"""Stem of each network class that can have the `cifar` stem; any other class is refused."""
+
+
+def use_cifar_stem(network: nn.Module, *, library: str, name: str) -> nn.Module:
+    """Returns `network` with the `cifar` stem, whose convolution has fresh weights.
+
+    Raises:
+        ConfigError: if its class is not in `STEMS`, or its first layers are of another kind.
+    """
+    kind = f"{type(network).__module__}.{type(network).__qualname__}"
+    stem = STEMS.get(kind)
+    if stem is None:
+        raise _no_cifar_stem(library, name)
+    path, conv = first_conv(network, within=stem.conv)
+    if conv.stride not in ((2, 2), (4, 4)) or conv.groups != 1:
+        raise _no_cifar_stem(library, name)
+    network.set_submodule(path, _small_conv(conv))
+    for dropped in dict(network.named_modules()).keys() & stem.dropped:
+        network.set_submodule(dropped, nn.Identity())
+    return network
+
+
+def first_conv(network: nn.Module, *, within: str = "") -> tuple[str, nn.Conv2d]:
+    """Returns path and module of the first convolution, in order of registration."""
+    for path, module in network.get_submodule(within).named_modules(prefix=within):
+        if isinstance(module, nn.Conv2d):
+            return path, module
+    raise AssertionError(f"{type(network).__name__} has no convolution within `{within}`")
+
+
+def set_in_channels(network: nn.Module, in_channels: int) -> nn.Module:
+    """Returns `network` with a first convolution for `in_channels` channels.
+
+    Its weights are derived from those it has: for one channel their sum, so that a grey image
+    gives what it gave as equal channels; otherwise the channels in turn, times old / new count,
+    which keeps the size of the response.
+    """
+    path, old = first_conv(network)
+    if old.in_channels == in_channels:
+        return network
+    new = nn.Conv2d(
+        in_channels,
+        old.out_channels,
+        kernel_size=(old.kernel_size[0], old.kernel_size[1]),
+        stride=(old.stride[0], old.stride[1]),
+        padding=old.padding if isinstance(old.padding, str) else (old.padding[0], old.padding[1]),
+        bias=old.bias is not None,
+    )
+    new.weight.data.copy_(_spread(old.weight.detach(), in_channels))
+    if old.bias is not None and new.bias is not None:
+        new.bias.data.copy_(old.bias.detach())
+    network.set_submodule(path, new)
+    return network
+
+
+def _spread(weight: Tensor, in_channels: int) -> Tensor:
+    if in_channels == 1:
+        return weight.sum(dim=1, keepdim=True)
+    copies = weight[:, [c % weight.shape[1] for c in range(in_channels)]]
+    return copies * (weight.shape[1] / in_channels)
+
+
+def _small_conv(old: nn.Conv2d) -> nn.Conv2d:
+    # The same class, as timm has convolutions that standardise their weights.
+    new = type(old)(
+        old.in_channels, old.out_channels, kernel_size=3, padding=1, bias=old.bias is not None
+    )
+    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
+    if new.bias is not None:
+        nn.init.zeros_(new.bias)
+    return new
+
+
+def _no_cifar_stem(library: str, name: str) -> ConfigError:
+    kinds = sorted({kind.rsplit(".", 1)[1] for kind in STEMS if kind.startswith(library)})
+    return ConfigError(
+        problems=(
+            Problem(
+                path=f"model.{library}.stem",
+                must=f"must be native for {name}: there is no `cifar` stem for its kind of network",
+                given="cifar",
+                hint=f"Of {library}, these kinds have one: {', '.join(kinds)}.",
+            ),
+        )
+    )

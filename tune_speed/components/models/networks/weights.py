@@ -1,0 +1,117 @@
+"""Weights that training starts from."""
+
+import os
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from tune_speed.core.errors import ConfigError, DataError, first_line
+
+SILENCE_S = 60.0
+"""How long a server of published weights may be silent [s]. torch.hub itself would wait forever."""
+
+
+@contextmanager
+def fetching(name: str, *, library: str) -> Iterator[None]:
+    """Gives failures within to the user as DataError, and bounds the waiting for a silent server.
+
+    Raises:
+        DataError: for anything that fails within, except a ConfigError.
+    """
+    timeout_s = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(SILENCE_S)
+    try:
+        yield
+    except ConfigError:
+        raise
+    # Hubs fail by OSError, RuntimeError and errors of their HTTP clients; the cause is kept.
+    except Exception as error:
+        raise DataError(
+            f"The published weights of {library}'s {name} must be at hand, but fetching them "
+            f"failed with {first_line(error)} Try `pretrained: false`, or a `weights_file`."
+        ) from error
+    finally:
+        socket.setdefaulttimeout(timeout_s)
+
+
+def load_weights_file(network: nn.Module, file: str, *, num_classes: int) -> nn.Module:
+    """Returns `network` with the weights of `file`; see `load_weights` for what must match.
+
+    Raises:
+        DataError: if the file is missing, is no state dict of tensors, or does not match.
+    """
+    return load_weights(network, read_weights(file), num_classes=num_classes, origin=file)
+
+
+def load_weights(
+    network: nn.Module, weights: Mapping[str, Tensor], *, num_classes: int, origin: str
+) -> nn.Module:
+    """Returns `network` with `weights`, which must have the same names and shapes.
+
+    The classifier alone may be of another class count (shapes that differ in the first dimension,
+    where the network's is `num_classes`): then it keeps its fresh weights.
+
+    Raises:
+        DataError: if anything else differs; names the first differences and `origin`.
+    """
+    own = network.state_dict()
+    heads = [
+        name for name in own if name in weights and _is_head(own[name], weights[name], num_classes)
+    ]
+    fitting = {**weights, **{name: own[name] for name in heads}}
+    if differences := _differences(own, fitting):
+        raise DataError(
+            f"Weights must match the model, but those of {origin!r} do not: "
+            f"{'; '.join(differences[:3])} ({len(differences)} differences in all). "
+            "Check the model's name, its stem and the number of channels."
+        )
+    network.load_state_dict(fitting)
+    return network
+
+
+def read_weights(file: str) -> dict[str, Tensor]:
+    """Returns the state dict in `file`, on the CPU. Nothing but tensors is unpickled.
+
+    Raises:
+        DataError: if the file is missing, unreadable or no state dict of tensors.
+    """
+    if not os.path.isfile(file):  # False too for what no file can be called.
+        raise DataError(f"`weights_file` must name a file, but there is none at {file!r}.")
+    try:
+        weights = torch.load(file, map_location="cpu", weights_only=True)
+    # A damaged file fails in many ways: UnpicklingError, RuntimeError, EOFError, KeyError …
+    except Exception as error:
+        raise _no_state_dict(file, f"cannot be read ({first_line(error)})") from error
+    if not isinstance(weights, Mapping) or not all(map(_is_tensor, weights.values())):
+        raise _no_state_dict(file, f"holds something else (a {type(weights).__name__})")
+    return {str(name): value for name, value in weights.items()}
+
+
+def _is_tensor(value: object) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _is_head(own: Tensor, given: Tensor, num_classes: int) -> bool:
+    return own.shape != given.shape and own.shape == (num_classes, *given.shape[1:])
+
+
+def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
+    return (
+        [f"{name} is missing" for name in own if name not in given]
+        + [f"{name} is unknown to the model" for name in given if name not in own]
+        + [
+            f"{name} is of shape {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
+            for name in own
+            if name in given and given[name].shape != own[name].shape
+        ]
+    )
+
+
+def _no_state_dict(file: str, what: str) -> DataError:
+    return DataError(
+        f"`weights_file` must hold a state dict of tensors, but {file!r} {what}. "
+        "Write it with torch.save(model.state_dict(), file)."
+    )

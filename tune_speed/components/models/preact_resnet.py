@@ -1,0 +1,34 @@
+"""The CIFAR ResNet whose blocks begin with norm and ReLU."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.fields import Depth, blocks_per_stage
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class PreActResNet(ModelConfig):
+    """The pre-activation CIFAR ResNet with 6n + 2 layers: 269,722 parameters with 20.
+
+    Source: He et al., "Identity Mappings in Deep Residual Networks", 2016, section 4.1 and
+    appendix; two convolutions a block and shortcut A, as in the ResNet that it is compared with.
+    """
+
+    depth: Depth = 20
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the features before the classifier that is dropped in training, in [0, 1)."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
+        """Returns a fresh network; it takes images of any size."""
+        from tune_speed.components.models.networks.cifar_preact_resnet import CifarPreActResNet
+
+        return CifarPreActResNet(
+            in_channels=in_channels,
+            num_classes=num_classes,
+            blocks_per_stage=blocks_per_stage(self.depth),
+            dropout=self.dropout,
+        )

@@ -1,0 +1,34 @@
+"""The CIFAR ResNet of He et al. (2016) of any depth."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.fields import Depth, blocks_per_stage
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+class ResNet(ModelConfig):
+    """The CIFAR ResNet with 6n + 2 layers: 20, 32, 44, 56, 110 … for images of any size.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", 2016, section 4.2, with
+    shortcut A.
+    """
+
+    depth: Depth = 20
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """Share of the features before the classifier that is dropped in training, in [0, 1)."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
+        """Returns a fresh network; it takes images of any size."""
+        from tune_speed.components.models.networks.cifar_resnet import CifarResNet
+
+        return CifarResNet(
+            in_channels=in_channels,
+            num_classes=num_classes,
+            blocks_per_stage=blocks_per_stage(self.depth),
+            dropout=self.dropout,
+        )

@@ -1,0 +1,154 @@
+"""Any image classifier of torchvision, by name."""
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+from pydantic_core import PydanticCustomError
+
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.fields import Pretrained, ResizeTo
+from tune_speed.core.config import did_you_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+DROP_RATE_ARGUMENTS: Mapping[str, str] = {
+    "alexnet": "dropout",
+    "densenet": "drop_rate",
+    "efficientnet": "dropout",
+    "googlenet": "dropout",
+    "inception": "dropout",
+    "mnasnet": "dropout",
+    "mobilenet": "dropout",
+    "squeezenet": "dropout",
+    "swin": "dropout",
+    "vgg": "dropout",
+    "vit": "dropout",
+}
+"""What torchvision calls `drop_rate`, by family. Some of the other families swallow unknown
+arguments without a word, so that trying would not tell."""
+
+DROP_PATH_RATE_ARGUMENTS: Mapping[str, str] = {
+    "convnext": "stochastic_depth_prob",
+    "efficientnet": "stochastic_depth_prob",
+}
+"""What torchvision calls `drop_path_rate`, by family; Swin and MaxViT fix theirs by the name."""
+
+
+class TorchVision(ModelConfig):
+    """Any image classifier of torchvision, by name.
+
+    Source: the library torchvision, `torchvision.models.get_model`. The `cifar` stem is not of its
+    making.
+    """
+
+    name: str
+    """Name in torchvision, such as `resnet18`."""
+    stem: Literal["cifar", "native"] = "native"
+    """native: first layers as published. cifar: for small images, the first convolution 3x3 with
+    stride 1 (fresh weights) and no max-pool after it; ResNets and their kin have it."""
+    pretrained: Pretrained = False
+    drop_rate: float | None = Field(default=None, ge=0, lt=1)
+    """Torchvision's `dropout`, mostly the share of the features before the classifier that is
+    dropped, in [0, 1); None: torchvision's own."""
+    drop_path_rate: float | None = Field(default=None, ge=0, lt=1)
+    """Probability of skipping the last residual branch (stochastic depth; earlier ones less), in
+    [0, 1); None: torchvision's own."""
+    resize_to: ResizeTo = None
+
+    @field_validator("name")
+    @classmethod
+    def _check_name(cls, name: str) -> str:
+        import torchvision
+
+        names = torchvision.models.list_models(module=torchvision.models)
+        if name in names:
+            return name
+        text = f"must be the name of a classifier of torchvision{did_you_mean(name, names)}"
+        raise PydanticCustomError("model_name", "{text}", {"text": text})
+
+    @model_validator(mode="after")
+    def _check_fields(self) -> Self:
+        if self.drop_rate is not None and self._family not in DROP_RATE_ARGUMENTS:
+            raise ValueError(f"`drop_rate` must be left out: torchvision's {self.name} takes none")
+        if self.drop_path_rate is not None and self._family not in DROP_PATH_RATE_ARGUMENTS:
+            raise ValueError(
+                f"`drop_path_rate` must be left out: torchvision's {self.name} takes none"
+            )
+        return self
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
+        """Returns a fresh network.
+
+        Raises:
+            ConfigError: if the model has no such stem.
+        """
+        return self._fit(self._create(num_classes, image_size), in_channels)
+
+    def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
+        """Returns the network with fresh weights, the published ones or those of the file.
+
+        Raises:
+            ConfigError: if the model has no such stem.
+            DataError: if the published weights cannot be fetched, or weights do not fit.
+        """
+        from tune_speed.components.models.networks.weights import load_weights
+
+        if not self.pretrained:
+            return super().build(
+                in_channels=in_channels, num_classes=num_classes, image_size=image_size
+            )
+        network = self._create(num_classes, image_size)
+        load_weights(network, self._published(), num_classes=num_classes, origin=self.name)
+        return self._fit(network, in_channels)
+
+    @property
+    def _family(self) -> str:
+        """The letters that the name begins with, such as `resnet`."""
+        return re.split(r"[^a-z]", self.name)[0]
+
+    def _create(self, num_classes: int, image_size: int) -> "nn.Module":
+        import torchvision
+
+        seen_size = self.resize_to or image_size
+        arguments = {"num_classes": num_classes, **self._arguments(seen_size)}
+        network: nn.Module = torchvision.models.get_model(self.name, weights=None, **arguments)
+        return network
+
+    def _arguments(self, image_size: int) -> dict[str, Any]:
+        arguments: dict[str, Any] = {}
+        if self.drop_rate is not None:
+            arguments[DROP_RATE_ARGUMENTS[self._family]] = self.drop_rate
+        if self.drop_path_rate is not None:
+            arguments[DROP_PATH_RATE_ARGUMENTS[self._family]] = self.drop_path_rate
+        if self._family in ("googlenet", "inception"):
+            # With the auxiliary classifiers on, training gives three logits instead of one.
+            arguments |= {"aux_logits": False, "init_weights": True}
+        if self._family == "vit":
+            arguments["image_size"] = image_size
+        if self._family == "maxvit":
+            arguments["input_size"] = (image_size, image_size)
+        return arguments
+
+    def _published(self) -> "dict[str, Tensor]":
+        import torchvision
+
+        from tune_speed.components.models.networks.weights import fetching
+
+        with fetching(self.name, library="torchvision"):
+            entry = torchvision.models.get_model_weights(self.name).DEFAULT
+            weights: dict[str, Tensor] = entry.get_state_dict(
+                progress=False, check_hash=True, weights_only=True
+            )
+        return {k: v for k, v in weights.items() if not k.lower().startswith("aux")}
+
+    def _fit(self, network: "nn.Module", in_channels: int) -> "nn.Module":
+        from tune_speed.components.models.networks.resize import resize_images
+        from tune_speed.components.models.networks.stem import set_in_channels, use_cifar_stem
+
+        network = resize_images(set_in_channels(network, in_channels), self.resize_to)
+        if self.stem == "native":
+            return network
+        return use_cifar_stem(network, library="torchvision", name=self.name)

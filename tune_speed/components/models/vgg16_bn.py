@@ -1,0 +1,31 @@
+"""VGG-16 with batch norm, as torchvision has it."""
+
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.fields import DropRate, Pretrained, ResizeTo
+from tune_speed.components.models.published import Published
+from tune_speed.components.models.torchvision_model import TorchVision
+
+
+class VGG16BN(Published, ModelConfig):
+    """VGG-16 with batch norm: 134 million parameters, most in two hidden layers of the classifier.
+
+    Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
+    classifier.
+
+    Source: Simonyan & Zisserman, "Very Deep Convolutional Networks", 2015, table 1 (D), dropout
+    by section 3.1; torchvision's `vgg16_bn`; batch norm is not theirs.
+    """
+
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.5
+
+    def published(self) -> TorchVision:
+        """Returns torchvision's model."""
+        return TorchVision(
+            name="vgg16_bn",
+            weights_file=self.weights_file,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+        )

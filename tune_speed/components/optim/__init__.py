@@ -1,0 +1,32 @@
+"""Optimizers, one file each."""
+
+from tune_speed.components.optim.adam import Adam
+from tune_speed.components.optim.adamw import AdamW
+from tune_speed.components.optim.base import OptimizerConfig
+from tune_speed.components.optim.muon import Muon
+from tune_speed.components.optim.rates import set_rates
+from tune_speed.components.optim.sgd import Sgd
+from tune_speed.components.optim.swats import Swats
+from tune_speed.components.optim.yellowfin import YellowFin
+
+OPTIMIZERS: dict[str, type[OptimizerConfig]] = {
+    "sgd": Sgd,
+    "adam": Adam,
+    "adamw": AdamW,
+    "swats": Swats,
+    "yellowfin": YellowFin,
+    "muon": Muon,
+}
+"""Every optimizer by the name it has in YAML."""
+
+__all__ = [
+    "OPTIMIZERS",
+    "Adam",
+    "AdamW",
+    "Muon",
+    "OptimizerConfig",
+    "Sgd",
+    "Swats",
+    "YellowFin",
+    "set_rates",
+]

@@ -1,0 +1,39 @@
+"""Adam, whose weight decay is part of the gradient."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from tune_speed.components.optim.base import OptimizerConfig, fused_or_default
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class Adam(OptimizerConfig):
+    """Adam with coupled (L2) weight decay: weight_decay * weight is added to the gradient.
+
+    With gradient g and step t = 1, 2, …: m is the running mean of g (factor beta1), v that of g^2
+    (factor beta2), and w <- w - lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + eps).
+
+    Source: Kingma and Ba, arXiv 1412.6980; the code is torch.optim.Adam.
+    """
+
+    beta1: float = Field(default=0.9, ge=0, lt=1)
+    """Memory of the mean gradient, in [0, 1); a schedule that cycles the momentum replaces it."""
+    beta2: float = Field(default=0.999, ge=0, lt=1)
+    """Memory of the mean squared gradient, in [0, 1)."""
+    eps: float = Field(default=1e-8, gt=0)
+    """Keeps the divisor from 0, above 0."""
+
+    def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
+        """Returns torch's Adam."""
+        import torch
+
+        return torch.optim.Adam(
+            self.groups(model, effective_batch_size),
+            betas=(self.beta1, self.beta2),
+            eps=self.eps,
+            fused=fused_or_default(fused),
+        )

@@ -1,0 +1,64 @@
+"""What every optimizer offers, and the fields that they share."""
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from tune_speed.components.optim.groups import parameter_groups
+from tune_speed.core.config import Config
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class OptimizerConfig(Config):
+    """A rule that turns gradients into steps."""
+
+    lr: float = Field(gt=0)
+    """Learning rate, above 0: of one step, or per `lr_per_examples` examples."""
+    lr_per_examples: int | None = Field(default=None, gt=0)
+    """None: `lr` is the rate of one step. 1024: `lr` is per 1024 examples, and the rate of a step
+    is lr * effective_batch_size / 1024."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """Weight decay, 0 or more; each optimizer's description says how it acts."""
+    decay_norms_and_biases: bool = False
+    """Decay the tensors of one dimension too: weights of norms, and biases."""
+
+    @abstractmethod
+    def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
+        """Returns the optimizer over the trainable parameters of `model`.
+
+        Args:
+            model: the network, already on its device.
+            effective_batch_size: samples of one optimizer step, for `lr_per_examples`.
+            fused: use torch's fused kernels; the model's device must have them.
+        """
+
+    def step_lr(self, effective_batch_size: int) -> float:
+        """Returns the rate of a step: lr * effective_batch_size / lr_per_examples, or just lr."""
+        return self.rate_of_step(self.lr, effective_batch_size)
+
+    def rate_of_step(self, rate: float, effective_batch_size: int) -> float:
+        """Returns the rate of a step for a rate that is given in the unit of `lr`."""
+        if self.lr_per_examples is None:
+            return rate
+        return rate * effective_batch_size / self.lr_per_examples
+
+    def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
+        """Returns the parameter groups of `model` with their rates and decays."""
+        return parameter_groups(
+            model,
+            lr=self.step_lr(effective_batch_size),
+            weight_decay=self.weight_decay,
+            decay_norms_and_biases=self.decay_norms_and_biases,
+        )
+
+
+def fused_or_default(fused: bool) -> bool | None:
+    """Returns True, or None for torch's own choice.
+
+    False would choose the slowest way: one parameter after the other, even on a GPU.
+    """
+    return True if fused else None

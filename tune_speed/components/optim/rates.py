@@ -1,0 +1,33 @@
+"""Setting an optimizer's rates for one step."""
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from torch.optim import Optimizer
+
+
+class Rates(Protocol):
+    """What a schedule gives for one step; `tune_speed.components.schedules.Factors` is one."""
+
+    @property
+    def lr(self) -> float:
+        """Multiplies each group's base rate."""
+
+    @property
+    def momentum(self) -> float | None:
+        """Momentum (SGD) or beta1 (Adam) itself; None leaves it as it is."""
+
+
+def set_rates(optimizer: "Optimizer", factors: Rates) -> None:
+    """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given.
+
+    A group without either finds its momentum by itself (YellowFin), and the schedule's is ignored.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factors.lr
+        if factors.momentum is None:
+            continue
+        if "betas" in group:
+            group["betas"] = (factors.momentum, *group["betas"][1:])
+        elif "momentum" in group:
+            group["momentum"] = factors.momentum

@@ -1,0 +1,1 @@
+"""The optimizers themselves, which need torch."""

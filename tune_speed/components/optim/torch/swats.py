@@ -1,0 +1,203 @@
+"""The torch part of SWATS: torch's Adam, the criterion of the switch, and torch's SGD."""
+
+import math
+from typing import Any, TypedDict, cast
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.adam import adam
+from torch.optim.sgd import sgd
+
+from tune_speed.components.optim.torch.tensor_lists import (
+    Closure,
+    decayed_gradients,
+    evaluated,
+    flat,
+    gradients_of,
+    with_gradients,
+)
+
+
+class Switch(TypedDict):
+    """How far the switch is; plain values, so that a checkpoint can hold it."""
+
+    num_steps: int
+    """Optimizer steps so far."""
+    num_ratios: int
+    """Steps whose ratio was defined: those in which the weights moved along the gradient."""
+    average: float
+    """Running mean of the ratios, not debiased."""
+    switch_step: int | None
+    """The last step of Adam, from 1; None before the switch."""
+    rate: float | None
+    """SGD's rate at a schedule's factor of 1, without (1 - beta1); None before the switch."""
+
+
+NOT_SWITCHED = Switch(num_steps=0, num_ratios=0, average=0.0, switch_step=None, rate=None)
+
+
+def next_switch(
+    switch: Switch, ratio: float | None, *, beta2: float, tolerance: float, forced_step: int | None
+) -> Switch:
+    """Returns the state after a step of Adam with this ratio, None where it was undefined."""
+    num_steps = switch["num_steps"] + 1
+    if ratio is None:
+        return {**switch, "num_steps": num_steps}
+    num_ratios = switch["num_ratios"] + 1
+    average = beta2 * switch["average"] + (1 - beta2) * ratio
+    rate = average / (1 - beta2**num_ratios)
+    is_steady = num_ratios > 1 and abs(rate - ratio) < tolerance * rate
+    is_forced = forced_step is not None and num_steps >= forced_step
+    has_switched = rate > 0 and (is_steady or is_forced)
+    return Switch(
+        num_steps=num_steps,
+        num_ratios=num_ratios,
+        average=average,
+        switch_step=num_steps if has_switched else None,
+        rate=rate if has_switched else None,
+    )
+
+
+class SwatsOptimizer(Optimizer):
+    """Adam until the criterion holds, SGD with momentum from then on.
+
+    At the switch every group's `base_lr` becomes the rate that was found, so that schedules scale
+    it; `lr` follows with the factor of that step.
+    """
+
+    def __init__(
+        self,
+        groups: list[dict[str, Any]],
+        *,
+        betas: tuple[float, float],
+        eps: float,
+        switch_tolerance: float,
+        switch_at_step: int | None,
+        fused: bool | None,
+    ) -> None:
+        super().__init__(groups, {"betas": betas, "eps": eps, "fused": fused})
+        self.switch_tolerance = switch_tolerance
+        self.switch_at_step = switch_at_step
+        self._records["switch"] = NOT_SWITCHED
+
+    @property
+    def _records(self) -> dict[Any, Any]:
+        """The state, which also holds what belongs to no single weight."""
+        return cast(dict[Any, Any], self.state)
+
+    @property
+    def switch(self) -> Switch:
+        """How far the switch is; part of `state_dict()`."""
+        return cast(Switch, self._records["switch"])
+
+    @torch.no_grad()
+    def step(self, closure: Closure | None = None) -> Any:
+        """Does one step of Adam or, after the switch, of SGD; returns the closure's loss."""
+        loss = evaluated(closure)
+        if self.switch["switch_step"] is not None:
+            self._sgd_step()
+            return loss
+        ratio = self._adam_step()
+        self._records["switch"] = next_switch(
+            self.switch,
+            ratio,
+            beta2=self.param_groups[0]["betas"][1],
+            tolerance=self.switch_tolerance,
+            forced_step=self.switch_at_step,
+        )
+        if self.switch["rate"] is not None:
+            self._become_sgd(self.switch["rate"])
+        return loss
+
+    def _adam_step(self) -> float | None:
+        """Does a step of Adam and returns the rate of SGD that it amounts to, if it is defined."""
+        weights = with_gradients(self.param_groups)
+        if not weights:
+            return None
+        gradients = flat(decayed_gradients(self.param_groups))
+        moves = torch._foreach_neg(weights)
+        for group in self.param_groups:
+            self._adam_step_of(group)
+        # What the weights really did, so that nothing here repeats Adam's arithmetic.
+        torch._foreach_add_(moves, weights)
+        return self._ratio(flat(moves), gradients)
+
+    def _adam_step_of(self, group: dict[str, Any]) -> None:
+        weights = with_gradients([group])
+        if not weights:
+            return
+        records = [self._adam_record(weight, is_fused=bool(group["fused"])) for weight in weights]
+        beta1, beta2 = group["betas"]
+        adam(
+            weights,
+            gradients_of(weights),
+            [record["exp_avg"] for record in records],
+            [record["exp_avg_sq"] for record in records],
+            [],
+            [record["step"] for record in records],
+            fused=group["fused"],
+            amsgrad=False,
+            beta1=beta1,
+            beta2=beta2,
+            lr=group["lr"],
+            weight_decay=group["weight_decay"],
+            eps=group["eps"],
+            maximize=False,
+        )
+
+    def _adam_record(self, weight: Tensor, *, is_fused: bool) -> dict[str, Tensor]:
+        record: dict[str, Tensor] = self.state[weight]
+        if not record:
+            # Fused kernels count on the device, all others on the host.
+            device = weight.device if is_fused else torch.device("cpu")
+            record["step"] = torch.zeros((), dtype=torch.float32, device=device)
+            record["exp_avg"] = torch.zeros_like(weight)
+            record["exp_avg_sq"] = torch.zeros_like(weight)
+        return record
+
+    def _ratio(self, move: Tensor, gradient: Tensor) -> float | None:
+        products = torch.stack((torch.dot(move, move), torch.dot(move, gradient)))
+        squared, along = products.tolist()  # the one wait for the device
+        factor = _factor(self.param_groups[0])
+        if factor == 0 or along == 0 or not math.isfinite(squared / along):
+            return None
+        return float(squared / -along / factor)
+
+    def _become_sgd(self, rate: float) -> None:
+        for group in self.param_groups:
+            group["lr"] = rate * _factor(group)
+            group["base_lr"] = rate
+            for weight in group["params"]:
+                # Gives Adam's memory back; SGD starts with an empty buffer.
+                self.state.pop(weight, None)
+
+    def _sgd_step(self) -> None:
+        for group in self.param_groups:
+            weights = with_gradients([group])
+            if not weights:
+                continue
+            beta1 = group["betas"][0]
+            sgd(
+                weights,
+                gradients_of(weights),
+                [self._buffer(weight) for weight in weights],
+                fused=group["fused"],
+                weight_decay=group["weight_decay"],
+                momentum=beta1,
+                lr=(1 - beta1) * group["lr"],
+                dampening=0.0,
+                nesterov=False,
+                maximize=False,
+            )
+
+    def _buffer(self, weight: Tensor) -> Tensor:
+        record = self.state[weight]
+        if "momentum_buffer" not in record:
+            record["momentum_buffer"] = torch.zeros_like(weight)
+        return cast(Tensor, record["momentum_buffer"])
+
+
+def _factor(group: dict[str, Any]) -> float:
+    """Returns the schedule's factor of this step."""
+    return float(group["lr"] / group["base_lr"])

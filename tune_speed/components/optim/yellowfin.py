@@ -1,0 +1,55 @@
+"""SGD that finds its rate and momentum by itself."""
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from tune_speed.components.optim.base import OptimizerConfig
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+class YellowFin(OptimizerConfig):
+    """YellowFin: SGD whose rate and momentum follow from the gradients' size, spread and mean.
+
+    In each step it estimates the range of curvature, the gradient's variance and the distance to
+    the optimum, takes the momentum and rate that minimise the expected distance after a step on a
+    noisy quadratic, raises the rate slowly over the first 10 * window steps, and steps as torch's
+    SGD. `lr` is a factor on that rate, the paper's `lr_factor`: 1 leaves YellowFin alone. A
+    schedule's factor multiplies it too; a schedule's momentum has no effect. Weight decay is part
+    of the gradient, also of the one that the estimates see. It costs about five more passes over
+    the gradient than SGD; nothing in a step waits for the device.
+
+    Source: Zhang and Mitliagkas, "YellowFin and the art of momentum tuning", arXiv 1706.03471;
+    JianGoForIt/YellowFin_Pytorch, without its restoring of checkpoints and its options
+    (auto_clip_fac, force_non_inc_step, sparsity_debias); clip_thresh is the recipe's clip_norm.
+    """
+
+    lr: float = Field(default=1.0, gt=0)
+    """Factor on the rate that YellowFin finds, above 0; 1 is YellowFin's own."""
+    beta: float = Field(default=0.999, ge=0, lt=1)
+    """Memory of all running means, in [0, 1)."""
+    window: int = Field(default=20, ge=1)
+    """Steps over which the least and largest squared norm of the gradient are taken."""
+    clip: bool = True
+    """From the third step on: clip the norm to sqrt(100 h_max) before the estimates, a gradient
+    with squared norm of h_max or more to norm sqrt(h_max) before the step, and the rate so that
+    rate * norm <= 100, with the largest curvature h_max of the step before."""
+    closed_loop: bool = False
+    """Measure the momentum that the weights show, and lower the one applied where the two differ,
+    as under asynchronous training. Does nothing in synchronous training, at the cost of three more
+    copies of the weights and a median over them."""
+
+    def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
+        """Returns the optimizer; `fused` is of no use to it: its rate is known on the device."""
+        from tune_speed.components.optim.torch.yellowfin import YellowFinOptimizer
+
+        return YellowFinOptimizer(
+            self.groups(model, effective_batch_size),
+            beta=self.beta,
+            window=self.window,
+            clip=self.clip,
+            closed_loop=self.closed_loop,
+        )

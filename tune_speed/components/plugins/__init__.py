@@ -1,0 +1,1 @@
+"""A user's own entries: found, checked, hashed and shipped."""

@@ -1,0 +1,90 @@
+"""The one-cycle schedule, in torch's parameterisation.
+
+    symbol   meaning
+    p        progress (k + 1) / T of step k of T steps
+    s        step_frac 1 / T, the progress of the first step
+    a        pct_start: where the rate is highest
+    x        position within a piece, from 0 to 1
+
+Rise, p <= a: x = (p - s) / (a - s), from 1 / div_factor to 1. Fall, p > a: x = (p - a) / (1 - a),
+from 1 to 1 / (div_factor * final_div_factor). Both are reached exactly, at the first, the highest
+and the last step. This is torch's `OneCycleLR(total_steps=T, three_phase=False)` at every step.
+
+Corners. Where a <= s, the rise holds no step before its peak: for a < s the first step is on its
+way down already, as in torch, and so a run of a single step gets the last, lowest rate; for a = s
+the first step has the highest rate, where torch divides by zero.
+
+fastai's `fit_one_cycle(n, lr_max, div, div_final, pct_start)`, which is `one_cycle_fastai` here,
+counts its final divisor from the *highest* rate: here that is final_div_factor = div_final / div.
+Its defaults are pct_start 0.25, div_factor 25, final_div_factor 4000, momentum 0.95 - 0.85 - 0.95,
+on a grid that starts at p = 0.
+
+Source: Smith and Topin, "Super-Convergence", arXiv 1708.07120; torch.optim.lr_scheduler.OneCycleLR.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from tune_speed.components.schedules.base import Factors, ScheduleConfig
+from tune_speed.components.schedules.shapes import cosine, linear
+
+
+class OneCycle(ScheduleConfig):
+    """The rate rises to its base value, then falls far below where it began; momentum mirrors it.
+
+    Source: Smith and Topin, arXiv 1708.07120; equal to torch's OneCycleLR at every step.
+    """
+
+    pct_start: float = Field(default=0.3, gt=0, lt=1)
+    """Share of the steps in which the rate rises, in (0, 1)."""
+    div_factor: float = Field(default=25.0, ge=1)
+    """The first step's rate is the base rate divided by this, at least 1."""
+    final_div_factor: float = Field(default=1e4, ge=1)
+    """The last step's rate is the *first* rate divided by this, at least 1 (torch's way; fastai
+    divides the highest rate instead)."""
+    anneal: Literal["cos", "linear"] = "cos"
+    """Shape of the rise and of the fall: half a cosine, or a straight line."""
+    cycle_momentum: bool = True
+    """Let the momentum (SGD) or beta1 (Adam) run against the rate."""
+    base_momentum: float = Field(default=0.85, ge=0, lt=1)
+    """Momentum where the rate is highest, in [0, 1)."""
+    max_momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Momentum of the first and of the last step, in [0, 1)."""
+
+    @model_validator(mode="after")
+    def _check_momentum(self) -> Self:
+        if self.base_momentum > self.max_momentum:
+            raise ValueError(
+                "`base_momentum` must be at most `max_momentum`, "
+                f"but got {self.base_momentum} and {self.max_momentum}"
+            )
+        return self
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        """Returns rate and momentum of the step; the formula heads this module."""
+        assert 0 < step_frac <= progress <= 1, f"{progress=}, {step_frac=}"
+        first = 1 / self.div_factor
+        if progress <= self.pct_start:
+            x = rise_position(progress, pct_start=self.pct_start, step_frac=step_frac)
+            return self._factors((first, 1.0), (self.max_momentum, self.base_momentum), x)
+        x = (progress - self.pct_start) / (1 - self.pct_start)
+        last = first / self.final_div_factor
+        return self._factors((1.0, last), (self.base_momentum, self.max_momentum), x)
+
+    def _factors(
+        self, rates: tuple[float, float], momenta: tuple[float, float], x: float
+    ) -> Factors:
+        between = cosine if self.anneal == "cos" else linear
+        momentum = between(*momenta, x) if self.cycle_momentum else None
+        return Factors(lr=between(*rates, x), momentum=momentum)
+
+
+def rise_position(progress: float, *, pct_start: float, step_frac: float) -> float:
+    """Returns x in the rise; 1, the peak, where the rise is no longer than the first step."""
+    if pct_start <= step_frac:
+        return 1.0
+    return (progress - step_frac) / (pct_start - step_frac)

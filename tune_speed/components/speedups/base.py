@@ -1,0 +1,227 @@
+"""The seams through which a speed-up acts on a training.
+
+`SpeedupConfig` has one method a seam, which does nothing unless a speed-up overrides it; the loop
+in `train.py` and the step in `step.py` call them where this table says.
+
+| seam              | when                                    | what may change                  |
+|-------------------|-----------------------------------------|----------------------------------|
+| `change_model`    | while the model is built, off the clock | the network's structure          |
+| `read_data`       | while the run is set up, off the clock  | nothing: data of its own is read |
+| `begin`           | once warm-up and timing are over        | state that these have moved      |
+| `state`           | when the run is saved                   | nothing: it is what is saved     |
+| `restore`         | when the run is gone on with            | state beyond weights and buffers |
+| `init_weights`    | before the first step, on the clock     | what the weights are             |
+| `growth`          | when the run is planned                 | samples of a step, by stages     |
+| `shape`           | when the run is planned                 | what else sets a step's duration |
+| `begin_step`      | before each optimizer step              | state of the changed model       |
+| `change_batch`    | on each micro-batch, on the device      | images                           |
+| `choose`          | on each micro-batch, on the device      | which samples are learned from   |
+| `sum_of_losses`   | on each micro-batch                     | the loss                         |
+| `averager`        | once; then after each optimizer step    | which weights are evaluated      |
+| `predict`         | on each evaluation batch                | how logits are made of images    |
+"""
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
+
+from tune_speed.core.config import Config
+from tune_speed.core.errors import Problem
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+Slot = Literal[
+    "init",
+    "dropout",
+    "depth",
+    "backward",
+    "selection",
+    "resolution",
+    "batch_growth",
+    "loss",
+    "averaging",
+    "views",
+]
+"""Field of `Speedups` that a speed-up stands in; two of one slot exclude each other."""
+
+
+class Shape(NamedTuple):
+    """What the duration of an optimizer step hangs on, beyond the recipe's fixed fields."""
+
+    height: int
+    """Of the images that the network sees [pixels]."""
+    width: int
+    growth: int = 1
+    """Samples of a step over those of the recipe's `effective_batch_size`."""
+    kept_frac: float = 1.0
+    """Share of the samples that is learned from, in (0, 1]."""
+    stage: int = 0
+    """Number of the part of the network that is trained, for training by stages."""
+
+
+class Start(NamedTuple):
+    """What weights may be derived from: the training part, and how to train on it."""
+
+    batches: "Callable[[int], Iterator[tuple[Tensor, Tensor]]]"
+    """Batches of epoch n: images (B, C, H, W), float32, normalised and augmented; labels (B,)."""
+    num_train: int
+    num_classes: int
+    device: "torch.device"
+    seed: int
+    fit: "Callable[[nn.Module, Iterator[tuple[Tensor, Tensor]], int], None]"
+    """Trains a model for n optimizer steps on batches, as the recipe does, at its constant rate."""
+
+
+class Averager(Protocol):
+    """Weights averaged over steps."""
+
+    model: "nn.Module"
+    """Has the averaged weights; it is what is evaluated."""
+
+    def update(self, model: "nn.Module", *, frac: float) -> None:
+        """Takes in the weights after the optimizer step that ends at `frac` of the run."""
+
+    def state(self) -> dict[str, Any]:
+        """Returns all that the average is made of: tensors and plain values, for a checkpoint."""
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Takes over what `state` returned in another process."""
+
+
+class RecipeView(Protocol):
+    """What a speed-up may ask of the recipe that it is part of."""
+
+    @property
+    def model(self) -> Config:
+        """The network's configuration."""
+
+    @property
+    def optimizer(self) -> Config:
+        """The optimizer's configuration."""
+
+    @property
+    def compile(self) -> bool | str:
+        """Whether the model is compiled, or `auto`."""
+
+    @property
+    def precision(self) -> str:
+        """`fp32`, `bf16`, `fp16` or `half`."""
+
+    @property
+    def devices(self) -> int:
+        """Processes that train together."""
+
+
+class SpeedupConfig(Config):
+    """A technique that a search can switch on; every method is a seam and does nothing here."""
+
+    slot: ClassVar[Slot]
+    """Where it stands in a recipe's `speedups`."""
+    conflicts: ClassVar[dict[str, str]] = {}
+    """Why it cannot be had together with another technique, by that one's name."""
+    leaves_gradients_out: ClassVar[bool] = False
+    """Whether a step may give some parameters no gradient."""
+    is_recordable: ClassVar[bool] = True
+    """Whether forward and backward do the same operations in all steps of one `Shape`, whatever the
+    images, the draws and the part of the run, and without waiting for the device."""
+
+    def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
+        """Yields what in the rest of the recipe it cannot be had with; paths as in the recipe."""
+        yield from ()
+
+    def check_model(self, model: "nn.Module") -> None:
+        """Raises: ConfigError if it cannot act on such a network."""
+
+    def speed_fields(self) -> dict[str, Any]:
+        """Returns what of it changes a step's duration beyond its `Shape`, as JSON has it."""
+        return self.model_dump(mode="json")
+
+    def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
+        """Returns the network that is trained in the place of `model`, which may be changed."""
+        return model
+
+    def located(self) -> Self:
+        """Returns the same with absolute paths, which mean the same in every process."""
+        return self
+
+    def read_data(self) -> None:
+        """Reads data of its own into memory. Raises: ConfigError, DataError."""
+
+    def begin(self, model: "nn.Module", *, seed: int) -> None:
+        """Starts afresh what steps on dummy data and timed steps have moved, such as draws."""
+
+    def state(self, model: "nn.Module") -> dict[str, Any]:
+        """Returns what the changed model remembers beyond tensors, as tensors and plain values.
+
+        What follows from the step's number, as `begin_step` sets it, is no part of it.
+        """
+        return {}
+
+    def restore(self, model: "nn.Module", state: dict[str, Any]) -> None:
+        """Takes over what `state` returned in another process, once `begin` was called."""
+
+    def init_weights(self, model: "nn.Module", start: Start) -> None:
+        """Sets weights, in place, before the first step; the time that it takes counts."""
+
+    def growth(self) -> tuple[tuple[float, int], ...]:
+        """Returns the stages of the batch size: share of the run's samples, factor."""
+        return ((1.0, 1),)
+
+    def shape(self, shape: Shape, *, frac: float) -> Shape:
+        """Returns the shape of the step that begins at `frac` of the run, in [0, 1)."""
+        return shape
+
+    def begin_step(self, model: "nn.Module", shape: Shape) -> None:
+        """Readies the changed model for an optimizer step of that shape."""
+
+    def change_batch(self, images: "Tensor", shape: Shape) -> "Tensor":
+        """Returns the images (N, C, H', W') that the network sees of (N, C, H, W)."""
+        return images
+
+    def kept(self, num_samples: int, shape: Shape) -> int:
+        """Returns how many of a micro-batch's samples `choose` keeps, at least 1."""
+        return num_samples
+
+    def choose(
+        self,
+        images: "Tensor",
+        labels: "Tensor",
+        shape: Shape,
+        *,
+        losses: "Callable[[Tensor, Tensor], Tensor]",
+    ) -> "tuple[Tensor, Tensor]":
+        """Returns the `kept` samples that are learned from.
+
+        Args:
+            images: a micro-batch (N, C, H, W).
+            labels: its labels (N,).
+            shape: of the step.
+            losses: the samples' losses (N,), by the model as it is, without gradients.
+        """
+        return images, labels
+
+    def sum_of_losses(
+        self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
+    ) -> "Tensor | None":
+        """Returns the sum over samples of the loss, fp32; None: cross-entropy, as always.
+
+        Args:
+            logits: (N, K), fp32.
+            labels: (N,).
+            frac: of the run, in (0, 1], that the step ends at.
+            label_smoothing: the recipe's.
+        """
+        return None
+
+    def averager(self, model: "nn.Module") -> Averager | None:
+        """Returns what averages the weights from now on; None: nothing does."""
+        return None
+
+    def predict(self, model: "nn.Module", images: "Tensor") -> "Tensor | None":
+        """Returns the logits (N, K) of an evaluation batch; None: `model(images)`, as always."""
+        return None
+
+
+class Off(SpeedupConfig):
+    """Nothing in this slot."""

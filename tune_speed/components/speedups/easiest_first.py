@@ -1,0 +1,119 @@
+"""Two tasks on one trunk, the easier one first: groups of classes, then the classes."""
+
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from tune_speed.components.speedups.base import Slot, SpeedupConfig
+from tune_speed.core.errors import ConfigError, Problem
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+PATH = "speedups.loss.easiest_first"
+Group = Annotated[int, Field(ge=0, lt=10_000)]
+
+
+class EasiestFirst(SpeedupConfig):
+    """Easiest task first: the network learns to tell groups of classes, then the classes too.
+
+    A second head tells the groups from the same features. The loss is w_g(s) · cross-entropy of
+    the groups + w_c(s) · cross-entropy of the classes at progress s: w_g is 1, and w_c 0 up to
+    `start_frac`, from where it grows to 1 within `ramp_frac`. Evaluation sees the classes' head
+    alone. CIFAR-100's 20 superclasses are such groups.
+
+    Source: the blog post "Training Time Speed Ups"; tasks with weights over progress as in
+    curriculum learning, Bengio et al. 2009. (Guo et al. 2018, dynamic task prioritisation, put the
+    hardest first.) Deviation: weights follow a schedule instead of measured difficulty, because
+    groups are never harder than their classes.
+    """
+
+    slot: ClassVar[Slot] = "loss"
+    is_recordable: ClassVar[bool] = False
+    conflicts: ClassVar[dict[str, str]] = {
+        "boosted": "each changes the final layer and the loss.",
+        "selective_backprop": "it ranks samples by a loss that knows of no second head.",
+    }
+
+    groups: Literal["cifar100"] | tuple[Group, ...] = "cifar100"
+    """Group of each class, from 0, as a list; cifar100: its 20 superclasses."""
+    start_frac: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the run after which classes begin to count."""
+    ramp_frac: float = Field(default=0.1, ge=0, le=1)
+    """Share of the run within which they come to count whole."""
+
+    @field_validator("groups", mode="before")
+    @classmethod
+    def _from_list(cls, value: Any) -> Any:
+        # YAML and JSON have lists, which strict validation does not take for a tuple.
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("groups")
+    @classmethod
+    def _check_groups(cls, value: str | tuple[int, ...]) -> str | tuple[int, ...]:
+        if not value or (value != "cifar100" and set(value) != set(range(len(set(value))))):
+            raise ValueError("groups must be numbered from 0 without a gap")
+        return value
+
+    @property
+    def group_of(self) -> tuple[int, ...]:
+        """The group of each class."""
+        from tune_speed.components.speedups.superclasses import cifar100_groups
+
+        return self.groups if isinstance(self.groups, tuple) else cifar100_groups()
+
+    def weights(self, frac: float) -> tuple[float, float]:
+        """Returns the weights of groups and classes at `frac` of the run."""
+        if frac <= self.start_frac:
+            return 1.0, 0.0
+        if frac >= self.start_frac + self.ramp_frac:
+            return 1.0, 1.0
+        return 1.0, (frac - self.start_frac) / self.ramp_frac
+
+    def check_model(self, model: "nn.Module") -> None:
+        """Raises: ConfigError if the network does not end with a linear layer."""
+        from torch import nn
+
+        from tune_speed.components.speedups.modules.heads import find_classifier, refusal
+
+        _, layer = find_classifier(model, path=PATH)
+        if not isinstance(layer, nn.Linear):
+            raise refusal(PATH, must="must have a network with a final linear layer", model=model)
+
+    def speed_fields(self) -> dict[str, Any]:
+        """Returns the number of groups, which the second head has as outputs."""
+        return {"groups": len(set(self.group_of))}
+
+    def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
+        """Returns `model` with a second head.
+
+        Raises:
+            ConfigError: if `groups` are for another number of classes.
+        """
+        from tune_speed.components.speedups.modules.heads import find_classifier
+        from tune_speed.components.speedups.modules.two_heads import TwoHeads
+
+        if len(self.group_of) != num_classes:
+            problem = Problem(
+                path=f"{PATH}.groups",
+                must=f"must name a group for each of the data set's {num_classes} classes",
+                given=f"{len(self.group_of)} groups",
+            )
+            raise ConfigError(problems=(problem,))
+        name, layer = find_classifier(model, path=PATH)
+        model.set_submodule(name, TwoHeads(layer, num_groups=len(set(self.group_of))))
+        return model
+
+    def sum_of_losses(
+        self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
+    ) -> "Tensor | None":
+        """Returns the weighted sum of both tasks' cross-entropies over samples [nat]."""
+        from tune_speed.components.speedups.modules.two_heads import sum_of_task_losses
+
+        return sum_of_task_losses(
+            logits,
+            labels,
+            group_of=self.group_of,
+            weights=self.weights(frac),
+            label_smoothing=label_smoothing,
+        )

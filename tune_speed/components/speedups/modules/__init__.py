@@ -1,0 +1,1 @@
+"""What the speed-ups do inside a training, which needs torch."""

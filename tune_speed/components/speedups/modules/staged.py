@@ -1,0 +1,165 @@
+"""A residual network of which one stage at a time is trained, the earlier ones being frozen."""
+
+import math
+from collections.abc import Iterator
+from typing import Any, Protocol, Self, TypeGuard, cast
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tune_speed.components.speedups.modules.residual import parts_of
+
+
+class StagedNet(Protocol):
+    """A residual network by its parts: logits = head(blocks(stem(images))).
+
+    Modules that it registers before `blocks` belong to the stem, those after it to the head.
+    """
+
+    blocks: nn.Sequential
+
+    def stem(self, images: Tensor) -> Tensor:
+        """Returns the features (N, C, H, W) that the first block takes."""
+
+    def head(self, features: Tensor) -> Tensor:
+        """Returns the logits (N, K) of what the last block gives."""
+
+    def children(self) -> Iterator[nn.Module]:
+        """Yields the modules that the network consists of."""
+
+
+def is_staged_net(model: Any) -> TypeGuard[StagedNet]:
+    """Returns whether a network has the parts, and its blocks are residual."""
+    has_ends = all(callable(getattr(model, name, None)) for name in ("stem", "head"))
+    blocks = getattr(model, "blocks", None)
+    if not has_ends or not isinstance(blocks, nn.Sequential):
+        return False
+    return all(parts_of(block) is not None for block in blocks)
+
+
+class Place:
+    """The stage that a network is in.
+
+    A copy of the network refers to the same place: averaged weights are evaluated at the stage
+    that those in training have reached.
+    """
+
+    def __init__(self) -> None:
+        self.stage = 0
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+
+class Staged(nn.Module):
+    """Images (N, C, H, W) to the logits (N, K) of the stage's head.
+
+    In stage 0…num_stages − 1 the blocks of that stage and its head are trained, and those after it
+    do not run; in stage `num_stages` the whole network is.
+    """
+
+    def __init__(self, net: StagedNet, *, num_stages: int, num_classes: int) -> None:
+        super().__init__()
+        self.net = net
+        self.num_stages = num_stages
+        self.place = Place()
+        lasts = [self._bounds(stage)[1] - 1 for stage in range(num_stages - 1)]
+        self.heads = nn.ModuleList(
+            nn.Linear(num_channels(net.blocks[last]), num_classes) for last in lasts
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Returns the logits of the stage's head."""
+        stage = self.place.stage
+        if stage == self.num_stages:
+            return self.net.head(self.net.blocks(self.net.stem(images)))
+        first, last = self._bounds(stage)
+        with torch.set_grad_enabled(torch.is_grad_enabled() and stage == 0):
+            features = self.net.stem(images)
+            features = self._run(features, 0, first)
+        return self._head(self._run(features, first, last), stage)
+
+    @torch.no_grad()
+    def hypotheses(self, images: Tensor) -> Tensor:
+        """Returns the probabilities o_1, o_2, … of all stages, (num_stages, N, K).
+
+        For a network in evaluation mode; `boosting.follow` makes edges of them.
+        """
+        features, outputs = self.net.stem(images), list[Tensor]()
+        for stage in range(self.num_stages):
+            features = self._run(features, *self._bounds(stage))
+            outputs.append(self._head(features, stage).float().softmax(dim=1))
+        return torch.stack(outputs)
+
+    def train(self, mode: bool = True) -> Self:
+        """Sets training mode for what the stage trains, evaluation mode for what is frozen."""
+        super().train(mode)
+        stage = self.place.stage
+        if stage in (0, self.num_stages):
+            return self
+        first, _ = self._bounds(stage)
+        for frozen in [*self._stem(), *self.net.blocks[:first]]:
+            frozen.eval()
+        return self
+
+    def _run(self, features: Tensor, first: int, last: int) -> Tensor:
+        """Returns what the blocks first…last − 1 make of the features."""
+        for block in list(self.net.blocks)[first:last]:
+            features = block(features)
+        return features
+
+    def _head(self, features: Tensor, stage: int) -> Tensor:
+        if stage == self.num_stages - 1:
+            return self.net.head(features)
+        return cast(Tensor, self.heads[stage](features.mean(dim=(2, 3))))
+
+    def _bounds(self, stage: int) -> tuple[int, int]:
+        """Returns the numbers of a stage's first block and of the one after its last."""
+        num_blocks = len(self.net.blocks)
+        return (
+            stage * num_blocks // self.num_stages,
+            (stage + 1) * num_blocks // self.num_stages,
+        )
+
+    def _stem(self) -> Iterator[nn.Module]:
+        for child in self.net.children():
+            if child is self.net.blocks:
+                return
+            yield child
+
+
+def set_stage(model: nn.Module, stage: int) -> None:
+    """Brings the staged network that `model` is, or wraps, into a stage."""
+    for module in model.modules():
+        if isinstance(module, Staged) and module.place.stage != stage:
+            module.place.stage = stage
+            module.train(module.training)
+
+
+def num_channels(block: nn.Module) -> int:
+    """Returns the channels of a block's output: those of its last convolution."""
+    *_, last = (module for module in block.modules() if isinstance(module, nn.Conv2d))
+    return last.out_channels
+
+
+def sum_of_exponential_losses(
+    logits: Tensor, labels: Tensor, *, max_weight: float, label_smoothing: float
+) -> Tensor:
+    """Returns Σ exp(e) / K over the samples, with cross-entropies e and K classes.
+
+    Where exp(e) / K passes `max_weight`, the loss goes on along its tangent, so that no sample's
+    gradient is more than `max_weight` times that of cross-entropy.
+
+    Args:
+        logits: (N, K), fp32.
+        labels: (N,).
+        max_weight: at least 1.
+        label_smoothing: share of the target that is spread over the classes.
+    """
+    entropy = functional.cross_entropy(
+        logits, labels, reduction="none", label_smoothing=label_smoothing
+    )
+    excess = entropy - math.log(logits.shape[1])
+    bent = excess.clamp(max=math.log(max_weight))
+    return (bent.exp() * (1 + excess - bent)).sum()

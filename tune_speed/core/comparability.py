@@ -1,0 +1,128 @@
+"""What two results must share to be compared, and what a group of such results adds up to."""
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from tune_speed.core.config import Config
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.targets import Target
+
+
+class BoardKey(NamedTuple):
+    """What two rows must share to be compared."""
+
+    workload: str
+    workload_hash: str
+    protocol_version: int
+    device: str
+    kind: str
+    """`estimate` or `certified`."""
+
+
+class Totals(Config):
+    """What the trials of one group come to, those that no leaderboard shows among them."""
+
+    trials: int = 0
+    """Finished trials, misses included."""
+    reached: int = 0
+    """Those that met the target."""
+    tuning_cost_s: float = 0.0
+    """Training clock of all their runs together [s]."""
+    device_s: float = 0.0
+    """Seconds for which they held a device: wall-clock from first to last line of each run, shared
+    by the trials that could run beside one another on the device."""
+
+
+def board_key(record: TrialRecord) -> BoardKey:
+    """Returns what a record must share with another to be compared with it."""
+    return BoardKey(
+        workload=record.workload_name,
+        workload_hash=record.workload_hash,
+        protocol_version=record.protocol_version,
+        device=record.device,
+        kind=record.kind,
+    )
+
+
+def totals_of(records: Iterable[TrialRecord]) -> Totals:
+    """Returns what `records` come to."""
+    counted = list(records)
+    return Totals(
+        trials=len(counted),
+        reached=sum(record.status is Status.REACHED for record in counted),
+        tuning_cost_s=sum(run.clocks.train_s for record in counted for run in record.runs),
+        device_s=sum(map(_device_s, counted)),
+    )
+
+
+def sum_of(parts: Iterable[Totals]) -> Totals:
+    """Returns what groups of different trials come to together."""
+    counted = list(parts)
+    return Totals(
+        trials=sum(part.trials for part in counted),
+        reached=sum(part.reached for part in counted),
+        tuning_cost_s=sum(part.tuning_cost_s for part in counted),
+        device_s=sum(part.device_s for part in counted),
+    )
+
+
+def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Returns the record with the least time to target, or None if none met the target.
+
+    Of equal times, which are frequent where clocks are isolated, the better final metric wins, and
+    then the earlier trial.
+    """
+    timed = [record for record in records if record.time_to_target_s is not None]
+    return min(timed, key=_place, default=None)
+
+
+def target_of(workload: Mapping[str, Any]) -> Target:
+    """Returns the target of a record's workload, which is not checked: it may be a stranger's.
+
+    Records of older versions do not say `mode`: more was better in all of them.
+    """
+    fields = workload.get("target") or {}
+    return Target.model_construct(
+        metric=str(fields.get("metric", "accuracy")),
+        value=float(fields.get("value", math.nan)),
+        mode="min" if fields.get("mode") == "min" else "max",
+    )
+
+
+def sign_of(target: Target) -> float:
+    """Returns 1 where more of the target's metric is better, -1 where less is."""
+    return -1.0 if target.mode == "min" else 1.0
+
+
+def final_metric(record: TrialRecord) -> float | None:
+    """Returns the target's metric at the end of the last run; None where it was not measured."""
+    final = record.runs[-1].final if record.runs else None
+    return None if final is None else final.value(target_of(record.workload).metric)
+
+
+def best_metric(record: TrialRecord) -> float | None:
+    """Returns the best value of the target's metric in any run; None where it was not measured."""
+    target = target_of(record.workload)
+    seen = [e.value(target.metric) for run in record.runs for e in run.evaluations]
+    known = [metric for metric in seen if metric is not None]
+    return max(known, key=lambda metric: sign_of(target) * metric, default=None)
+
+
+def goodness(metric: float | None, target: Target) -> float:
+    """Returns a number that is the larger the better the metric; without one, -∞."""
+    return -math.inf if metric is None else sign_of(target) * metric
+
+
+def final_goodness(record: TrialRecord) -> float:
+    """Returns the goodness of the target's metric at the end of the last run."""
+    return goodness(final_metric(record), target_of(record.workload))
+
+
+def _place(record: TrialRecord) -> tuple[float, float, str]:
+    return record.time_to_target_s or 0.0, -final_goodness(record), record.trial_id
+
+
+def _device_s(record: TrialRecord) -> float:
+    """Returns the record's wall-clock, divided among those that could share its device."""
+    return sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)

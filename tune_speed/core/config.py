@@ -1,0 +1,132 @@
+"""The base of every configuration, and fields that hold one entry of a table.
+
+Configurations are frozen, refuse unknown fields and do not convert between types: `"3"` is not 3.
+The docstrings of their fields are what `tune-speed schema` and `tune-speed list` print.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from tune_speed.core.descriptions import descriptions
+
+
+class Config(BaseModel):
+    """A frozen set of named, typed and described values."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_json_schema__(
+        cls, schema: CoreSchema, handler: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        """Returns the JSON Schema, with each field's docstring as its description."""
+        found = handler.resolve_ref_schema(handler(schema))
+        for name, text in descriptions(cls).items():
+            found["properties"][name].setdefault("description", text)
+        return found
+
+
+Table = Mapping[str, type[Config]]
+LONGEST_NAME = 200
+"""Characters of a name for which a similar one is looked for."""
+
+
+class Component:
+    """Marks a field that holds one entry of `table`: `{sgd: {lr: 0.1}}`, or `sgd` for its defaults.
+
+    With `tag`, the name stands among the fields instead: `{name: cifar10, root: data}`.
+    The validated value is the entry's config; dumping gives back the form that was read.
+    """
+
+    def __init__(self, table: Table, *, tag: str | None = None) -> None:
+        self.table = table
+        self.tag = tag
+
+    def split(self, value: Any) -> tuple[str, Mapping[str, Any]]:
+        """Returns the entry's name and fields. Raises: ValueError if `value` has no such form."""
+        if isinstance(value, str):
+            return value, {}
+        if self.tag and isinstance(value, Mapping) and isinstance(value.get(self.tag), str):
+            return value[self.tag], {k: v for k, v in value.items() if k != self.tag}
+        if not self.tag and isinstance(value, Mapping) and len(value) == 1:
+            name, fields = next(iter(value.items()))
+            if fields is None or isinstance(fields, Mapping):
+                return str(name), fields or {}
+        raise ValueError(f"must be {self.form()}")
+
+    def form(self) -> str:
+        """Returns the accepted forms, for messages."""
+        example = next(iter(self.table))
+        written = f"{{{self.tag}: {example}, …}}" if self.tag else f"{{{example}: {{…}}}}"
+        return f"one of {', '.join(self.table)}, written as a name or as {written}"
+
+    def join(self, config: Config) -> dict[str, Any]:
+        """Returns `config` in the form that `split` reads, with every field."""
+        fields = config.model_dump(mode="json")
+        name = next(name for name, kind in self.table.items() if type(config) is kind)
+        return {self.tag: name, **fields} if self.tag else {name: fields}
+
+    def _validate(self, value: Any) -> Config:
+        if isinstance(value, Config) and type(value) in self.table.values():
+            return value
+        try:
+            name, fields = self.split(value)
+        except ValueError as error:
+            raise PydanticCustomError("component", "{text}", {"text": str(error)}) from None
+        if name not in self.table:
+            text = f"must be one of {', '.join(self.table)}{did_you_mean(name, self.table)}"
+            raise PydanticCustomError("component", "{text}", {"text": text})
+        return self.table[name].model_validate(dict(fields))
+
+    def __get_pydantic_core_schema__(self, _: Any, __: GetCoreSchemaHandler) -> CoreSchema:
+        serializer = core_schema.plain_serializer_function_ser_schema(self.join)
+        return core_schema.no_info_plain_validator_function(
+            self._validate, serialization=serializer
+        )
+
+    def __get_pydantic_json_schema__(
+        self, _: CoreSchema, __: GetJsonSchemaHandler
+    ) -> JsonSchemaValue:
+        return {"anyOf": [self._entry_schema(name, kind) for name, kind in self.table.items()]} | {
+            "description": self.form()
+        }
+
+    def _entry_schema(self, name: str, kind: type[Config]) -> JsonSchemaValue:
+        fields = kind.model_json_schema()
+        if self.tag:
+            properties = {self.tag: {"const": name}, **fields.get("properties", {})}
+            required = [self.tag, *fields.get("required", [])]
+            return {**fields, "properties": properties, "required": required}
+        nested = {"type": "object", "properties": {name: fields}, "required": [name]}
+        return {"anyOf": [{"const": name}, {**nested, "additionalProperties": False}]}
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Returns `; did you mean …?` with the nearest of `known`, or nothing where none is near."""
+    if len(name) > LONGEST_NAME:  # Comparing takes the product of both lengths.
+        return ""
+    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean `{near[0]}`?" if near else ""
+
+
+def canonical_hash(value: Any) -> str:
+    """Returns the first 16 hex digits of SHA-256 over `value` as JSON with sorted keys."""
+    text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def flatten(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Returns `{"a.b": value}` for a tree of mappings; empty mappings stay as `{}` leaves."""
+    flat: dict[str, Any] = {}
+    for key, value in tree.items():
+        path = f"{prefix}{key}"
+        nested = isinstance(value, Mapping) and value
+        flat.update(flatten(value, f"{path}.") if nested else {path: value})
+    return flat

@@ -1,0 +1,83 @@
+"""Exceptions that users meet. Everything else that escapes is a bug of ours.
+
+TuneSpeedError          exit code
+├── ConfigError         2   what the user wrote cannot work: file, line, what to try
+├── DataError           3   a data set is missing, unreadable or not what it should be
+├── ServiceError        4   Ray or MLflow cannot be reached, or lacks what was asked for
+└── StorageError        5   a disk is full, or a folder cannot be written
+
+Exit code 0 means that the command did what it says, 1 that a search or a training ended without
+meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl-C stopped it.
+"""
+
+from dataclasses import dataclass
+
+from tune_speed.core.redact import redact
+from tune_speed.core.text import printable
+
+
+class TuneSpeedError(Exception):
+    """Base of all errors whose message is meant for the user."""
+
+    exit_code = 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class Problem:
+    """One mistake in something that the user wrote."""
+
+    path: str
+    """Dotted path of the field, such as `recipe.optimizer.sgd.lr`; empty for a whole file."""
+    must: str
+    """What must hold."""
+    given: str | None = None
+    """What was given, as the user wrote it."""
+    hint: str | None = None
+    """What to try."""
+    file: str | None = None
+    """File name or `--set`; None where the value came from a call."""
+    line: int | None = None
+    """Line in `file`, counted from 1."""
+
+    def __str__(self) -> str:
+        place = ":".join(str(part) for part in (self.file, self.line) if part is not None)
+        text = f"{self.path}: {self.must}" if self.path else self.must
+        text += f", but got {self.given}" if self.given is not None else ""
+        text += "" if text.endswith("?") else "."
+        text += f" {self.hint}" if self.hint else ""
+        whole = redact(f"{place}: {text}" if place else text)
+        # A line break in a name would make the rest look like a line of ours.
+        return printable(" ".join(whole.splitlines()))
+
+
+class ConfigError(TuneSpeedError, ValueError):
+    """What the user wrote cannot work. `problems` holds every mistake that was found."""
+
+    exit_code = 2
+
+    def __init__(self, message: str = "", *, problems: tuple[Problem, ...] = ()) -> None:
+        self.problems = problems
+        super().__init__("\n".join([*([message] if message else []), *map(str, problems)]))
+
+
+class DataError(TuneSpeedError):
+    """A data set is missing, unreadable or not what it should be."""
+
+    exit_code = 3
+
+
+class ServiceError(TuneSpeedError):
+    """Ray or MLflow cannot be reached, or does not have what was asked for."""
+
+    exit_code = 4
+
+
+class StorageError(TuneSpeedError):
+    """A disk is full, or a folder cannot be written."""
+
+    exit_code = 5
+
+
+def first_line(error: BaseException) -> str:
+    """Returns kind and first line of an error, for a message that quotes it."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"

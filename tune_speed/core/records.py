@@ -1,0 +1,265 @@
+"""What a training leaves behind: frozen, JSON-able, and free of torch.
+
+`RunResult` is one training with one seed; `TrialRecord` is one configuration of a study. They are
+the only things that search, tracking and leaderboard share. A miss has no time to target (None):
+it is never a number.
+"""
+
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from tune_speed.core.config import Config
+
+CLOCK_STATEMENT = (
+    "train_s starts before the first weight or statistic is derived from data. In: loading,"
+    " augmentation, forward, backward, optimizer. Out: set-up, compilation and warm-up on dummy"
+    " data, scheduled evaluations, logging, waiting for another trial's measurement."
+)
+"""What the training clock counts, under the present `PROTOCOL_VERSION`."""
+
+
+PROTOCOL_VERSION = 2
+"""Version of the measuring rules (clock, crossing modes, split). Rows of different versions are
+never ranked together. 2: a search's times are steps times isolated step time; 1: wall-clock."""
+
+
+class Timing(StrEnum):
+    """What a run's training clock is made of."""
+
+    ISOLATED = "isolated"
+    """Steps times the seconds of a step, measured while the device's other tenants stood still."""
+    EXCLUSIVE = "exclusive"
+    """Seconds that passed, with nobody else on the device."""
+    SHARED = "shared"
+    """Seconds that passed, slowed by others on the device: an upper bound."""
+
+
+class Status(StrEnum):
+    """How a run or a trial ended."""
+
+    REACHED = "reached"
+    """The target holds."""
+    MISSED = "missed"
+    """The run went to its end below the target."""
+    CAPPED = "capped"
+    """Stopped before its end: by the workload's time limit or by the search."""
+    OOM = "oom"
+    """Out of memory with a micro-batch of one."""
+    DIVERGED = "diverged"
+    """The loss became NaN or infinite."""
+    FAILED = "failed"
+    """An error; `traceback` holds it."""
+
+
+class Record(Config):
+    """Base of the records: lenient about JSON's types, as they are read back from files."""
+
+    model_config = ConfigDict(strict=False, extra="ignore")
+
+
+class Evaluation(Record):
+    """One evaluation on the split that the search sees, with the training clock at that moment."""
+
+    step: int
+    """Optimizer steps done."""
+    samples: int
+    """Training samples seen."""
+    epoch: float
+    """Passes over the training set done."""
+    train_s: float
+    """Training clock [s]."""
+    accuracy: float | None = None
+    """Share of correct predictions, in [0, 1]; None where a loop of one's own measures it not."""
+    macro_f1: float | None = None
+    """Mean over classes of the F1 score, in [0, 1]; None where it is not measured."""
+    micro_f1: float | None = None
+    """F1 score of all classes' counts together, in [0, 1]; None in records without it."""
+    loss: float | None = None
+    """Mean cross-entropy per sample [nat]; None if it is not finite, or not measured."""
+    train_loss: float | None = None
+    """Mean training loss per sample since the evaluation before; None at step 0, or not finite."""
+    values: dict[str, float] = Field(default_factory=dict)
+    """Other metrics by name, such as a target of one's own."""
+
+    def value(self, metric: str) -> float | None:
+        """Returns a metric by its name; None where it was not measured."""
+        own = self.values.get(metric)
+        return getattr(self, metric) if own is None and metric in MEASURED else own
+
+
+MEASURED = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
+"""Metrics that are fields of an evaluation."""
+
+
+class Clocks(Record):
+    """The clocks, in seconds. `train_s` is the one that counts."""
+
+    setup_s: float = 0.0
+    """Data to the device, model and optimizer built."""
+    compile_s: float = 0.0
+    """Warm-up on dummy data, compilation included."""
+    train_s: float = 0.0
+    """Training: loading, augmentation, forward, backward, optimizer."""
+    eval_s: float = 0.0
+    """Scheduled evaluations."""
+    wall_s: float = 0.0
+    """From the first line of the run to its last."""
+    waiting_s: float = 0.0
+    """Standing still while somebody else measured."""
+    measuring_s: float = 0.0
+    """Measuring the isolated step time, waiting for the turn included."""
+
+
+class StepTime(Record):
+    """Seconds of one optimizer step with the device to itself."""
+
+    key: str
+    """Throughput key: hash over all that changes a step's speed, device and versions included."""
+    step_s: float
+    """Median over blocks of steps [s]; a step is `effective_batch_size` samples."""
+    low_s: float
+    """Lower end of the 95 % interval of the median."""
+    high_s: float
+    """Upper end of it."""
+    num_steps: int
+    """Steps that were timed."""
+    measured_in: str
+    """`study/trial` that measured it."""
+
+
+class RunResult(Record):
+    """One training with one seed."""
+
+    status: Status
+    seed: int
+    stop_reason: str
+    """Why the run ended, in words."""
+    time_to_target_s: float | None = None
+    """Training clock at which the target held [s]; None for anything but `reached`."""
+    evaluations: tuple[Evaluation, ...] = ()
+    clocks: Clocks = Field(default_factory=Clocks)
+    steps: int = 0
+    samples: int = 0
+    images_per_s: float | None = None
+    """Training samples per second of the training clock."""
+    step_time_ms: float | None = None
+    """Training clock per optimizer step, without `init_s`."""
+    timing: Timing = Timing.SHARED
+    """What the training clock is made of."""
+    step_times: tuple[StepTime, ...] = ()
+    """Isolated step times that the training clock is made of, one a shape of step."""
+    init_s: float = 0.0
+    """Part of the training clock that went into the weights that the first step starts from:
+    pretraining, statistics of the data [s]. Without it, the time is amortised over later runs."""
+    shared_train_s: float | None = None
+    """Seconds that passed in training, slowed by whoever shared the device."""
+    slowdown: float | None = None
+    """`shared_train_s` over `train_s`; None where the clock is not isolated."""
+    cotenants: tuple[str, ...] = ()
+    """Who else was on the device meanwhile: `study/trial`."""
+    cpu_wait_s: float | None = None
+    """Seconds that the run's threads waited for a core: other work was on the machine."""
+    note: str = ""
+    """What limits the trust in these figures, in words; empty if nothing does."""
+    fed_ratio: float | None = None
+    """Share of the training time in which the loop did not wait for its next batch."""
+    gpu_utilisation: float | None = None
+    """Share of time in which some kernel ran on the GPU, the mean of samples at the evaluations."""
+    peak_memory_gib: float | None = None
+    """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU)."""
+    memory_limit_gib: float | None = None
+    """What the run was allowed to use."""
+    batch_size: int | None = None
+    """Micro-batch that ran in the end; smaller than the recipe's after an out-of-memory retry."""
+    accumulation_steps: int | None = None
+    device: str = "cpu"
+    """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
+    traceback: str | None = None
+
+    @property
+    def amortised_time_to_target_s(self) -> float | None:
+        """Time to target without `init_s` [s]: what it costs where those weights are at hand."""
+        return None if self.time_to_target_s is None else self.time_to_target_s - self.init_s
+
+    @property
+    def final(self) -> Evaluation | None:
+        """The last evaluation, if there was one."""
+        return self.evaluations[-1] if self.evaluations else None
+
+
+class TrialRecord(Record):
+    """One configuration of a study, finished."""
+
+    study: str
+    trial_id: str
+    """Number of the trial in its study, such as `t0007`."""
+    params: dict[str, Any]
+    """What the search chose: `{"optimizer": "sgd", "optimizer.sgd.lr": 0.1}`."""
+    proposal_reason: str = ""
+    """Why the search chose it, in words; empty where no search did."""
+    recipe: dict[str, Any]
+    """The whole resolved recipe, as YAML has it."""
+    workload: dict[str, Any]
+    """The whole workload, as YAML has it."""
+    workload_name: str
+    workload_hash: str
+    """Hash over the workload and its data; rows are compared only within one."""
+    space_hash: str
+    evaluated_on: str = "validation"
+    """Part on which the target had to hold: `validation` in a search, `test` once certified."""
+    status: Status
+    runs: tuple[RunResult, ...]
+    kind: str = "estimate"
+    """`estimate` (from a search) or `certified`."""
+    device: str = "cpu"
+    cpu_threads: int = 1
+    max_cotenants: int = 0
+    """Other trials that could run on the same device at the same time."""
+    protocol_version: int = PROTOCOL_VERSION
+    environment: dict[str, str] = Field(default_factory=dict)
+    """Versions of Python, torch, timm …, host, commit."""
+    started_at: str = ""
+    """UTC, ISO 8601."""
+    finished_at: str = ""
+    plugins: dict[str, str] = Field(default_factory=dict)
+    """Source hash of each plugin that was loaded, by its name; empty without plugins."""
+    certificate: dict[str, Any] | None = None
+    """Of a certified result: all that `certificate.Certificate` holds."""
+
+    @property
+    def is_own_loop(self) -> bool:
+        """Whether a training function of one's own ran; its recipe is `{"params": …}`."""
+        return "function_hash" in self.workload
+
+    @property
+    def device_kind(self) -> str:
+        """`cpu` or `cuda`, from the device's name."""
+        return "cpu" if self.device.startswith("cpu") else "cuda"
+
+    @property
+    def miss_s(self) -> float | None:
+        """What a miss costs [s] where that is not a run's length: the limit, in `anytime` mode."""
+        limit_s: float | None = self.workload.get("max_train_s")
+        return limit_s if self.workload.get("mode") == "anytime" else None
+
+    @property
+    def time_to_target_s(self) -> float | None:
+        """Time to target of the only run; None if it was missed."""
+        return self.runs[-1].time_to_target_s if self.runs else None
+
+    @property
+    def stop_reason(self) -> str:
+        """Why the last run ended."""
+        return self.runs[-1].stop_reason if self.runs else ""
+
+
+def named_settings(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Returns a recipe's tree by the names that people know it by.
+
+    Of a training function's recipe, `{"params": …}`, that is what it was called with.
+    """
+    params = recipe.get("params")
+    return params if len(recipe) == 1 and isinstance(params, Mapping) else recipe

@@ -1,0 +1,232 @@
+"""Lightning's trainer as a training function: `SpeedCallback` keeps the clock and reports.
+
+| moment in `trainer.fit`                      | clock                       |
+|----------------------------------------------|-----------------------------|
+| before `on_train_start`, with sanity check   | set-up                      |
+| batches loaded, steps, other callbacks       | training clock              |
+| validation, with its loader and its hooks    | stands still                |
+| `trainer.save_checkpoint`, whoever calls it  | stands still                |
+
+```python
+def my_train(params, run):
+    model = MyModule(lr=params["lr"])
+    trainer = Trainer(
+        max_epochs=10,
+        accelerator="gpu" if run.device == "cuda" else "cpu",
+        devices=1,
+        callbacks=[SpeedCallback(run, metric="val_acc")],
+    )
+    trainer.fit(model, train_loader, validation_loader)
+```
+
+Needs `pip install 'tune_speed[lightning]'`. With `pytorch_lightning`, import that one first.
+"""
+
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.custom import OwnRun, StopTraining
+
+try:
+    # Each has trainers that refuse the callbacks of the other.
+    if "pytorch_lightning" in sys.modules and "lightning.pytorch" not in sys.modules:
+        from pytorch_lightning import Callback
+    else:
+        try:
+            from lightning.pytorch import Callback
+        except ImportError:
+            from pytorch_lightning import Callback
+except ImportError as error:
+    raise ConfigError(
+        problems=(
+            Problem(
+                path="tune_speed.custom.lightning",
+                must="needs Lightning, which is not installed",
+                hint="Install it with `pip install 'tune_speed[lightning]'`.",
+            ),
+        )
+    ) from error
+
+if TYPE_CHECKING:
+    from lightning.pytorch import LightningModule, Trainer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class SpeedCallback(Callback):  # type: ignore[misc]
+    """Runs the training clock of `trainer.fit`, reports each validation, and ends the fit.
+
+    `fixed_length`: the last validation counts as that of the end. Let one fall on the last step, as
+    with `max_epochs` and a validation each epoch, or call `trainer.validate` after `trainer.fit`: a
+    validation of steps that were not reported yet is reported. `anytime`: the fit ends once two
+    validations in a row hold the target; validate as often as you want that looked at
+    (`val_check_interval`), for it costs no training time.
+
+    Once the run has ended, `trainer.should_stop` is set: Lightning ends the fit in its own way, but
+    without another validation. Where it would go on all the same, for `min_epochs` or `min_steps`,
+    `StopTraining` is raised through it.
+
+    An attempt that was interrupted is begun anew, unless your function calls `run.restored()` and
+    `run.save(...)` itself.
+    """
+
+    def __init__(self, run: OwnRun, metric: str = "val_acc") -> None:
+        """Takes note of what to report.
+
+        Args:
+            run: what the training function was handed.
+            metric: name under which validation logs the target's metric (`self.log(name, …)`).
+                `val_loss`, if it is logged, is reported as the loss.
+        """
+        super().__init__()
+        self._run, self._metric = run, metric
+        self._timed, self._wrapped = ExitStack(), ExitStack()
+        self._steps, self._reported_steps = 0, -1
+        self._ended: str | None = None
+
+    def setup(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
+        """Raises: ConfigError for a trainer of several processes, which have not this clock."""
+        if trainer.world_size > 1:
+            raise _problem(
+                path="Trainer.devices",
+                must="must be 1: a trial trains on the device that it was given",
+                given=f"{trainer.world_size} processes",
+            )
+
+    def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Starts the clock.
+
+        Raises: ConfigError if nothing is to be validated.
+        """
+        if not trainer.enable_validation:
+            raise _problem(
+                path="Trainer.fit",
+                must="must be given validation data, and the module a validation_step",
+                hint=f"{self._metric} is read after each validation.",
+            )
+        self._steps = trainer.global_step
+        self._take_off_the_clock(trainer)
+        self._heed(trainer, lambda: self._timed.enter_context(self._run.timed()))
+
+    def on_train_batch_start(
+        self, trainer: "Trainer", pl_module: "LightningModule", batch: Any, batch_idx: int
+    ) -> None:
+        """Raises: StopTraining if Lightning goes on although it was told to stop."""
+        if self._ended is not None:
+            raise StopTraining(self._ended)
+
+    def on_train_batch_end(
+        self,
+        trainer: "Trainer",
+        pl_module: "LightningModule",
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        """Counts a step if the batch ended one: with accumulation, not each batch does."""
+        if trainer.global_step > self._steps:
+            self._steps = trainer.global_step
+            self._heed(trainer, self._run.step)
+
+    def on_validation_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Reports the metric, unless no step was done since it was reported last.
+
+        Raises: ConfigError if validation did not log it.
+        """
+        if trainer.sanity_checking or trainer.global_step <= self._reported_steps:
+            return
+        if self._metric not in trainer.callback_metrics:
+            raise self._missing(trainer)
+        self._heed(trainer, lambda: self._report(trainer))
+
+    def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Stops the clock."""
+        self._timed.close()
+
+    def on_exception(
+        self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException
+    ) -> None:
+        """Stops the clock and leaves the trainer as it was."""
+        self._let_go()
+
+    def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
+        """Stops the clock and leaves the trainer as it was."""
+        self._let_go()
+
+    def _let_go(self) -> None:
+        self._timed.close()
+        self._wrapped.close()
+
+    def _heed(self, trainer: "Trainer", say: Callable[[], object]) -> None:
+        """Says something to the run; has Lightning stop if the run has ended."""
+        if self._ended is not None:
+            return
+        try:
+            say()
+        except StopTraining as stop:
+            self._ended = str(stop)
+            trainer.should_stop = True
+
+    def _report(self, trainer: "Trainer") -> None:
+        self._reported_steps = trainer.global_step
+        logged = trainer.callback_metrics
+        self._run.evaluated(
+            step=trainer.global_step,
+            metric=float(logged[self._metric]),
+            epoch=self._epochs(trainer),
+            loss=float(logged["val_loss"]) if "val_loss" in logged else None,
+        )
+
+    def _epochs(self, trainer: "Trainer") -> float | None:
+        """Returns the passes over the training data so far, None where they have no length."""
+        batches = trainer.num_training_batches
+        if batches in (0, float("inf")):
+            return None
+        return float((trainer.fit_loop.total_batch_idx + 1) / batches)
+
+    def _take_off_the_clock(self, trainer: "Trainer") -> None:
+        """Lets the clock stand still in validation and in saving, until `_let_go`.
+
+        Hooks would not do: Lightning makes the validation's iterator, and with it worker processes,
+        before the first of them, and saves after the last.
+        """
+        validation = trainer.fit_loop.epoch_loop.val_loop
+        self._wrapped.close()
+        for owner, name, is_skipped in (
+            # Lightning would validate once more when it is told to stop.
+            (validation, "run", True),
+            (trainer, "save_checkpoint", False),
+        ):
+            call = getattr(owner, name)
+            setattr(owner, name, self._untimed(call, is_skipped=is_skipped))
+            self._wrapped.callback(delattr, owner, name)
+
+    def _untimed(self, call: Callable[P, R], *, is_skipped: bool) -> Callable[P, R | None]:
+        """Returns the call off the clock; once the run has ended, as it was or `is_skipped`."""
+
+        @wraps(call)
+        def untimed(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            if self._ended is not None:
+                return None if is_skipped else call(*args, **kwargs)
+            with self._run.untimed():
+                return call(*args, **kwargs)
+
+        return untimed
+
+    def _missing(self, trainer: "Trainer") -> ConfigError:
+        logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+        return _problem(
+            path="SpeedCallback.metric",
+            must=f"must be among what the module logged, which is {logged}",
+            given=repr(self._metric),
+            hint=f'Log it in validation: self.log("{self._metric}", …).',
+        )
+
+
+def _problem(*, path: str, must: str, given: str | None = None, hint: str = "") -> ConfigError:
+    return ConfigError(problems=(Problem(path=path, must=must, given=given, hint=hint),))

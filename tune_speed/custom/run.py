@@ -1,0 +1,401 @@
+"""What a training function of one's own is handed: clock, limits, evaluations, checkpoints.
+
+| moment                       | clock                          |
+|------------------------------|--------------------------------|
+| before the first `timed()`   | `setup_s`                      |
+| inside `timed()`             | `train_s`, the one that counts |
+| inside `untimed()`, and else | `eval_s`                       |
+| inside `evaluated`, `save`   | `wall_s` alone                 |
+
+On CUDA the device is synchronised where the clock changes, and nowhere else.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Literal, NamedTuple, NoReturn
+
+from tune_speed.core.records import MEASURED, Evaluation, Status
+from tune_speed.core.targets import SIGNS
+from tune_speed.custom.checkpoints import Saved, SavedRuns
+from tune_speed.custom.spec import OwnSpec
+from tune_speed.runtime import heartbeat
+from tune_speed.runtime.clock import Clock, Span
+from tune_speed.runtime.sharing import Sharing
+
+MOST_STEPS = 2**53
+"""Beyond it a float has no room for a count."""
+
+
+class StopTraining(BaseException):
+    """The trial has its outcome: the training function is to end.
+
+    No `Exception`, so that handlers of those let it pass. A function that catches it may tidy up
+    and return; the outcome stays.
+    """
+
+
+class BadReport(ValueError):
+    """A training function reported what cannot be; its trial has failed."""
+
+
+class Outcome(NamedTuple):
+    """How a run ended."""
+
+    status: Status
+    reason: str
+    """In words."""
+    time_to_target_s: float | None = None
+
+
+class OwnRun:
+    """One run of a training function. For the thread that it is called in."""
+
+    def __init__(
+        self,
+        spec: OwnSpec,
+        *,
+        device: str,
+        clock: Clock,
+        place: Sharing,
+        on_report: Callable[["OwnRun"], None],
+        interrupt: Callable[[], bool],
+        saved: SavedRuns | None = None,
+    ) -> None:
+        """Begins with the set-up.
+
+        Args:
+            spec: of the trial.
+            device: `cpu` or `cuda`.
+            clock: no span of which runs.
+            place: who else is on the device.
+            on_report: called after each evaluation, with the clock standing still.
+            interrupt: whether the trial is to end without an outcome of its own.
+            saved: its checkpoints; None: it has none.
+        """
+        self._spec, self._task, self._device = spec, spec.workload, device
+        self._clock, self._place, self._saved = clock, place, saved
+        self._on_report, self._interrupt = on_report, interrupt
+        self._around: Span = "setup_s"
+        self._is_closed = False
+        self._reported_s: float | None = None
+        self.evaluations: list[Evaluation] = []
+        self.outcome: Outcome | None = None
+        """How the run ended; None while it goes on."""
+        self.is_interrupted = False
+        """Whether it ended without an outcome of its own."""
+        clock.start("setup_s")
+
+    # --- What the function may ask
+
+    @property
+    def seed(self) -> int:
+        """Seed of this run. Python's, NumPy's and torch's generators were given it already."""
+        return self._spec.seed
+
+    @property
+    def part(self) -> Literal["validation", "test"]:
+        """What to evaluate on: a search sees `validation`, certified results are of `test`."""
+        return self._spec.evaluated_on
+
+    @property
+    def device(self) -> str:
+        """Where to train: `cpu` or `cuda`."""
+        return self._device
+
+    @property
+    def cpu_threads(self) -> int:
+        """Threads of one operation on the CPU; torch was told already."""
+        return self._spec.allotment.cpu_threads
+
+    @property
+    def max_train_s(self) -> float:
+        """Limit of the training clock [s]."""
+        return self._task.max_train_s
+
+    @property
+    def reports_clock(self) -> bool:
+        """Whether the function reports its training clock itself."""
+        return self._reported_s is not None
+
+    @property
+    def train_s(self) -> float:
+        """The training clock [s]: what was reported last, where the function reports it."""
+        return self._clock.elapsed("train_s") if self._reported_s is None else self._reported_s
+
+    # --- What the function must say
+
+    @contextmanager
+    def timed(self) -> Iterator[None]:
+        """Counts the block as training: loading, augmentation, forward, backward, optimizer."""
+        with self._counted("train_s"):
+            yield
+
+    @contextmanager
+    def untimed(self) -> Iterator[None]:
+        """Takes the block off the training clock: evaluation, logging, saving."""
+        with self._counted("eval_s"):
+            yield
+
+    def step(self) -> None:
+        """Says that an optimizer step is done; optional, and about a microsecond.
+
+        With it the limits hold at the step, where otherwise they hold at the next evaluation, a
+        trial that hangs is told from one that trains for long without an evaluation, and others on
+        the device can measure between two steps.
+
+        Raises: StopTraining once the run has ended: its time is over, or the search ends it.
+        """
+        self._refuse_ended()
+        if self._clock.current == "train_s":
+            self._clock.let_others_measure()
+        else:
+            heartbeat.beat()
+        if self._is_over_time():
+            self._end(Status.CAPPED, self._over_time())
+        self._heed_interrupt()
+
+    def evaluated(
+        self,
+        *,
+        step: int,
+        metric: float,
+        epoch: float | None = None,
+        samples: int | None = None,
+        loss: float | None = None,
+        train_loss: float | None = None,
+        values: Mapping[str, float] | None = None,
+        train_s: float | None = None,
+    ) -> None:
+        """Reports an evaluation; the clock stands still meanwhile.
+
+        Args:
+            step: optimizer steps done, more than at the last evaluation.
+            metric: value of the target's metric.
+            epoch: passes over the training data done, if known.
+            samples: training samples seen, if known.
+            loss: of the part that was evaluated.
+            train_loss: mean of the training since the last evaluation.
+            values: other metrics by name.
+            train_s: the training clock [s], for functions that train elsewhere, as in processes
+                that they start; the run's own clock does not count then.
+
+        Raises: StopTraining once the run has ended: the target is met (`mode: anytime`), its time
+            is over, the search stops it, or the metric is not finite. BadReport for what cannot be.
+        """
+        self._refuse_ended()
+        with self._standing_still():
+            reading_s = self._reading(train_s)
+            self._check_step(step, reading_s)
+            value = _number("metric", metric)
+            if not math.isfinite(value):
+                name = self._task.target.metric
+                self._end(Status.DIVERGED, f"the {name} is {value} after {step} steps")
+            self._add(
+                Evaluation(
+                    step=step,
+                    samples=0 if samples is None else samples,
+                    epoch=0.0 if epoch is None else epoch,
+                    train_s=reading_s,
+                    loss=_finite_or_none("loss", loss),
+                    train_loss=_finite_or_none("train_loss", train_loss),
+                ),
+                {**(values or {}), self._task.target.metric: value},
+            )
+            self._on_report(self)
+            self._judge()
+        self._heed_interrupt()
+
+    def save(self, make_state: Callable[[], Mapping[str, Any]]) -> None:
+        """Saves the run if a checkpoint is due; off the clock.
+
+        Call it after an evaluation as often as you like: what `make_state` returns is asked for
+        only when `search.checkpoint_every` has passed. It may hold tensors, numbers, text, lists
+        and dicts: what `torch.load(weights_only=True)` reads.
+        """
+        if self._saved is None or not self.evaluations or not self._saved.is_due():
+            return
+        with self._standing_still():
+            self._saved.save(
+                Saved(
+                    state=make_state(),
+                    evaluations=tuple(self.evaluations),
+                    reported_s=self._reported_s,
+                    clocks=self._clock.clocks(),
+                    seen=self._place.seen_so_far(),
+                )
+            )
+
+    def restored(self) -> dict[str, Any] | None:
+        """Returns what an interrupted attempt at this trial saved last; None: begin anew.
+
+        From then on the run goes on where that one stood, its clock and evaluations included.
+        """
+        if self.evaluations:
+            raise BadReport("restored() must be called before the first evaluation")
+        found = None if self._saved is None else self._saved.find()
+        if found is None:
+            return None
+        self.evaluations = list(found.evaluations)
+        self._reported_s = found.reported_s
+        self._clock.resume(found.clocks)
+        self._place.resume(found.seen)
+        return dict(found.state)
+
+    # --- How it ends
+
+    def returned(self) -> None:
+        """Takes note that the function came to its end; the last evaluation is that of the end."""
+        if self.outcome is not None:
+            return
+        if not any(evaluation.step > 0 for evaluation in self.evaluations):
+            self.outcome = Outcome(
+                Status.FAILED,
+                f"{self._task.function} must call run.evaluated(step=…, metric=…) at least once,"
+                " but returned without",
+            )
+            return
+        time_s = self._task.crossing(self.evaluations, at_end=True)
+        status = Status.MISSED if time_s is None else Status.REACHED
+        self.outcome = Outcome(status, self._at_end(status), time_s)
+
+    def close(self) -> None:
+        """Stops the clock for good, whatever the function left running."""
+        self._is_closed = True
+        self._clock.release()
+
+    @contextmanager
+    def _counted(self, span: Span) -> Iterator[None]:
+        self._refuse_ended()
+        before, self._around = self._around, span
+        self._switch(span)
+        try:
+            yield
+        finally:
+            # Set-up ends where training begins.
+            self._around = "eval_s" if before == "setup_s" and span == "train_s" else before
+            self._switch(self._around)
+
+    def _switch(self, span: Span) -> None:
+        # A block that an error left open may end later, when it is collected as garbage.
+        if self._is_closed or self._clock.current == span:
+            return
+        if self._clock.current is not None:
+            self._clock.stop()
+        self._clock.start(span)
+
+    @contextmanager
+    def _standing_still(self) -> Iterator[None]:
+        if self._clock.current is not None:
+            self._clock.stop()
+        try:
+            yield
+        finally:
+            self._switch(self._around)
+
+    def _reading(self, train_s: float | None) -> float:
+        """Returns the training clock [s]: the run's own, or what the function reports of its own.
+
+        Raises: BadReport if it runs backwards, or ahead of the time that has passed.
+        """
+        last_s = self.evaluations[-1].train_s if self.evaluations else 0.0
+        if train_s is None and self._reported_s is None:
+            return self._clock.elapsed("train_s")
+        if train_s is None:
+            self._fail("train_s must be given at each evaluation, or at none")
+        reading_s = _number("train_s", train_s)
+        passed_s = self._clock.clocks().wall_s
+        if not (math.isfinite(reading_s) and reading_s >= last_s):
+            self._fail(f"train_s must not run backwards, but got {reading_s:g} after {last_s:g}")
+        if reading_s > passed_s:
+            self._fail(
+                f"train_s must be at most what has passed, {passed_s:.3f} s, but got {reading_s:g}"
+            )
+        self._reported_s = reading_s
+        return reading_s
+
+    def _check_step(self, step: int, reading_s: float) -> None:
+        last = self.evaluations[-1].step if self.evaluations else -1
+        if isinstance(step, bool) or not isinstance(step, int) or not 0 <= step <= MOST_STEPS:
+            self._fail(f"step must be a whole number, 0 or more, but got {step!r}")
+        if step <= last:
+            self._fail(f"step must be more than at the last evaluation, {last}, but got {step}")
+        if step > 0 and reading_s <= 0:
+            self._fail(
+                f"training must be on the clock: {step} steps are done, but run.timed() has counted"
+                " no time. Train inside `with run.timed():`"
+            )
+
+    def _add(self, evaluation: Evaluation, metrics: Mapping[str, float]) -> None:
+        numbers = {name: _number(name, value) for name, value in metrics.items()}
+        finite = {name: value for name, value in numbers.items() if math.isfinite(value)}
+        fields = {name: value for name, value in finite.items() if name in MEASURED}
+        own = {name: value for name, value in finite.items() if name not in MEASURED}
+        self.evaluations.append(evaluation.model_copy(update={**fields, "values": own}))
+        self._place.look()
+
+    def _judge(self) -> None:
+        last, target = self.evaluations[-1], self._task.target
+        if last.step == 0 and target.holds(self._task.metric_of(last)):
+            self._fail(f"the target must not be met before training, but {self._standing()}")
+        if self._is_over_time():
+            self._end(Status.CAPPED, self._over_time())
+        if self._task.mode == "fixed_length":
+            return
+        time_s = self._task.crossing(self.evaluations, at_end=False)
+        if time_s is not None:
+            self._end(Status.REACHED, f"target met: {self._standing()}", time_s)
+
+    def _is_over_time(self) -> bool:
+        return self.train_s > self._task.max_train_s
+
+    def _over_time(self) -> str:
+        seen = f" with {self._standing()}" if self.evaluations else ""
+        return f"max_train_s = {self._task.max_train_s:g} s passed{seen}"
+
+    def _at_end(self, status: Status) -> str:
+        last, target = self.evaluations[-1], self._task.target
+        late_s = self.train_s - last.train_s
+        note = (
+            f", {late_s:.2f} s of training before its end" if late_s > 0.01 * last.train_s else ""
+        )
+        if status == Status.REACHED:
+            return f"target met: {self._standing()}{note}"
+        is_single = target.holds(self._task.metric_of(last))
+        alone = ", at one evaluation: two in a row must hold it" if is_single else ""
+        return f"the run ended with {self._standing()}{alone}{note}"
+
+    def _standing(self) -> str:
+        target, metric = self._task.target, self._task.metric_of(self.evaluations[-1])
+        sign = SIGNS[target.mode] if target.holds(metric) else "not " + SIGNS[target.mode]
+        return f"{target.metric} {metric:.4f} {sign} {target.value:g}"
+
+    def _heed_interrupt(self) -> None:
+        if self._interrupt():
+            self.is_interrupted = True
+            self._end(Status.CAPPED, "interrupted")
+
+    def _refuse_ended(self) -> None:
+        if self.outcome is not None:
+            raise StopTraining(self.outcome.reason)
+
+    def _end(self, status: Status, reason: str, time_s: float | None = None) -> NoReturn:
+        self.outcome = Outcome(status, reason, time_s)
+        raise StopTraining(reason)
+
+    def _fail(self, reason: str) -> NoReturn:
+        self.outcome = Outcome(Status.FAILED, reason)
+        raise BadReport(reason)
+
+
+def _number(name: str, value: Any) -> float:
+    """Returns a number of Python's, NumPy's or torch's as a float. Raises: BadReport."""
+    try:
+        return float(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise BadReport(f"{name} must be a number, but got {value!r:.80}") from error
+
+
+def _finite_or_none(name: str, value: float | None) -> float | None:
+    number = math.nan if value is None else _number(name, value)
+    return number if math.isfinite(number) else None

@@ -1,0 +1,41 @@
+"""What a trial of a training function of one's own is before it runs."""
+
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from tune_speed.core.config import Config, canonical_hash
+from tune_speed.core.targets import Task
+from tune_speed.training.trial import SpecBase
+
+
+class OwnTask(Task):
+    """What a training function is to reach. The data are its own affair."""
+
+    function: Annotated[str, Field(min_length=1)]
+    """Its name."""
+    function_hash: str
+    """Hash over its source; of others there are other results."""
+
+    @property
+    def name(self) -> str:
+        """Function, metric and value: `my_train-accuracy-0.97`."""
+        return f"{self.function}-{self.target.metric}-{self.target.value:g}"
+
+    def identity(self) -> str:
+        """Returns a hash over all that defines the task."""
+        return canonical_hash(self.model_dump(mode="json"))
+
+
+class OwnRecipe(Config):
+    """What a training function is called with."""
+
+    params: dict[str, Any]
+    """Fixed and searched values, as the search space's tree has them."""
+
+
+class OwnSpec(SpecBase):
+    """All that is needed to run a trial of a training function, but for the function."""
+
+    recipe: OwnRecipe
+    workload: OwnTask

@@ -1,0 +1,218 @@
+"""From the specification of a trial and a training function to the trial's record."""
+
+import random
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+
+from tune_speed.core.error_text import reason_of, traceback_of
+from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.custom.checkpoints import SavedRuns
+from tune_speed.custom.run import Outcome, OwnRun, StopTraining
+from tune_speed.custom.spec import OwnSpec
+from tune_speed.runtime import heartbeat
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.device import (
+    cpu_wait_s,
+    describe_device,
+    device_key,
+    is_out_of_memory,
+    memory_limit_gib,
+    peak_memory_gib,
+    release_memory,
+    reset_peak_memory,
+    resolve_device,
+    set_up_process,
+    synchronizer,
+)
+from tune_speed.runtime.sharing import Sharing
+from tune_speed.training.checkpoint.store import discard
+from tune_speed.training.loop import Interrupted
+from tune_speed.training.trial import failure, make_record, utc_now
+
+Train = Callable[[dict[str, Any], OwnRun], object]
+"""`my_train(params, run)`; what it returns is not looked at."""
+REPORTED = "the training function reported its own clock"
+
+
+def run_own_trial(
+    spec: OwnSpec,
+    train: Train,
+    *,
+    interrupt: Callable[[], bool] = lambda: False,
+    on_report: Callable[[TrialRecord], None] = lambda record: None,
+    refuse: tuple[type[Exception], ...] = (),
+) -> TrialRecord:
+    """Calls the training function; whatever goes wrong in it becomes status, reason and traceback.
+
+    Args:
+        spec: of the trial.
+        train: the training function.
+        interrupt: whether to end the trial; asked at each step and evaluation.
+        on_report: sees the record so far (`capped`) after each evaluation.
+        refuse: errors that are passed on.
+
+    Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
+    """
+    started_at = utc_now()
+    passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
+    try:
+        record = _run(spec, train, interrupt, on_report, started_at)
+    except passed_on:
+        raise
+    except Exception as error:
+        record = make_record(spec, spec.recipe, failure(spec, error), started_at=started_at)
+    if spec.checkpoint is not None:
+        discard(spec.checkpoint.place)
+    return record
+
+
+def _run(
+    spec: OwnSpec,
+    train: Train,
+    interrupt: Callable[[], bool],
+    on_report: Callable[[TrialRecord], None],
+    started_at: str,
+) -> TrialRecord:
+    heartbeat.beat()
+    device = resolve_device(spec.allotment.device)
+    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    reset_peak_memory(device)
+    with Sharing.open(
+        device_key(device),
+        study=spec.study,
+        trial=spec.trial_id,
+        may_have_company=spec.allotment.max_cotenants > 0,
+        known=(),
+    ) as sharing:
+        training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
+        result = training.call(train, interrupt=interrupt, on_report=on_report)
+    release_memory(device)
+    return make_record(spec, spec.recipe, result, started_at=training.started_at)
+
+
+class _Training:
+    """One call of a training function."""
+
+    def __init__(
+        self, spec: OwnSpec, *, device: torch.device, sharing: Sharing, started_at: str
+    ) -> None:
+        self._spec, self._device, self._sharing = spec, device, sharing
+        self._clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
+        self._waited_before_s = cpu_wait_s()
+        self._saved: SavedRuns | None = None
+        if spec.checkpoint is not None:
+            self._saved = SavedRuns(spec, device=describe_device(device), started_at=started_at)
+        self._started_at = started_at
+
+    @property
+    def started_at(self) -> str:
+        """When the trial began, in whichever process: UTC, ISO 8601."""
+        return self._started_at if self._saved is None else self._saved.started_at
+
+    def call(
+        self,
+        train: Train,
+        *,
+        interrupt: Callable[[], bool],
+        on_report: Callable[[TrialRecord], None],
+    ) -> RunResult:
+        """Returns how the function's run ended. Raises: Interrupted."""
+        run = OwnRun(
+            self._spec,
+            device=self._device.type,
+            clock=self._clock,
+            place=self._sharing,
+            on_report=lambda run: on_report(self._record(run)),
+            interrupt=interrupt,
+            saved=self._saved,
+        )
+        _seed(self._spec.seed)
+        error: BaseException | None = None
+        try:
+            train(_copy(self._spec.recipe.params), run)
+            run.returned()
+        except StopTraining:
+            pass
+        # The function's, whatever it raised; Ctrl-C and the process's end are not.
+        except Exception as raised:
+            error = raised
+        finally:
+            run.close()
+        if run.is_interrupted:
+            raise Interrupted
+        return self._result(run, _outcome(run, error), error)
+
+    def _record(self, run: OwnRun) -> TrialRecord:
+        result = self._result(run, Outcome(Status.CAPPED, ""), None)
+        return make_record(self._spec, self._spec.recipe, result, started_at=self.started_at)
+
+    def _result(self, run: OwnRun, outcome: Outcome, error: BaseException | None) -> RunResult:
+        last = run.evaluations[-1] if run.evaluations else None
+        steps, samples = (last.step, last.samples) if last else (0, 0)
+        train_s, passed_s = run.train_s, self._clock.elapsed("train_s")
+        timing, note = self._sharing.timing_of_clock()
+        notes = [note, *([REPORTED] if run.reports_clock else [])]
+        notes += self._saved.notes if self._saved is not None else []
+        return RunResult(
+            status=outcome.status,
+            seed=self._spec.seed,
+            stop_reason=outcome.reason,
+            time_to_target_s=outcome.time_to_target_s,
+            evaluations=tuple(run.evaluations),
+            clocks=self._clock.clocks().model_copy(update={"train_s": train_s}),
+            steps=steps,
+            samples=samples,
+            images_per_s=samples / train_s if samples and train_s else None,
+            step_time_ms=1000 * train_s / steps if steps else None,
+            timing=timing,
+            shared_train_s=passed_s,
+            cotenants=self._sharing.cotenants,
+            cpu_wait_s=self._cpu_wait_s(),
+            note="; ".join(filter(None, notes)),
+            peak_memory_gib=peak_memory_gib(self._device),
+            memory_limit_gib=self._memory_limit_gib(),
+            device=describe_device(self._device),
+            traceback=None if error is None else traceback_of(error),
+        )
+
+    def _cpu_wait_s(self) -> float | None:
+        waited_s = cpu_wait_s()
+        if waited_s is None or self._waited_before_s is None:
+            return None
+        return max(0.0, waited_s - self._waited_before_s)
+
+    def _memory_limit_gib(self) -> float:
+        share = self._spec.allotment
+        if self._device.type == "cpu" and share.memory_gib is not None:
+            return share.memory_gib
+        return memory_limit_gib(
+            self._device, gpu_fraction=share.gpu_fraction, cpu_fraction=share.cpu_fraction
+        )
+
+
+def _outcome(run: OwnRun, error: BaseException | None) -> Outcome:
+    """Returns how the run ended; what it raised after its outcome was settled is part of that."""
+    if run.outcome is not None:
+        return run.outcome
+    assert error is not None
+    status = Status.OOM if is_out_of_memory(error) else Status.FAILED
+    return Outcome(status, reason_of(error))
+
+
+def _seed(seed: int) -> None:
+    """Gives its seed to every generator that a function is likely to use."""
+    random.seed(seed)
+    np.random.seed(seed)
+    torch.manual_seed(seed)
+
+
+def _copy(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters as the function's own, to change as it likes."""
+    copied: dict[str, Any] = {
+        name: _copy(value) if isinstance(value, Mapping) else value
+        for name, value in params.items()
+    }
+    return copied

@@ -1,0 +1,145 @@
+"""Encoded image files to uint8 arrays, with errors that say which image is at fault."""
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from io import BytesIO
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image, ImageOps
+
+from tune_speed.core.errors import DataError
+from tune_speed.data.base import OnProgress
+
+GREY_MODES = frozenset({"1", "L", "LA", "La"})
+COLOUR_MODES = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
+PROGRESS_EVERY = 1000
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
+"""What is decoded, whatever a file is called. Pillow knows more, and starts Ghostscript for one."""
+
+
+class Encoded(NamedTuple):
+    """An image as it lies in a file."""
+
+    file: Path | bytes
+    name: str
+    """How to call it in messages: a path, or a file and row."""
+
+
+class Part(NamedTuple):
+    """The images of one part of a data set."""
+
+    name: str
+    """How to call it in messages."""
+    images: Iterable[Encoded]
+    size: int
+
+
+class _Decoded(NamedTuple):
+    pixels: NDArray[np.uint8]
+    is_grey: bool
+    """No image of the part has colour: its three channels are the same."""
+
+
+def decode_parts(
+    parts: Sequence[Part], *, image_size: int | None, on_progress: OnProgress
+) -> list[NDArray[np.uint8]]:
+    """Returns the pixels of each part, (N, H, W, C): one channel if no image at all has colour.
+
+    Args:
+        parts: What to decode.
+        image_size: Height and width [pixels]: the shorter side is scaled to it, bilinear with
+            antialiasing, and the middle is kept. None: all images of a part must have one size.
+        on_progress: Called with (done, total) every 1,000 images and at the end.
+
+    Raises:
+        DataError: An image cannot be decoded, has more than 8 bits a channel, or another size.
+    """
+    total = sum(part.size for part in parts)
+    decoded: list[_Decoded] = []
+    for part in parts:
+        before = sum(len(earlier.pixels) for earlier in decoded)
+        decoded.append(_decode_part(part, image_size, partial(_report, on_progress, before, total)))
+    if all(part.is_grey for part in decoded):
+        return [np.ascontiguousarray(part.pixels[..., :1]) for part in decoded]
+    return [part.pixels for part in decoded]
+
+
+def _decode_part(part: Part, image_size: int | None, report: Callable[[int], None]) -> _Decoded:
+    pixels: NDArray[np.uint8] | None = None
+    is_grey = True
+    done = -1
+    for done, encoded in enumerate(part.images):
+        _check_count(done, part)
+        image, image_is_grey = _decode(encoded, image_size)
+        is_grey = is_grey and image_is_grey
+        if pixels is None:
+            pixels = np.empty((part.size, *image.shape), dtype=np.uint8)
+        _check_size(image, pixels, encoded)
+        pixels[done] = image
+        if done % PROGRESS_EVERY == 0:
+            report(done)
+    if pixels is None:
+        raise DataError(f"{part.name} must hold images, but holds none.")
+    _check_count(done, part, is_last=True)
+    report(part.size)
+    return _Decoded(pixels, is_grey)
+
+
+def _check_count(position: int, part: Part, *, is_last: bool = False) -> None:
+    """Refuses a damaged file whose images are more or fewer than its labels."""
+    if position >= part.size or (is_last and position != part.size - 1):
+        found = f"only {position + 1} images" if is_last else "more images"
+        raise DataError(f"{part.name} must hold {part.size} images, one a label, but has {found}.")
+
+
+def _report(on_progress: OnProgress, before: int, total: int, done: int) -> None:
+    on_progress(before + done, total)
+
+
+def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8], bool]:
+    source = BytesIO(encoded.file) if isinstance(encoded.file, bytes) else encoded.file
+    try:
+        with Image.open(source, formats=FORMATS) as image:
+            _check_mode(image, encoded)
+            colour = _as_rgb(image)
+            if image_size is not None:
+                colour = ImageOps.fit(colour, (image_size, image_size), Image.Resampling.BILINEAR)
+            return np.asarray(colour), image.mode in GREY_MODES
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers raise almost anything on damaged files
+        raise DataError(
+            f"{encoded.name} must be an image, but it cannot be decoded: {error}"
+        ) from error
+
+
+def _as_rgb(image: Image.Image) -> Image.Image:
+    """Returns the image in RGB; transparency is dropped, as torchvision's ImageFolder does."""
+    if image.mode == "RGB":
+        image.load()
+        return image
+    if "transparency" in image.info:
+        image = image.convert("RGBA")  # Pillow warns about a direct way to RGB
+    return image.convert("RGB")
+
+
+def _check_mode(image: Image.Image, encoded: Encoded) -> None:
+    if image.mode not in GREY_MODES | COLOUR_MODES:
+        raise DataError(
+            f"{encoded.name} must have 8 bits a channel, but its mode is {image.mode}. Convert it"
+            " first: scaling 16 bits or floats here would be a guess."
+        )
+
+
+def _check_size(image: NDArray[np.uint8], pixels: NDArray[np.uint8], encoded: Encoded) -> None:
+    if image.shape == pixels.shape[1:]:
+        return
+    height, width = image.shape[:2]
+    first_height, first_width = pixels.shape[1:3]
+    raise DataError(
+        f"All images must have one size, but {encoded.name} is {width}x{height} and the first is"
+        f" {first_width}x{first_height}. Set `image_size`, for example to {min(image.shape[:2])}."
+    )

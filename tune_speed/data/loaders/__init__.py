@@ -1,0 +1,1 @@
+"""From prepared images to batches on the device."""

@@ -1,0 +1,118 @@
+"""What both loaders share: what an epoch is made of, and how pixels become training batches."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tune_speed.data.augment import Augmentation, draw_in_order
+from tune_speed.data.loaders import image_ops
+from tune_speed.data.orders.base import Order
+from tune_speed.data.orders.share import WHOLE, Share
+
+
+class BatchPlan(NamedTuple):
+    """What one batch is made of, on the device: int64, (B,) each."""
+
+    indices: Tensor
+    """Which images of the set."""
+    labels: Tensor
+    shift_y: Tensor
+    shift_x: Tensor
+    is_flipped: Tensor
+    corner_y: Tensor
+    corner_x: Tensor
+
+
+class Batches:
+    """The batches of every epoch, but for where the pixels come from."""
+
+    def __init__(
+        self,
+        labels: NDArray[np.int64],
+        order: Order,
+        *,
+        height: int,
+        width: int,
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        augmentation: Augmentation,
+        device: torch.device,
+        channels_last: bool,
+        share: Share = WHOLE,
+    ) -> None:
+        self.device = device
+        self.order = order
+        self.share = share
+        self.num_samples = len(labels)
+        self._labels = labels
+        self._height, self._width = height, width
+        self._augmentation = augmentation
+        self._channels_last = channels_last
+        self._normalize = image_ops.Normalizer(
+            mean=mean, std=std, height=height, width=width, device=device
+        )
+
+    def indices(self, epoch: int, *, skip: int = 0) -> Iterator[NDArray[np.int64]]:
+        """Yields which images are in each batch of epoch number `epoch`, (B,), from `skip` on."""
+        order = self.share.of(self.order.epoch(epoch))
+        for start in range(skip * self.order.batch_size, len(order), self.order.batch_size):
+            yield order[start : start + self.order.batch_size]
+
+    def reorder(self, order: Order) -> None:
+        """Gives the epochs from now on another order."""
+        assert order.batch_size == self.order.batch_size, "loaders have room for one batch size"
+        self.order = order
+
+    def plans(self, epoch: int, *, skip: int = 0) -> Iterator[BatchPlan]:
+        """Yields what each batch of epoch number `epoch` is made of, from number `skip` on."""
+        order = self.order.epoch(epoch)
+        draws = draw_in_order(
+            self._augmentation,
+            order,
+            repeats=self.order.repeats,
+            num_images=self.num_samples,
+            height=self._height,
+            width=self._width,
+            seed=self.order.seed,
+            epoch=epoch,
+        )
+        table = torch.from_numpy(self.share.of(np.stack([order, self._labels.take(order), *draws])))
+        if self.device.type == "cuda":
+            table = table.pin_memory()  # a copy from pageable memory would wait for the GPU
+        table = table.to(self.device, non_blocking=True)
+        for start in range(skip * self.order.batch_size, table.shape[1], self.order.batch_size):
+            yield BatchPlan(*table[:, start : start + self.order.batch_size].unbind())
+
+    def images(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
+        """Returns the plan's images: float32 (B, C, H, W), normalised and augmented.
+
+        Args:
+            pixels: uint8 (N, H, W, C) on the device: the whole set, or the batch alone.
+            indices: Where in `pixels` the plan's images are, (B,).
+            plan: One of `plans`.
+        """
+        images = self._normalize(self._gather(pixels, indices, plan))
+        if self._augmentation.cutout:
+            image_ops.cut_out(
+                images,
+                side=self._augmentation.cutout,
+                corner_y=plan.corner_y,
+                corner_x=plan.corner_x,
+            )
+        return image_ops.to_channels_first(images, channels_last=self._channels_last)
+
+    def _gather(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
+        if not self._augmentation.pad and self._augmentation.flip == "none":
+            return image_ops.gather(pixels, indices)
+        return image_ops.gather_moved(
+            pixels,
+            indices,
+            pad=self._augmentation.pad,
+            shift_y=plan.shift_y,
+            shift_x=plan.shift_x,
+            is_flipped=plan.is_flipped,
+        )

@@ -1,0 +1,80 @@
+"""Memory that this process and others see at once."""
+
+import os
+import tempfile
+from contextlib import suppress
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from tune_speed.data.loaders.gather_worker import map_array
+
+
+class SharedArray:
+    """An array in an anonymous file, which another process maps by its number.
+
+    The file has no name, so that nothing is left behind if the process is killed; and it is not in
+    /dev/shm, of which a container may have as little as 64 MiB.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        self._file = _anonymous_file()
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._file.truncate(int(np.prod(shape)) * self.dtype.itemsize)
+        self.offset = 0
+        self.array: NDArray[Any] = map_array(self.file, list(shape), self.dtype.str)
+
+    @property
+    def file(self) -> int:
+        """Number of the file in this process."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Lets no more processes share it; the memory is freed when the last one lets it go."""
+        self._file.close()
+
+
+class FileArray:
+    """An array in a file of its own, for reading: whoever maps it shares its pages."""
+
+    def __init__(self, mapped: "np.memmap[Any, Any]") -> None:
+        """Opens the file that `mapped` lies in. Raises: OSError if it is not there any more."""
+        assert mapped.filename is not None
+        self._file = open(mapped.filename, "rb", buffering=0)  # noqa: SIM115
+        self.shape, self.dtype, self.offset = mapped.shape, mapped.dtype, mapped.offset
+
+    @property
+    def file(self) -> int:
+        """Number of the file in this process."""
+        return self._file.fileno()
+
+    def close(self) -> None:
+        """Lets no more processes share it."""
+        self._file.close()
+
+
+def shared(array: NDArray[Any]) -> SharedArray | FileArray:
+    """Returns the array as other processes see it, without a copy where it is mapped from a file.
+
+    An entry of the cache that was replaced meanwhile is mapped still, but its file has no name.
+    """
+    mapped = file_map(array)
+    if mapped is not None:
+        with suppress(FileNotFoundError):
+            return FileArray(mapped)
+    copied = SharedArray(array.shape, array.dtype)
+    np.copyto(copied.array, array)
+    return copied
+
+
+def file_map(array: NDArray[Any]) -> "np.memmap[Any, Any] | None":
+    """Returns the memory map that `array` is the whole of, or None."""
+    base = array.base
+    return base if isinstance(base, np.memmap) and base.shape == array.shape else None
+
+
+def _anonymous_file() -> IO[bytes]:
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("tune_speed", os.MFD_CLOEXEC), "r+b", buffering=0)
+    return tempfile.TemporaryFile(buffering=0)  # not on Linux: on disk, but without a name too

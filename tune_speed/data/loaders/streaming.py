@@ -1,0 +1,144 @@
+"""The loader that streams batches from host memory to the device."""
+
+import itertools
+from collections.abc import Iterator
+from typing import Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from tune_speed.data.loaders.batches import Batches
+from tune_speed.data.loaders.gather_worker import gather
+from tune_speed.data.loaders.staging import Staging
+from tune_speed.data.orders.base import Order
+
+
+class Source(Protocol):
+    """Where batches of pixels come from: worker processes, or this one."""
+
+    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
+        """Gathers `batches`, the indices of each, from now on."""
+
+    def fill(self, room: NDArray[np.uint8]) -> int:
+        """Puts the next batch in the first places of `room`, (B, H, W, C); returns its size.
+
+        0: there is none left.
+        """
+
+    def stop(self) -> None:
+        """Ends what `begin` started; it may begin anew."""
+
+    def close(self) -> None:
+        """Ends it for good."""
+
+
+class LocalSource:
+    """Batches gathered when they are asked for, in this process."""
+
+    def __init__(self, pixels: NDArray[np.uint8]) -> None:
+        self._pixels = pixels
+        self._batches: Iterator[NDArray[np.int64]] = iter(())
+
+    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
+        """Gathers `batches`, the indices of each, from now on."""
+        self._batches = batches
+
+    def fill(self, room: NDArray[np.uint8]) -> int:
+        """Puts the next batch in the first places of `room`; returns its size, or 0."""
+        indices = next(self._batches, None)
+        return 0 if indices is None else len(gather(self._pixels, indices, room))
+
+    def stop(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+class StreamingLoader:
+    """Brings batches of uint8 to the device and makes images of them there; see `Streaming`.
+
+    Each batch but the first is on its way while the one before is computed on. With persistent
+    workers one endless stream runs through all epochs: they already gather the next one while the
+    last batches of an epoch, or an evaluation, keep the device busy.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        batches: Batches,
+        staging: Staging,
+        *,
+        is_persistent: bool,
+        rows: NDArray[np.int64] | None = None,
+    ) -> None:
+        """Begins to gather the first epoch.
+
+        Args:
+            source: Of the pixels.
+            batches: What they become.
+            staging: How they come to the device.
+            is_persistent: Go on from epoch to epoch.
+            rows: Where the images of `batches` are among those of `source`, (N,); by default at the
+                same places.
+        """
+        self.num_samples = batches.num_samples
+        self._source = source
+        self._batches = batches
+        self._staging = staging
+        self._rows = rows
+        self._is_persistent = is_persistent
+        self._is_closed = False
+        self._next_epoch = -1
+        self._arriving: Iterator[Tensor] = iter(())
+        try:
+            self._begin(0)  # starting workers is no training time
+        except BaseException:
+            self.close()
+            raise
+
+    def num_in(self, epoch: int) -> int:
+        """Returns the samples of epoch number `epoch`."""
+        return self._batches.order.num_in(epoch)
+
+    def reorder(self, order: Order) -> None:
+        """Gives the epochs from now on another order of the same batch size."""
+        self._batches.reorder(order)
+        self._begin(0)
+
+    def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the batches of epoch number `epoch`, from `skip` on; one epoch at a time.
+
+        Raises:
+            DataError: A worker died, failed, or did not deliver in time.
+        """
+        if epoch != self._next_epoch or skip:
+            self._begin(epoch, skip=skip)
+        self._next_epoch = -1
+        for plan in self._batches.plans(epoch, skip=skip):
+            assert not self._is_closed, "the loader is closed"
+            pixels = next(self._arriving)
+            positions = torch.arange(len(pixels), device=pixels.device)
+            yield self._batches.images(pixels, positions, plan), plan.labels
+        if self._is_persistent:
+            self._next_epoch = epoch + 1
+        else:
+            self._source.stop()
+
+    def close(self) -> None:
+        """Ends the workers and waits for them."""
+        if not self._is_closed:
+            self._source.close()
+        self._is_closed = True
+
+    def _begin(self, epoch: int, *, skip: int = 0) -> None:
+        assert not self._is_closed, "the loader is closed"
+        first = self._batches.indices(epoch, skip=skip)
+        later = itertools.count(epoch + 1) if self._is_persistent else ()
+        indices = itertools.chain(first, (b for n in later for b in self._batches.indices(n)))
+        rows = self._rows
+        self._source.begin(indices if rows is None else (rows.take(b) for b in indices))
+        self._arriving = self._staging.ahead(self._source.fill)
+        self._next_epoch = epoch

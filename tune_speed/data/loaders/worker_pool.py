@@ -1,0 +1,185 @@
+"""Worker processes that gather batches ahead of the training."""
+
+import itertools
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tune_speed.core.errors import DataError
+from tune_speed.data.loaders import gather_worker
+from tune_speed.data.loaders.shared_array import SharedArray, shared
+
+END_WAIT_S = 5.0
+"""How long a worker has to end of itself; it needs no longer than for one batch."""
+
+
+class _Worker(NamedTuple):
+    process: subprocess.Popen[bytes]
+    connection: socket.socket
+
+
+class _Job(NamedTuple):
+    slot: int
+    size: int
+
+
+class WorkerPool:
+    """Batches from worker processes, in order, through a ring of slots in shared memory.
+
+    Why not torch's `DataLoader`: it sends each batch as a file descriptor that the worker hands out
+    on demand, so that a worker that is stopped in that moment hangs the training for ever, whatever
+    the `timeout`. Here only small messages pass, each worker has a socket of its own, which breaks
+    at once when it dies, and every wait is bounded. It is also quicker: 8 against 20 µs an
+    image of 32x32 pixels, augmented (2 workers on 2 cores of an AMD EPYC, in turns, median of 13).
+    """
+
+    def __init__(
+        self,
+        pixels: NDArray[np.uint8],
+        batch_size: int,
+        *,
+        workers: int,
+        prefetch_factor: int,
+        timeout_s: float,
+    ) -> None:
+        num_slots = workers * prefetch_factor
+        self._num_workers = workers
+        self._timeout_s = timeout_s
+        self._indices = SharedArray((num_slots, batch_size), np.int64)
+        self._slots = SharedArray((num_slots, batch_size, *pixels.shape[1:]), np.uint8)
+        self._arrays = {
+            "pixels": shared(pixels),
+            "indices": self._indices,
+            "slots": self._slots,
+        }
+        self._workers: list[_Worker] = []
+        self._batches: Iterator[NDArray[np.int64]] = iter(())
+        self._num_asked = 0
+        self._asked: deque[_Job] = deque()
+
+    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
+        """Gathers `batches`, the indices of each, from now on; starts workers if there are none."""
+        while self._asked:
+            self._receive()
+        if not self._workers:
+            self._start()
+        self._batches = batches
+        self._ask(len(self._slots.array))
+
+    def fill(self, room: NDArray[np.uint8]) -> int:
+        """Puts the next batch in the first places of `room`, (B, H, W, C); returns its size.
+
+        0: there is none left.
+
+        Raises:
+            DataError: Its worker died, or did not deliver in time.
+        """
+        if not self._asked:
+            return 0
+        job = self._receive()
+        np.copyto(room[: job.size], self._slots.array[job.slot, : job.size])
+        self._ask(1)
+        return job.size
+
+    def stop(self) -> None:
+        """Ends the workers and waits for them; `begin` starts new ones."""
+        for worker in self._workers:
+            worker.connection.close()
+        for worker in self._workers:
+            try:
+                worker.process.wait(END_WAIT_S)
+            except subprocess.TimeoutExpired:
+                worker.process.kill()
+                worker.process.wait()
+        self._workers.clear()
+        self._asked.clear()
+
+    def close(self) -> None:
+        """Ends the workers and frees the memory."""
+        self.stop()
+        for array in self._arrays.values():
+            array.close()
+
+    def _start(self) -> None:
+        """Starts the workers and waits until they are ready."""
+        self._workers.extend(self._start_one() for _ in range(self._num_workers))
+        for worker in self._workers:
+            self._wait_for(worker)
+
+    def _start_one(self) -> _Worker:
+        ours, theirs = socket.socketpair()
+        ours.settimeout(self._timeout_s)
+        arrays = {
+            name: [a.file, a.shape, a.dtype.str, a.offset] for name, a in self._arrays.items()
+        }
+        with theirs:
+            sent = json.dumps({"socket": theirs.fileno(), "arrays": arrays})
+            process = subprocess.Popen(
+                [sys.executable, "-P", gather_worker.__file__, sent],
+                pass_fds=(theirs.fileno(), *(array.file for array in self._arrays.values())),
+                stdin=subprocess.DEVNULL,
+                # One thread: NumPy's BLAS would start one for each core. The same modules as here.
+                env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+            )
+        return _Worker(process, ours)
+
+    def _ask(self, num_batches: int) -> None:
+        """Asks for so many batches, for which there are free slots."""
+        for indices in itertools.islice(self._batches, num_batches):
+            job = _Job(self._num_asked % len(self._slots.array), len(indices))
+            self._indices.array[job.slot, : job.size] = indices
+            self._num_asked += 1
+            self._asked.append(job)
+            with suppress(OSError):  # a dead worker is reported when its batch is waited for
+                self._worker(job).connection.sendall(gather_worker.REQUEST.pack(*job))
+
+    def _receive(self) -> _Job:
+        """Returns the oldest job, when its batch is there."""
+        job = self._asked.popleft()
+        self._wait_for(self._worker(job))
+        return job
+
+    def _worker(self, job: _Job) -> _Worker:
+        """Returns the worker of a job: slots are filled in turn, each always by the same one."""
+        return self._workers[job.slot % self._num_workers]
+
+    def _wait_for(self, worker: _Worker) -> None:
+        """Waits until a worker says that it is done. Raises: DataError if it does not."""
+        try:
+            if worker.connection.recv(1) == gather_worker.DONE:
+                return
+            failure = _ending(worker.process)
+        except TimeoutError:
+            failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
+        except OSError:
+            failure = _ending(worker.process)
+        self._kill()
+        raise DataError(
+            f"A loader's worker process must deliver its batch, but it {failure}. Try fewer"
+            " `workers`, or the `resident` loader."
+        )
+
+    def _kill(self) -> None:
+        """Ends workers that may not listen any more."""
+        for worker in self._workers:
+            worker.process.kill()
+        self.stop()
+
+
+def _ending(process: subprocess.Popen[bytes]) -> str:
+    """Returns how a process ended that has closed its socket."""
+    try:
+        code = process.wait(END_WAIT_S)
+    except subprocess.TimeoutExpired:
+        return "closed its connection"
+    cause = "memory may have run out" if code == -9 else "what it printed stands above"
+    return f"ended with exit code {code}: {cause}"

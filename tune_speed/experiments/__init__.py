@@ -1,0 +1,1 @@
+"""What is done with recipes beside a search: certification, ablation, profiling, replication."""

@@ -1,0 +1,408 @@
+"""What changes of a recipe do to its time and its scores: arms in turns, seeds as blocks.
+
+Every run is on disk before the next begins, so that the same command goes on where it stopped.
+"""
+
+import json
+import re
+import signal
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tune_speed.core.comparability import final_metric, sign_of
+from tune_speed.core.config import canonical_hash
+from tune_speed.core.errors import ConfigError, DataError, StorageError
+from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
+from tune_speed.data.cache import prepare
+from tune_speed.experiments.ablation.design import settings_of, turns
+from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn
+from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
+from tune_speed.experiments.ablation.result import AblationResult, ArmResult, TuningPoint
+from tune_speed.experiments.ablation.retune import best_factor, next_factor, path_of, tuned_settings
+from tune_speed.experiments.ablation.summarise import summarise_arms
+from tune_speed.experiments.rerun import cpu_threads, train_once
+from tune_speed.runtime.device import describe_device, resolve_device
+from tune_speed.runtime.stop_signals import stop_signals
+from tune_speed.study.file import RecipeFile
+from tune_speed.training.loop import Interrupted
+
+TUNING_SEEDS = 1_000_000
+"""What is added to the seed for re-tuning: no arm is compared on the runs it was chosen by."""
+NEWS_EVERY_S = 30.0
+"""A run that takes longer says how it goes this often."""
+_FILE = r"-(\d+)\.jsonl"
+
+Say = Callable[[str], None]
+
+
+class Ablation(NamedTuple):
+    """What was run."""
+
+    result: AblationResult
+    records: tuple[TrialRecord, ...]
+    """All runs, those of the re-tuning included, as trials of one study."""
+    folder: Path
+    was_stopped: bool
+    """Whether Ctrl-C ended it; the run that it met is left out."""
+
+
+def run_ablation(
+    plan: AblationPlan,
+    *,
+    folder: Path,
+    part: str = "",
+    again: bool = False,
+    download: bool,
+    on_progress: Callable[[int, int], None],
+    on_line: Say,
+) -> Ablation:
+    """Runs all arms with all seeds, or goes on with them; Ctrl-C keeps what is done.
+
+    Args:
+        plan: What to run.
+        folder: Of all studies.
+        part: Of a replication; empty: there are no parts.
+        again: Begin anew although one was begun before.
+        download: Fetch the data set if it is missing.
+        on_progress: Sees images decoded.
+        on_line: Sees each run.
+
+    Raises: ConfigError, DataError, StorageError.
+    """
+    _check_tuning(plan)
+    data = prepare(plan.base.workload.dataset, download=download, on_progress=on_progress)
+    name = "-".join(filter(None, [plan.base.name, part, "ablation"]))
+    path = _ledger_path(folder / plan.base.name / "ablation", part, again=again)
+    with AblationLedger(path) as ledger:
+        ledger.begin(_header(plan, data.data_hash))
+        number = _number(path)
+        study = name if number == 1 else f"{name}-{number}"
+        run = _Running(plan=plan, ledger=ledger, data_hash=data.data_hash, say=on_line, study=study)
+        run.say_outlook()
+        was_stopped = _run(run)
+        result = _result(run, part)
+        records = (*ledger.tried.values(), *ledger.runs.values())
+        return Ablation(result, records, path.with_suffix(""), was_stopped)
+
+
+def _ledger_path(folder: Path, part: str, *, again: bool) -> Path:
+    """Returns the latest ledger of this part, or that of a new one."""
+    stem = part or "ablation"
+    pattern = re.compile(re.escape(stem) + _FILE)
+    names = [path.name for path in folder.glob("*.jsonl")] if folder.is_dir() else []
+    numbers = [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
+    last = max(numbers, default=0)
+    return folder / f"{stem}-{last + 1 if again or not numbers else last}.jsonl"
+
+
+def _number(path: Path) -> int:
+    return int(path.stem.rpartition("-")[2])
+
+
+def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
+    base, config = plan.base, plan.config
+    return {
+        "design": config.design,
+        "seeds": config.seeds,
+        "first seed": base.run.seed,
+        "retune": config.retune,
+        "retune factors": config.retune_factors if config.retune else None,
+        "retune seeds": config.retune_seeds if config.retune else None,
+        "arms": {name: _identity(file, base) for name, file in plan.files.items()},
+        "workload": base.workload.identity(data_hash=data_hash),
+        "machine": _machine(base),
+        "protocol": PROTOCOL_VERSION,
+        "fields": _fields(base, data_hash),
+    }
+
+
+def _machine(file: RecipeFile) -> str:
+    """Returns the device's name without its threads: each arm has its own."""
+    name = describe_device(resolve_device(file.run.device))
+    return re.sub(r"\d+ threads, ", "", name)
+
+
+def _fields(file: RecipeFile, data_hash: str) -> dict[str, Any]:
+    """Returns what the hashes are of, so that a message can name what differs."""
+    workload: dict[str, Any] = file.workload.model_dump(mode="json")
+    for location in file.workload.dataset.location_fields:
+        workload["dataset"].pop(location, None)
+    return {
+        "workload": {**workload, "data": data_hash},
+        "recipe": file.recipe.model_dump(mode="json"),
+        "run": {"cpu_threads": cpu_threads(file)},
+    }
+
+
+def _identity(file: RecipeFile, base: RecipeFile) -> str:
+    identity = {"recipe": file.recipe.model_dump(mode="json"), "threads": cpu_threads(file)}
+    if file.run.device != base.run.device:
+        identity["device"] = file.run.device
+    return canonical_hash(identity)
+
+
+@dataclass
+class _Running:
+    """An ablation under way."""
+
+    plan: AblationPlan
+    ledger: AblationLedger
+    data_hash: str
+    say: Say
+    study: str
+    took_s: list[float] = field(default_factory=list)
+    is_stopped: Callable[[], bool] = lambda: False
+    """Whether Ctrl-C came."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(arm.name for arm in self.plan.arms)
+
+    @property
+    def seeds(self) -> range:
+        first = self.plan.base.run.seed
+        return range(first, first + self.plan.config.seeds)
+
+    @property
+    def num_left(self) -> int:
+        """Runs of the comparison that are left."""
+        return len(self.names) * len(self.seeds) - len(self.ledger.runs)
+
+    def say_outlook(self) -> None:
+        """Says what will be run."""
+        config = self.plan.config
+        for name, reason in self.plan.not_applicable.items():
+            self.say(f"{name} is not applicable here: {reason}")
+        runs = f"{len(self.names)} arms × {config.seeds} seeds"
+        self.say(f"{self.study}: {config.design}, {runs}, in turns")
+        done = len(self.ledger.tried) + len(self.ledger.runs)
+        if done:
+            self.say(f"going on after {done} runs that are in {self.ledger.path}")
+
+    def tuning(self) -> dict[str, list[TuningPoint]]:
+        """Returns the runs of the re-tuning by arm."""
+        found: dict[str, list[TuningPoint]] = {name: [] for name in self.names}
+        for tried, record in self.ledger.tried.items():
+            found[tried.arm].append(_point(tried, record))
+        return found
+
+    @property
+    def is_tuned_by_time(self) -> bool:
+        """Whether runs end where the target holds, so that their metrics at the end are alike."""
+        return self.plan.base.workload.mode == "anytime"
+
+    @property
+    def sign(self) -> float:
+        """1 where more of the target's metric is better, -1 where less is."""
+        return sign_of(self.plan.base.workload.target)
+
+    def factors(self) -> dict[str, float]:
+        """Returns the best factor of each arm that was re-tuned."""
+        return {
+            name: best_factor(points, by_time=self.is_tuned_by_time, sign=self.sign)
+            for name, points in self.tuning().items()
+            if points
+        }
+
+    def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
+        """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
+        began_s = time.monotonic()
+        record = train_once(
+            file,
+            data_hash=self.data_hash,
+            seed=seed,
+            on_line=_now_and_then(self.say, label),
+            refuse=(DataError,),
+            interrupt=self.is_stopped,
+        )
+        self.took_s.append(time.monotonic() - began_s)
+        return record.model_copy(
+            update={"study": self.study, "trial_id": f"t{trial:04d}", "proposal_reason": label}
+        )
+
+
+def _now_and_then(say: Say, label: str) -> Say:
+    last_s = time.monotonic()
+
+    def heard(line: str) -> None:
+        nonlocal last_s
+        if time.monotonic() - last_s >= NEWS_EVERY_S:
+            last_s = time.monotonic()
+            say(f"  {label}: {line}")
+
+    return heard
+
+
+def _run(run: _Running) -> bool:
+    """Runs all that is left; returns whether Ctrl-C ended it."""
+    with stop_signals(signal.SIGINT) as run.is_stopped:
+        return _run_all(run)
+
+
+def _run_all(run: _Running) -> bool:
+    try:
+        factors = _tune(run) if run.plan.config.retune else {}
+        files = {name: _tuned_file(run.plan, name, factors.get(name, 1.0)) for name in run.names}
+        for block, seed in enumerate(run.seeds):
+            for name in turns(run.names, block=block):
+                if Turn(name, block) not in run.ledger.runs:
+                    _take_turn(run, Turn(name, block), files[name], seed)
+    except (KeyboardInterrupt, Interrupted):
+        return True
+    return False
+
+
+def _take_turn(run: _Running, turn: Turn, file: RecipeFile, seed: int) -> None:
+    position = turn.block * len(run.names) + run.names.index(turn.arm)
+    record = run.train(file, f"arm {turn.arm}, seed {seed}", seed=seed, trial=position)
+    settings = dict(run.plan.settings[turn.arm])
+    run.ledger.add_run(turn, record.model_copy(update={"params": settings}))
+    left = run.num_left
+    until = f"{left} to go{_about(run.took_s, left)}" if left else "the last"
+    run.say(f"seed {seed}, {turn.arm}: {_outcome(record)}  ({until})")
+
+
+def _about(took_s: Sequence[float], left: int) -> str:
+    minutes = statistics.fmean(took_s) * left / 60
+    return f", about {minutes:.0f} min" if minutes >= 1 else ""
+
+
+def _outcome(record: TrialRecord) -> str:
+    run = record.runs[-1]
+    if run.final is None:
+        return f"{run.status.value}, {run.stop_reason}"
+    scores = "" if run.final.accuracy is None else f", accuracy {run.final.accuracy:.4f}"
+    return f"{run.status.value}, train_s {run.clocks.train_s:.2f}{scores}"
+
+
+# --- Re-tuning
+
+
+def _tune(run: _Running) -> dict[str, float]:
+    """Returns each arm's factor, after the runs that are left to find it."""
+    config = run.plan.config
+    for block, factor in enumerate(config.retune_factors):
+        for name in turns(run.names, block=block):
+            _try(run, name, factor)
+    for name in run.names:
+        _try_beyond(run, name)
+    chosen = run.factors()
+    words = ", ".join(f"{name} ×{factor:g}" for name, factor in chosen.items())
+    run.say(f"re-tuned {config.retune}: {words}")
+    return chosen
+
+
+def _try_beyond(run: _Running, name: str) -> None:
+    """Tries factors beyond the ends, as long as the best one is an end."""
+    factors = run.plan.config.retune_factors
+    while True:
+        for factor in sorted({point.factor for point in run.tuning()[name]}):
+            _try(run, name, factor)  # Ctrl-C may have left one with a part of its seeds.
+        beyond = next_factor(
+            factors, run.tuning()[name], by_time=run.is_tuned_by_time, sign=run.sign
+        )
+        if beyond is None or not _is_possible(run.plan, name, beyond):
+            return
+        _try(run, name, beyond)
+
+
+def _try(run: _Running, name: str, factor: float) -> None:
+    config = run.plan.config
+    first = run.plan.base.run.seed + TUNING_SEEDS
+    for seed in range(first, first + config.retune_seeds):
+        tried = Tried(name, factor, seed)
+        if tried in run.ledger.tried:
+            continue
+        label = f"re-tuning {name}, {config.retune} ×{factor:g}"
+        trial = len(run.names) * len(run.seeds) + len(run.ledger.tried)
+        record = run.train(_tuned_file(run.plan, name, factor), label, seed=seed, trial=trial)
+        run.ledger.add_tried(tried, record)
+        run.say(f"{label}: {_outcome(record)}")
+
+
+def _check_tuning(plan: AblationPlan) -> None:
+    """Raises: ConfigError if an arm has no such number, or no recipe with it times a factor."""
+    for name in plan.files:
+        for factor in plan.config.retune_factors:
+            _tuned_file(plan, name, factor)
+
+
+def _is_possible(plan: AblationPlan, name: str, factor: float) -> bool:
+    try:
+        _tuned_file(plan, name, factor)
+    except ConfigError:  # Such as a share above 1.
+        return False
+    return True
+
+
+def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
+    """Returns the arm's recipe with its number times `factor`. Raises: ConfigError."""
+    file, retune = plan.files[name], plan.config.retune
+    more = tuned_settings(file.recipe, path_of(retune), factor) if retune else {}
+    if not more:
+        return file
+    arm = next(arm for arm in plan.arms if arm.name == name)
+    return plan.load(overrides_of([*settings_of(arm, plan.axes), *more.items()]))
+
+
+def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
+    run = record.runs[-1]
+    is_broken = run.final is None or run.status in ("failed", "oom", "diverged")
+    return TuningPoint(
+        factor=tried.factor,
+        metric=None if is_broken else final_metric(record),
+        time_to_target_s=run.time_to_target_s,
+        status=run.status,
+        seed=tried.seed,
+    )
+
+
+# --- Result
+
+
+def _result(run: _Running, part: str) -> AblationResult:
+    plan, config = run.plan, run.plan.config
+    tuning = run.tuning()
+    workload = plan.base.workload
+    summarise = partial(
+        summarise_arms,
+        design=config.design,
+        study=run.study,
+        part=part,
+        seeds=config.seeds,
+        retune=config.retune,
+        workload_name=workload.name,
+        workload=workload.model_dump(mode="json"),
+        not_applicable=plan.not_applicable,
+        tuning=tuning,
+        lr_factors=run.factors(),
+    )
+    result = summarise(_by_arm(run), axes=plan.axes, arms=plan.arms)
+    absent = summarise({}, axes=plan.all_axes, arms=plan.absent).arms if plan.absent else ()
+    return result.model_copy(update={"arms": (*result.arms, *absent)})
+
+
+def _by_arm(run: _Running) -> Mapping[str, list[TrialRecord]]:
+    found: dict[str, list[TrialRecord]] = {}
+    for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):
+        found.setdefault(turn.arm, []).append(record)
+    return found
+
+
+def save_result(ablation: Ablation) -> Path:
+    """Writes the figures beside the ledger, as JSON; returns the file. Raises: StorageError."""
+    path = ablation.folder.with_name(f"{ablation.folder.name}.json")
+    text = json.dumps(ablation.result.model_dump(mode="json"), indent=2, allow_nan=False)
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+    return path
+
+
+__all__ = ["Ablation", "ArmResult", "run_ablation", "save_result"]

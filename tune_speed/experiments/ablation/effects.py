@@ -1,0 +1,210 @@
+"""What a change does: contrasts of arms within blocks, with intervals.
+
+A block is one seed with which every arm was run, so what a seed or an hour of the day does to all
+arms alike drops out of a contrast. With y the response of an arm, larger being better:
+
+    alone          y(A) - y(base)
+    together       y(A + B) - y(base)
+    added          y(A + others) - y(others), where no arm has A alone
+    main           mean of y(A, others) - y(base's A, others) over all settings of the others
+    interaction    y(A + B) - y(base) - [y(A) - y(base)] - [y(B) - y(base)]
+
+For y = -ln(time) all but the last are logarithms of speed-ups; with S = T(base) / T(arm) an
+interaction is ln S(A + B) - ln S(A) - ln S(B): above 0 the two gain more together than one by one.
+"""
+
+import itertools
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal, NamedTuple
+
+from tune_speed.core.records import Record
+from tune_speed.core.stats import holm
+from tune_speed.experiments.ablation.axes import TIMES, Axis
+from tune_speed.experiments.ablation.design import Arm
+
+NO_SPREAD = 1e-9
+"""Contrasts that differ by less are equal but for rounding: no clock and no score is as fine."""
+
+Kind = Literal["alone", "together", "added", "main", "interaction"]
+
+
+class Estimate(Record):
+    """A contrast's mean over blocks, and how sure it is."""
+
+    value: float | None
+    """Mean of the contrast over the blocks; None without a block."""
+    low: float | None
+    """Lower end of its interval; None with fewer than two blocks, or where all agree."""
+    high: float | None
+    """Upper end of it; None where `low` is."""
+    p_value: float | None
+    """Two-sided, that the contrast is 0; None with fewer than two blocks."""
+    p_holm: float | None = None
+    """The p-value, adjusted for the other contrasts of the same response."""
+    n: int
+    """Blocks that have every arm of the contrast."""
+
+
+class Contrast(NamedTuple):
+    """A weighted sum of the arms' responses, with weights that add up to 0."""
+
+    kind: Kind
+    name: str
+    """Labels of the levels: joined by ` + ` for arms, by ` × ` for an interaction; of `added` the
+    label that is added, with ` to ` and the other arm where several arms tell it."""
+    weights: Mapping[str, float]
+    """Weight of each arm by its name; positive where the change gains."""
+
+
+def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, ...]:
+    """Returns what `arms` can tell, by kind and then in the order of the arms.
+
+    A level is `added` in each two arms that differ by it alone, if no arm has it by itself:
+    all changes less all but one (`leave-one-out`), or a step less the one before (`cumulative`,
+    but for the first step, which is `alone`). Where an arm has it by itself, as in the other
+    designs and in `leave-one-out` with two axes, `alone`, `main` and `interaction` say as much, and
+    every further contrast would make Holm's correction harsher for them.
+
+    Main effects need all combinations of the levels that are among the arms, on two axes or more:
+    give only the arms that can be run here, and an axis that cannot be left the base's setting does
+    not stand in the way. An interaction needs each of its levels alone.
+    """
+    by_levels = {arm.levels: arm for arm in arms}
+    base = by_levels.get((0,) * len(axes))
+    assert base is not None, arms
+    against = [
+        Contrast("alone" if _changes(arm) == 1 else "together", arm.name, _against(arm, base))
+        for arm in arms
+        if arm is not base
+    ]
+    return (
+        *(contrast for contrast in against if contrast.kind == "alone"),
+        *(contrast for contrast in against if contrast.kind == "together"),
+        *_additions(axes, by_levels),
+        *_main_effects(axes, by_levels),
+        *_interactions(axes, by_levels, base),
+    )
+
+
+def _changes(arm: Arm) -> int:
+    return sum(level > 0 for level in arm.levels)
+
+
+def _against(arm: Arm, other: Arm) -> dict[str, float]:
+    return {arm.name: 1.0, other.name: -1.0}
+
+
+def _additions(
+    axes: Sequence[Axis], by_levels: Mapping[tuple[int, ...], Arm]
+) -> Iterator[Contrast]:
+    found = [
+        (axes[index].levels[arm.levels[index] - 1].label, arm, without)
+        for arm, without, index in _steps(by_levels)
+    ]
+    counts = Counter(label for label, _, _ in found)
+    for label, arm, without in found:
+        name = label if counts[label] == 1 else f"{label} to {without.name}"
+        yield Contrast("added", name, _against(arm, without))
+
+
+def _steps(by_levels: Mapping[tuple[int, ...], Arm]) -> Iterator[tuple[Arm, Arm, int]]:
+    """Yields arms, the same without one level that no arm has alone, and the index of its axis."""
+    for levels, arm in by_levels.items():
+        for index, level in enumerate(levels):
+            without = by_levels.get((*levels[:index], 0, *levels[index + 1 :]))
+            if level and without is not None and _only(index, levels) not in by_levels:
+                yield arm, without, index
+
+
+def _main_effects(
+    axes: Sequence[Axis], by_levels: Mapping[tuple[int, ...], Arm]
+) -> Iterator[Contrast]:
+    seen = [sorted(set(column)) for column in zip(*by_levels, strict=True)]
+    is_factorial = len(by_levels) == math.prod(map(len, seen))
+    if not is_factorial or sum(len(levels) > 1 for levels in seen) < 2:
+        return
+    for index, axis in enumerate(axes):
+        others = [*seen[:index], [0], *seen[index + 1 :]]
+        for level in seen[index][1:]:
+            weights: dict[str, float] = {}
+            for without in itertools.product(*others):
+                changed = (*without[:index], level, *without[index + 1 :])
+                weights[by_levels[changed].name] = 1 / math.prod(map(len, others))
+                weights[by_levels[without].name] = -1 / math.prod(map(len, others))
+            yield Contrast("main", axis.levels[level - 1].label, weights)
+
+
+def _interactions(
+    axes: Sequence[Axis], by_levels: Mapping[tuple[int, ...], Arm], base: Arm
+) -> Iterator[Contrast]:
+    for levels, arm in by_levels.items():
+        changed = [index for index, level in enumerate(levels) if level]
+        alone = [by_levels.get(_only(index, levels)) for index in changed]
+        singles = [single for single in alone if single is not None]
+        if len(changed) < 2 or len(singles) < len(changed):
+            continue
+        name = TIMES.join(axes[index].levels[levels[index] - 1].label for index in changed)
+        weights = {arm.name: 1.0, base.name: len(singles) - 1.0}
+        yield Contrast("interaction", name, weights | {single.name: -1.0 for single in singles})
+
+
+def _only(index: int, levels: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(level if i == index else 0 for i, level in enumerate(levels))
+
+
+def estimate(
+    contrast: Contrast, values: Mapping[str, Mapping[int, float]], *, confidence: float = 0.95
+) -> Estimate:
+    """Returns the mean of a contrast over the blocks that have all its arms, with an interval.
+
+    `values[arm][seed]` is the response; runs that failed are left out, or not finite. With c_i the
+    contrast of block i of n, the interval is mean(c) ± t · sd(c) / √n, with t the quantile of
+    Student's t for n - 1 degrees of freedom, and the p-value is that of the t-test against 0. Arms
+    may spread differently: only the c_i must be alike.
+
+    Where all blocks agree, an interval of no width would claim to know what was never seen to
+    vary: n runs may agree by chance, as scores are counts. Then there is no interval, and the
+    p-value is the sign test's, 2^(1 - n), or 1 where the contrast is 0 throughout.
+
+    Source: Student 1908, The probable error of a mean.
+    """
+    contrasts = _per_block(contrast, values)
+    n = len(contrasts)
+    mean = statistics.fmean(contrasts) if n else None
+    if mean is None or n < 2:
+        return Estimate(value=mean, low=None, high=None, p_value=None, n=n)
+    if max(contrasts) - min(contrasts) < NO_SPREAD:
+        p_value = 2.0 ** (1 - n) if abs(mean) > NO_SPREAD else 1.0
+        return Estimate(value=mean, low=None, high=None, p_value=p_value, n=n)
+    from scipy.special import stdtr, stdtrit
+
+    error = statistics.stdev(contrasts) / math.sqrt(n)
+    half = float(stdtrit(n - 1, 0.5 + confidence / 2)) * error
+    p_value = 2 * float(stdtr(n - 1, -abs(mean / error)))
+    return Estimate(value=mean, low=mean - half, high=mean + half, p_value=p_value, n=n)
+
+
+def _per_block(contrast: Contrast, values: Mapping[str, Mapping[int, float]]) -> list[float]:
+    """Returns the contrast in each block that has a finite value of all its arms."""
+    weights = {arm: weight for arm, weight in contrast.weights.items() if weight}
+    assert weights, contrast
+    runs = [values.get(arm, {}) for arm in weights]
+    seeds = sorted(set(runs[0]).intersection(*runs[1:]))
+    rows = [[run[seed] for run in runs] for seed in seeds]
+    return [
+        math.fsum(weight * value for weight, value in zip(weights.values(), row, strict=True))
+        for row in rows
+        if all(map(math.isfinite, row))
+    ]
+
+
+def with_holm(estimates: Sequence[Estimate]) -> tuple[Estimate, ...]:
+    """Returns the estimates with `p_holm`, adjusted for all of them that have a p-value."""
+    adjusted = iter(holm([each.p_value for each in estimates if each.p_value is not None]))
+    return tuple(
+        each if each.p_value is None else each.model_copy(update={"p_holm": next(adjusted)})
+        for each in estimates
+    )

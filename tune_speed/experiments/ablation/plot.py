@@ -1,0 +1,273 @@
+"""An ablation as a forest plot: a row an arm, speed-ups beside differences of accuracy."""
+
+import math
+import textwrap
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tune_speed.core.text import printable
+from tune_speed.experiments.ablation.effects import Estimate
+from tune_speed.experiments.ablation.footnotes import added_words
+from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Response
+from tune_speed.reporting.plot_style import COLOURS, write_figure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+INCHES_A_LINE = 0.2
+LEAST_ROW_INCHES = 0.42
+PANEL_INCHES = 3.7
+NAME_INCHES = 2.6
+LABEL_INCHES = 0.6
+"""Ticks and label of a panel's axis."""
+TITLE_INCHES = 0.6
+NAME_WIDTH = 32
+"""Characters of a line of a row's name."""
+TITLE_WIDTH = 88
+WIDEST = 1.5
+"""How far beyond the outermost values an interval is drawn, in their spread; then an arrow."""
+LEAST_SPREADS = {"speed": math.log(1.05), "accuracy": 0.002, "macro_f1": 0.002}
+"""Smaller spreads of values (of logarithms, for speed) are not blown up to the panel's width."""
+NEAR = 4.0
+"""Ratios of the ends of a log axis below which its ticks are those of a linear one."""
+MOST_TICKS = 6
+"""What has room side by side on a panel, in figures such as 0.005."""
+LADDERS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
+"""Ticks of a power of ten, the most first."""
+NOT_APPLICABLE, NO_RUNS = "not applicable here", "no runs yet"
+ABSENT_COLOUR = "#808080"
+BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
+"""Behind a text, so that no line of the panel runs through it."""
+
+
+class Row(NamedTuple):
+    """One line of the plot."""
+
+    name: str
+    by_response: dict[Response, Estimate | None]
+    absent: str
+    """What stands where there is no estimate."""
+    colour: str
+
+
+def plot_ablation(result: AblationResult, path: Path) -> None:
+    """Writes the arms against the base; below them the other effects where there are any.
+
+    Points are means over seeds, lines their intervals (an arrow where one goes on beyond the
+    panel), hollow points have none. The format is that of the path's suffix.
+
+    Raises: StorageError if the file cannot be written.
+    """
+    write_figure(ablation_figure(result), path)
+
+
+def ablation_figure(result: AblationResult) -> "Figure":
+    """Returns the figure of `plot_ablation`."""
+    # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
+    from matplotlib.figure import Figure
+
+    groups = [("against the base", _arm_rows(result)), *_effect_groups(result)]
+    groups = [(words, rows) for words, rows in groups if rows]
+    heights = [_inches(rows) for _, rows in groups]
+    edges = TITLE_INCHES + LABEL_INCHES * len(groups)
+    size = (NAME_INCHES + 2 * PANEL_INCHES, sum(heights) + edges)
+    figure = Figure(figsize=size, layout="constrained")
+    if groups:
+        # As high as its rows, so that they stand equally far apart in all groups.
+        panels = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
+        score: Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
+        for (words, rows), pair in zip(groups, panels, strict=True):
+            _draw(pair[0], rows, "speed", label=f"speed-up, {words}")
+            _draw(pair[1], rows, score, label=f"{score.replace('_', ' ')}, {words}")
+            pair[1].tick_params(labelleft=False)
+    figure.suptitle(_folded(_title(result), TITLE_WIDTH), fontsize="medium")
+    return figure
+
+
+def _title(result: AblationResult) -> str:
+    part = f", {result.part}" if result.part else ""
+    base = result.arms[0]
+    time = "" if base.epoch_s.mean is None else f"{base.epoch_s.mean:.3g} s an epoch"
+    score = "" if base.accuracy.mean is None else f"accuracy {base.accuracy.mean:.4f}"
+    facts = ", ".join(fact for fact in (time, score) if fact)
+    text = f"{result.study}{part}, on {result.device}; base: {facts}; "
+    return f"{text}{100 * result.confidence:.3g} % intervals over up to {base.n} seeds"
+
+
+def _folded(text: str, width: int) -> str:
+    """Returns `text` in lines, no part of which Matplotlib takes for a formula."""
+    lines = textwrap.wrap(text, width)
+    # Line by line: a line feed would get a mark too, and `\$` must not be torn apart.
+    return "\n".join(printable(line).replace("$", r"\$") for line in lines)
+
+
+def _arm_rows(result: AblationResult) -> list[Row]:
+    return [_arm_row(arm) for arm in result.arms if not arm.is_base]
+
+
+def _arm_row(arm: ArmResult) -> Row:
+    absent = NO_RUNS if arm.not_applicable is None else NOT_APPLICABLE
+    found: dict[Response, Estimate | None] = {
+        "speed": arm.speed_up,
+        "accuracy": arm.accuracy_gain,
+        "macro_f1": arm.macro_f1_gain,
+    }
+    return Row(arm.name, found, absent if arm.n == 0 else "–", COLOURS[0])
+
+
+def _effect_groups(result: AblationResult) -> list[tuple[str, list[Row]]]:
+    """Returns the effects that are not against the base, by kind, each with what it is called."""
+    groups = []
+    for kind, words, colour in (
+        ("added", added_words(result.design), COLOURS[3]),
+        ("main", "main effects", COLOURS[2]),
+        ("interaction", "interactions", COLOURS[1]),
+    ):
+        own = [effect for effect in result.effects if effect.kind == kind]
+        by_name: dict[str, dict[Response, Estimate | None]] = {}
+        for effect in own:
+            by_name.setdefault(effect.name, {})[effect.response] = effect.estimate
+        groups.append((words, [Row(name, found, "–", colour) for name, found in by_name.items()]))
+    return groups
+
+
+def _inches(rows: Sequence[Row]) -> float:
+    return sum(_row_inches(row) for row in rows)
+
+
+def _row_inches(row: Row) -> float:
+    num_lines = len(textwrap.wrap(row.name, NAME_WIDTH)) or 1
+    return max(LEAST_ROW_INCHES, INCHES_A_LINE * num_lines + 0.1)
+
+
+def _centres(rows: Sequence[Row]) -> list[float]:
+    """Returns where each row's middle is [inches], from the first one's upper edge."""
+    heights = [_row_inches(row) for row in rows]
+    return [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
+
+
+def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str) -> None:
+    found = [row.by_response.get(response) for row in rows]
+    is_speed = response == "speed"
+    low, high = _limits([each for each in found if each is not None], response)
+    if is_speed:
+        panel.set_xscale("log")
+    panel.set_xlim(low, high)
+    centres = _centres(rows)
+    panel.set_ylim(_inches(rows), 0)
+    panel.set_yticks(centres, [_folded(row.name, NAME_WIDTH) for row in rows])
+    panel.tick_params(axis="y", length=0, labelsize="small")
+    panel.axvline(1 if is_speed else 0, color="black", linestyle=":", linewidth=0.8)
+    for row, estimate, y in zip(rows, found, centres, strict=True):
+        if estimate is None or estimate.value is None:
+            _write_absent(panel, row.absent, y)
+        else:
+            _draw_estimate(panel, estimate, y, colour=row.colour, write=_writer(response))
+    panel.set_xlabel(label, fontsize="small")
+    panel.grid(axis="x", alpha=0.25)
+    _set_ticks(panel, low, high, is_speed=is_speed)
+
+
+def _write_absent(panel: "Axes", text: str, y: float) -> None:
+    across = panel.get_yaxis_transform()
+    style: dict[str, Any] = {"ha": "center", "va": "center", "style": "italic", "size": "small"}
+    panel.text(0.5, y, text, transform=across, color=ABSENT_COLOUR, bbox=BEHIND, **style)
+
+
+def _draw_estimate(
+    panel: "Axes", found: Estimate, y: float, *, colour: str, write: Callable[[float], str]
+) -> None:
+    assert found.value is not None
+    left, right = panel.get_xlim()
+    has_interval = found.low is not None
+    if found.low is not None:
+        high = right if found.high is None else min(found.high, right)
+        panel.plot(
+            [max(found.low, left), high], [y, y], color=colour, lw=1.8, solid_capstyle="butt"
+        )
+        # Where an interval goes on beyond the panel.
+        if found.low < left:
+            panel.plot(left, y, "<", color=colour, markersize=5, clip_on=False)
+        if found.high is None or found.high > right:
+            panel.plot(right, y, ">", color=colour, markersize=5, clip_on=False)
+    face = colour if has_interval else "white"
+    panel.plot(found.value, y, "o", color=colour, markerfacecolor=face, markersize=5.5)
+    panel.annotate(
+        write(found.value),
+        (found.value, y),
+        xytext=(0, 4.5),
+        textcoords="offset points",
+        ha="center",
+        va="bottom",
+        size="x-small",
+        bbox=BEHIND,
+    )
+
+
+def _writer(response: Response) -> Callable[[float], str]:
+    return (lambda v: f"{v:.2f}×") if response == "speed" else (lambda v: f"{v:+.4f}")
+
+
+def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float]:
+    """Returns the ends of the axis: all values, and intervals as far as they leave room for them.
+
+    Two seeds give intervals a hundred times as wide as the differences between the arms.
+    """
+    is_speed = response == "speed"
+    scaled = [_scaled(each, is_log=is_speed) for each in found]
+    values = [0.0, *(value for value, _, _ in scaled)]
+    spread = max(max(values) - min(values), LEAST_SPREADS[response])
+    least, most = min(values) - WIDEST * spread, max(values) + WIDEST * spread
+    low = max(least, min([*values, *(end for _, end, _ in scaled)]))
+    high = min(most, max([*values, *(end for _, _, end in scaled)]))
+    margin = 0.12 * max(high - low, spread)
+    ends = (low - margin, high + margin)
+    return (math.exp(ends[0]), math.exp(ends[1])) if is_speed else ends
+
+
+def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
+    """Returns value and ends as they are on the axis; an infinite end is what it is."""
+    assert found.value is not None
+    if found.low is None:
+        value = math.log(found.value) if is_log else found.value
+        return (value, value, value)
+    high = math.inf if found.high is None else found.high
+    if not is_log:
+        return (found.value, found.low, high)
+    low = math.log(found.low) if found.low else -math.inf
+    return (math.log(found.value), low, math.log(high) if math.isfinite(high) else high)
+
+
+def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> None:
+    """Gives the axis plain numbers, such as 0.9 and 1.2, few enough to stand side by side."""
+    from matplotlib.ticker import (
+        FixedLocator,
+        FuncFormatter,
+        MaxNLocator,
+        NullFormatter,
+        NullLocator,
+    )
+
+    panel.tick_params(axis="x", labelsize="small")
+    linear = MaxNLocator(5, steps=[1, 2, 5, 10])
+    if not is_speed:
+        panel.xaxis.set_major_locator(linear)
+        return
+    near = [tick for tick in linear.tick_values(low, high) if low <= tick <= high]
+    ticks = near if high / low < NEAR else _far_ticks(low, high)
+    panel.xaxis.set_major_locator(FixedLocator(ticks))
+    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    panel.xaxis.set_minor_formatter(NullFormatter())
+    panel.xaxis.set_minor_locator(NullLocator())
+
+
+def _far_ticks(low: float, high: float) -> list[float]:
+    """Returns ticks of a log axis: as many as have room; 1 is one of them where it is in range."""
+    powers = range(math.floor(math.log10(low)), math.floor(math.log10(high)) + 1)
+    ladders = [[step * 10.0**power for power in powers for step in steps] for steps in LADDERS]
+    every = range(2, len(powers) + 2)
+    ladders += [[10.0**power for power in powers if power % few == 0] for few in every]
+    within = [[tick for tick in ticks if low <= tick <= high] for ticks in ladders]
+    return next(ticks for ticks in within if len(ticks) <= MOST_TICKS)

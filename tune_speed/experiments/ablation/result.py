@@ -1,0 +1,219 @@
+"""What an ablation found: frozen records for JSON, without NaN or infinity."""
+
+from typing import Any, Literal
+
+from tune_speed.core.records import Record, Status, Timing
+from tune_speed.experiments.ablation.design import BASE, Design
+from tune_speed.experiments.ablation.effects import Estimate, Kind
+
+Response = Literal["speed", "accuracy", "macro_f1"]
+
+
+class Figure(Record):
+    """A mean over runs, with Student's t interval."""
+
+    mean: float | None
+    """None without a value."""
+    low: float | None
+    """Lower end of the 95 % interval; None with fewer than two values."""
+    high: float | None
+    """Upper end of it."""
+    sd: float | None
+    """Sample standard deviation; None with fewer than two values."""
+    n: int
+    """Runs that have such a value; those that failed, diverged or ran out of memory have none."""
+
+
+class Median(Record):
+    """A median over runs; what did not happen within a run counts as infinite."""
+
+    median: float | None
+    """None: infinite with n > 0; unknown with n = 0."""
+    low: float | None
+    """Lower end of its distribution-free interval; None likewise."""
+    high: float | None
+    """Upper end of it; None likewise."""
+    confidence: float
+    """What so few runs give: at least 0.95 from six on, 0 of a single one."""
+    n: int
+    """Runs."""
+
+
+class TuningPoint(Record):
+    """One run with the learning rate times `factor`, from which the arm's rate was chosen."""
+
+    factor: float
+    """What the recipe's rate was multiplied by."""
+    metric: float | None
+    """Target metric at the end; None if it was never evaluated."""
+    status: Status
+    """How the run ended."""
+    time_to_target_s: float | None = None
+    """Training clock at which the target held [s]; None: it was missed."""
+    seed: int = 0
+    """Seed of weights, batches and augmentation."""
+
+
+class ArmResult(Record):
+    """What one arm's runs say, alone and against the base's runs with the same seeds."""
+
+    name: str
+    """`base`, or the labels of its levels joined by ` + `."""
+    settings: dict[str, Any]
+    """What the arm changes in the base: `{"precision": "bf16"}`."""
+    not_applicable: str | None
+    """Why it was not run here; None: it was, or is to be."""
+    lr_factor: float | None
+    """What re-tuning multiplied the learning rate by; None: it was not re-tuned."""
+    is_lr_at_edge: bool | None
+    """Whether that is the smallest or largest factor tried, so that a better one may lie beyond;
+    None: it was not re-tuned, or with one factor only."""
+    tuning: tuple[TuningPoint, ...]
+    """The runs from which it was chosen."""
+    n: int
+    """Runs."""
+    statuses: dict[Status, int]
+    """How they ended."""
+    hits: int
+    """Runs that met the target; all others are misses."""
+    success_low: float | None
+    """Lower end of the 95 % interval of the success rate (Wilson); None without a run."""
+    success_high: float | None
+    """Upper end of it."""
+    epoch_s: Figure
+    """Training clock over passes done [s]."""
+    images_per_s: Figure
+    """Training samples per second of the training clock."""
+    accuracy: Figure
+    """Share of correct predictions at the end, in [0, 1]."""
+    macro_f1: Figure
+    """Mean over classes of the F1 score at the end, in [0, 1]."""
+    fed_ratio: Figure
+    """Share of the training time in which the loop did not wait for its next batch."""
+    peak_memory_gib: Median
+    """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU) [GiB]."""
+    time_to_target_s: Median
+    """Training clock at which the target held [s], misses as infinite."""
+    expected_s: float | None
+    """Expected time with restarts, all time spent / hits [s]; None: infinite, or n = 0."""
+    expected_low_s: float | None
+    """Lower end of its 95 % interval (fiducial) [s]; None likewise."""
+    expected_high_s: float | None
+    """Upper end of it [s]; None likewise."""
+    epochs_to_convergence: Median
+    """First epoch after which accuracy hardly rises; infinite where a run ended before that."""
+    speed_up: Estimate | None
+    """Base's time per epoch / the arm's; None for the base, and without a common seed."""
+    s_mixed: Estimate | None
+    """Time per epoch of the same arm with the base's precision / the arm's; None where the arm does
+    not turn fp32 into mixed precision, and without that other arm."""
+    accuracy_gain: Estimate | None
+    """Accuracy less the base's; None likewise."""
+    macro_f1_gain: Estimate | None
+    """Macro F1 less the base's; None likewise."""
+    time_to_target_factor: float | None
+    """Base's time to target / the arm's, above 1 where the arm is sooner: geometric mean where all
+    met the target, ratio of expected times with restarts where some missed; 0 where only the arm
+    never met it. None: infinite, as only the base never met it; with `time_to_target_pairs` = 0,
+    unknown."""
+    time_to_target_low: float | None
+    """Lower end of its 95 % interval; None: unknown."""
+    time_to_target_high: float | None
+    """Upper end of it; None: infinite, or unknown."""
+    time_to_target_p: float | None
+    """Two-sided p-value of a factor of 1; None with fewer than three pairs of runs."""
+    time_to_target_p_holm: float | None
+    """The same, corrected for the number of arms."""
+    time_to_target_pairs: int
+    """Pairs of runs with a common seed behind the factor; 0: there is none, as for the base and
+    where neither met the target."""
+    time_to_target_method: str
+    """How factor, interval and p-value were computed, in words; empty without them."""
+    notes: tuple[str, ...]
+    """What limits the trust in the runs' figures, in words."""
+    stop_reasons: tuple[str, ...]
+    """Why runs ended that neither met the target nor went to their end."""
+
+    @property
+    def is_base(self) -> bool:
+        """Whether all others are compared with it."""
+        return self.name == BASE
+
+    @property
+    def success_rate(self) -> float | None:
+        """Share of the runs that met the target; None without a run."""
+        return self.hits / self.n if self.n else None
+
+
+class EffectResult(Record):
+    """One contrast of arms on one response."""
+
+    response: Response
+    """What it is about: `speed` (time per epoch), `accuracy` or `macro_f1`."""
+    kind: Kind
+    """`alone` and `together` against the base; `added`, what a level that is not run alone does on
+    top of other levels: of all the others (`leave-one-out`), or of the step before
+    (`cumulative`); `main`, the mean over all settings of the other
+    axes; `interaction`, what all together give beyond what each gives alone."""
+    name: str
+    """Levels that it is of."""
+    estimate: Estimate
+    """Of speed a factor, above 1 where it is faster (an interaction: above 1 where the levels help
+    one another); else a difference."""
+
+
+class AblationResult(Record):
+    """What all arms of an ablation found."""
+
+    study: str
+    """Study that holds the runs."""
+    part: str
+    """Part of a replication, such as `cifar10`; empty: there are no parts."""
+    design: Design
+    """Which arms there are."""
+    seeds: int
+    """Blocks: runs of each arm, as planned."""
+    retune: str | None
+    """What was re-tuned for each arm, such as `lr`; None: nothing."""
+    workload_name: str
+    workload_hash: str
+    """Hash over the workload and its data; empty without a run."""
+    metric: str
+    """Target metric."""
+    target: float
+    """Worst value of it that counts as reached."""
+    target_mode: str = "max"
+    """Whether more of it is better, `max`, or less, `min`."""
+    mode: str
+    """Crossing mode: `fixed_length` or `anytime`."""
+    evaluated_on: str
+    """Part of the data on which the target had to hold; empty without a run."""
+    device: str
+    """Device of the base's runs; empty without a run."""
+    cpu_threads: int
+    """Threads of one operation on the CPU; 0 without a run."""
+    environment: dict[str, str]
+    """Versions of Python, torch, timm …, host, commit."""
+    timing: dict[Timing, int]
+    """What the training clocks are made of: number of runs of each kind."""
+    cotenants: tuple[str, ...]
+    """Other runs seen on the device: `study/trial`."""
+    confidence: float
+    """Of all intervals that do not say otherwise."""
+    arms: tuple[ArmResult, ...]
+    """The base first, those that were not run here too."""
+    effects: tuple[EffectResult, ...]
+    """All contrasts that the runs allow, of each response."""
+    planned_runs: int
+    """Runs, without those of the tuning and of arms that are not applicable here."""
+    done_runs: int
+    """As many of them as have ended, in whatever way."""
+
+    def arm(self, name: str) -> ArmResult | None:
+        """Returns the arm of that name, or None."""
+        return next((arm for arm in self.arms if arm.name == name), None)
+
+    def effect(self, response: Response, kind: Kind, name: str) -> EffectResult | None:
+        """Returns that contrast, or None."""
+        key = (response, kind, name)
+        return next((e for e in self.effects if (e.response, e.kind, e.name) == key), None)

@@ -1,0 +1,104 @@
+"""A number of the recipe, chosen anew for each arm: else a comparison measures a stale rate."""
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tune_speed.core.errors import ConfigError
+from tune_speed.experiments.ablation.result import TuningPoint
+from tune_speed.training.recipe import Recipe
+
+SHORT_NAMES = {"lr": "optimizer.lr"}
+MOST_BEYOND = 2
+"""Factors that may be added where the best one lies at an end of those that were tried."""
+
+
+def path_of(name: str) -> str:
+    """Returns the dotted path of what is re-tuned: of `lr`, the optimizer's rate."""
+    return SHORT_NAMES.get(name, name)
+
+
+def value_at(recipe: Recipe, path: str) -> float | int:
+    """Returns the number at a path; names of components may be in it or left out.
+
+    Raises: ConfigError if there is no number.
+    """
+    node: Any = recipe
+    for name in path.removeprefix("recipe.").split("."):
+        node = getattr(node, name, node)
+    if isinstance(node, bool) or not isinstance(node, int | float):
+        raise ConfigError(
+            f"`retune` must name a number of every arm's recipe, but `{path}` is none in one of"
+            " them. Try `lr`."
+        )
+    return node
+
+
+def next_factor(
+    factors: Sequence[float],
+    points: Sequence[TuningPoint],
+    *,
+    by_time: bool = False,
+    sign: float = 1.0,
+) -> float | None:
+    """Returns a factor beyond the end where the best one lies; None where it lies between.
+
+    The step is that of the two factors at that end: 0.3, 1, 3 goes on with 9.
+    """
+    tried = sorted({point.factor for point in points})
+    if len(tried) >= len(factors) + MOST_BEYOND:
+        return None
+    best = best_factor(points, by_time=by_time, sign=sign)
+    if best == tried[-1]:
+        return _rounded(tried[-1] * tried[-1] / tried[-2])
+    if best == tried[0]:
+        return _rounded(tried[0] * tried[0] / tried[1])
+    return None
+
+
+def best_factor(
+    points: Sequence[TuningPoint], *, by_time: bool = False, sign: float = 1.0
+) -> float:
+    """Returns the factor with the best mean metric; of several, the one nearest to 1.
+
+    `sign` is 1 where more of the metric is better, -1 where less is. A run that diverged or broke
+    counts as the worst there is. With `by_time`, for runs that end
+    where the target holds and so all end near it, the factor with the most hits is first, and of
+    several the one with the least mean time to target; the metric only decides among the rest.
+    """
+    assert points
+
+    def key(factor: float) -> tuple[float, ...]:
+        promptness = _promptness(points, factor) if by_time else ()
+        return *promptness, _score(points, factor, sign), -abs(math.log(factor))
+
+    return max(sorted({point.factor for point in points}), key=key)
+
+
+def _promptness(points: Sequence[TuningPoint], factor: float) -> tuple[float, float]:
+    """Returns the number of hits, and less the mean of their times [s]."""
+    times_s = [point.time_to_target_s for point in points if point.factor == factor]
+    hits_s = [time_s for time_s in times_s if time_s is not None]
+    return len(hits_s), -statistics.fmean(hits_s) if hits_s else 0.0
+
+
+def _score(points: Sequence[TuningPoint], factor: float, sign: float) -> float:
+    metrics = [point.metric for point in points if point.factor == factor]
+    return statistics.fmean(-math.inf if metric is None else sign * metric for metric in metrics)
+
+
+def _rounded(factor: float) -> float:
+    return float(f"{factor:.6g}")
+
+
+def tuned_settings(recipe: Recipe, path: str, factor: float) -> Mapping[str, float]:
+    """Returns what an arm sets beside its levels; nothing where the factor is 1.
+
+    A count stays one: 32 times 0.3 is 10.
+    """
+    value = value_at(recipe, path)
+    if factor == 1:
+        return {}
+    tuned = value * factor
+    return {path: max(1, round(tuned)) if isinstance(value, int) else _rounded(tuned)}

@@ -1,0 +1,1 @@
+"""Fresh seeds, alone on the device: how a result is certified."""

@@ -1,0 +1,378 @@
+"""What a certified row of a leaderboard holds, so that others can judge it and run it again.
+
+No field has a default: whoever forgets one gets an error instead of a gap. What a machine does not
+have, such as the UUID of a GPU where there is none, is None. JSON knows no infinity, so a time that
+is infinite is None too; its field says so.
+"""
+
+import math
+from enum import StrEnum
+from typing import Any, Literal, Self
+
+from pydantic import model_validator
+
+from tune_speed.core.records import (
+    CLOCK_STATEMENT,
+    PROTOCOL_VERSION,
+    Record,
+    RunResult,
+    Status,
+    Timing,
+)
+from tune_speed.core.stats import RateInterval, TimeInterval
+from tune_speed.runtime.hardware import SystemFacts
+from tune_speed.tuning.code_state import Code
+
+
+class VerificationStatus(StrEnum):
+    """How far a result can be believed."""
+
+    ESTIMATE = "estimate"
+    """From a search."""
+    RETIMED = "re-timed"
+    """Run again with fresh seeds, by those who found it."""
+    REPRODUCED = "independently reproduced"
+    """Run again by others."""
+    CHALLENGED = "challenged"
+    """Others got something else."""
+
+
+class Task(Record):
+    """What had to be reached."""
+
+    workload: str
+    """Name of the workload."""
+    workload_hash: str
+    """Hash over the workload and its data; rows are compared only within one."""
+    dataset: str | None
+    """Name of the data set; None of a training function, which has data of its own."""
+    dataset_checksum: str | None
+    """Hash over the images and labels; None of a training function."""
+    split_seed: int | None
+    """Seed by which the data was divided; None of a training function."""
+    split_part: Literal["validation", "test"]
+    """The part on which the target had to hold."""
+    target: float
+    """Worst value of the metric that counts as reached; of a share, in (0, 1]."""
+    metric: str
+    """The target metric, such as `accuracy`."""
+    target_mode: str
+    """Whether more of the metric is better (`max`), or less (`min`)."""
+    function_hash: str | None
+    """Hash over the source of the training function; None of a recipe."""
+    mode: str
+    """Crossing mode: `fixed_length` or `anytime`."""
+    grid_samples: int | None
+    """Evaluation grid [training samples]; None of a training function, which evaluates itself."""
+    max_train_s: float
+    """Limit of one run on the training clock [s]."""
+    tta_views: int
+    """Views of an image that an evaluation averages; 1: no test-time augmentation."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_versions(cls, fields: Any) -> Any:
+        """Fills in what was the only possibility when older certificates were written."""
+        only = {"target_mode": "max", "function_hash": None}
+        return {**only, **fields} if isinstance(fields, dict) else fields
+
+
+class CertifiedRun(Record):
+    """One training with one seed, hit or miss."""
+
+    seed: int
+    """Seed of weights, batches and augmentation."""
+    is_hit: bool
+    """Whether the target held."""
+    time_to_target_s: float | None
+    """Training clock at which it held [s]; None for a miss."""
+    train_s: float
+    """Training clock at the end of the run [s]."""
+    timing: Timing
+    """What the training clock is made of: seconds that passed, or steps times step time."""
+    final_metric: float | None
+    """The target metric at the end; None if it was never evaluated."""
+    status: Status
+    """How the run ended."""
+    stop_reason: str
+    """Why it ended, in words."""
+    order: int
+    """Place among all runs of the certification, the incumbent's included; the first is 0."""
+    started_at: str
+    """UTC, ISO 8601."""
+    steps: int
+    """Optimizer steps."""
+    epochs: float
+    """Passes over the training part."""
+    samples: int
+    """Training samples seen."""
+    images_per_s: float | None
+    """Training samples per second of the training clock; None without a step."""
+    peak_memory_gib: float | None
+    """Peak of the device's allocator (CUDA), or of resident memory (CPU) [GiB]."""
+    cpu_wait_s: float | None
+    """Seconds that its threads waited for a core, because of other work on the machine; None: not
+    known."""
+
+
+class Result(Record):
+    """What was reached, over all runs."""
+
+    n: int
+    """Runs."""
+    k: int
+    """Runs that met the target."""
+    success_rate: RateInterval
+    """Where the chance of meeting the target lies."""
+    median_s: float | None
+    """Median of train_s until the target held [s], misses as infinite; None: infinite."""
+    mean_s: float | None
+    """Mean of train_s over the runs that met the target [s]; None without one."""
+    sd_s: float | None
+    """Sample standard deviation of the same [s]; None with fewer than two."""
+    min_s: float | None
+    """Shortest of the same [s]; None without one."""
+    max_s: float | None
+    """Longest of the same [s]; None without one."""
+    expected_s: float | None
+    """Expected time with restarts, all time / hits [s]; None: infinite."""
+    expected_interval: TimeInterval
+    """Where the expected time with restarts lies."""
+    metric_mean: float | None
+    """Mean of the final metric over all runs; None if none was evaluated."""
+    metric_sd: float | None
+    """Sample standard deviation of the final metric; None with fewer than two."""
+    margin: float | None
+    """Mean of the final metric less the target; None if none was evaluated."""
+    steps: float
+    """Optimizer steps of a run, median."""
+    epochs: float
+    """Passes of a run over the training part, median."""
+    samples: float
+    """Training samples of a run, median."""
+    pflop: float | None
+    """Floating-point operations of a run, forward and backward, median [10^15]; None: unknown."""
+    images_per_s: float | None
+    """Training samples per second of the training clock, median; None without a step."""
+    peak_memory_gib: float | None
+    """Highest peak of all runs [GiB]; None: not known."""
+    runs: tuple[CertifiedRun, ...]
+    """Every run, misses included, in the order in which they ran."""
+
+    @model_validator(mode="after")
+    def _check_counts(self) -> Self:
+        hits = sum(run.is_hit for run in self.runs)
+        if (self.n, self.k) != (len(self.runs), hits):
+            raise ValueError(f"n, k must be {len(self.runs)}, {hits}, but got {self.n}, {self.k}")
+        return self
+
+
+class ClockTimes(Record):
+    """The five clocks of a run, or their sums."""
+
+    setup_s: float
+    """Data to the device, model and optimizer built [s]."""
+    compile_s: float
+    """Warm-up on dummy data, compilation included [s]."""
+    train_s: float
+    """Training [s]: the clock that counts."""
+    eval_s: float
+    """Scheduled evaluations [s]."""
+    wall_s: float
+    """From the first line of the run to its last [s]."""
+
+
+class ClockSheet(Record):
+    """Where the time went, and what the rules of counting were."""
+
+    runs: tuple[ClockTimes, ...]
+    """The clocks of each run, in the order of `result.runs`."""
+    total: ClockTimes
+    """Their sums."""
+    statement: str
+    """What is in the training clock and what is not, in words."""
+    protocol_version: int
+    """Version of the measuring rules; rows of different versions are never ranked together."""
+
+
+class CertifiedRecipe(Record):
+    """What was trained, and how to train it again."""
+
+    resolved: dict[str, Any]
+    """The whole recipe with every field, as YAML has it."""
+    effective_batch_size: int | None
+    """Samples of one optimizer step; None of a training function."""
+    max_lr: float | None
+    """Highest learning rate of an optimizer step, after scaling to the effective batch size; None
+    of a training function."""
+    model: str
+    """Name of the model, or of the training function."""
+    model_source: str
+    """Where the model comes from, with its version, such as `timm 1.0.20`."""
+    num_parameters: int | None
+    """Parameters of the model, trainable or not; None of a training function."""
+    stem: str | None
+    """First layers of the model, such as `cifar`; None if the model has no such choice."""
+    optimizer: str | None
+    """Name of the optimizer; None of a training function."""
+    seeds: tuple[int, ...]
+    """Seeds of all runs, in the order in which they ran."""
+    command: str
+    """The exact command that ran, without its secrets."""
+
+
+class System(Record):
+    """The machine, and who else used it."""
+
+    machine: SystemFacts
+    is_exclusive: bool
+    """Whether the whole device was reserved for these runs: exclusive, or else shared."""
+    cotenants: tuple[str, ...]
+    """Other trials seen on the device meanwhile, such as `digits/t0007`."""
+    device_fraction: float
+    """Share of the device, of a CPU's cores or of a GPU, that a run had; 1: all of it."""
+    cpu_threads: int
+    """Threads of one operation on the CPU."""
+    was_throttled: bool | None
+    """Whether the device slowed down for heat or power meanwhile; None: not known."""
+
+
+class Provenance(Record):
+    """Where the recipe came from, and what it cost to find."""
+
+    tracking_uri: str | None
+    """MLflow store that holds the runs, without its secrets; None: none."""
+    search_run_id: str | None
+    """MLflow run of the search; None: no search, or not in the store yet."""
+    trial_run_id: str | None
+    """MLflow run of the trial that was chosen; None likewise."""
+    certified_run_id: str | None
+    """MLflow run of this certificate; None: not in the store yet."""
+    study: str
+    """Optuna study, which is the search."""
+    trial_id: str
+    """Trial of the study, such as `t0007`."""
+    sampler: str | None
+    """Sampler that proposed it; None: no search."""
+    space_hash: str
+    """Hash over the search space."""
+    search_seed: int | None
+    """Seed of the sampler; None: no search."""
+    search_run_seeds: tuple[int, ...]
+    """Seeds with which the search trained."""
+    tuning_trials: int
+    """Trials of the search, misses included."""
+    tuning_device_s: float
+    """Seconds of a whole device that the search took: wall clock of a trial times its share."""
+    chosen_by: str
+    """How this recipe was picked from the search, in words."""
+    has_fresh_seeds: bool
+    """Whether no seed of these runs was used in the search."""
+
+
+class Verification(Record):
+    """How the result compares with the best known one, timed beside it."""
+
+    status: VerificationStatus
+    """How far the result can be believed."""
+    incumbent: str | None
+    """The leader that was timed beside it, such as `digits/t0003`; None: there was none, and all
+    that follows about it is None or empty."""
+    incumbent_recipe: dict[str, Any] | None
+    """The leader's whole recipe."""
+    incumbent_runs: tuple[CertifiedRun, ...]
+    """Every run of the leader, misses included."""
+    interleaving: tuple[str, ...]
+    """Which recipe each run of the certification trained, in order: `t0007`, `t0003`, `t0007` …"""
+    speedup: float | None
+    """Leader's time / this one's; above 1 this one is faster. None: not known, or infinite."""
+    speedup_low: float | None
+    """Lower end of its 95 % interval; None: not known."""
+    speedup_high: float | None
+    """Upper end of its 95 % interval; None: not known, or infinite."""
+    p_value: float | None
+    """One-sided p-value of being faster than the leader; None without one."""
+    adjusted_p_value: float | None
+    """The same, corrected for the number of finalists; None without a leader."""
+    method: str | None
+    """How p-value and interval were computed, in words; None without a leader."""
+    dropping_rule: str
+    """By which rule finalists were dropped early, and its error rate, in words."""
+
+
+class Certificate(Record):
+    """Everything that a certified row of a leaderboard must hold."""
+
+    certified_at: str
+    """When the last run ended; UTC, ISO 8601."""
+    task: Task
+    result: Result
+    clocks: ClockSheet
+    recipe: CertifiedRecipe
+    code: Code
+    system: System
+    provenance: Provenance
+    verification: Verification
+
+    @model_validator(mode="after")
+    def _check_runs(self) -> Self:
+        seeds = tuple(run.seed for run in self.result.runs)
+        if self.recipe.seeds != seeds:
+            raise ValueError(f"recipe.seeds must be those of the runs, {seeds}")
+        if len(self.clocks.runs) != len(seeds):
+            raise ValueError(f"clocks.runs must hold {len(seeds)} runs")
+        if self.provenance.has_fresh_seeds != set(seeds).isdisjoint(
+            self.provenance.search_run_seeds
+        ):
+            raise ValueError("provenance.has_fresh_seeds must agree with the seeds of the search")
+        return self
+
+
+def was_throttled(before: int | None, after: int | None) -> bool | None:
+    """Returns whether the count of `system.throttle_count` rose; None if it is not known."""
+    return None if before is None or after is None else after > before
+
+
+def certified_run(
+    run: RunResult, *, final_metric: float | None, order: int, started_at: str
+) -> CertifiedRun:
+    """Returns the row of a run.
+
+    Args:
+        run: As it ended.
+        final_metric: The target metric at its end; None if it was never evaluated.
+        order: Its place among all runs of the certification.
+        started_at: UTC, ISO 8601.
+    """
+    return CertifiedRun(
+        seed=run.seed,
+        is_hit=run.time_to_target_s is not None,
+        time_to_target_s=run.time_to_target_s,
+        train_s=run.clocks.train_s,
+        timing=run.timing,
+        final_metric=final_metric,
+        status=run.status,
+        stop_reason=run.stop_reason,
+        order=order,
+        started_at=started_at,
+        steps=run.steps,
+        epochs=run.final.epoch if run.final else 0.0,
+        samples=run.samples,
+        images_per_s=run.images_per_s,
+        peak_memory_gib=run.peak_memory_gib,
+        cpu_wait_s=run.cpu_wait_s,
+    )
+
+
+def clock_sheet(runs: tuple[RunResult, ...]) -> ClockSheet:
+    """Returns the clocks of `runs` and their sums, under the present rules."""
+    times = tuple(ClockTimes(**run.clocks.model_dump()) for run in runs)
+    sums = {
+        name: math.fsum(getattr(time, name) for time in times) for name in ClockTimes.model_fields
+    }
+    return ClockSheet(
+        runs=times,
+        total=ClockTimes(**sums),
+        statement=CLOCK_STATEMENT,
+        protocol_version=PROTOCOL_VERSION,
+    )

@@ -1,0 +1,304 @@
+"""Runs finalists in rounds and drops the one that is clearly out, with a known rate of error.
+
+Finalists A, B, C take one run each a round, with a common seed: A B C A B C ... After a round, a
+finalist is dropped if the present leader is faster beyond doubt, where "faster" is the lower
+expected time with restarts. The chance that a race ever drops its true best is at most
+`error_rate`, however many rounds and rivals, by bounds that add up, half of it each:
+
+- *Time.* The ratio of the two recipes' times is at least the lower end of a paired t-interval on
+  log time, its confidence shared out over looks and rivals. Three pairs are the least.
+- *Success.* Given that ratio, what success rates would make the slower one the true best? The
+  chance of the hits seen under a fixed guess, divided by the highest chance under any such rates,
+  exceeds 1/α at any time in a race with probability α at most, so looking often costs nothing.
+
+What follows, with the default error rate of 5 % and every run a hit:
+
+- Few hits prove little: after 3 of 3 a success rate may be 0.4 or 0.99. A recipe 1.5 times as slow
+  is still the true best if the leader's rate is below 2/3, and with that it has 4 of 4 in a fifth
+  of races. So no rule can drop it within 5 rounds and be wrong in under 5 %; here it goes after 12
+  of 20 rounds between two finalists, after 16 among five.
+- `least_success_rate` is the way out: below it a recipe is not worth certifying, so no leader's
+  rate is taken to be lower, unless it shows fewer hits. With 0.5, what is over twice as slow goes
+  as soon as the times are certain: with a spread (SD of log time) of 1 % after 3 of 5 rounds if it
+  is 2.5 times as slow, after 3 or 4 if 2.2 times; with 10 %, three times as slow, mostly after 3 or
+  4. With 0.75, 1.5 times as slow goes after 3 or 4. Where a true rate is lower than this least one,
+  the error rate does not hold.
+- A finalist without a hit goes after 5 rounds next to a leader that always hits; among five, 6.
+- Measured (tests/benchmarks/bench_certify.py), the true best is dropped in under 2 % of races.
+
+The bounds take log times to be normal with about the same spread in both recipes, and the cost of a
+miss as seen; the measurement has unequal spreads too.
+
+Sources: Wasserman, Ramdas and Balakrishnan 2020, Universal inference, section 8, arXiv:1912.11436
+(mixture in the numerator, supremum below); Student 1908 for the interval.
+"""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tune_speed.core.stats import Sample, expected_time_s
+
+Array = NDArray[np.float64]
+LEAST_PAIRS = 3
+"""Two pairs have one degree of freedom: their spread is nearly unknown."""
+LEAST_SPREAD = 1e-3
+"""Standard deviation of log time that is taken at least: no clock of a real run is truer."""
+SURE, OFTEN, SELDOM = (1.0, 0.02), (2.0, 0.5), (0.5, 1.0)
+"""Beta densities of a success rate: means 0.98, 0.8 and 0.33."""
+GUESSES = ((0.5, SURE, SURE), (0.2, SURE, SELDOM), (0.15, OFTEN, OFTEN), (0.15, OFTEN, SELDOM))
+"""What a clear case looks like: weight, density of the leader's rate, density of the rival's.
+
+Half the weight is on the usual one: both always hit, and only their times differ. Any guess keeps
+the error rate; a good one finds sooner what is out."""
+RATES = 1 - np.linspace(0.0, 1.0, 501)[:-1] ** 2
+"""Success rates of a rival, densest near 1, among which the most likely is looked for."""
+
+
+class Dropped(NamedTuple):
+    """A finalist that is out."""
+
+    name: str
+    round: int
+    """Rounds run when it was dropped."""
+    reason: str
+    """Why, in words with figures."""
+
+
+class Pair(NamedTuple):
+    """Leader and rival, seen from their runs; times in units of the leader's mean hit."""
+
+    n: int
+    leader_hits: int
+    rival_hits: int
+    leader_miss: float
+    """Time of a leader's miss, at most."""
+    rival_hit: float
+    """Mean time of a rival's hit, at least."""
+    rival_miss: float
+    """Mean time of a rival's miss, at least."""
+
+
+class Race:
+    """Finalists, their runs, and who is out. Replaying the runs in order builds the same race."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        num_rounds: int = 5,
+        error_rate: float = 0.05,
+        least_success_rate: float = 0.5,
+        miss_s: float | None = None,
+    ) -> None:
+        """Starts a race.
+
+        Args:
+            names: The finalists, each once.
+            num_rounds: Rounds planned; nobody is dropped after the last, which would save nothing.
+            error_rate: Chance at most of dropping the true best.
+            least_success_rate: No leader's success rate is taken to be lower.
+            miss_s: The time limit [s] in the `anytime` mode, where a miss takes that long. None if
+                runs have a fixed length, met or missed.
+        """
+        assert len(set(names)) == len(names) > 0, names
+        assert 0 < error_rate < 1 and 0 < least_success_rate <= 1
+        self.names = tuple(names)
+        self.num_rounds = num_rounds
+        self.samples: dict[str, list[Sample]] = {name: [] for name in names}
+        self.dropped: tuple[Dropped, ...] = ()
+        self.num_closed = 0
+        self._error_rate = error_rate
+        self._least_success_rate = least_success_rate
+        self._miss_s = miss_s
+
+    @property
+    def alive(self) -> tuple[str, ...]:
+        """Those who still run, in the order given at the start."""
+        out = {dropped.name for dropped in self.dropped}
+        return tuple(name for name in self.names if name not in out)
+
+    def add(self, name: str, sample: Sample) -> None:
+        """Takes a finalist's run of this round."""
+        assert name in self.alive, (name, self.alive)
+        assert len(self.samples[name]) == self.num_closed, (name, self.num_closed)
+        assert 0 < sample.spent_s < math.inf, (name, sample)
+        self.samples[name].append(sample)
+
+    def close_round(self) -> tuple[Dropped, ...]:
+        """Ends a round in which every finalist still alive ran; returns who is out since."""
+        alive = self.alive
+        assert all(len(self.samples[name]) == self.num_closed + 1 for name in alive), alive
+        self.num_closed += 1
+        if not LEAST_PAIRS <= self.num_closed < self.num_rounds:
+            return ()
+        leader, *rivals = self._by_expected_time(alive)
+        found = [self._judge(leader, rival) for rival in rivals]
+        dropped = tuple(one for one in found if one is not None)
+        self.dropped += dropped
+        return dropped
+
+    def order(self) -> tuple[str, ...]:
+        """Returns all finalists, best first: the alive by expected time, then the last to drop."""
+        out = [dropped.name for dropped in reversed(self.dropped)]
+        return (*self._by_expected_time(self.alive), *out)
+
+    def _by_expected_time(self, names: Sequence[str]) -> list[str]:
+        def key(name: str) -> tuple[float, float]:
+            samples = self.samples[name]
+            return expected_time_s(samples), sum(sample.spent_s for sample in samples)
+
+        return sorted(names, key=key)
+
+    def _judge(self, leader: str, rival: str) -> Dropped | None:
+        """Returns the rival as dropped, or None if it may still be the best."""
+        num_rivals, num_looks = len(self.names) - 1, self.num_rounds - LEAST_PAIRS
+        share = self._error_rate / 2 / num_rivals
+        pair = look(
+            self.samples[leader],
+            self.samples[rival],
+            tail=share / num_looks,
+            miss_s=self._miss_s,
+        )
+        evidence = log_evidence(pair, least_success_rate=self._least_success_rate)
+        if evidence < -math.log(share):
+            return None
+        reason = self._reason(leader, rival, pair, evidence)
+        return Dropped(rival, self.num_closed, reason)
+
+    def _reason(self, leader: str, rival: str, pair: Pair, evidence: float) -> str:
+        rival_s, rival_text = _describe(self.samples[rival])
+        leader_s, leader_text = _describe(self.samples[leader])
+        figures = (
+            f"{rival} is out after {self.num_closed} runs: {rival_s:.3g} s a run, {rival_text} met "
+            f"the target, against {leader_s:.3g} s, {leader_text} of {leader}"
+        )
+        if math.isinf(evidence):
+            rate = least_leader_rate(pair, self._least_success_rate)
+            return (
+                f"{figures}; a run takes at least {pair.rival_hit:.2f}× as long, so it is slower "
+                f"even if {leader} meets the target in only {rate:.0%} of runs"
+            )
+        chance = (len(self.names) - 1) * math.exp(-evidence)
+        return f"{figures}; were {rival} the fastest, so clear a lead had a chance of {chance:.1%}"
+
+
+def look(
+    leader: Sequence[Sample], rival: Sequence[Sample], *, tail: float, miss_s: float | None = None
+) -> Pair:
+    """Returns the two side by side; the rival's times hold but for a chance of `tail`."""
+    rival_hit, rival_miss = _least_rival_times(leader, rival, tail, is_fixed_length=miss_s is None)
+    return Pair(
+        n=len(leader),
+        leader_hits=sum(sample.is_hit for sample in leader),
+        rival_hits=sum(sample.is_hit for sample in rival),
+        leader_miss=_most_miss_time(leader, miss_s),
+        rival_hit=rival_hit,
+        rival_miss=rival_miss,
+    )
+
+
+def least_leader_rate(pair: Pair, least_success_rate: float) -> float:
+    """Returns the lowest success rate that the leader may have: what it showed, if that is less."""
+    return min(least_success_rate, pair.leader_hits / pair.n)
+
+
+def log_evidence(pair: Pair, *, least_success_rate: float = 0.5) -> float:
+    """Returns ln of the evidence against the rival being the best; inf where that cannot be.
+
+    A recipe's expected time is hit + (1 - p) / p * miss. For each success rate of the rival, the
+    leader's can then be `highest` at most if the rival is the best; the denominator is the chance
+    of the hits seen under the most likely of these rates.
+    """
+    least = least_leader_rate(pair, least_success_rate)
+    rival_cost = pair.rival_hit + (1 - RATES) / RATES * pair.rival_miss
+    highest = 1 / (1 + np.maximum(rival_cost - 1, 0.0) / pair.leader_miss)
+    is_possible = highest >= least
+    if not is_possible.any():
+        return math.inf
+    likeliest = np.clip(pair.leader_hits / pair.n, least, highest[is_possible])
+    worst = _log_chance(pair.leader_hits, pair.n, likeliest) + _log_chance(
+        pair.rival_hits, pair.n, RATES[is_possible]
+    )
+    return _log_guessed_chance(pair) - float(worst.max())
+
+
+def _log_chance(hits: int, n: int, rates: Array) -> Array:
+    """Returns ln of the chance of these hits, in their order, at each success rate."""
+    from scipy.special import xlog1py, xlogy
+
+    return np.asarray(xlogy(hits, rates) + xlog1py(n - hits, -rates))
+
+
+def _log_guessed_chance(pair: Pair) -> float:
+    """Returns ln of the chance of both finalists' hits, in their order, averaged over `GUESSES`."""
+    from scipy.special import betaln
+
+    def chance(hits: int, a: float, b: float) -> float:
+        return math.exp(betaln(a + hits, b + pair.n - hits) - betaln(a, b))
+
+    return math.log(
+        math.fsum(
+            weight * chance(pair.leader_hits, *leader) * chance(pair.rival_hits, *rival)
+            for weight, leader, rival in GUESSES
+        )
+    )
+
+
+def _least_rival_times(
+    leader: Sequence[Sample], rival: Sequence[Sample], tail: float, *, is_fixed_length: bool
+) -> tuple[float, float]:
+    """Returns times of a rival's hit and miss / leader's hit, at least.
+
+    By the pairs in which both hit. Where these are fewer than three: a run of a fixed length takes
+    as long in a miss, so all pairs count; otherwise a hit of the rival may take no time at all.
+    """
+    pairs = list(zip(leader, rival, strict=True))
+    both = [(ours, theirs) for ours, theirs in pairs if ours.is_hit and theirs.is_hit]
+    if len(both) >= LEAST_PAIRS:
+        least = _least_slowdown(both, tail)
+        return least, least * _mean_miss_s(rival) / _mean_hit_s(rival)
+    if is_fixed_length:
+        least = _least_slowdown(pairs, tail)
+        return least, least
+    longest_hit_s = max((sample.spent_s for sample in leader if sample.is_hit), default=math.inf)
+    return 0.0, _mean_miss_s(rival) / longest_hit_s
+
+
+def _least_slowdown(pairs: Sequence[tuple[Sample, Sample]], tail: float) -> float:
+    """Returns the lower end of the second's time / the first's."""
+    from scipy.special import stdtrit
+
+    logs = np.log([theirs.spent_s / ours.spent_s for ours, theirs in pairs])
+    error = max(float(logs.std(ddof=1)), LEAST_SPREAD) / math.sqrt(len(logs))
+    return math.exp(logs.mean() + error * stdtrit(len(logs) - 1, tail))
+
+
+def _most_miss_time(samples: Sequence[Sample], miss_s: float | None) -> float:
+    """Returns the time of the longest miss / mean time of a hit, and never below 1."""
+    hit_s = [sample.spent_s for sample in samples if sample.is_hit]
+    if not hit_s:
+        return 1.0
+    missed_s = [sample.spent_s for sample in samples if not sample.is_hit]
+    unseen_s = max(hit_s) if miss_s is None else miss_s
+    return max(1.0, max(missed_s, default=unseen_s) / statistics.fmean(hit_s))
+
+
+def _mean_hit_s(samples: Sequence[Sample]) -> float:
+    return statistics.fmean(sample.spent_s for sample in samples if sample.is_hit)
+
+
+def _mean_miss_s(samples: Sequence[Sample]) -> float:
+    """Returns the mean time of a miss [s]; that of a hit where none was seen."""
+    missed_s = [sample.spent_s for sample in samples if not sample.is_hit]
+    return statistics.fmean(missed_s) if missed_s else _mean_hit_s(samples)
+
+
+def _describe(samples: Sequence[Sample]) -> tuple[float, str]:
+    """Returns the mean time of a run [s], and `k of n`."""
+    hits = sum(sample.is_hit for sample in samples)
+    return statistics.fmean(sample.spent_s for sample in samples), f"{hits} of {len(samples)}"

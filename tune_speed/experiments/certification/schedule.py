@@ -1,0 +1,193 @@
+"""Who runs next in a certification, and who is left: no clock, no Ray, rebuilt from its runs.
+
+First all finalists run one seed a round, beside the present leader (A B C A B C …); who is clearly
+out is dropped (see `race`). Then the best of them, beside the leader again, run more rounds with
+other seeds, and their certified figures come from these alone: the first stage chose them, and who
+is chosen was lucky. All of a round share one seed, and no seed was used in the search.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from typing import Literal, NamedTuple
+
+from tune_speed.core.records import RunResult
+from tune_speed.core.stats import Comparison, compare, holm, sample_of
+from tune_speed.experiments.certification.elimination import Dropped, Race
+
+Stage = Literal["first", "final"]
+FIRST_FRESH_SEED = 2**31
+"""Seeds of a search lie below, so that those from here on are fresh."""
+NUM_FRESH_SEEDS = 2**31
+
+
+class Turn(NamedTuple):
+    """One run to make."""
+
+    stage: Stage
+    round: int
+    name: str
+    seed: int
+
+
+class Plan(NamedTuple):
+    """How many run how often."""
+
+    seeds: int
+    """Rounds of the first stage."""
+    final: int
+    """Finalists of the second stage; 0: there is none."""
+    final_seeds: int
+    """Rounds of the second stage."""
+
+
+class Placed(NamedTuple):
+    """A contestant at the end, with the runs that count for it."""
+
+    name: str
+    stage: Stage
+    """The last stage it ran in, of which the runs are."""
+    runs: tuple[RunResult, ...]
+    orders: tuple[int, ...]
+    """Place of each run among all runs of the contest."""
+    rival: str | None
+    """Whom it is compared with: the leader, or for the leader the best of the others."""
+    comparison: Comparison | None
+    adjusted_p_value: float | None
+    """Holm's, over all that were compared with the leader; None without a rival."""
+    dropped: Dropped | None
+
+
+class Contest:
+    """A certification as it stands."""
+
+    def __init__(
+        self,
+        finalists: Sequence[str],
+        *,
+        leader: str | None,
+        plan: Plan,
+        seed_base: str,
+        miss_s: float | None,
+    ) -> None:
+        """Begins before the first run.
+
+        Args:
+            finalists: names, the best estimate first.
+            leader: name of the present leader if it is none of them.
+            plan: rounds and numbers.
+            seed_base: what fresh seeds are made from; the same gives the same seeds.
+            miss_s: what a miss costs in the `anytime` mode, see `Race`.
+        """
+        self.leader, self.plan = leader, plan
+        self._seed_base, self._miss_s = seed_base, miss_s
+        names = (*([leader] if leader else ()), *finalists)
+        self.first = Race(names, num_rounds=plan.seeds, miss_s=miss_s)
+        self.final: Race | None = None
+        self.turns: list[Turn] = []
+        """All that ran, in order."""
+        self._runs: dict[tuple[Stage, str], list[tuple[int, RunResult]]] = {}
+
+    def next(self) -> Turn | None:
+        """Returns who runs next, or None at the end."""
+        stage, race = self._race
+        if race.num_closed >= race.num_rounds or not race.alive:
+            return None
+        waiting = (n for n in race.alive if len(race.samples[n]) == race.num_closed)
+        return Turn(stage, race.num_closed, next(waiting), self._seed(stage, race.num_closed))
+
+    def add(self, turn: Turn, run: RunResult) -> tuple[Dropped, ...]:
+        """Takes the run of the turn that was next; returns who is out since."""
+        assert turn == self.next(), (turn, self.next())
+        stage, race = self._race
+        self._runs.setdefault((stage, turn.name), []).append((len(self.turns), run))
+        self.turns.append(turn)
+        race.add(turn.name, sample_of(run))
+        if any(len(race.samples[name]) == race.num_closed for name in race.alive):
+            return ()
+        dropped = race.close_round()
+        if race is self.first and race.num_closed == race.num_rounds:
+            self.final = self._make_final()
+        return dropped
+
+    @property
+    def most_runs_left(self) -> int:
+        """Runs to come, if nobody else is dropped."""
+        _, race = self._race
+        left = sum(race.num_rounds - len(race.samples[name]) for name in race.alive)
+        if self.final is None:
+            pairs = min(self.plan.final, len(self.first.names)) + (self.leader is not None)
+            left += pairs * self.plan.final_seeds if self.plan.final else 0
+        return left
+
+    def places(self) -> tuple[Placed, ...]:
+        """Returns all contestants with a run, best first, each compared with its rival."""
+        order = [*(self.final.order() if self.final else ()), *self.first.order()]
+        names = [name for name in dict.fromkeys(order) if self._counting(name)[1]]
+        leader = self.leader if self.leader in names else next(iter(names), None)
+        rivals = {n: self._rival(n, names, leader) for n in names}
+        compared = {n: self._compare(n, rival) for n, rival in rivals.items() if rival}
+        p_values = {n: c.p_value for n, c in compared.items() if n != leader}
+        adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
+        dropped = {d.name: d for race in (self.first, self.final) if race for d in race.dropped}
+        return tuple(
+            self._placed(n, rivals[n], compared.get(n), adjusted.get(n), dropped.get(n))
+            for n in names
+        )
+
+    def _placed(
+        self,
+        name: str,
+        rival: str | None,
+        comparison: Comparison | None,
+        adjusted: float | None,
+        dropped: Dropped | None,
+    ) -> Placed:
+        stage, runs = self._counting(name)
+        return Placed(
+            name=name,
+            stage=stage,
+            runs=tuple(run for _, run in runs),
+            orders=tuple(order for order, _ in runs),
+            rival=rival,
+            comparison=comparison,
+            adjusted_p_value=adjusted,
+            dropped=dropped,
+        )
+
+    @property
+    def _race(self) -> tuple[Stage, Race]:
+        return ("first", self.first) if self.final is None else ("final", self.final)
+
+    def _make_final(self) -> Race | None:
+        if not self.plan.final or not self.plan.final_seeds:
+            return None
+        finalists = [name for name in self.first.order() if name != self.leader]
+        best = [name for name in finalists if name in self.first.alive][: self.plan.final]
+        names = (*([self.leader] if self.leader else ()), *best)
+        return Race(names, num_rounds=self.plan.final_seeds, miss_s=self._miss_s)
+
+    def _counting(self, name: str) -> tuple[Stage, list[tuple[int, RunResult]]]:
+        """Returns the runs that count: those of the last stage that it ran in."""
+        final = self._runs.get(("final", name))
+        return ("final", final) if final else ("first", self._runs.get(("first", name), []))
+
+    @staticmethod
+    def _rival(name: str, names: Sequence[str], leader: str | None) -> str | None:
+        if name != leader:
+            return leader
+        return next((other for other in names if other != name), None)
+
+    def _compare(self, name: str, rival: str) -> Comparison:
+        """Compares runs with equal seeds; a rival that went further ran the first stage too."""
+        stage, _ = self._counting(name)
+        both = [self._runs.get((stage, n), []) for n in (name, rival)]
+        if not both[1]:
+            both = [self._runs.get(("first", n), []) for n in (name, rival)]
+        num_pairs = min(len(runs) for runs in both)
+        ours, theirs = ([sample_of(run) for _, run in runs[:num_pairs]] for runs in both)
+        return compare(ours, theirs, miss_s=self._miss_s)
+
+    def _seed(self, stage: Stage, number: int) -> int:
+        text = f"{self._seed_base}/{stage}/{number}".encode()
+        drawn = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+        return FIRST_FRESH_SEED + drawn % NUM_FRESH_SEEDS

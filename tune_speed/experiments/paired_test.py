@@ -1,0 +1,180 @@
+"""Which of two recipes is faster, by what factor, and how sure that is, from runs in pairs."""
+
+import math
+import statistics
+from collections.abc import Sequence
+from typing import Literal
+
+from tune_speed.core.records import Record, RunResult, TrialRecord
+from tune_speed.core.stats import Comparison, Sample, compare, finite_or_none, sample_of
+from tune_speed.experiments.certification.elimination import LEAST_PAIRS
+from tune_speed.experiments.run_summary import CONFIDENCE
+
+Side = Literal["a", "b"]
+MOST_P_VALUE = (1 - CONFIDENCE) / 2
+"""One-sided, of the one that looks faster. Either could have, so it is half of 5 %."""
+LEAST_PAIRS_WITH_MISSES = 6
+"""The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six."""
+LIKELY_PAIRS = 5
+"""What is offered to someone who had fewer than three."""
+POWER = 0.8
+MOST_PAIRS = 1000
+"""Beyond this many nobody would wait."""
+
+
+class Verdict(Record):
+    """Which recipe is faster. Factors: time of the slower / time of the faster."""
+
+    faster: Side | None
+    """Who looks faster, decided or not; None: neither."""
+    is_decided: bool
+    """Whether the p-value is below 0.025 and the interval of the factor holds no 1."""
+    factor: float | None
+    """None: infinite, as the slower never met the target; or neither is faster."""
+    factor_low: float | None
+    """Lower end of its interval; None where neither is faster."""
+    factor_high: float | None
+    """Upper end of it; None: infinite, or neither is faster."""
+    confidence: float
+    """Of the interval."""
+    p_value: float | None
+    """One-sided, that the faster one is not faster; None with fewer than three pairs."""
+    num_pairs: int
+    """Runs with a common seed."""
+    pairs_needed: int | None
+    """Pairs that would show this factor with this spread in 80 % of such duels; None: decided,
+    over a thousand, or not to be told."""
+    method: str
+    """What factor, interval and p-value are, in words."""
+    statement: str
+    """The verdict in words."""
+
+
+def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
+    """Returns which is faster, by the runs with common seeds, of which there must be one."""
+    pairs = common_seeds(a, b)
+    assert pairs
+    ours, theirs = ([sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))
+    forward = compare(ours, theirs, confidence=CONFIDENCE, miss_s=a.miss_s)
+    if forward.ratio is None or forward.ratio == 1:
+        return _draw(forward)
+    if forward.ratio < 1:
+        return _verdict("a", forward, ours, theirs)
+    # Again, as the p-value is one-sided.
+    backward = compare(theirs, ours, confidence=CONFIDENCE, miss_s=a.miss_s)
+    return _verdict("b", backward, theirs, ours)
+
+
+def common_seeds(a: TrialRecord, b: TrialRecord) -> list[tuple[RunResult, RunResult]]:
+    """Returns the pairs of runs that share a seed."""
+    by_seed = {run.seed: run for run in b.runs}
+    return [(run, by_seed[run.seed]) for run in a.runs if run.seed in by_seed]
+
+
+def _draw(found: Comparison) -> Verdict:
+    neither = "no run of either met the target" if found.ratio is None else "both took as long"
+    return Verdict(
+        faster=None,
+        is_decided=False,
+        factor=None,
+        factor_low=None,
+        factor_high=None,
+        confidence=CONFIDENCE,
+        p_value=None,
+        num_pairs=found.num_pairs,
+        pairs_needed=None,
+        method=found.method,
+        statement=f"Not decided: {neither}, in {_count(found.num_pairs)}.",
+    )
+
+
+def _verdict(
+    side: Side, found: Comparison, faster: Sequence[Sample], slower: Sequence[Sample]
+) -> Verdict:
+    assert found.ratio is not None
+    factor, low, high = (
+        math.inf if end == 0 else 1 / end for end in (found.ratio, found.high, found.low)
+    )
+    is_enough = found.num_pairs >= LEAST_PAIRS
+    is_decided = is_enough and found.p_value < MOST_P_VALUE and low > 1
+    verdict = Verdict(
+        faster=side,
+        is_decided=is_decided,
+        factor=finite_or_none(factor),
+        factor_low=low,
+        factor_high=finite_or_none(high),
+        confidence=CONFIDENCE,
+        p_value=found.p_value if is_enough else None,
+        num_pairs=found.num_pairs,
+        pairs_needed=None if is_decided else pairs_needed(faster, slower),
+        method=found.method,
+        statement="",
+    )
+    has_miss = not all(sample.is_hit for sample in [*faster, *slower])
+    return verdict.model_copy(update={"statement": _statement(verdict, has_miss=has_miss)})
+
+
+def pairs_needed(faster: Sequence[Sample], slower: Sequence[Sample]) -> int | None:
+    """Returns the pairs with which this difference of log times would show in most duels.
+
+    By Student's t, 80 % power at a one-sided 2.5 %, in its usual approximation: the difference
+    must exceed the sum of both quantiles in standard errors. None where a run missed, with fewer
+    than three pairs, or if it is over a thousand.
+
+    Source: Cohen 1988, Statistical Power Analysis, chapter 12, with t for the normal quantiles.
+    """
+    if len(faster) < LEAST_PAIRS or not all(sample.is_hit for sample in [*faster, *slower]):
+        return None
+    from scipy.special import stdtrit
+
+    pairs = zip(faster, slower, strict=True)
+    logs = [math.log(theirs.spent_s / ours.spent_s) for ours, theirs in pairs]
+    mean, deviation = statistics.fmean(logs), statistics.stdev(logs)
+
+    def shows(n: int) -> bool:
+        quantiles = stdtrit(n - 1, 1 - MOST_P_VALUE) + stdtrit(n - 1, POWER)
+        return bool(quantiles * deviation / math.sqrt(n) <= mean)
+
+    return next((n for n in range(len(logs) + 1, MOST_PAIRS + 1) if shows(n)), None)
+
+
+def _statement(verdict: Verdict, *, has_miss: bool) -> str:
+    assert verdict.faster is not None
+    winner = verdict.faster.upper()
+    loser = "B" if winner == "A" else "A"
+    figures = f"({_figures(verdict)}; {_count(verdict.num_pairs)})"
+    much = (
+        f"infinitely faster than {loser}, which never met the target,"
+        if verdict.factor is None
+        else f"{verdict.factor:.3g} times as fast as {loser}"
+    )
+    if verdict.is_decided:
+        return f"{winner} is {much} {figures}."
+    return f"Not decided: {winner} looks {much} {figures}. {_remedy(verdict, has_miss=has_miss)}"
+
+
+def _figures(verdict: Verdict) -> str:
+    high = "∞" if verdict.factor_high is None else f"{verdict.factor_high:.3g}"
+    p_value = "" if verdict.p_value is None else f"; one-sided p = {verdict.p_value:.2g}"
+    return f"{100 * verdict.confidence:.3g} % interval: {verdict.factor_low:.3g} to {high}{p_value}"
+
+
+def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
+    """Returns what it would take to decide."""
+    if verdict.num_pairs < LEAST_PAIRS:
+        proves = "proves" if verdict.num_pairs == 1 else "prove"
+        return (
+            f"{_count(verdict.num_pairs)} {proves} nothing: it takes {LEAST_PAIRS} at least,"
+            f" and {LEAST_PAIRS_WITH_MISSES} where runs miss; try `--seeds {LIKELY_PAIRS}`."
+        )
+    if has_miss and verdict.num_pairs < LEAST_PAIRS_WITH_MISSES:
+        least = LEAST_PAIRS_WITH_MISSES
+        return f"Where runs miss, it takes {least} pairs at least; try `--seeds {least}`."
+    rule = f"As either could have come first, it takes p < {MOST_P_VALUE:.3g}"
+    if verdict.pairs_needed is not None:
+        return f"{rule}; at this factor and spread, about {verdict.pairs_needed} pairs."
+    return f"{rule}; more seeds may decide it."
+
+
+def _count(num_pairs: int) -> str:
+    return f"{num_pairs} {'pair' if num_pairs == 1 else 'pairs'} of runs"

@@ -1,0 +1,193 @@
+"""The phases of an optimizer step, told apart by borders at which the device is waited for.
+
+```
+        next()                  gradient.add()                  rest of the step
+├── data_wait ──┬── forward ──┬── backward ──┤ …      ├── optimizer ──┤
+│  host_to_device│            scaler.scale()  a next micro-batch
+```
+
+The step itself is `step.take_step`, as in training: what is measured are the calls that it makes.
+A border is one call of `PhaseTimer.enter`; with the timer off, that returns at once.
+
+| phase              | from                       | to                                            |
+|--------------------|----------------------------|-----------------------------------------------|
+| `data_wait`        | a batch is asked for       | it is there, ready to be computed with        |
+| `host_to_device`   | within that: a tensor      | it is on the device                           |
+|                    | leaves the host            |                                               |
+| `forward`          | the batch is there         | its loss is: change of the batch, choice of   |
+|                    |                            | samples, network, loss                        |
+| `backward`         | the loss is there          | its gradient is added                         |
+| `forward_backward` | both in one call that has no border inside: a recorded CUDA graph          |
+| `optimizer`        | the last gradient is there | the weights are new: clipping, update,        |
+|                    |                            | clearing, averaging of weights                |
+| `loop`             | all else                   |                                               |
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from typing import Any, Literal, TypeVar, get_args
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from tune_speed.components.speedups.base import Shape
+from tune_speed.training.step.gradient import Gradient, RecordedGradient
+
+Phase = Literal[
+    "data_wait",
+    "host_to_device",
+    "forward",
+    "backward",
+    "forward_backward",
+    "optimizer",
+    "loop",
+]
+PHASES: tuple[Phase, ...] = get_args(Phase)
+Batch = TypeVar("Batch")
+
+_COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
+"""What torch's ways from one device to another come down to."""
+
+
+class PhaseTimer:
+    """Adds up the seconds of each phase while it is on."""
+
+    def __init__(
+        self, *, synchronize: Callable[[], None], now: Callable[[], float] = time.perf_counter
+    ) -> None:
+        """Takes what waits for the device, and a monotonic clock [s]."""
+        self._synchronize, self._now = synchronize, now
+        self._phase: Phase | None = None
+        self._began_s = 0.0
+        self.total_s: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
+        """Seconds from border to border, by phase."""
+        self.launched_s: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
+        """Of these, until the host had said what to do; the rest it waited for the device. Where
+        both are equal, the device kept up with the host, or there is none beside it."""
+        self.copied_bytes = 0
+        """Bytes that left the host for the device."""
+
+    @property
+    def phase(self) -> Phase | None:
+        """What is under way; None while the timer is off."""
+        return self._phase
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Times what happens in the block."""
+        self._synchronize()
+        self._phase, self._began_s = "loop", self._now()
+        try:
+            yield
+            self.enter("loop")
+        finally:
+            self._phase = None
+
+    def enter(self, phase: Phase, *, ending_as: Phase | None = None) -> Phase | None:
+        """Ends the phase under way, begins another one, and returns the one that ended.
+
+        Args:
+            phase: what begins.
+            ending_as: what the time up to now is counted as, if not as what had begun.
+        """
+        before = self._phase
+        if before is None:
+            return None
+        launched_s = self._now()
+        self._synchronize()
+        ended_s = self._now()
+        counted = ending_as or before
+        self.total_s[counted] += ended_s - self._began_s
+        self.launched_s[counted] += launched_s - self._began_s
+        # Reading the clock is no part of what begins.
+        self._phase, self._began_s = phase, ended_s
+        return before
+
+    def over(self, batches: Iterator[Batch], device: torch.device) -> Iterator[Batch]:
+        """Yields what `batches` yields; after the last one the optimizer's phase begins."""
+        while True:
+            before = self.enter("data_wait")
+            # Watching costs microseconds an operation; a CPU is no other device than the host.
+            is_watched = before is not None and device.type != "cpu"
+            with CopyWatch(self, device) if is_watched else nullcontext():
+                batch = next(batches, None)
+            if batch is None:
+                self.enter("optimizer")
+                return
+            self.enter(before or "loop")
+            yield batch
+
+
+class CopyWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts copies from the host to a device of another kind as a phase of their own.
+
+    Copies that another thread begins are not seen: they count as `data_wait` as far as they are
+    waited for.
+    """
+
+    def __init__(self, timer: PhaseTimer, device: torch.device) -> None:
+        """Takes who counts, and the device that is copied to."""
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._timer, self._device = timer, device
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Does one operation of torch."""
+        named = kwargs or {}
+        source = _copied(func, args, named, self._device) if func in _COPIES else None
+        if source is None:
+            return func(*args, **named)
+        before = self._timer.enter("host_to_device")
+        done = func(*args, **named)
+        self._timer.enter(before or "loop")
+        self._timer.copied_bytes += source.nbytes
+        return done
+
+
+def _copied(func: Any, args: Any, named: dict[str, Any], device: torch.device) -> Tensor | None:
+    """Returns the tensor that the copy takes from the host to such a device, if it does."""
+    if func is torch.ops.aten._to_copy.default:
+        source, to = args[0], named.get("device") or args[0].device
+    else:
+        source, to = args[1], args[0].device
+    is_crossing = source.device.type == "cpu" and to.type == device.type != "cpu"
+    return source if is_crossing else None
+
+
+class TimedGradient:
+    """A gradient whose forward and backward are told apart."""
+
+    def __init__(self, inner: Gradient, timer: PhaseTimer, scaler: torch.amp.GradScaler) -> None:
+        """Takes what computes the gradient, and the scaler of its loss.
+
+        The loss is scaled right before its backward, so that call is the border. Where it does not
+        come, forward and backward are one call, as in a recorded graph, whose recording must not be
+        waited in.
+        """
+        self._inner, self._timer = inner, timer
+        if isinstance(inner, RecordedGradient):
+            return
+        scale = scaler.scale
+
+        def scale_at_border(loss: Any) -> Any:
+            timer.enter("backward")
+            return scale(loss)
+
+        scaler.scale = scale_at_border  # type: ignore[method-assign, assignment]
+
+    def begin(self) -> None:
+        """Readies the parameters for a step."""
+        self._inner.begin()
+
+    def add(
+        self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
+    ) -> Tensor:
+        """Adds the gradient; see `gradient.Gradient`."""
+        self._timer.enter("forward")
+        loss = self._inner.add(images, labels, divisor=divisor, shape=shape, frac=frac)
+        is_one_call = self._timer.phase == "forward"
+        self._timer.enter("loop", ending_as="forward_backward" if is_one_call else None)
+        return loss

@@ -1,0 +1,133 @@
+"""A recipe's own pipeline: loader, model, optimizer and speed-ups, with borders between phases."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from itertools import repeat
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from tune_speed.components.speedups.base import Shape
+from tune_speed.data.split import Splits
+from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient
+from tune_speed.runtime.device import synchronizer
+from tune_speed.runtime.fed_ratio import Waits
+from tune_speed.runtime.step_timer import warm_up
+from tune_speed.training.loop import build_model, forward_of, open_dummy, open_loader, stretches_of
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.batches import open_steps
+from tune_speed.training.step.gradient import Forward, gradient_of
+from tune_speed.training.step.step import Group, build_optimizer, take_step
+
+WARM_UP_S = 1.0
+"""Steps are taken for so long [s] before any is timed, two at least."""
+
+
+class Pipeline(NamedTuple):
+    """A recipe's own pipeline, with borders that cost nothing while the timer is off."""
+
+    take: Callable[[], int]
+    """Does the next optimizer step on real batches; returns its number of samples."""
+    take_dummy: Callable[[Group], None]
+    """Does one on other batches."""
+    timer: PhaseTimer
+    waits: Waits
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    shape: Shape
+    """Of all its steps."""
+
+
+@contextmanager
+def open_pipeline(
+    recipe: Recipe,
+    splits: Splits,
+    *,
+    seed: int,
+    device: torch.device,
+    before_step: Callable[[], None],
+) -> Iterator[Pipeline]:
+    """Gives the pipeline of a recipe for one device, of which nothing is `auto`.
+
+    Its steps have the shape that the run begins with, and a rate of zero; `before_step` is
+    called before each, and may raise.
+    """
+    torch.manual_seed(seed)
+    torch.backends.cudnn.deterministic = recipe.deterministic
+    torch.backends.cudnn.benchmark = not recipe.deterministic
+    recipe.speedups.read_data()
+    (shape, _), *_ = stretches_of(recipe, splits)
+    model = build_model(recipe, splits, seed=seed, device=device)
+    model.train()
+    forward = forward_of(model, recipe)
+    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
+    try:
+        waits = Waits()
+        timer = PhaseTimer(synchronize=synchronizer(device))
+        take_group, optimizer = _stepper(model, forward, recipe, shape, timer, device)
+        steps = open_steps(loader, recipe, repeat((shape, 1)), waits)
+
+        def take() -> int:
+            before_step()
+            before = timer.enter("data_wait")
+            _, group = next(steps)
+            timer.enter(before or "loop")
+            take_group(group)
+            return group.num_samples
+
+        with closing(steps):
+            yield Pipeline(take, take_group, timer, waits, model, optimizer, shape)
+    finally:
+        loader.close()
+
+
+def _stepper(
+    model: nn.Module,
+    forward: Forward,
+    recipe: Recipe,
+    shape: Shape,
+    timer: PhaseTimer,
+    device: torch.device,
+) -> tuple[Callable[[Group], None], torch.optim.Optimizer]:
+    """Returns what takes the recipe's step with borders, and its optimizer, at a rate of zero."""
+    optimizer, scaler = build_optimizer(model, recipe, device=device)
+    inner = gradient_of(recipe, model, forward=forward, scaler=scaler, device=device)
+    gradient = TimedGradient(inner, timer, scaler)
+    averager = recipe.speedups.averager(model)
+    # A rate of zero takes as long, and weights that go astray may not.
+    for parameters in optimizer.param_groups:
+        parameters["lr"] = 0.0
+
+    def take(group: Group) -> None:
+        recipe.speedups.begin_step(model, shape)
+        batches = timer.over(iter(group.micro_batches), device)
+        take_step(
+            group._replace(micro_batches=batches),
+            recipe,
+            shape=shape,
+            frac=1.0,
+            forward=forward,
+            optimizer=optimizer,
+            scaler=scaler,
+            device=device,
+            gradient=gradient,
+        )
+        if averager is not None:
+            averager.update(model, frac=0.5)
+
+    return take, optimizer
+
+
+def warm_up_pipeline(
+    pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: torch.device
+) -> float:
+    """Meets each kind of step of an epoch once, then takes steps; returns the seconds of one."""
+    num_train, full = len(splits.train.labels), recipe.samples_per_step * pipeline.shape.growth
+    for num_samples in {min(full, num_train), num_train % full} - {0}:
+        dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
+        pipeline.take_dummy(Group(num_samples, dummy.epoch(0)))
+        dummy.close()
+    synchronize = synchronizer(device)
+    return warm_up(pipeline.take, limit_s=WARM_UP_S, synchronize=synchronize, now=time.perf_counter)

@@ -1,0 +1,168 @@
+"""A profile as rows, for tables and CSV, and its advice as sentences."""
+
+from typing import Any, NamedTuple
+
+from tune_speed.experiments.profiling.result import Advice, ProfileResult
+
+WORDS: dict[str, str] = {
+    "data_wait": "waiting for data",
+    "host_to_device": "copying to the device",
+    "forward": "forward",
+    "backward": "backward",
+    "forward_backward": "forward and backward, recorded",
+    "optimizer": "optimizer",
+    "sync": "averaging gradients",
+    "loop": "the loop itself",
+}
+"""What each phase is called, in a step's order."""
+RARE = ("forward_backward", "sync")
+"""Left out where they are zero."""
+NOTHING = "nothing stands out: no phase takes a share of which a change of the recipe is known"
+
+
+class PhaseRow(NamedTuple):
+    """A phase of a step."""
+
+    phase: str
+    words: str
+    ms: float | None
+    """None: could not be measured."""
+    share: float | None
+    """Of the sum of all, averaging included."""
+
+
+def phase_rows(found: ProfileResult) -> list[PhaseRow]:
+    """Returns the phases of a step, but for rare ones that it does not have."""
+    ms_of = {phase: getattr(found.times, f"{phase}_ms") for phase in WORDS}
+    whole_ms = sum(ms or 0.0 for ms in ms_of.values())
+    return [
+        PhaseRow(phase, WORDS[phase], ms, None if ms is None else ms / whole_ms)
+        for phase, ms in ms_of.items()
+        if ms != 0.0 or phase not in RARE
+    ]
+
+
+def ms_text(ms: float) -> str:
+    """Returns milliseconds with three digits, or as whole ones: `0.512 ms`, `1979 ms`."""
+    return f"{ms:.0f} ms" if ms >= 100 else f"{ms:.3g} ms"
+
+
+def csv_rows(found: ProfileResult) -> list[dict[str, Any]]:
+    """Returns a row a phase."""
+    step_ms = round(found.times.step_ms, 3)
+    return [
+        {
+            "phase": row.phase,
+            "ms": None if row.ms is None else round(row.ms, 3),
+            "share": None if row.share is None else round(row.share, 4),
+            "step_ms": step_ms,
+        }
+        for row in phase_rows(found)
+    ]
+
+
+def rate_rows(found: ProfileResult) -> list[dict[str, Any]]:
+    """Returns a row a measured rate, with what a step needs of it."""
+    rates, work, bounds = found.rates, found.work, found.bounds
+    rows = [
+        {
+            "rate": f"matrix products, {name}",
+            "measured": f"{rate:.3g} TFLOP/s",
+            "a step": f"{work.gflop:.4g} GFLOP" if is_own and work.gflop else "",
+            "at least [ms]": round(bounds.compute_bound_ms, 3) if is_own and bounds else None,
+        }
+        for name, rate in rates.matrix_tflop_per_s.items()
+        for is_own in [name == found.precision]
+    ]
+    rows.append(
+        {
+            "rate": "copies in memory",
+            "measured": f"{rates.memory_gb_per_s:.3g} GB/s",
+            "a step": f"about {work.moved_mib:,.0f} MiB",
+            "at least [ms]": round(bounds.memory_bound_ms, 3) if bounds else None,
+        }
+    )
+    if rates.host_to_device_gb_per_s is not None:
+        rows.append(
+            {
+                "rate": "copies from the host",
+                "measured": f"{rates.host_to_device_gb_per_s:.3g} GB/s",
+                "a step": f"{work.copied_mib:,.2f} MiB",
+                "at least [ms]": round(bounds.host_bound_ms, 3)
+                if bounds and bounds.host_bound_ms is not None
+                else None,
+            }
+        )
+    return rows
+
+
+def sentences(found: ProfileResult) -> list[str]:
+    """Returns what the figures mean."""
+    times, bounds = found.times, found.bounds
+    spread = f"{ms_text(times.step_low_ms)} to {ms_text(times.step_high_ms)}"
+    said = [
+        f"A step as it runs takes {ms_text(times.step_ms)} ({spread} by blocks, {times.num_steps}"
+        f" steps): {_difference(found)}.",
+        *_idling(found),
+    ]
+    if times.launch_frac is not None:
+        said.append(
+            f"The host was busy launching for {times.launch_frac:.0%} of forward, backward and"
+            " optimizer; near 100% the device waits for it."
+        )
+    if bounds is not None:
+        what = {"compute": "arithmetic", "memory": "memory"}[bounds.binding]
+        said.append(
+            f"{bounds.achieved_tflop_per_s:.3g} TFLOP/s, {bounds.peak_frac:.0%} of the measured"
+            f" matrix rate, at {bounds.intensity_flop_per_byte:.3g} FLOP a byte: of both bounds"
+            f" {what} binds, and the larger is {bounds.roof_frac:.0%} of a step."
+        )
+    said += [f"`{field}`: auto, found {value}." for field, value in found.resolved.items()]
+    if found.devices > 1:
+        said.append(
+            f"One of {found.devices} devices was profiled; averaging gradients was measured apart,"
+            " without the backward behind which part of it hides."
+        )
+    if found.device_type == "cpu":
+        said.append("Nothing is copied to the device: it is the host.")
+    elif found.times.host_to_device_ms == 0:
+        said.append(f"Nothing was copied from the host: the loader is `{found.loader}`.")
+    return said
+
+
+def _difference(found: ProfileResult) -> str:
+    """Returns what lies between the sum of the phases and a step as it runs, in words."""
+    times = found.times
+    frac = times.overlap_ms / times.step_ms
+    if frac < 0:
+        return f"the phases' sum is {-frac:.1%} less, by the machine's unrest"
+    of_it = (
+        "by the borders' cost or the machine's unrest"
+        if found.device_type == "cpu"
+        else "which overlap hides in steps as they run, or borders cost"
+    )
+    return f"the phases' sum is {ms_text(times.overlap_ms)} ({frac:.1%}) more, {of_it}"
+
+
+def _idling(found: ProfileResult) -> list[str]:
+    times = found.times
+    if times.idle_ms is None:
+        return []
+    share = times.idle_ms / times.step_ms
+    if found.device_type == "cpu":
+        return [f"Threads waited {ms_text(times.idle_ms)} of it ({share:.1%}) for a core."]
+    return [f"The device did nothing for {ms_text(times.idle_ms)} of it ({share:.1%})."]
+
+
+def advice_text(advice: Advice) -> str:
+    """Returns one piece of advice: ``waiting for data 31%: `loader.workers` 2 → 4``."""
+    changes = ", ".join(f"`{c.field}` {c.before} → {c.after}" for c in advice.changes)
+    parts = [": ".join(filter(None, [advice.because, changes]))]
+    if advice.hint:
+        parts.append(advice.hint)
+    return "; ".join(parts)
+
+
+def advice_texts(found: ProfileResult) -> list[str]:
+    """Returns each piece of advice, or that nothing stands out."""
+    return [advice_text(advice) for advice in found.advice] or [NOTHING]

@@ -1,0 +1,196 @@
+"""Which published settings a trial is of, and what still differs: nothing is said to be the same.
+
+A setting is shown beside a trial where network and data set are the same. All else that the source
+names is compared field by field, and said.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import PurePath
+from typing import Any
+
+from tune_speed.core.records import TrialRecord
+from tune_speed.experiments.published.published import PublishedFigure, published_figures
+from tune_speed.experiments.published.settings import DATASETS_HERE, MODELS_HERE, SETTINGS, Setting
+
+COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
+"""Fields of a recipe that hold an entry of a table."""
+SETTING_METRICS = frozenset({"epochs", "batch_size"})
+"""Published figures that say what was done, not what came of it."""
+ALL_IMAGES = 50_000
+"""Training images of CIFAR-10 and of CIFAR-100."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PaperRow:
+    """A published figure beside a trial."""
+
+    figure: PublishedFigure
+    setting: Setting
+    same: tuple[str, ...]
+    """What the source names and the trial has too."""
+    differs: tuple[str, ...]
+    """What stands between the two figures."""
+
+
+def paper_rows(record: TrialRecord) -> tuple[PaperRow, ...]:
+    """Returns the published results of the record's network and data set, nearest setting first.
+
+    Empty where no source has both.
+    """
+    compared = [(setting, *compare(setting, record)) for setting in settings_of(record)]
+    return tuple(
+        PaperRow(figure=figure, setting=setting, same=same, differs=differs)
+        for setting, same, differs in sorted(compared, key=lambda each: len(each[2]))
+        for figure in figures_of(setting)
+    )
+
+
+def settings_of(record: TrialRecord) -> tuple[Setting, ...]:
+    """Returns the published settings with the record's network and data set."""
+    flat, dataset = flat_recipe(record.recipe), dataset_of(record.workload)
+    return tuple(
+        setting
+        for setting in SETTINGS
+        if DATASETS_HERE[setting.dataset] == dataset and _is_model(setting.model, flat)
+    )
+
+
+def figures_of(setting: Setting) -> tuple[PublishedFigure, ...]:
+    """Returns the results that were published of a setting."""
+    place = (setting.source, setting.table, setting.model, setting.dataset, setting.setting)
+    return tuple(
+        figure
+        for figure in published_figures()
+        if (figure.source, figure.table, figure.model, figure.dataset, figure.setting) == place
+        and figure.metric not in SETTING_METRICS
+    )
+
+
+def compare(setting: Setting, record: TrialRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns what a published setting and a trial of its network have in common, and what not."""
+    flat = flat_recipe(record.recipe)
+    same, differs = [], []
+    for path, there in setting.recipe.items():
+        here = flat.get(path)
+        if is_same(there, here):
+            same.append(f"{path} {_text(there)}")
+        else:
+            differs.append(f"{path} {_text(there)} there, {_text(here)} here")
+    beside = (path for path in flat if _is_slot(path) and path not in setting.recipe)
+    differs += [f"{path} none there, {flat[path]} here" for path in beside]
+    for is_alike, words in _circumstances(setting, record):
+        (same if is_alike else differs).append(words)
+    return tuple(same), tuple(differs)
+
+
+def flat_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a recipe by the paths that `settings` uses."""
+    flat: dict[str, Any] = {}
+    for field, value in recipe.items():
+        if field in COMPONENTS:
+            flat.update(_entry(field, value))
+        elif field == "speedups":
+            for slot, technique in value.items():
+                flat.update(_entry(f"speedups.{slot}", technique))
+        else:
+            flat[field] = value
+    flat["devices"] = flat.get("devices", 1)
+    flat["effective_batch_size"] = samples_per_step = _samples_per_step(flat)
+    flat["lr"] = _step_lr(flat, samples_per_step)
+    return flat
+
+
+def dataset_of(workload: Mapping[str, Any]) -> str | None:
+    """Returns `cifar10` or `cifar100` where the data set is one of them, by its name or files'."""
+    fields = workload.get("dataset") or {}
+    names = [PurePath(str(value)).name for value in fields.values()]
+    found = {
+        f"cifar{match[1]}"
+        for name in names
+        if (match := re.search(r"cifar[-_]?(100|10)(?!\d)", name.lower()))
+    }
+    return found.pop() if len(found) == 1 else None
+
+
+def is_same(there: Any, here: Any) -> bool:
+    """Returns whether two values of a field are equal, numbers to one in a million."""
+    is_pair = isinstance(there, list | tuple) and isinstance(here, list | tuple)
+    if is_pair and len(there) == len(here):
+        return all(is_same(a, b) for a, b in zip(there, here, strict=True))
+    numbers = [v for v in (there, here) if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) == 2:
+        return math.isclose(*numbers, rel_tol=1e-6)
+    return bool(there == here)
+
+
+def _is_model(model: str, flat: Mapping[str, Any]) -> bool:
+    return any(
+        flat.get("model") == name
+        and all(flat.get(f"model.{field}", value) == value for field, value in fields.items())
+        for name, fields in MODELS_HERE[model]
+    )
+
+
+def _is_slot(path: str) -> bool:
+    return path.startswith("speedups.") and path.count(".") == 1
+
+
+def _entry(path: str, value: Any) -> dict[str, Any]:
+    """Returns an entry of a table, `{sgd: {lr: 0.1}}` or `sgd`, by path."""
+    if isinstance(value, str):
+        return {path: value}
+    (name, fields) = next(iter(value.items()))
+    return {path: name, **{f"{path}.{field}": inner for field, inner in (fields or {}).items()}}
+
+
+def _samples_per_step(flat: Mapping[str, Any]) -> int | None:
+    factors = (flat.get("batch_size"), flat.get("accumulation_steps", 1), flat["devices"])
+    numbers = [factor for factor in factors if isinstance(factor, int)]
+    if len(numbers) == len(factors):
+        return math.prod(numbers)
+    given: int | None = flat.get("effective_batch_size")
+    return given
+
+
+def _step_lr(flat: Mapping[str, Any], samples_per_step: int | None) -> float | None:
+    """Returns the rate of one step; None where the recipe does not tell."""
+    lr, per_examples = flat.get("optimizer.lr"), flat.get("optimizer.lr_per_examples")
+    if lr is None or per_examples is None:
+        return lr
+    return None if samples_per_step is None else float(lr * samples_per_step / per_examples)
+
+
+def _circumstances(setting: Setting, record: TrialRecord) -> Iterator[tuple[bool, str]]:
+    """Yields what lies outside of the recipe: whether it is the same, and words on it."""
+    if setting.hardware and setting.hardware.lower() in record.device.lower():
+        yield True, f"device {setting.hardware}"
+    else:
+        yield False, f"device {setting.hardware or 'not named'} there, {record.device} here"
+    part, ours = setting.evaluated_on, record.evaluated_on
+    yield part == ours, f"{part} part" if part == ours else f"{part} part there, {ours} part here"
+    images, here = setting.train_images, _train_images(record.workload)
+    alike = images == here
+    yield alike, f"{images} training images" + ("" if alike else f" there, {here} here")
+    target = record.workload.get("target") or {}
+    words = f"no target there, {target.get('metric')} {target.get('value')} here"
+    yield False, words
+    if setting.beside:
+        yield False, f"{setting.beside} there"
+
+
+def _train_images(workload: Mapping[str, Any]) -> int:
+    """Returns the training images of a run on all or part of CIFAR."""
+    split = workload.get("split") or {}
+    given: int | None = split.get("train_samples")
+    return given or round(ALL_IMAGES * (1 - split.get("validation_frac", 0.1)))
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value)

@@ -1,0 +1,93 @@
+"""The figures of the source documents, as data: `published.csv`.
+
+Facts only, as printed and in one unit a metric, with what is known to be wrong with them. Nobody
+here measured any of them.
+
+| column        | what it holds                                                                |
+|---------------|------------------------------------------------------------------------------|
+| source        | short citation, a key of `SOURCES`                                           |
+| table         | table or section of the source                                               |
+| model         | network as the source names it; empty where none is meant                    |
+| dataset       | `CIFAR-10`, `CIFAR-100`, `both`, `most`, or empty                            |
+| setting       | which of the source's arms; empty where it does not say                      |
+| metric        | what was measured or set                                                     |
+| value, unit   | in our unit: % for scores, h for whole runs, s for epochs, nat for losses    |
+| printed_value | as the source has it; unit beside it (`h:mm` is 2:42 for 162 minutes)        |
+| known_defect  | why the figure must not be taken as it stands; empty where nothing is known  |
+| remark        | what belongs to it otherwise                                                 |
+"""
+
+import csv
+from functools import cache
+from importlib.resources import files
+from typing import Any
+
+from tune_speed.core.records import Record
+
+SOURCES = {
+    "Nokhwal et al. 2023": "S. Nokhwal, P. Chilakalapudi, P. Donekal, S. Nokhwal, S. Pahune,"
+    " A. Chaudhary: Accelerating Neural Network Training: A Brief Review, arXiv 2312.10024",
+    "review of Nokhwal et al.": "An unsigned review of Accelerating Neural Network Training: A"
+    " Brief Review, with open questions and next checks",
+    "Nicka 2021": "G. Nicka: Performance Improvements of Deep Learning Networks using PyTorch,"
+    " University of Bristol, August 2021",
+    "Solomatov & Stepanov": "K. Solomatov, D. Stepanov: Speeding up ResNet Training, a student"
+    " project mentored by D. Kang, undated",
+    "blog post": "Training Time Speed Ups, a blog post without author and date",
+}
+"""The source documents by their short citations."""
+
+
+class PublishedFigure(Record):
+    """One figure of a source document."""
+
+    source: str
+    """A key of `SOURCES`."""
+    table: str
+    model: str
+    dataset: str
+    setting: str
+    metric: str
+    value: str
+    """In `unit`; text, since some are ranges or names."""
+    unit: str
+    printed_value: str
+    printed_unit: str
+    known_defect: str
+    """Why it must not be taken as it stands; empty where nothing is known."""
+    remark: str
+
+    @property
+    def number(self) -> float | None:
+        """The value; None where it is no number."""
+        try:
+            return float(self.value)
+        except ValueError:
+            return None
+
+    @property
+    def printed(self) -> str:
+        """The value as the source has it, such as `93.07 %`."""
+        return f"{self.printed_value} {self.printed_unit}".rstrip()
+
+
+@cache
+def published_figures() -> tuple[PublishedFigure, ...]:
+    """Returns all figures, in the order of the sources."""
+    text = files("tune_speed.experiments.published").joinpath("published.csv").read_text("utf-8")
+    return tuple(PublishedFigure.model_validate(row) for row in csv.DictReader(text.splitlines()))
+
+
+def paper_listing() -> list[dict[str, Any]]:
+    """Returns a row on each source: how many figures it has here, of which networks and data."""
+    return [
+        {
+            "name": source,
+            "about": title,
+            "figures": len(own := [f for f in published_figures() if f.source == source]),
+            "with_known_defects": sum(bool(figure.known_defect) for figure in own),
+            "models": ", ".join(dict.fromkeys(figure.model for figure in own if figure.model)),
+            "datasets": ", ".join(dict.fromkeys(f.dataset for f in own if "-" in f.dataset)),
+        }
+        for source, title in SOURCES.items()
+    ]

@@ -1,0 +1,286 @@
+"""Whether what was published and what was measured here agree, claim by claim.
+
+An effect is a figure of an arm beside the base's, such as a speed-up, where 1 is no effect, or a
+gain, where 0 is; all others are figures of one arm. Each claim gets one of these words:
+
+    yes                   an effect: our 95 % interval holds the paper's figure, and excludes no
+                          effect; where the paper claims none, our interval holds none, and nothing
+                          beyond 10 % of a time or a point of accuracy; a figure of one arm: our
+                          interval holds the paper's; without an interval, of either: ours is
+                          within 5 % of the paper's, which is then said
+    in direction          an effect on the paper's side, beyond doubt, but of another size: our
+                          interval excludes no effect, and the paper's figure
+    no                    an effect on the other side, beyond doubt, or one where the paper claims
+                          none; a figure of one arm that our interval excludes
+    not decided           our runs cannot tell: the interval holds both gain and loss, or there is
+                          none and the figures are apart
+    not applicable here   a change of the arm has no effect, or cannot be run, on this device
+    another scale         a figure of one arm, from a smaller profile or another device: shown, not
+                          judged
+    no figure             the source has none: ours stands alone
+    no runs               there is no figure of ours
+
+A wide interval agrees with everything: where it holds both gain and loss, and more than a little of
+either, it is `not decided`, even where it holds the paper's figure.
+"""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Literal
+
+from tune_speed.core.records import Record, Status
+from tune_speed.experiments.ablation.design import BASE
+from tune_speed.experiments.ablation.result import AblationResult, ArmResult
+from tune_speed.experiments.replication.ours import (
+    NOTHING,
+    Own,
+    arm_of,
+    in_unit,
+    no_effect,
+    own_figure,
+    reasons_against,
+)
+from tune_speed.experiments.replication.plan import FULL
+from tune_speed.experiments.replication.published import PaperFigure, paper_figure
+from tune_speed.study.replication import AGAINST_BASE, ClaimConfig, FigureName, UnitName
+
+Verdict = Literal[
+    "not applicable here",
+    "no runs",
+    "no figure",
+    "another scale",
+    "yes",
+    "in direction",
+    "not decided",
+    "no",
+]
+TINY = 1e-9
+"""Figures that are no further apart are the same: printed ones are ratios of rounded numbers."""
+NEGLIGIBLE: dict[UnitName, float] = {"×": 0.1, "%": 10.0, "points": 1.0}
+"""How far from no effect our interval may reach, where the paper claims none and we are to agree:
+10 % of a time, and a point of accuracy."""
+CLOSE = 0.05
+"""Share of the paper's figure within which a figure without an interval is called the same."""
+ENDED_BADLY = (Status.OOM, Status.DIVERGED, Status.FAILED)
+
+
+class Agreement(Record):
+    """A published figure and ours."""
+
+    claim: str
+    source: str
+    part: str
+    arm: str
+    figure: FigureName
+    unit: UnitName
+    """Of `paper`, `ours` and its interval."""
+    paper: float | None
+    """None: the source has none."""
+    ours: float | None
+    """None: there is none, or it is infinite."""
+    is_infinite: bool = False
+    """Whether ours is infinite: it never came to pass in the runs that it is over."""
+    low: float | None
+    """Lower end of our 95 % interval; None: there is none."""
+    high: float | None
+    """Upper end of it; None with a lower end: infinite."""
+    n: int
+    """Runs of ours, or pairs of runs with a common seed."""
+    ratio: float | None
+    """Ours over the paper's; None without either, for gains, which are differences, and where the
+    paper's is 0."""
+    agrees: Verdict
+    caveats: tuple[str, ...]
+    """What limits the trust in either figure or in the comparison."""
+
+
+def agreements(
+    claims: Sequence[ClaimConfig],
+    results: Mapping[str, AblationResult],
+    *,
+    profile: str,
+    to_come: Collection[str] = (),
+) -> tuple[Agreement, ...]:
+    """Returns a row on each claim.
+
+    Args:
+        claims: Of the replication.
+        results: By the name of the part.
+        profile: That was run.
+        to_come: Parts of the profile that were not begun.
+
+    Raises: ConfigError for a claim whose published figure cannot be found.
+    """
+    return tuple(
+        _agreement(claim, results, profile=profile, to_come=to_come, path=claim_path(position))
+        for position, claim in enumerate(claims)
+    )
+
+
+def claim_path(position: int) -> str:
+    """Returns where a claim stands in its file."""
+    return f"replication.claims[{position}]"
+
+
+def _agreement(
+    claim: ClaimConfig,
+    results: Mapping[str, AblationResult],
+    *,
+    profile: str,
+    to_come: Collection[str],
+    path: str,
+) -> Agreement:
+    paper = paper_figure(claim, path=path)
+    result = results.get(claim.ours.part)
+    arm = arm_of(claim.ours, result)
+    own = NOTHING
+    more: Iterable[str] = ()
+    if result is None or arm is None or arm.not_applicable is not None:
+        agrees, reason = _without_arm(claim, result, profile=profile, to_come=to_come)
+    else:
+        own = in_unit(own_figure(result, arm, claim.ours.figure), claim.ours.figure, paper.unit)
+        agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
+        more = _run_caveats(claim, result, arm)
+    caveats = (*((reason,) if reason else ()), *paper.defects, *more)
+    return Agreement(
+        claim=claim.says,
+        source=paper.source,
+        part=claim.ours.part,
+        arm=claim.ours.arm,
+        figure=claim.ours.figure,
+        unit=paper.unit,
+        paper=paper.value,
+        ours=_finite(own.value),
+        is_infinite=own.value == math.inf,
+        low=_finite(own.low),
+        high=_finite(own.high),
+        n=own.n,
+        ratio=_ratio(own.value, paper.value, claim.ours.figure),
+        agrees=agrees,
+        caveats=tuple(dict.fromkeys(caveats)),
+    )
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def _ratio(ours: float | None, paper: float | None, figure: FigureName) -> float | None:
+    is_gain = no_effect(figure) == 0
+    if ours is None or paper is None or is_gain or abs(paper) < TINY:
+        return None
+    return ours / paper if math.isfinite(ours) else None
+
+
+Reasoned = tuple[Verdict, str]
+
+
+def _without_arm(
+    claim: ClaimConfig, result: AblationResult | None, *, profile: str, to_come: Collection[str]
+) -> Reasoned:
+    """Returns why a claim's arm was not run."""
+    if claim.ours.part in to_come:
+        return "no runs", "this part was not begun"
+    if result is None:
+        return "no runs", f"profile `{profile}` leaves this part out"
+    reasons = reasons_against(result, claim.ours.arm)
+    if reasons:
+        return "not applicable here", "; ".join(reasons)
+    return "no runs", f"profile `{profile}` leaves this arm out"
+
+
+def _verdict(
+    claim: ClaimConfig,
+    paper: PaperFigure,
+    own: Own,
+    arm: ArmResult,
+    result: AblationResult,
+    *,
+    profile: str,
+) -> Reasoned:
+    """Returns the verdict on an arm that was run, and what is to be said about it."""
+    if own.value is None:
+        return "no runs", f"no such figure from {arm.n} runs of `{arm.name}`" if arm.n else ""
+    if paper.value is None:
+        return "no figure", ""
+    none = no_effect(claim.ours.figure)
+    if none is not None:
+        return effect_verdict(paper.value, own, no_effect=none, margin=NEGLIGIBLE[paper.unit])
+    unlike = _another_scale(claim.ours.figure, result, profile)
+    return ("another scale", unlike) if unlike else figure_verdict(paper.value, own)
+
+
+def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> str:
+    """Returns why a figure of one arm cannot be the paper's; empty where it can."""
+    if profile != FULL:
+        return f"profile `{profile}` is another scale"
+    if figure == "epoch_s":
+        return f"seconds of another device: ours is {result.device}"
+    if figure == "peak_memory_gib" and result.device.startswith("cpu"):
+        return "ours is the main memory of the process, not a GPU's"
+    return ""
+
+
+def effect_verdict(paper: float, own: Own, *, no_effect: float, margin: float) -> Reasoned:
+    """Returns whether two effects agree, gain above `no_effect` and loss below.
+
+    `margin` is how far from `no_effect` is still next to none.
+    """
+    assert own.value is not None
+    lower, higher = sorted((paper, own.value))
+    same_side = lower > no_effect or higher < no_effect
+    if own.low is None or own.high is None:
+        return _without_interval(paper, own, is_same_side=same_side or paper == own.value)
+    is_inside = own.low <= paper <= own.high
+    is_decided = own.low > no_effect or own.high < no_effect
+    if abs(paper - no_effect) < TINY:
+        return ("no", "") if is_decided else _none_verdict(own, no_effect, margin)
+    if not is_decided:
+        return "not decided", "our interval holds no effect" + (
+            ", and the paper's figure too" if is_inside else ""
+        )
+    if not same_side:
+        return "no", ""
+    return ("yes", "") if is_inside else ("in direction", "")
+
+
+def _none_verdict(own: Own, no_effect: float, margin: float) -> Reasoned:
+    """Returns whether an interval that holds no effect holds next to nothing else."""
+    assert own.low is not None and own.high is not None
+    if max(own.high - no_effect, no_effect - own.low) <= margin + TINY:
+        return "yes", ""
+    return "not decided", "our interval holds no effect, but large ones too"
+
+
+def figure_verdict(paper: float, own: Own) -> Reasoned:
+    """Returns whether two figures of one arm agree."""
+    if own.low is None or own.high is None:
+        return _without_interval(paper, own, is_same_side=True)
+    return ("yes", "") if own.low <= paper <= own.high else ("no", "")
+
+
+def _without_interval(paper: float, own: Own, *, is_same_side: bool) -> Reasoned:
+    assert own.value is not None
+    is_close = abs(own.value - paper) <= CLOSE * abs(paper)
+    if is_close and is_same_side:
+        return "yes", f"within {CLOSE:.0%}: ours has no interval (n = {own.n})"
+    return "not decided", f"ours has no interval (n = {own.n})"
+
+
+def _run_caveats(claim: ClaimConfig, result: AblationResult, arm: ArmResult) -> Iterator[str]:
+    """Yields what limits the trust in our runs of the arm, and of the base where that counts."""
+    base = result.arm(BASE) if claim.ours.figure in AGAINST_BASE else None
+    for each in filter(None, dict.fromkeys((arm.name, base.name if base else ""))):
+        looked_at = result.arm(each)
+        if looked_at is not None:
+            yield from _arm_caveats(looked_at)
+
+
+def _arm_caveats(arm: ArmResult) -> Iterator[str]:
+    for status in ENDED_BADLY:
+        count = arm.statuses.get(status, 0)
+        if count:
+            yield f"{count} of {arm.n} runs of `{arm.name}` ended {status.value}"
+    if arm.is_lr_at_edge:
+        yield f"`{arm.name}`: the best learning rate is at the end of those tried"
+    yield from arm.notes

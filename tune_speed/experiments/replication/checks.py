@@ -1,0 +1,265 @@
+"""Questions about the techniques that need no training: answered by trying them out.
+
+Each check takes the device and returns its rows. What needs a GPU is `not applicable here` without.
+"""
+
+import statistics
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING
+
+from tune_speed.experiments.replication.outcome import CheckRow
+from tune_speed.study.replication import CheckName
+
+if TYPE_CHECKING:
+    import torch
+
+Check = Callable[["torch.device"], tuple[CheckRow, ...]]
+REVIEW = "review of Nokhwal et al."
+FIRST_SCALE = 2.0**16
+"""Factor that PyTorch's `GradScaler` begins with."""
+COPIED_MIB = 64
+ROUNDS = 20
+QUICKER_ROUNDS = 15
+"""Of 20 rounds; as many fall to one side by chance with p = 0.04 (sign test, two-sided)."""
+STEPS = 10
+SLOW_BATCH_S, STEP_S = 0.008, 0.002
+
+
+def run_checks(names: Iterable[CheckName], device: "torch.device") -> tuple[CheckRow, ...]:
+    """Returns the rows of the named checks, in their order."""
+    return tuple(row for name in names for row in CHECKS[name](device))
+
+
+def effective_batch(device: "torch.device") -> tuple[CheckRow, ...]:
+    """Returns how many samples a step has with micro-batches of 16, accumulated over 4."""
+    from tune_speed.training.recipe import Recipe
+
+    fields = {"model": "resnet20", "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1.0}
+    recipe = Recipe.model_validate({**fields, "batch_size": 16, "accumulation_steps": 4})
+    samples = recipe.samples_per_step
+    question = "How many samples does a step have with batches of 16, accumulated over 4?"
+    row = _row("effective_batch", question, "64", str(samples), holds=samples == 64)
+    return (row.model_copy(update={"source": REVIEW}),)
+
+
+def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
+    """Returns which gradients half precision loses, and whether scaling the loss saves them."""
+    import torch
+
+    def half(value: float) -> float:
+        return torch.tensor(value, device=device).half().float().item()
+
+    lost, kept = half(2**-25), half(2**-24)
+    scaled = half(2**-25 * FIRST_SCALE) / FIRST_SCALE
+    bare = _weight_after_step(scale=1.0, device=device)
+    saved = _weight_after_step(scale=FIRST_SCALE, device=device)
+    name: CheckName = "fp16_underflow"
+    return (
+        _row(
+            name,
+            "Which gradients does half precision lose?",
+            "those below 2^-24: 2^-25 becomes 0, 2^-24 stays",
+            f"2^-25 becomes {lost:g}, 2^-24 becomes {kept:.3g}",
+            holds=lost == 0 and kept == 2**-24,
+        ),
+        _row(
+            name,
+            "Does scaling save them?",
+            "2^-25, scaled by 2^16, is in range and comes back when divided in fp32",
+            f"2^-25 comes back as {scaled:.3g}",
+            holds=scaled == 2**-25,
+        ),
+        _row(
+            name,
+            "Does a weight move in fp16 with a gradient of 2^-25?",
+            "not without a scaler; with one, by the whole gradient",
+            f"by {abs(bare):g} without, by {abs(saved):.3g} with",
+            holds=bare == 0 and saved == -(2**-25),
+        ),
+    )
+
+
+def _weight_after_step(*, scale: float, device: "torch.device") -> float:
+    """Returns an fp32 weight of 0 after a step at rate 1 with a gradient of 2^-25 in fp16.
+
+    The gradient is the product of an input, 2^-12, and of what flows back, 2^-13 times `scale`;
+    half precision has each of them.
+    """
+    import torch
+
+    weight = torch.zeros((), device=device, requires_grad=True)
+    inputs = torch.tensor(2**-12, device=device).half()
+    loss = (weight.half() * inputs).float() * 2**-13
+    (loss * scale).backward()  # type: ignore[no-untyped-call]
+    assert weight.grad is not None
+    return (weight - weight.grad / scale).item()
+
+
+def pinned_copy(device: "torch.device") -> tuple[CheckRow, ...]:
+    """Returns how fast copies to the GPU are from pageable and from pinned memory."""
+    name: CheckName = "pinned_copy"
+    faster = "Is a copy to the GPU faster from pinned memory?"
+    goes_on = "Does the host go on while a copy from pinned memory runs?"
+    if device.type != "cuda":
+        return (_no_gpu(name, faster, "yes"), _no_gpu(name, goes_on, "yes"))
+    pageable, pinned = _copied(device)
+    return (
+        _rates_row(name, faster, pageable=pageable, pinned=pinned),
+        _calls_row(name, goes_on, pinned),
+    )
+
+
+def _rates_row(
+    name: CheckName, question: str, *, pageable: "list[Copy]", pinned: "list[Copy]"
+) -> CheckRow:
+    gb = COPIED_MIB * 2**20 / 1e9
+    ours, other = (gb / statistics.median(copy_s for _, copy_s in c) for c in (pinned, pageable))
+    quicker = sum(a < b for (_, a), (_, b) in zip(pinned, pageable, strict=True))
+    rounds = f"medians of {ROUNDS} copies of {COPIED_MIB} MiB each, faster in {quicker}"
+    is_clear = quicker >= QUICKER_ROUNDS or quicker <= ROUNDS - QUICKER_ROUNDS
+    return _row(
+        name,
+        question,
+        "yes: pageable memory is copied to a pinned buffer first",
+        f"{ours:.1f} against {other:.1f} GB/s: {rounds}",
+        holds=quicker >= QUICKER_ROUNDS if is_clear else None,
+    )
+
+
+def _calls_row(name: CheckName, question: str, pinned: "list[Copy]") -> CheckRow:
+    share = statistics.median(call_s / copy_s for call_s, copy_s in pinned)
+    ours = f"the call returned after {share:.1%} of the copy's time (median of {ROUNDS})"
+    return _row(name, question, "yes, with `non_blocking`", ours, holds=share < 0.5)
+
+
+Copy = tuple[float, float]
+"""Seconds until the call returned, and until the copy was done."""
+
+
+def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:
+    """Returns copies from pageable and from pinned memory, in turn; the first of each is not kept.
+
+    It would also count what the first copy sets up.
+    """
+    import torch
+
+    there = torch.empty(COPIED_MIB * 2**20, dtype=torch.uint8, device=device)
+    pageable = torch.ones(there.shape, dtype=torch.uint8)
+    sources = (pageable, pageable.pin_memory())
+    copies: tuple[list[Copy], list[Copy]] = ([], [])
+    for _ in range(ROUNDS + 1):
+        for source, seen in zip(sources, copies, strict=True):
+            torch.cuda.synchronize(device)
+            began = time.perf_counter()
+            there.copy_(source, non_blocking=True)
+            call_s = time.perf_counter() - began
+            torch.cuda.synchronize(device)
+            seen.append((call_s, time.perf_counter() - began))
+    return copies[0][1:], copies[1][1:]
+
+
+def hidden_syncs(device: "torch.device") -> tuple[CheckRow, ...]:
+    """Returns how often the host waits for the GPU in steps that read the loss, and that do not."""
+    name: CheckName = "hidden_syncs"
+    question = f"How often does the host wait for the GPU in {STEPS} steps with `loss.item()`?"
+    expected = f"{STEPS} times; never where the loss stays on the GPU"
+    if device.type != "cuda":
+        return (_no_gpu(name, question, expected),)
+    reading, not_reading = (_syncs(device, reads_loss=reads) for reads in (True, False))
+    ours = f"{reading} times; {not_reading} times where the loss stays on the GPU"
+    return (_row(name, question, expected, ours, holds=(reading, not_reading) == (STEPS, 0)),)
+
+
+def _syncs(device: "torch.device", *, reads_loss: bool) -> int:
+    """Returns the synchronising calls of some steps of a small network."""
+    import torch
+
+    model = torch.nn.Linear(8, 8).to(device)
+    inputs = torch.ones(4, 8, device=device)
+    torch.cuda.synchronize(device)
+    before = torch.cuda.get_sync_debug_mode()
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            for _ in range(STEPS):
+                loss = model(inputs).square().mean()
+                loss.backward()
+                if reads_loss:
+                    loss.item()
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+    return sum("called a synchronizing" in str(warning.message) for warning in seen)
+
+
+def loader_starvation(device: "torch.device") -> tuple[CheckRow, ...]:
+    """Returns whether the tool sees a loop that waits for its batches, with batches that sleep."""
+    from tune_speed.training.autotune.loader_workers import MOST_WAIT
+
+    slow, quick = (_waited(batch_s) for batch_s in (SLOW_BATCH_S, 0.0))
+    share = SLOW_BATCH_S / (SLOW_BATCH_S + STEP_S)
+    name: CheckName = "loader_starvation"
+    batches = f"batches of {SLOW_BATCH_S * 1000:g} ms and steps of {STEP_S * 1000:g} ms"
+    return (
+        _row(
+            name,
+            f"Is starving seen with {batches}?",
+            f"yes: {share:.0%} of the time is spent waiting",
+            f"{slow:.0%} of the time is spent waiting",
+            holds=slow >= MOST_WAIT,
+        ),
+        _row(
+            name,
+            "Is nothing seen with batches that are ready?",
+            f"yes: less than {MOST_WAIT:.0%} of the time",
+            f"{quick:.1%} of the time",
+            holds=quick < MOST_WAIT,
+        ),
+    )
+
+
+def _waited(batch_s: float) -> float:
+    """Returns the share of the time that steps wait for batches which take `batch_s` to make."""
+    import torch
+
+    from tune_speed.training.autotune.loader_workers import Setting, served
+    from tune_speed.training.autotune.probe_step import Batch
+
+    batch: Batch = (torch.zeros(4, 1, 2, 2), torch.zeros(4, dtype=torch.int64))
+
+    def batches() -> Iterator[Batch]:
+        for each in repeat(batch):
+            if batch_s:
+                time.sleep(batch_s)
+            yield each
+
+    def take_step(fed: Iterator[Batch]) -> int:
+        images, _ = next(fed)
+        time.sleep(STEP_S)
+        return len(images)
+
+    return served(batches(), take_step, Setting(0, 2), synchronize=lambda: None).wait_frac
+
+
+def _row(
+    check: CheckName, question: str, expected: str, ours: str, *, holds: bool | None
+) -> CheckRow:
+    agrees = "not decided" if holds is None else "yes" if holds else "no"
+    return CheckRow(check=check, question=question, expected=expected, ours=ours, agrees=agrees)
+
+
+def _no_gpu(check: CheckName, question: str, expected: str) -> CheckRow:
+    ours, agrees = "there is no GPU here", "not applicable here"
+    return CheckRow(check=check, question=question, expected=expected, ours=ours, agrees=agrees)
+
+
+CHECKS: dict[CheckName, Check] = {
+    "effective_batch": effective_batch,
+    "fp16_underflow": fp16_underflow,
+    "pinned_copy": pinned_copy,
+    "hidden_syncs": hidden_syncs,
+    "loader_starvation": loader_starvation,
+}

@@ -1,0 +1,177 @@
+"""The published figure of a claim, in one unit, with what is known to be wrong with it."""
+
+import difflib
+from collections.abc import Sequence
+from typing import NamedTuple, Never
+
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.experiments.published import PublishedFigure, published_figures
+from tune_speed.study.replication import UNITS, ClaimConfig, PublishedConfig, UnitName
+
+PLACE = ("source", "table", "model", "dataset", "setting", "metric")
+"""Columns that tell a row from the others."""
+_UNITS: dict[str, UnitName] = {
+    "x": "×", "%": "%", "s": "s", "h": "h", "GB": "GB", "epochs": "epochs",
+}  # fmt: skip
+_SECONDS = {"s": 1.0, "h": 3600.0}
+
+
+class PaperFigure(NamedTuple):
+    """A figure of a source document."""
+
+    value: float | None
+    """None: the source has none."""
+    unit: UnitName
+    source: str
+    """Citation with table and setting."""
+    defects: tuple[str, ...]
+    """Why it must not be taken as it stands."""
+
+
+def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> PaperFigure:
+    """Returns the figure of a claim, looked up where it is not given.
+
+    With T the figure of `published` and B that of its `over`: B / T for a ratio, T - B for a gain,
+    100 (B / T - 1) for `time_increase`, and 100 (1 - T / B) for `time_saved`.
+
+    Raises: ConfigError if there is no such figure, it is no number, or it is in a unit that ours
+    cannot be put into. `path` is where the claim stands, for messages.
+    """
+    own = (claim.defect,) if claim.defect else ()
+    if claim.published is None:
+        unit = claim.unit or UNITS[claim.ours.figure][0]
+        return PaperFigure(claim.paper, unit, claim.source, own)
+    this = _looked_up(claim.published, path)
+    source = claim.source or ", ".join(
+        filter(None, (this.row.source, this.row.table, this.row.setting))
+    )
+    value, unit, more = (_alone if claim.published.over is None else _against)(claim, this, path)
+    if claim.unit not in (None, unit):
+        _refuse(f"must be in `unit`, which is {claim.unit}", unit, path, "Leave out `unit`.")
+    return PaperFigure(value, unit, source, tuple(dict.fromkeys([*own, *more])))
+
+
+class _Looked(NamedTuple):
+    row: PublishedFigure
+    value: float
+    unit: str
+    """Of the published figures; seconds where a time was divided by epochs."""
+    defects: tuple[str, ...]
+
+
+_Value = tuple[float, UnitName, tuple[str, ...]]
+
+
+def _looked_up(published: PublishedConfig, path: str) -> _Looked:
+    row = _row(published, path)
+    value, defects = _number(row, path), _defects(row)
+    if not published.per_epoch:
+        return _Looked(row, value, row.unit, defects)
+    epochs = _row(published.model_copy(update={"metric": "epochs"}), path)
+    seconds = _SECONDS.get(row.unit)
+    if seconds is None:
+        _refuse("must be a time, to be divided by epochs", row.printed, path)
+    value = value * seconds / _number(epochs, path)
+    return _Looked(row, value, "s", (*defects, *_defects(epochs)))
+
+
+def _alone(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
+    figure, metric = claim.ours.figure, this.row.metric
+    if figure == "epoch_s" and metric != "time_per_epoch" and not _is_per_epoch(claim):
+        _refuse("must be the time of an epoch", metric, path, "Try `per_epoch: true`.")
+    unit = _UNITS.get(this.unit)
+    if unit is None or unit not in UNITS[figure]:
+        must = f"must be in {' or '.join(UNITS[figure])} to stand beside `{figure}`"
+        _refuse(must, this.unit or "no unit", path, "Try `over`, or a literal `paper`.")
+    return this.value, unit, this.defects
+
+
+def _is_per_epoch(claim: ClaimConfig) -> bool:
+    return claim.published is not None and claim.published.per_epoch
+
+
+def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
+    published, figure = claim.published, claim.ours.figure
+    assert published is not None and published.over is not None
+    model = published.over_model or published.model
+    base = _looked_up(
+        published.model_copy(update={"setting": published.over, "model": model}), path
+    )
+    doubts = () if published.per_epoch else _other_epochs(published, model)
+    defects = (*base.defects, *this.defects, *doubts)
+    if figure == "accuracy_gain" and this.unit == "%":
+        # As printed: 92.8 - 93 is -0.2, not -0.20000000000000284.
+        return round(this.value - base.value, 9), "points", defects
+    if this.value <= 0 or base.value <= 0 or this.unit == "%":
+        _refuse("must be more than 0, and no share, for a ratio", this.row.printed, path)
+    return _ratio(base.value, this.value, claim, path), UNITS[figure][0], defects
+
+
+def _ratio(base: float, this: float, claim: ClaimConfig, path: str) -> float:
+    figure = claim.ours.figure
+    if UNITS[figure] == ("×",):
+        return base / this
+    if figure == "time_increase":
+        return 100 * (base / this - 1)
+    if figure == "time_saved":
+        return 100 * (1 - this / base)
+    return _refuse(f"must have no `over` beside `{figure}`, which is no ratio", None, path)
+
+
+def _other_epochs(published: PublishedConfig, over_model: str) -> tuple[str, ...]:
+    """Returns what is to be said where the two settings did not run as many epochs."""
+    assert published.over is not None
+    at = {"metric": "epochs", "over": None}
+    other = {**at, "setting": published.over, "model": over_model}
+    epochs = [
+        [figure.value for figure in _matching(published.model_copy(update=place))]
+        for place in (other, at)
+    ]
+    if [] in epochs or epochs[0] == epochs[1]:
+        return ()
+    return (f"the two ran {epochs[0][0]} and {epochs[1][0]} epochs",)
+
+
+def _row(published: PublishedConfig, path: str) -> PublishedFigure:
+    found = _matching(published)
+    if len(found) == 1:
+        return found[0]
+    given = _place_text([getattr(published, column) for column in PLACE])
+    if found:
+        _refuse("must be the place of one figure, but several have it", given, path)
+    return _refuse("must be the place of a published figure", given, path, _nearest(published))
+
+
+def _matching(published: PublishedConfig) -> list[PublishedFigure]:
+    place = [getattr(published, column) for column in PLACE]
+    return [f for f in published_figures() if [getattr(f, column) for column in PLACE] == place]
+
+
+def _nearest(published: PublishedConfig) -> str:
+    """Returns the three rows that are most like `published`, column by column."""
+
+    def likeness(figure: PublishedFigure) -> float:
+        pairs = ((getattr(figure, column), getattr(published, column)) for column in PLACE)
+        return sum(difflib.SequenceMatcher(None, a, b).ratio() if a or b else 1 for a, b in pairs)
+
+    nearest = sorted(published_figures(), key=likeness, reverse=True)[:3]
+    places = (_place_text([getattr(figure, column) for column in PLACE]) for figure in nearest)
+    return f"Nearest are {'; '.join(places)}."
+
+
+def _place_text(values: Sequence[str]) -> str:
+    return "{" + ", ".join(f"{c}: {v}" for c, v in zip(PLACE, values, strict=True) if v) + "}"
+
+
+def _number(row: PublishedFigure, path: str) -> float:
+    number = row.number
+    return _refuse("must be a number", row.printed, path) if number is None else number
+
+
+def _defects(row: PublishedFigure) -> tuple[str, ...]:
+    return (row.known_defect,) if row.known_defect else ()
+
+
+def _refuse(must: str, given: str | None, path: str, hint: str | None = None) -> Never:
+    problem = Problem(path=f"{path}.published", must=must, given=given, hint=hint)
+    raise ConfigError(problems=(problem,))

@@ -1,0 +1,145 @@
+"""An experiment of a source document, run again: its ablations, then the paper's figures beside."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.experiments.ablation.ablate import Ablation, run_ablation
+from tune_speed.experiments.ablation.plan import AblationPlan, plan_ablation
+from tune_speed.experiments.replication.checks import run_checks
+from tune_speed.experiments.replication.claim_check import arms_in_full, check_claims
+from tune_speed.experiments.replication.outcome import Outcome, outcome
+from tune_speed.experiments.replication.plan import plan, scale_of
+from tune_speed.experiments.replication.shipped import find
+from tune_speed.runtime.device import resolve_device
+from tune_speed.study.file import RecipeFile, load_recipe
+from tune_speed.study.replication import ReplicationConfig, ScaleConfig
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicationPlan:
+    """What a replication runs in a profile."""
+
+    name: str
+    profile: str
+    replication: ReplicationConfig
+    scale: ScaleConfig | None
+    file: RecipeFile
+    """The first part's recipe."""
+    parts: Mapping[str, AblationPlan]
+    """Ablations by part; `""` where there are no parts; none where only questions are answered."""
+    overrides: tuple[str, ...] = ()
+    """What the user changed about the profile, as `path=value`."""
+
+
+class Replication(NamedTuple):
+    """What was run."""
+
+    outcome: Outcome
+    ablations: tuple[Ablation, ...]
+    was_stopped: bool
+
+
+def plan_replication(
+    name: str, *, profile: str, overrides: Sequence[str], check_data: bool
+) -> ReplicationPlan:
+    """Returns the plan of a replication by its name, its experiment's number, or its file.
+
+    Raises: ConfigError with every mistake of the file and of arms.
+    """
+    path = find(name)
+    tree = load_recipe(path, check_data=False).tree
+    replication = _replication(tree, path)
+    check_claims(replication.claims, arms_in_full(path))
+    if tree.get("ablate") is None:
+        _refuse_ablation_options(path, overrides)
+    study = f"study=replication-{path.stem}-{profile}"
+    common = [study, *overrides]
+    parts = {part.name: [*common[:1], *part.overrides, *common[1:]] for part in plan(tree, profile)}
+    first = load_recipe(path, overrides=next(iter(parts.values())), check_data=check_data)
+    plans = {
+        part: plan_ablation(str(path), overrides=given, check_data=check_data)
+        for part, given in parts.items()
+        if first.ablate is not None
+    }
+    scale = scale_of(tree, profile)
+    return ReplicationPlan(
+        name=path.stem,
+        profile=profile,
+        replication=replication,
+        scale=ScaleConfig.model_validate(scale) if scale else None,
+        file=first,
+        parts=plans,
+        overrides=tuple(overrides),
+    )
+
+
+def _refuse_ablation_options(path: Path, overrides: Sequence[str]) -> None:
+    given = [override for override in overrides if override.startswith("ablate.")]
+    if given:
+        must = "must be left out: this replication trains nothing"
+        raise ConfigError(problems=(Problem(path=given[0], must=must, file=str(path)),))
+
+
+def _replication(tree: Mapping[str, Any], path: Path) -> ReplicationConfig:
+    if tree.get("replication") is None:
+        problem = Problem(
+            path="replication",
+            must="must be given in the file of a replication",
+            hint=f"For any other recipe: `tune-speed ablate {path}`.",
+            file=str(path),
+        )
+        raise ConfigError(problems=(problem,))
+    return ReplicationConfig.model_validate(tree["replication"])
+
+
+def run_replication(
+    plan: ReplicationPlan,
+    *,
+    folder: Path,
+    again: bool = False,
+    download: bool,
+    on_progress: Callable[[int, int], None],
+    on_line: Callable[[str], None],
+) -> Replication:
+    """Runs the ablations of all parts, or goes on with them, and sets the published figures beside.
+
+    Raises: ConfigError, DataError, StorageError.
+    """
+    checks = run_checks(plan.replication.checks, resolve_device(plan.file.run.device))
+    done: dict[str, Ablation] = {}
+    for part, ablation_plan in plan.parts.items():
+        done[part] = run_ablation(
+            ablation_plan,
+            folder=folder,
+            part=part,
+            again=again,
+            download=download,
+            on_progress=on_progress,
+            on_line=on_line,
+        )
+        if done[part].was_stopped:
+            break
+    found = outcome(
+        plan.replication,
+        {part: ablation.result for part, ablation in done.items()},
+        name=plan.name,
+        profile=plan.profile,
+        scale=plan.scale,
+        checks=checks,
+        overrides=plan.overrides,
+        to_come=[part for part in plan.parts if part not in done],
+    )
+    was_stopped = any(ablation.was_stopped for ablation in done.values())
+    return Replication(found, tuple(done.values()), was_stopped)
+
+
+def save_outcome(found: Outcome, *, folder: Path, study: str) -> Path:
+    """Writes the outcome as JSON into the study's folder; returns the file."""
+    path = folder / study / "replication.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))
+    return path

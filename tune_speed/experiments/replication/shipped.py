@@ -1,0 +1,89 @@
+"""The replications that come with the package, by name or by the number of the experiment."""
+
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any, Never
+
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.mistake import near_miss
+from tune_speed.study.replication import ReplicationConfig
+from tune_speed.study.shipped import is_file
+from tune_speed.study.yaml import read_yaml
+
+
+def shipped_replications() -> dict[str, Path]:
+    """Returns the files of all replications by their names."""
+    package = Path(str(resources.files("tune_speed")))
+    # A wheel puts the folder into the package; in a checkout it stands beside it.
+    folders = [each / "search_spaces" / "replications" for each in (package, package.parent)]
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def find(name: str) -> Path:
+    """Returns the file of a replication: its path, its name, or the number of its experiment.
+
+    Raises: ConfigError, with what there is, or where several have that number.
+    """
+    if is_file(name):
+        return Path(name)
+    shipped = shipped_replications()
+    if name in shipped:
+        return shipped[name]
+    return _of_item(int(name)) if name.isdecimal() else _refuse(name, near_miss(name, shipped))
+
+
+def _of_item(item: int) -> Path:
+    rows = replication_listing()
+    names = [row["name"] for row in rows if item in row["items"]]
+    if not names:
+        known = sorted({number for row in rows for number in row["items"]})
+        _refuse(str(item), f"Experiments there are: {', '.join(map(str, known)) or 'none'}.")
+    if len(names) > 1:
+        _refuse(str(item), f"Several are of experiment {item}: {', '.join(names)}.")
+    return shipped_replications()[names[0]]
+
+
+def _refuse(name: str, hint: str | None) -> Never:
+    must = "must be the name of a replication, the number of its experiment, or a file"
+    every = f"There are {', '.join(shipped_replications()) or 'none'}."
+    problem = Problem(path="", must=must, given=name, hint=hint or every)
+    raise ConfigError(problems=(problem,))
+
+
+def replication_listing() -> list[dict[str, Any]]:
+    """Returns a row on each replication, by the numbers of its experiments.
+
+    Raises: ConfigError for a file that is not YAML, or is no replication.
+    """
+    rows = [_row(name, path) for name, path in shipped_replications().items()]
+    return sorted(rows, key=lambda row: (not row["items"], row["items"], row["name"]))
+
+
+def _row(name: str, path: Path) -> dict[str, Any]:
+    tree = read_yaml(path).tree
+    section = tree.get("replication") if isinstance(tree, Mapping) else None
+    try:
+        replication = ReplicationConfig.model_validate(section)
+    except ValueError as error:
+        must = f"must have a section `replication` without mistakes: {error}"
+        raise ConfigError(problems=(Problem(path="", must=must, file=str(path)),)) from error
+    return {
+        "name": name,
+        "items": sorted(replication.items),
+        "title": replication.title,
+        "question": replication.question,
+        "source": source_of(replication),
+        "parts": list(replication.parts),
+        "profiles": ["full", *(tree.get("scale") or {})],
+    }
+
+
+def source_of(replication: ReplicationConfig) -> str:
+    """Returns where an experiment is from: as it says, or the sources of its claims."""
+    of_claims = (
+        claim.published.source if claim.published else claim.source.partition(",")[0]
+        for claim in replication.claims
+    )
+    return replication.source or ", ".join(dict.fromkeys(of_claims))

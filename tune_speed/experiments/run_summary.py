@@ -1,0 +1,275 @@
+"""What several runs of one recipe say together: in figures for JSON, and in words."""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tune_speed.core.comparability import sign_of, target_of
+from tune_speed.core.records import Record, RunResult, Status, Timing, TrialRecord
+from tune_speed.core.stats import (
+    RateInterval,
+    Sample,
+    TimeInterval,
+    expected_time_interval_s,
+    expected_time_s,
+    finite_or_none,
+    mean_hit_s,
+    median_interval_s,
+    median_time_s,
+    sample_of,
+    wilson_interval,
+)
+from tune_speed.core.targets import Target
+from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
+
+CONFIDENCE = 0.95
+INFINITE = "∞"
+NO_FINAL = (Status.FAILED, Status.OOM)
+"""Runs that broke: their last evaluation is not the end of a training."""
+WHOLE = (Status.REACHED, Status.MISSED)
+"""Runs that had the length that was planned."""
+
+
+class Spread(Record):
+    """Mean and spread over runs."""
+
+    mean: float | None
+    """None without a value."""
+    sd: float | None
+    """Sample standard deviation; None with fewer than two values."""
+    n: int
+    """Values."""
+
+
+class Statistics(Record):
+    """What runs of one recipe say together. JSON knows no infinity: a time of None is infinite."""
+
+    n: int
+    """Runs."""
+    k: int
+    """Runs that met the target."""
+    success_rate: RateInterval
+    """Where the chance of meeting the target lies (Wilson)."""
+    times_s: tuple[float | None, ...]
+    """Training clock until the target held [s], run by run; None: a miss, which is infinite."""
+    median_s: float | None
+    """Median time to target [s], misses as infinite; None: infinite."""
+    median_interval: TimeInterval
+    """Where the median lies; `confidence` is what so few runs give, 0 for a single one."""
+    mean_hit_s: float | None
+    """Mean over the runs that met the target [s]; None without one."""
+    expected_s: float | None
+    """Expected time with restarts, all time spent / hits [s]; None: infinite."""
+    expected_interval: TimeInterval
+    """Where the expected time with restarts lies."""
+    final_accuracy: Spread
+    """Accuracy at the end, over the runs that did not break, as far as it was measured."""
+    metric: str
+    """Target metric."""
+    target: float
+    """Worst value of it that counts as reached."""
+    target_mode: str = "max"
+    """Whether more of it is better, `max`, or less, `min`."""
+    final_metric: Spread
+    """Target metric at the end, over the same runs."""
+    margin: float | None
+    """How much better the mean of the final metric is than the target: above 0 it holds. None in
+    `anytime` mode, which stops at the target, and without a value."""
+    needed_margin: float | None
+    """Margin with which 95 % of runs meet the target; None with fewer than three runs."""
+    suggestion: str | None
+    """A longer run that would be cheaper than restarts, in words; None where there is nothing to
+    gain, or where no runs of other lengths say what length is worth."""
+    timing: dict[Timing, int]
+    """What the training clocks are made of: number of runs of each kind."""
+    cotenants: tuple[str, ...]
+    """Other runs seen on the device: `study/trial`."""
+    notes: tuple[str, ...]
+    """What limits the trust in the figures, in words."""
+
+
+def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statistics:
+    """Returns the statistics of a record's runs.
+
+    Args:
+        record: With at least one run.
+        slope: What length is worth, if known; see `margin`.
+    """
+    runs, samples = record.runs, [sample_of(run) for run in record.runs]
+    target = target_of(record.workload)
+    ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
+    metrics = _known(end.value(target.metric) for end in ends)
+    is_fixed = record.workload["mode"] == "fixed_length"
+    times_s = [run.time_to_target_s for run in runs]
+    hits = sum(sample.is_hit for sample in samples)
+    return Statistics(
+        n=len(runs),
+        k=hits,
+        success_rate=_rate_interval(hits, len(runs)),
+        times_s=tuple(times_s),
+        median_s=median_time_s(times_s),
+        median_interval=_time_interval(*median_interval_s(times_s, confidence=CONFIDENCE)),
+        mean_hit_s=mean_hit_s(samples),
+        expected_s=finite_or_none(expected_time_s(samples)),
+        expected_interval=_expected_interval(samples, miss_s=record.miss_s),
+        final_accuracy=_spread(_known(end.accuracy for end in ends)),
+        metric=target.metric,
+        target=target.value,
+        target_mode=target.mode,
+        final_metric=_spread(metrics),
+        margin=_margin(metrics, target) if metrics and is_fixed else None,
+        needed_margin=_needed_margin(metrics) if is_fixed else None,
+        suggestion=_suggestion(record, metrics, slope) if is_fixed else None,
+        timing=dict(Counter(run.timing for run in runs)),
+        cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
+        notes=tuple(dict.fromkeys(run.note for run in runs if run.note)),
+    )
+
+
+def _known(values: Iterable[float | None]) -> list[float]:
+    return [value for value in values if value is not None]
+
+
+def _margin(metrics: Sequence[float], target: Target) -> float:
+    return sign_of(target) * (statistics.fmean(metrics) - target.value)
+
+
+def _rate_interval(hits: int, n: int) -> RateInterval:
+    low, high = wilson_interval(hits, n, confidence=CONFIDENCE)
+    return RateInterval(low=low, high=high, confidence=CONFIDENCE)
+
+
+def _time_interval(low_s: float, high_s: float, confidence: float) -> TimeInterval:
+    return TimeInterval(
+        low_s=finite_or_none(low_s), high_s=finite_or_none(high_s), confidence=confidence
+    )
+
+
+def _expected_interval(samples: Sequence[Sample], *, miss_s: float | None) -> TimeInterval:
+    ends = expected_time_interval_s(samples, confidence=CONFIDENCE, miss_s=miss_s)
+    return _time_interval(*ends, CONFIDENCE)
+
+
+def _spread(values: Sequence[float]) -> Spread:
+    return Spread(
+        mean=statistics.fmean(values) if values else None,
+        sd=statistics.stdev(values) if len(values) > 1 else None,
+        n=len(values),
+    )
+
+
+def _needed_margin(metrics: Sequence[float]) -> float | None:
+    return needed_mean(0.0, statistics.stdev(metrics)) if len(metrics) >= LEAST_RUNS else None
+
+
+def _suggestion(record: TrialRecord, metrics: Sequence[float], slope: Slope | None) -> str | None:
+    if slope is None or any(run.status not in WHOLE for run in record.runs):
+        return None
+    run_s = statistics.fmean(run.clocks.train_s for run in record.runs)
+    return suggestion(metrics, target=target_of(record.workload), run_s=run_s, slope=slope.per_ln)
+
+
+def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
+    """Returns the record's fields, and `statistics` beside them."""
+    found = describe_runs(record, slope=slope)
+    return {**record.model_dump(mode="json"), "statistics": found.model_dump(mode="json")}
+
+
+def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None) -> str:
+    """Returns what the runs say together in words; `name` is the recipe's, if there are several."""
+    return summarise(record, describe_runs(record, slope=slope), name=name)
+
+
+def summarise(record: TrialRecord, found: Statistics, *, name: str = "") -> str:
+    """Returns what the runs say together: hits, times, accuracy, speed, and what the clock was.
+
+    Args:
+        record: With the runs.
+        found: Their statistics.
+        name: Of the recipe, if there are several.
+    """
+    rate = found.success_rate
+    lines = [
+        f"{f'{name}, ' if name else ''}{headline(record)}",
+        f"  met the target   {found.k}/{found.n}"
+        f"  ({_percent(rate.confidence)} interval of the rate: {rate.low:.2f} to {rate.high:.2f})",
+        f"  time to target   median {_time(found.median_s)}  ({_interval(found.median_interval)})",
+        f"                   runs: {', '.join(_seconds(t) for t in found.times_s)}"
+        f"{f'  ({INFINITE}: a miss)' if found.k < found.n else ''}",
+    ]
+    if found.mean_hit_s is not None:
+        lines.append(f"  mean of the hits {_time(found.mean_hit_s)}")
+    lines.append(
+        f"  with restarts    {_time(found.expected_s)} expected"
+        f"  ({_interval(found.expected_interval)})"
+    )
+    return "\n".join([*lines, *_quality(found), *_speed(record.runs), *_clock(found)])
+
+
+def headline(record: TrialRecord) -> str:
+    """Returns what had to be reached, and where."""
+    return f"{record.workload_name}: {target_of(record.workload).words} on {record.device}"
+
+
+def _quality(found: Statistics) -> list[str]:
+    finals = {"accuracy": found.final_accuracy, found.metric: found.final_metric}
+    lines = [
+        f"  final {name:10} {_mean_and_sd(spread)}"
+        for name, spread in finals.items()
+        if spread.mean is not None
+    ]
+    if found.margin is not None:
+        needed = found.needed_margin
+        rule = "" if needed is None else f"; 95 % of runs meet it with {needed:+.4f}"
+        side = "below" if found.target_mode == "min" else "over"
+        lines.append(f"  margin           {found.margin:+.4f} {side} the target, on average{rule}")
+    return [*lines, *([f"  suggestion       {found.suggestion}"] if found.suggestion else [])]
+
+
+def _mean_and_sd(spread: Spread) -> str:
+    sd = "" if spread.sd is None else f" ± {spread.sd:.4f} (sd)"
+    return f"{spread.mean:.6f}{sd}, n = {spread.n}"
+
+
+def _speed(runs: Sequence[RunResult]) -> list[str]:
+    speeds = [run.images_per_s for run in runs if run.images_per_s is not None]
+    if not speeds:
+        return []
+    return [f"  speed            {statistics.median(speeds):.0f} images/s, {runs[-1].steps} steps"]
+
+
+def _clock(found: Statistics) -> list[str]:
+    """Returns what the times are worth, the least trustworthy kind first."""
+    others = ", ".join(found.cotenants)
+    company = f" with {others}" if others else ""
+    words = {
+        Timing.SHARED: f"shared{company}: these times are upper bounds",
+        Timing.ISOLATED: f"isolated: steps × step time alone, on a device shared{company}",
+        Timing.EXCLUSIVE: "exclusive: no other run of tune-speed on the device",
+    }
+    lines = [
+        f"  clock            {text}{f' ({count} of {found.n} runs)' if count < found.n else ''}"
+        for timing, text in words.items()
+        if (count := found.timing.get(timing, 0))
+    ]
+    return [*lines, *(f"                   {note}" for note in found.notes)]
+
+
+def _interval(interval: TimeInterval) -> str:
+    if not interval.confidence:
+        return "no interval from one run"
+    low, high = (_seconds(end) for end in (interval.low_s, interval.high_s))
+    return f"{_percent(interval.confidence)} interval: {low} to {high} s".replace("∞ s", "∞")
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g} %"
+
+
+def _seconds(time_s: float | None) -> str:
+    return INFINITE if time_s is None else f"{time_s:.3f}"
+
+
+def _time(time_s: float | None) -> str:
+    return INFINITE if time_s is None else f"{time_s:.3f} s"

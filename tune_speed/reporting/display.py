@@ -1,0 +1,84 @@
+"""What results look like: a table in a terminal, text where none is, HTML in a notebook.
+
+Names in results are anybody's. A terminal shows what is printable of them, and HTML escapes them.
+"""
+
+import io
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+
+from markupsafe import Markup, escape
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from tune_speed.core.text import printable_lines
+from tune_speed.reporting.terminal import PlainConsole
+
+WIDTH = 100
+"""Characters of a line of text where there is no terminal."""
+
+
+class Displayed(ABC):
+    """Something that `print`, rich and a notebook show as people read it."""
+
+    @abstractmethod
+    def _parts(self) -> Sequence[RenderableType]:
+        """Returns what a terminal shows, one below the other; a text stays as it is."""
+
+    @abstractmethod
+    def _repr_html_(self) -> str:
+        """Returns what a notebook shows: HTML without scripts, in which all names are escaped."""
+
+    def __rich__(self) -> RenderableType:
+        shown = [Text(part) if isinstance(part, str) else part for part in self._parts()]
+        spaced = [each for part in shown for each in (Text(), part)]
+        return Group(*spaced[1:])
+
+    def __str__(self) -> str:
+        # Commands in a text are not folded: they are there to be copied.
+        shown = (part if isinstance(part, str) else as_text(part) for part in self._parts())
+        return "\n\n".join(shown)
+
+
+def as_text(renderable: RenderableType, *, width: int = WIDTH) -> str:
+    """Returns what a terminal of this width would show, without colours."""
+    out = io.StringIO()
+    console = PlainConsole(
+        file=out, width=width, color_system=None, force_terminal=False, force_jupyter=False
+    )
+    console.print(renderable)
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n")
+
+
+def html_table(columns: Mapping[str, Sequence[str]], *, left: Iterable[str] = ()) -> Markup:
+    """Returns a table of texts by heading, flush right but for the columns of `left`."""
+    sides = ["left" if heading in tuple(left) else "right" for heading in columns]
+    head = _row("th", columns, sides)
+    body = Markup("").join(
+        _row("td", cells, sides) for cells in zip(*columns.values(), strict=True)
+    )
+    return Markup("<table><thead>{}</thead><tbody>{}</tbody></table>").format(head, body)
+
+
+def _row(tag: str, cells: Iterable[str], sides: Sequence[str]) -> Markup:
+    parts = [
+        Markup('<{} style="text-align: {}">{}</{}>').format(tag, side, printable_lines(cell), tag)
+        for cell, side in zip(cells, sides, strict=True)
+    ]
+    return Markup("<tr>{}</tr>").format(Markup("").join(parts))
+
+
+def html_text(text: str) -> Markup:
+    """Returns lines whose columns stay below one another."""
+    return Markup("<pre>{}</pre>").format(printable_lines(text))
+
+
+def html_line(text: str, *, tag: str = "p") -> Markup:
+    """Returns a paragraph, or a heading."""
+    return Markup("<{}>{}</{}>").format(tag, printable_lines(text), tag)
+
+
+def html_block(*parts: Markup | str) -> str:
+    """Returns the parts as one element; what is no markup is escaped."""
+    inner = Markup("").join(escape(part) for part in parts)
+    return str(Markup("<div>{}</div>").format(inner))

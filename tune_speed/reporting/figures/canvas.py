@@ -1,0 +1,267 @@
+"""A figure that is being drawn: its panels in house style, and the trials its points stand for."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tune_speed.reporting.figures.texts import duration, shortened, told
+from tune_speed.reporting.figures.theme import Look, Palette
+from tune_speed.reporting.study.view import ViewedTrial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.lines import Line2D
+
+WIDTH = 360
+"""Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there."""
+POINTS_PER_INCH = 72
+TEXT = 11.0
+"""Size of text, in the same units."""
+NAME_WIDTH = 16
+UNDER_POINTS = 2.5
+"""Order of a text that covers lines but no points."""
+MARK = "mark:"
+"""Scheme of the link that stands for a trial until the SVG is finished."""
+LEGEND_LINE, LEGEND_ROW = 340.0, 16.0
+STROKES = "|_"
+"""Markers without an inside."""
+_CHARACTER = 6.3
+_POINT, _LINE = 1.2, 2.0
+"""Widths of a legend's handles, in text heights."""
+_GAPS = 1.8 * TEXT
+
+
+class Mark(NamedTuple):
+    """What a point stands for."""
+
+    run_id: str
+    trial_id: str
+    text: str
+    is_leader: bool
+
+
+class Spot(NamedTuple):
+    """A point, in the units of its panel."""
+
+    x: float
+    y: float
+    trial: ViewedTrial
+
+
+class Canvas:
+    """A figure of one column of panels, or a grid."""
+
+    def __init__(
+        self,
+        palette: Palette,
+        *,
+        height: float,
+        rows: int = 1,
+        columns: int = 1,
+        share_x: bool = False,
+        heights: Sequence[float] = (),
+        leader: ViewedTrial | None = None,
+    ) -> None:
+        """Draws empty panels.
+
+        Args:
+            palette: colour of each role.
+            height: without a legend, in units, of which a figure is WIDTH wide.
+            rows: of panels.
+            columns: of panels.
+            share_x: whether a column's panels have one axis.
+            heights: of the rows, in any unit; empty: all are alike.
+            leader: the trial whose points the keyboard reaches.
+        """
+        # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
+        from matplotlib.figure import Figure
+
+        size = (WIDTH / POINTS_PER_INCH, height / POINTS_PER_INCH)
+        self.palette, self.leader = palette, leader
+        self.marks: list[Mark] = []
+        self.figure = Figure(figsize=size, layout="constrained")
+        panels = self.figure.subplots(
+            rows, columns, squeeze=False, sharex=share_x, height_ratios=heights or None
+        )
+        self.panels: list[Axes] = list(panels.flat)
+
+    @property
+    def panel(self) -> "Axes":
+        """The first panel, which most figures have alone."""
+        return self.panels[0]
+
+    def grow(self, height: float) -> None:
+        """Makes the figure so many units higher, and leaves its panels what they had."""
+        self.figure.set_figheight(self.figure.get_figheight() + height / POINTS_PER_INCH)
+
+    def title(self, panel: "Axes", text: str) -> None:
+        """Says above a panel what its upright axis is: no room is lost beside it."""
+        panel.set_title(text, loc="left", fontsize=TEXT, color=self.palette["muted"])
+
+    def points(
+        self, panel: "Axes", spots: Sequence[Spot], look: Look, *, texts: Sequence[str] = ()
+    ) -> None:
+        """Draws a point for each trial, with a link to its row.
+
+        Args:
+            panel: to draw on.
+            spots: where.
+            look: of all of them.
+            texts: tooltips; empty: what `told` says of each trial.
+        """
+        if not spots:
+            return
+        tips = texts or [told(spot.trial.record) for spot in spots]
+        urls = [self._link(spot.trial, text) for spot, text in zip(spots, tips, strict=True)]
+        drawn = panel.scatter(
+            [spot.x for spot in spots],
+            [spot.y for spot in spots],
+            s=look.area,
+            marker=look.marker,
+            zorder=3,
+            clip_on=False,
+            **self._ink(look),
+        )
+        drawn.set_urls(urls)
+
+    def name(self, panel: "Axes", spot: Spot, *, left_from: float = 0.5) -> None:
+        """Writes a trial's id and time above its point: over lines, under other points.
+
+        Args:
+            panel: of the point.
+            spot: the point.
+            left_from: share of the panel's width from which on the text stands to its left.
+        """
+        record = spot.trial.record
+        time_s = record.time_to_target_s
+        text = shortened(record.trial_id, NAME_WIDTH)
+        place = panel.transLimits.transform(panel.transScale.transform((spot.x, spot.y)))
+        is_late = place[0] > left_from
+        panel.annotate(
+            text if time_s is None else f"{text}: {duration(time_s)}",
+            (spot.x, spot.y),
+            xytext=(-3 if is_late else 3, 8),
+            textcoords="offset points",
+            ha="right" if is_late else "left",
+            bbox=self.backing(),
+            zorder=UNDER_POINTS,
+        )
+
+    def backing(self) -> dict[str, Any]:
+        """Returns what lies behind a text that stands among points."""
+        return {"facecolor": self.palette["surface"], "edgecolor": "none", "pad": 0.0}
+
+    def entries(self, looks: Mapping[str, Look]) -> list[tuple[Any, str]]:
+        """Returns a legend's entries for looks by their words."""
+        return [(self.sample(look), words) for words, look in looks.items()]
+
+    def sample(self, look: Look) -> "Line2D":
+        """Returns the mark of a legend's entry."""
+        from matplotlib.lines import Line2D
+
+        colour, surface = self.palette[look.role], self.palette["surface"]
+        return Line2D(
+            [],
+            [],
+            linestyle="none",
+            marker=look.marker,
+            markersize=math.sqrt(look.area) + 0.5,
+            markerfacecolor=colour if look.is_filled else surface,
+            markeredgecolor=colour,
+        )
+
+    def legend(self, entries: Sequence[tuple[Any, str]]) -> None:
+        """Draws a legend below the panels, in as many columns as there is room for."""
+        if not entries:
+            return
+        handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
+        has_lines = any(_is_line(handle) for handle in handles)
+        handle_length = _LINE if has_lines else _POINT
+        longest = max(len(label) for label in labels)
+        widest = _GAPS + TEXT * handle_length + _CHARACTER * longest
+        num_columns = max(1, min(len(labels), int(LEGEND_LINE / widest)))
+        self.grow(LEGEND_ROW * math.ceil(len(labels) / num_columns))
+        self.figure.legend(
+            handles,
+            labels,
+            loc="outside lower left",
+            ncols=num_columns,
+            handlelength=handle_length,
+        )
+
+    def heading(self, panel: "Axes", text: str) -> None:
+        """Writes a heading above a panel, at the figure's left edge."""
+        panel.set_title(" ", loc="left")  # Keeps room for it.
+        self._at_left(panel, text, y=1.0, role="ink")
+
+    def note(self, panel: "Axes", text: str) -> None:
+        """Writes a panel's only content, at the figure's left edge."""
+        panel.set_axis_off()
+        self._at_left(panel, text, y=0.92, role="muted")
+
+    def _at_left(self, panel: "Axes", text: str, *, y: float, role: str) -> None:
+        from matplotlib.transforms import blended_transform_factory
+
+        place = blended_transform_factory(self.figure.transFigure, panel.transAxes)
+        written = panel.text(0.012, y, text, transform=place, color=self.palette[role])
+        written.set_verticalalignment("top" if y < 1 else "bottom")
+        written.set_in_layout(False)
+
+    def _ink(self, look: Look) -> dict[str, Any]:
+        """Returns the colours of a point: a filled one has a rim that parts it from the others."""
+        colour, surface = self.palette[look.role], self.palette["surface"]
+        if look.marker in STROKES:
+            return {"color": colour, "linewidths": 1.0}
+        if look.is_filled:
+            return {"facecolors": colour, "edgecolors": surface, "linewidths": 0.8}
+        return {"facecolors": surface, "edgecolors": colour, "linewidths": 1.2}
+
+    def _link(self, trial: ViewedTrial, text: str) -> str:
+        mark = Mark(trial.run_id, trial.record.trial_id, text, trial is self.leader)
+        self.marks.append(mark)
+        return f"{MARK}{len(self.marks) - 1}"
+
+
+def _is_line(handle: Any) -> bool:
+    return getattr(handle, "get_linestyle", lambda: "none")() not in ("none", "None")
+
+
+def style(palette: Palette) -> dict[Any, Any]:
+    """Returns matplotlib's settings for the house style."""
+    return {
+        "svg.fonttype": "none",
+        "svg.hashsalt": "tune_speed",
+        "text.parse_math": False,
+        "text.color": palette["ink"],
+        "font.size": TEXT,
+        "figure.facecolor": "none",
+        "figure.constrained_layout.h_pad": 0.05,
+        "figure.constrained_layout.w_pad": 0.05,
+        "axes.facecolor": "none",
+        "axes.edgecolor": palette["muted"],
+        "axes.labelcolor": palette["muted"],
+        "axes.labelsize": TEXT,
+        "axes.titlesize": TEXT,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.spines.left": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "axes.unicode_minus": False,
+        "grid.color": palette["grid"],
+        "grid.linewidth": 0.8,
+        "xtick.color": palette["muted"],
+        "ytick.color": palette["muted"],
+        "xtick.labelsize": TEXT,
+        "ytick.labelsize": TEXT,
+        "xtick.major.size": 0,
+        "xtick.minor.size": 0,
+        "ytick.major.size": 0,
+        "ytick.minor.size": 0,
+        "legend.frameon": False,
+        "legend.fontsize": TEXT,
+        "legend.handletextpad": 0.4,
+        "legend.columnspacing": 1.2,
+        "legend.borderpad": 0.1,
+        "lines.solid_capstyle": "round",
+    }

@@ -1,0 +1,133 @@
+"""Certified times beside the estimates they came from."""
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tune_speed.core.stats import median_interval_s, median_time_s
+from tune_speed.reporting.figures.canvas import Canvas, Spot
+from tune_speed.reporting.figures.facts import estimates_of
+from tune_speed.reporting.figures.kind import FigureKind, Sketch
+from tune_speed.reporting.figures.scales import scale, spans_decade, unit_label
+from tune_speed.reporting.figures.texts import counted, duration, shortened, time_unit
+from tune_speed.reporting.figures.theme import Look, Palette
+from tune_speed.reporting.study.view import StudyPart, ViewedTrial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROW_HEIGHT, FRAME_HEIGHT = 36.0, 40.0
+ESTIMATE = Look("D", "s2", False, 24.0)
+CERTIFIED = Look("o", "s1", True, 40.0)
+NEVER = Look(">", "s1", False, 40.0)
+ID_WIDTH = 24
+LEFT = 0.04
+"""Room beside the points, as a share of the axis; on the right for times without an end."""
+
+
+class Pair(NamedTuple):
+    """A trial's estimate and what its certificate says."""
+
+    trial: ViewedTrial
+    """The certified one."""
+    estimate_s: float | None
+    """None: the search saw it miss."""
+    median_s: float | None
+    """Median over fresh seeds, misses infinite; None: it is infinite."""
+    low_s: float
+    """Lower end of its interval; may be infinite."""
+    high_s: float
+    """Upper end of it; may be infinite."""
+    hits: int
+    n: int
+
+
+def pairs(part: StudyPart) -> list[Pair]:
+    """Returns the certified trials with their estimates, the best certified time first."""
+    estimates = estimates_of(part)
+    found = [_pair(t, estimates.get(t.run_id)) for t in part.certified if t.record.runs]
+    return sorted(found, key=lambda pair: (pair.median_s or math.inf, pair.estimate_s or math.inf))
+
+
+def draw(part: StudyPart, palette: Palette) -> Sketch | None:
+    """Draws a row a certified trial; None without one, or if nothing ever met the target."""
+    found = pairs(part)
+    finite = _finite_s(found)
+    if not finite:
+        return None
+    canvas = Canvas(palette, height=FRAME_HEIGHT + ROW_HEIGHT * len(found))
+    panel, unit = canvas.panel, time_unit(max(finite))
+    _scale(panel, [time_s / unit.length_s for time_s in finite])
+    panel.set_ylim(len(found) - 0.35, -0.75)
+    panel.set_yticks([])
+    for row, pair in enumerate(found):
+        _draw_row(canvas, pair, row, unit.length_s)
+    panel.set_xlabel(unit_label("time to target", unit))
+    looks = {"estimate": ESTIMATE, "certified median, interval": CERTIFIED}
+    if any(pair.median_s is None for pair in found):
+        looks["missed in half of the runs or more"] = NEVER
+    canvas.legend(canvas.entries(looks))
+    return Sketch(canvas, _alt(found))
+
+
+def _pair(trial: ViewedTrial, estimate: ViewedTrial | None) -> Pair:
+    estimate_s = None if estimate is None else estimate.record.time_to_target_s
+    times = [run.time_to_target_s for run in trial.record.runs]
+    interval = median_interval_s(times)
+    hits = sum(time is not None for time in times)
+    median_s = median_time_s(times)
+    return Pair(trial, estimate_s, median_s, interval.low, interval.high, hits, len(times))
+
+
+def _finite_s(found: Sequence[Pair]) -> list[float]:
+    times = [t for p in found for t in (p.estimate_s, p.median_s, p.low_s, p.high_s)]
+    return [time_s for time_s in times if time_s is not None and math.isfinite(time_s)]
+
+
+def _scale(panel: "Axes", times: Sequence[float]) -> None:
+    low, high = min(times), max(times)
+    if spans_decade(times):
+        room = (high / low) ** LEFT
+        limits = (low / room, high * room**2)
+    else:
+        limits = (max(0.0, low - LEFT * high), high * (1 + 2 * LEFT))
+    scale(panel.xaxis, limits if spans_decade(times) else [])
+    panel.set_xlim(*limits)
+
+
+def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
+    panel, right = canvas.panel, canvas.panel.get_xlim()[1]
+    low, high = (min(end / unit_s, right) for end in (pair.low_s, pair.high_s))
+    panel.hlines([row], [low], [high], color=canvas.palette["s1"], linewidth=2.0, gid="interval")
+    median = right if pair.median_s is None else pair.median_s / unit_s
+    look = NEVER if pair.median_s is None else CERTIFIED
+    canvas.points(panel, [Spot(median, row, pair.trial)], look)
+    if pair.estimate_s is not None:
+        canvas.points(panel, [Spot(pair.estimate_s / unit_s, row, pair.trial)], ESTIMATE)
+    name = shortened(pair.trial.record.trial_id, ID_WIDTH)
+    panel.annotate(
+        f"{name}: {pair.hits} of {pair.n} runs met the target",
+        (0.0, row),
+        xycoords=panel.get_yaxis_transform(),
+        xytext=(0, 7),
+        textcoords="offset points",
+    )
+
+
+def _alt(found: Sequence[Pair]) -> str:
+    return f"{counted(len(found), 'certified trial')}: {'; '.join(map(_told, found))}."
+
+
+def _told(pair: Pair) -> str:
+    estimate = "a miss" if pair.estimate_s is None else duration(pair.estimate_s)
+    median = "no median" if pair.median_s is None else f"a median of {duration(pair.median_s)}"
+    name = shortened(pair.trial.record.trial_id, ID_WIDTH)
+    return f"{name} was estimated as {estimate} and has {median}, {pair.hits} of {pair.n} runs hit"
+
+
+CERTIFIED_TIMES = FigureKind(
+    title="Certified against estimated",
+    about="Each trial's estimate from the search, and the median of its runs with fresh seeds, with"
+    " its interval; an interval that goes to the right edge has no upper end.",
+    draw=draw,
+)

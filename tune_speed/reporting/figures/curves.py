@@ -1,0 +1,192 @@
+"""The finalists' metric over training time, the leader on top."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tune_speed.core.comparability import goodness
+from tune_speed.core.records import Evaluation, RunResult
+from tune_speed.core.targets import Target
+from tune_speed.reporting.figures.canvas import Canvas, Spot
+from tune_speed.reporting.figures.facts import estimates_of, metric_words, target_of
+from tune_speed.reporting.figures.kind import FigureKind, Sketch
+from tune_speed.reporting.figures.metric_axis import draw_metric_axis
+from tune_speed.reporting.figures.scales import scale, unit_label
+from tune_speed.reporting.figures.texts import counted, duration, score, shortened, time_unit
+from tune_speed.reporting.figures.theme import DASHES, SERIES, WORDS, Look, Palette
+from tune_speed.reporting.study.view import StudyPart, ViewedTrial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+HEIGHT = 236.0
+MOST = 8
+MOST_WITH_MISSES = 4
+"""Trials that missed the target are drawn only where there are fewer hits than this."""
+LOG_FROM = 4.0
+"""How much longer the longest curve is than the shortest where the time's axis is logarithmic."""
+ID_WIDTH = 14
+
+
+class Finalist(NamedTuple):
+    """A trial with its curve, and the runs that certified it."""
+
+    trial: ViewedTrial
+    certified: tuple[RunResult, ...]
+
+
+def finalists(part: StudyPart) -> list[Finalist]:
+    """Returns the part's trials that have curves, the best first, and at most MOST of them."""
+    target = target_of(part)
+
+    def order(trial: ViewedTrial) -> tuple[bool, float]:
+        time_s = trial.record.time_to_target_s
+        nearest = -goodness(_nearest(trial, target), target)
+        return (time_s is None, nearest if time_s is None else time_s)
+
+    estimates = [trial for trial in part.trials if _is_curve(trial, target)]
+    shown, origins = {trial.run_id for trial in estimates}, estimates_of(part)
+    seeds: dict[str, tuple[RunResult, ...]] = {}
+    lone = []
+    for certified in [trial for trial in part.certified if _is_curve(trial, target)]:
+        origin = origins.get(certified.run_id)
+        if origin is None or origin.run_id not in shown:
+            lone.append(certified)
+        else:
+            seeds[origin.run_id] = seeds.get(origin.run_id, ()) + _whole(certified, target)
+    ordered = sorted([*estimates, *lone], key=order)
+    hits = sum(trial.record.time_to_target_s is not None for trial in ordered)
+    found = ordered[: min(MOST, max(hits, MOST_WITH_MISSES))]
+    return [Finalist(trial, seeds.get(trial.run_id, ())) for trial in found]
+
+
+def draw(part: StudyPart, palette: Palette) -> Sketch | None:
+    """Draws a line a run; None if no trial has a curve."""
+    found = finalists(part)
+    if not found:
+        return None
+    canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
+    panel, target = canvas.panel, target_of(part)
+    unit = time_unit(max(run.evaluations[-1].train_s for f in found for run in _runs(f)))
+    lines = []
+    runs = [run for finalist in found for run in _runs(finalist)]
+    is_log = _scale_time(panel, runs, unit.length_s)
+    for place, finalist in reversed(list(enumerate(found))):
+        role, dash = SERIES[place], DASHES[place % len(DASHES)]
+        for run in finalist.certified:
+            x, y = _curve(run, target, unit.length_s, is_log=is_log)
+            panel.plot(x, y, color=palette[role], linewidth=0.7, gid="seed")
+        run = finalist.trial.record.runs[-1]
+        x, y = _curve(run, target, unit.length_s, is_log=is_log)
+        width = 1.3 if place else 2.8
+        (line,) = panel.plot(x, y, dash, color=palette[role], linewidth=width, gid="finalist")
+        lines.append((line, _label(finalist)))
+        look = Look("o", role, True, 20.0 if place else 44.0)
+        canvas.points(panel, _crossing(finalist, target, unit.length_s), look)
+    metrics = [metric for run in runs for _, metric in _measured(run, target)]
+    goal = draw_metric_axis(canvas, panel, metrics, target)
+    panel.set_xlabel(unit_label("training time", unit))
+    canvas.legend([*lines[::-1], goal])
+    return Sketch(canvas, _alt(found, target))
+
+
+def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool:
+    """Scales the time's axis: a logarithm where some runs are much shorter than others.
+
+    Returns whether it is one.
+    """
+    ends = [run.evaluations[-1].train_s / unit_s for run in runs]
+    first = [time_s / unit_s for run in runs for time_s in [_first_s(run)] if time_s]
+    if max(ends) < LOG_FROM * min(ends):
+        scale(panel.xaxis, [])
+        panel.set_xlim(0.0, 1.03 * max(ends))
+        return False
+    limits = (0.9 * min(first), max(10 * min(first), 1.05 * max(ends)))
+    scale(panel.xaxis, limits)
+    panel.set_xlim(*limits)
+    return True
+
+
+def _first_s(run: RunResult) -> float:
+    """Returns the clock [s] at the first evaluation after the start."""
+    return next((e.train_s for e in run.evaluations if e.step > 0 and e.train_s > 0), 0.0)
+
+
+def _is_curve(trial: ViewedTrial, target: Target) -> bool:
+    """Whether the trial has a curve of the target's metric; its last run's leads."""
+    is_last_whole = trial.record.runs and _is_whole(trial.record.runs[-1], target)
+    return trial.has_curve and bool(is_last_whole)
+
+
+def _whole(trial: ViewedTrial, target: Target) -> tuple[RunResult, ...]:
+    return tuple(run for run in trial.record.runs if _is_whole(run, target))
+
+
+def _is_whole(run: RunResult, target: Target) -> bool:
+    return len(_measured(run, target)) > 1
+
+
+def _measured(run: RunResult, target: Target) -> list[tuple[Evaluation, float]]:
+    """Returns the evaluations that have the target's metric, and its values."""
+    seen = [(e, e.value(target.metric)) for e in run.evaluations]
+    return [(evaluation, metric) for evaluation, metric in seen if metric is not None]
+
+
+def _runs(finalist: Finalist) -> list[RunResult]:
+    return [finalist.trial.record.runs[-1], *finalist.certified]
+
+
+def _curve(
+    run: RunResult, target: Target, unit_s: float, *, is_log: bool
+) -> tuple[list[float], list[float]]:
+    """Returns times and metrics; on a logarithmic axis without the start, which has no place."""
+    shown = [(e, metric) for e, metric in _measured(run, target) if e.train_s > 0 or not is_log]
+    return [e.train_s / unit_s for e, _ in shown], [metric for _, metric in shown]
+
+
+def _nearest(trial: ViewedTrial, target: Target) -> float:
+    """Returns the best metric that the trial's last run came to."""
+    metrics = [metric for _, metric in _measured(trial.record.runs[-1], target)]
+    return max(metrics, key=lambda metric: goodness(metric, target))
+
+
+def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
+    """Returns the evaluation at which the target held, if it did."""
+    time_s = finalist.trial.record.time_to_target_s
+    if time_s is None:
+        return []
+    seen = _measured(finalist.trial.record.runs[-1], target)
+    _, metric = min(seen, key=lambda each: abs(each[0].train_s - time_s))
+    return [Spot(time_s / unit_s, metric, finalist.trial)]
+
+
+def _label(finalist: Finalist) -> str:
+    record = finalist.trial.record
+    time_s = record.time_to_target_s
+    outcome = WORDS[record.status] if time_s is None else duration(time_s)
+    seeds = f" +{len(finalist.certified)}" if finalist.certified else ""
+    return f"{shortened(record.trial_id, ID_WIDTH)}{seeds}, {outcome}"
+
+
+def _alt(found: Sequence[Finalist], target: Target) -> str:
+    first = found[0].trial
+    peak, metric = _nearest(first, target), metric_words(target)
+    name = shortened(first.record.trial_id, ID_WIDTH)
+    seeds = sum(len(finalist.certified) for finalist in found)
+    time_s = first.record.time_to_target_s
+    lead = (
+        f"{name} leads: it met the target {metric} {score(target.value)} after"
+        f" {duration(time_s)} of training"
+        if time_s is not None
+        else f"None met the target {metric} {score(target.value)}; {name} came nearest, with"
+        f" {score(peak)}"
+    )
+    others = f"{counted(len(found), 'curve')} of trials, {counted(seeds, 'curve')} of other seeds"
+    return f"{lead}. {others}."
+
+
+CURVES = FigureKind(
+    title="Learning curves of the finalists",
+    about="The target's metric over training time. The thick line is the leader; thin lines of the"
+    " same colour are the runs with other seeds that certified it (their number follows the +).",
+    draw=draw,
+)

@@ -1,0 +1,85 @@
+"""What several figures ask of a study's part: its target, and where each trial ended."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tune_speed.core import comparability
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.targets import Target
+from tune_speed.reporting.study.view import StudyPart, ViewedTrial
+
+
+class End(NamedTuple):
+    """Where a trial ended."""
+
+    train_s: float
+    metric: float
+    trial: ViewedTrial
+
+
+def target_of(part: StudyPart) -> Target:
+    """Returns the target of the part's workload."""
+    return comparability.target_of(part.workload)
+
+
+def metric_words(target: Target) -> str:
+    """Returns the target's metric, as people write it."""
+    return target.metric.replace("_", " ")
+
+
+def train_s_of(record: TrialRecord) -> float:
+    """Returns the training clock of all runs of a record [s]."""
+    return sum(run.clocks.train_s for run in record.runs)
+
+
+def ends_of(part: StudyPart) -> list[End]:
+    """Returns where the part's trials ended; those whose metric is not known are left out."""
+    metric = target_of(part).metric
+    finals = [(t, t.record.runs[-1].final) for t in part.trials if t.record.runs]
+    return [
+        End(final.train_s, value, trial)
+        for trial, final in finals
+        if final is not None and final.step > 0 and (value := final.value(metric)) is not None
+    ]
+
+
+def reached(part: StudyPart) -> list[ViewedTrial]:
+    """Returns the part's trials that met the target."""
+    return [trial for trial in part.trials if trial.record.time_to_target_s is not None]
+
+
+def time_s_of(trial: ViewedTrial) -> float:
+    """Returns the time to target [s] of a trial that has one."""
+    time_s = trial.record.time_to_target_s
+    assert time_s is not None, trial.record.trial_id
+    return time_s
+
+
+def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
+    """Returns by a certified trial's run id the estimate that it came from, where there is one.
+
+    A study that was begun anew has trial ids twice; a certificate knows the run.
+    """
+    by_run = {trial.run_id: trial for trial in part.trials}
+    by_id = {trial.record.trial_id: trial for trial in part.trials}
+    found = {
+        trial.run_id: by_run.get(_origin(trial)) or by_id.get(trial.record.trial_id)
+        for trial in part.certified
+    }
+    return {run_id: trial for run_id, trial in found.items() if trial is not None}
+
+
+def _origin(certified: ViewedTrial) -> str:
+    provenance = (certified.record.certificate or {}).get("provenance", {})
+    return str(provenance.get("trial_run_id", ""))
+
+
+def by_status(trials: Sequence[End]) -> dict[Status, list[End]]:
+    """Returns the ends of each status that has any, in the statuses' order."""
+    groups = {status: [t for t in trials if t.trial.record.status is status] for status in Status}
+    return {status: group for status, group in groups.items() if group}
+
+
+def is_timed(trial: ViewedTrial) -> bool:
+    """Whether the record says when the trial began and ended."""
+    return bool(trial.record.started_at and trial.record.finished_at)

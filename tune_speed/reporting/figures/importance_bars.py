@@ -1,0 +1,107 @@
+"""How much each parameter matters, for three questions."""
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from tune_speed.reporting.figures.canvas import Canvas
+from tune_speed.reporting.figures.kind import FigureKind, Sketch
+from tune_speed.reporting.figures.scales import scale
+from tune_speed.reporting.figures.texts import clean, counted, number
+from tune_speed.reporting.figures.theme import Palette
+from tune_speed.reporting.figures.weights import importances_of, searched_names, short_names
+from tune_speed.reporting.importance.importance import Importance, ParamImportance
+from tune_speed.reporting.study.view import StudyPart
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST_PARAMS = 7
+ROW_HEIGHT = 19.0
+FRAME_HEIGHT = 52.0
+NOTE_LINE = 60
+"""Characters of a line of a note."""
+NAME_WIDTH = 21
+TOLD = 3
+LEAST_SHOWN = 0.02
+"""A parameter is left out whose interval does not come so far, unless it is among the first."""
+
+
+def draw(part: StudyPart, palette: Palette) -> Sketch | None:
+    """Draws a panel of bars for each question; None where no question has an answer."""
+    answers = importances_of(part) if part.trials else ()
+    if not any(answer.params for answer in answers):
+        return None
+    # Short among all that were searched: `lr` would hide which optimizer's it is.
+    names = short_names(searched_names(part), NAME_WIDTH)
+    heights = [_height(answer) for answer in answers]
+    canvas = Canvas(palette, height=sum(heights), rows=len(answers), heights=heights)
+    for panel, answer, role in zip(canvas.panels, answers, ("s1", "s2", "s3"), strict=False):
+        canvas.heading(panel, _heading(answer))
+        if answer.params:
+            _draw_bars(canvas, panel, _top(answer), names, role)
+        else:
+            canvas.note(panel, textwrap.fill(_why_none(answer), NOTE_LINE))
+    return Sketch(canvas, " ".join(_alt(answer, names) for answer in answers))
+
+
+def _heading(answer: Importance) -> str:
+    explained = "" if answer.explained is None else f", R² {answer.explained:.2f}"
+    return f"{clean(answer.title)} ({counted(answer.n, 'trial')}{explained})"
+
+
+def _height(answer: Importance) -> float:
+    lines = len(_top(answer)) or len(textwrap.wrap(_why_none(answer), NOTE_LINE))
+    return FRAME_HEIGHT + ROW_HEIGHT * lines if answer.params else 26.0 + 16.0 * lines
+
+
+def _top(answer: Importance) -> list[ParamImportance]:
+    ordered = sorted(answer.params, key=lambda parameter: -parameter.value)[:MOST_PARAMS]
+    return [p for place, p in enumerate(ordered) if place < TOLD or p.high >= LEAST_SHOWN]
+
+
+def _draw_bars(
+    canvas: Canvas,
+    panel: "Axes",
+    params: Sequence[ParamImportance],
+    names: Mapping[str, str],
+    role: str,
+) -> None:
+    rows, values = range(len(params)), [parameter.value for parameter in params]
+    panel.barh(rows, values, 0.66, color=canvas.palette[role])
+    panel.hlines(
+        rows,
+        [parameter.low for parameter in params],
+        [parameter.high for parameter in params],
+        color=canvas.palette["ink"],
+        linewidth=1.2,
+    )
+    panel.set_yticks(rows, [names[parameter.name] for parameter in params])
+    panel.set_ylim(len(params) - 0.4, -0.6)
+    panel.grid(visible=False, axis="y")
+    scale(panel.xaxis, [])
+    panel.set_xlim(left=0.0)
+
+
+def _why_none(answer: Importance) -> str:
+    """Returns the reason as a sentence."""
+    text = clean(answer.why_none or "there is no answer").rstrip(".")
+    return f"{text[:1].upper()}{text[1:]}."
+
+
+def _alt(answer: Importance, names: Mapping[str, str]) -> str:
+    title = clean(answer.title)
+    if not answer.params:
+        return f"{title}: {_why_none(answer)}"
+    top = _top(answer)[:TOLD]
+    parts = [f"{names[p.name]} {number(p.value)} ({number(p.low)}–{number(p.high)})" for p in top]
+    return f"{title}, most important of {counted(answer.n, 'trial')}: {', '.join(parts)}."
+
+
+IMPORTANCE = FigureKind(
+    title="What mattered",
+    about="How much each parameter matters by itself, for three questions. Lines across the bars"
+    " are intervals: bars whose lines overlap may well be in another order. R² is the share of the"
+    " differences that the parameters foretell together.",
+    draw=draw,
+)

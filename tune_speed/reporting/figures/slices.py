@@ -1,0 +1,189 @@
+"""Time to target against each of the most important parameters."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from tune_speed.reporting.figures.canvas import Canvas, Spot
+from tune_speed.reporting.figures.facts import reached, time_s_of
+from tune_speed.reporting.figures.kind import FigureKind, Sketch
+from tune_speed.reporting.figures.scales import scale, spans_decade, unit_label
+from tune_speed.reporting.figures.texts import counted, duration, number, shortened, time_unit
+from tune_speed.reporting.figures.theme import Look, Palette
+from tune_speed.reporting.figures.weights import names_by_weight, searched_names, short_names
+from tune_speed.reporting.study.view import StudyPart, ViewedTrial
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MOST = 6
+LEAST_TRIALS = 5
+COLUMNS = 2
+PANEL_HEIGHT = 128.0
+FRAME_HEIGHT = 20.0
+NAME_WIDTH = 23
+COLUMN_CHARACTERS = 22
+"""Characters of all names of columns together."""
+MOST_COLUMNS = 6
+OTHERS = "others"
+HIT = Look("o", "s1", True, 17.0)
+MISS = Look("s", "s2", False, 9.0)
+LEADER = Look("o", "s4", True, 40.0)
+NUM_TICKS = 4
+JITTER = 0.56
+_GOLDEN = (math.sqrt(5) - 1) / 2
+
+
+class Slice(NamedTuple):
+    """The trials that have a parameter."""
+
+    name: str
+    values: list[Any]
+    trials: list[ViewedTrial]
+
+    @property
+    def is_numeric(self) -> bool:
+        """Whether all values are numbers, too many of them for a column each."""
+        return _are_numbers(self.values) and len(set(self.values)) > MOST_COLUMNS
+
+
+def slices(part: StudyPart) -> list[Slice]:
+    """Returns slices along the most important parameters that were varied."""
+    found = (_slice(part, name) for name in names_by_weight(part))
+    varied = (each for each in found if len(set(map(str, each.values))) > 1)
+    return [each for each, _ in zip(varied, range(MOST), strict=False)]
+
+
+def draw(part: StudyPart, palette: Palette) -> Sketch | None:
+    """Draws a panel a parameter; None if no trial met the target or little was tried."""
+    found = slices(part) if reached(part) and len(part.trials) >= LEAST_TRIALS else []
+    if not found:
+        return None
+    rows = math.ceil(len(found) / COLUMNS)
+    height = FRAME_HEIGHT + PANEL_HEIGHT * rows
+    canvas = Canvas(palette, height=height, rows=rows, columns=COLUMNS, leader=part.leader)
+    for panel in canvas.panels[len(found) :]:
+        panel.set_visible(False)
+    unit = time_unit(max(map(time_s_of, reached(part))))
+    names = short_names(searched_names(part), NAME_WIDTH)
+    for place, (panel, each) in enumerate(zip(canvas.panels, found, strict=False)):
+        _draw_slice(canvas, panel, each, part, unit.length_s)
+        panel.set_xlabel(names[each.name], labelpad=1)
+        panel.tick_params(labelleft=place % COLUMNS == 0)
+    canvas.title(canvas.panel, unit_label("time to target", unit))
+    looks = {"leader": LEADER, "met target": HIT}
+    looks |= {"missed": MISS} if len(reached(part)) < len(part.trials) else {}
+    canvas.legend(canvas.entries(looks))
+    return Sketch(canvas, _alt(part, found, names))
+
+
+def _slice(part: StudyPart, name: str) -> Slice:
+    having = [trial for trial in part.trials if trial.record.params.get(name) is not None]
+    return Slice(name, [_plain(trial.record.params[name]) for trial in having], having)
+
+
+def _plain(value: Any) -> Any:
+    is_number = isinstance(value, int | float) and math.isfinite(value)
+    return value if is_number and not isinstance(value, bool) else str(value)
+
+
+def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, unit_s: float) -> None:
+    times = [time_s_of(trial) / unit_s for trial in reached(part)]
+    top = _scale_times(panel, times)
+    places = _numbers(panel, each) if each.is_numeric else _columns(panel, each)
+    tips = [_tip(trial, value) for trial, value in zip(each.trials, each.values, strict=True)]
+    groups: dict[Look, list[tuple[Spot, str]]] = {MISS: [], HIT: [], LEADER: []}
+    for x, trial, tip in zip(places, each.trials, tips, strict=True):
+        time_s = trial.record.time_to_target_s
+        look = MISS if time_s is None else LEADER if trial is part.leader else HIT
+        groups[look].append((Spot(x, top if time_s is None else time_s / unit_s, trial), tip))
+    for look, marks in groups.items():
+        canvas.points(panel, [spot for spot, _ in marks], look, texts=[tip for _, tip in marks])
+
+
+def _scale_times(panel: "Axes", times: Sequence[float]) -> float:
+    """Scales the upright axis alike in all panels; returns its top, where misses stand."""
+    is_log = scale(panel.yaxis, times, num_ticks=NUM_TICKS)
+    low, high = min(times), max(times)
+    room = (high / low if high > low else 1.5) if is_log else (high - low or 0.2 * high)
+    bottom, top = (
+        (low / room**0.1, high * room**0.25) if is_log else (low - 0.1 * room, high + 0.25 * room)
+    )
+    panel.set_ylim(bottom, top)
+    return top
+
+
+def _numbers(panel: "Axes", each: Slice) -> list[float]:
+    values = [float(value) for value in each.values]
+    low, high = min(values), max(values)
+    if spans_decade(values):
+        room = (high / low) ** 0.06
+        limits = (low / room, high * room)
+    else:
+        room = 0.06 * (high - low)
+        limits = (low - room, high + room)
+    scale(panel.xaxis, limits if spans_decade(values) else [], num_ticks=NUM_TICKS)
+    panel.set_xlim(*limits)
+    return values
+
+
+def _columns(panel: "Axes", each: Slice) -> list[float]:
+    """Returns the place of each trial: columns, in which the trials stand beside one another."""
+    texts = [_text(value) for value in each.values]
+    counts = Counter(texts)
+    kept = [text for text, _ in counts.most_common(MOST_COLUMNS)]
+    kept.sort(key=float if _are_numbers(each.values) else str)
+    columns = [*kept, OTHERS] if len(counts) > len(kept) else kept
+    width = COLUMN_CHARACTERS // len(columns)
+    panel.set_xticks(range(len(columns)), [shortened(name, max(3, width)) for name in columns])
+    panel.set_xlim(-0.5, len(columns) - 0.5)
+    panel.grid(visible=False, axis="x")
+    column = {name: place for place, name in enumerate(kept)}
+    seen: Counter[int] = Counter()
+    places = []
+    for text in texts:
+        at = column.get(text, len(columns) - 1)
+        # Multiples of the golden ratio spread any number of points evenly, and always alike.
+        places.append(at + JITTER * ((0.5 + seen[at] * _GOLDEN) % 1 - 0.5))
+        seen[at] += 1
+    return places
+
+
+def _are_numbers(values: Sequence[Any]) -> bool:
+    return all(isinstance(value, int | float) for value in values)
+
+
+def _tip(trial: ViewedTrial, value: Any) -> str:
+    time_s = trial.record.time_to_target_s
+    outcome = trial.record.status.value if time_s is None else duration(time_s)
+    return f"{shortened(trial.record.trial_id, 24)} · {outcome} · {shortened(_text(value), 32)}"
+
+
+def _alt(part: StudyPart, found: Sequence[Slice], names: dict[str, str]) -> str:
+    leader = part.leader
+    assert leader is not None
+    params = leader.record.params
+    values = [
+        f"{names[each.name]} {shortened(_text(params[each.name]), 24)}"
+        for each in found
+        if params.get(each.name) is not None
+    ]
+    return (
+        f"Time to target against {counted(len(found), 'parameter')}. The leader,"
+        f" {shortened(leader.record.trial_id, 24)} with {duration(time_s_of(leader))}, has"
+        f" {', '.join(values) or 'none of them'}."
+    )
+
+
+def _text(value: Any) -> str:
+    plain = _plain(value)
+    return str(plain) if isinstance(plain, str) else number(plain)
+
+
+SLICES = FigureKind(
+    title="Time to target by parameter",
+    about="Each point is a trial; those at the upper edge missed the target. The parameters that"
+    " matter most come first.",
+    draw=draw,
+)

@@ -1,0 +1,81 @@
+"""Names and numbers as figures show them; names come from users and may hold anything."""
+
+import unicodedata
+from typing import NamedTuple
+
+from tune_speed.core.records import TrialRecord
+from tune_speed.reporting.leaderboard.text import describe_params
+
+ELLIPSIS = "…"
+TOOLTIP_WIDTH = 110
+_UNPRINTABLE = {"Cc", "Cs", "Cn", "Co"}
+
+
+class TimeUnit(NamedTuple):
+    """A unit for an axis of times."""
+
+    name: str
+    length_s: float
+
+
+def time_unit(longest_s: float) -> TimeUnit:
+    """Returns the unit in which `longest_s` is a number that people read at a glance."""
+    if longest_s < 300:
+        return TimeUnit("s", 1.0)
+    return TimeUnit("min", 60.0) if longest_s < 3 * 3600 else TimeUnit("h", 3600.0)
+
+
+def duration(time_s: float, unit: TimeUnit | None = None) -> str:
+    """Returns `1.09 s`, `12.3 min` or `4.1 h`; in `unit`, if that is given."""
+    unit = unit or time_unit(time_s)
+    return f"{number(time_s / unit.length_s)} {unit.name}"
+
+
+def number(value: float) -> str:
+    """Returns three significant digits, plainly: `0.034`, `1230`, `1e-4`."""
+    if value and not 1e-3 <= abs(value) < 1e6:
+        mantissa, _, exponent = f"{value:.2e}".partition("e")
+        return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    return f"{float(f'{value:.3g}'):.15g}"
+
+
+def score(value: float) -> str:
+    """Returns a metric: four decimals, without zeros at their end; four digits where it is small.
+
+    That is below 0.001, where decimals would leave nothing of a loss.
+    """
+    if 0 < abs(value) < 0.001:
+        return f"{value:.4g}"
+    return f"{value:.4f}".rstrip("0").rstrip(".")
+
+
+def clean(text: str) -> str:
+    """Returns `text` on one line, with � for what no XML file and no font can hold."""
+    return "".join("�" if _is_unprintable(c) else c for c in " ".join(text.split()))
+
+
+def shortened(text: str, width: int) -> str:
+    """Returns `text`, clean, in `width` characters: what is too long loses its middle."""
+    whole = clean(text)
+    if len(whole) <= width:
+        return whole
+    kept = width - len(ELLIPSIS)
+    return whole[: (kept + 1) // 2] + ELLIPSIS + whole[len(whole) - kept // 2 :]
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns `1 trial` or `3 trials`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def told(record: TrialRecord) -> str:
+    """Returns what a trial's tooltip says: its id, time and parameters in short."""
+    time_s = record.time_to_target_s
+    outcome = record.status.value if time_s is None else duration(time_s)
+    text = f"{record.trial_id} · {outcome} · {describe_params(record.params)}"
+    whole = clean(text)
+    return whole if len(whole) <= TOOLTIP_WIDTH else whole[: TOOLTIP_WIDTH - 1] + ELLIPSIS
+
+
+def _is_unprintable(character: str) -> bool:
+    return unicodedata.category(character) in _UNPRINTABLE

@@ -1,0 +1,77 @@
+"""Colours by role, in light and in dark, and the marks that tell a trial's status without them.
+
+A figure is drawn once. As SVG it has sentinels for colours, which become CSS custom properties
+(`var(--ink)`), so that the page decides; as PNG it has the light ones.
+
+The series are Okabe and Ito's hues, moved until each has a contrast of 3 on its surface and every
+two of them stay apart for colour-blind readers (Machado et al. 2009, DOI 10.1109/TVCG.2009.113).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from tune_speed.core.records import Status
+
+Palette = Mapping[str, str]
+"""Role to colour, `#rrggbb`."""
+
+LIGHT: Palette = {
+    "ink": "#1b1f24",
+    "muted": "#59636e",
+    "grid": "#dde1e6",
+    "surface": "#ffffff",
+    "s1": "#0b5cc4",
+    "s2": "#c43302",
+    "s3": "#00594f",
+    "s4": "#c95fbd",
+    "s5": "#b08410",
+    "s6": "#2b96e3",
+    "s7": "#6e2a08",
+    "s8": "#1b1f24",
+}
+DARK: Palette = {
+    "ink": "#e9edf1",
+    "muted": "#9aa5b1",
+    "grid": "#2e353d",
+    "surface": "#14181d",
+    "s1": "#2f95ff",
+    "s2": "#f2581e",
+    "s3": "#17897a",
+    "s4": "#dd93d6",
+    "s5": "#f5a81c",
+    "s6": "#c2dcfa",
+    "s7": "#f7e08a",
+    "s8": "#f2f4f7",
+}
+SENTINELS: Palette = {role: f"#a1b2{number:02x}" for number, role in enumerate(LIGHT, start=1)}
+"""Stand for the roles in an SVG that is being made; one colour a role, none of them of a theme."""
+SERIES = tuple(role for role in LIGHT if role.startswith("s") and role != "surface")
+DASHES = ("-", "--", "-.", ":")
+
+
+class Look(NamedTuple):
+    """How a point is drawn."""
+
+    marker: str
+    role: str
+    is_filled: bool
+    area: float = 26.0
+    """In square points."""
+
+
+LOOKS: Mapping[Status, Look] = {
+    Status.REACHED: Look("o", "s1", True),
+    Status.MISSED: Look("s", "s2", False, 22.0),
+    Status.CAPPED: Look("^", "s5", False),
+    Status.OOM: Look("D", "s4", False, 20.0),
+    Status.DIVERGED: Look("v", "s3", False),
+    Status.FAILED: Look("X", "muted", False, 30.0),
+}
+WORDS: Mapping[Status, str] = {
+    Status.REACHED: "met target",
+    Status.MISSED: "missed",
+    Status.CAPPED: "stopped",
+    Status.OOM: "out of memory",
+    Status.DIVERGED: "diverged",
+    Status.FAILED: "failed",
+}

@@ -1,0 +1,1 @@
+"""Which parameters matter, from the trials of a study."""

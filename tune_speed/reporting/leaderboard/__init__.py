@@ -1,0 +1,1 @@
+"""Rows, ranks, and the board as text, JSON, CSV, Markdown and HTML."""

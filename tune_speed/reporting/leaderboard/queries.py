@@ -1,0 +1,85 @@
+"""Leaderboards and record histories of a store, of the trials that are asked for."""
+
+from dataclasses import dataclass
+
+from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
+from tune_speed.reporting.leaderboard.ranking import Board, make_boards
+from tune_speed.tracking.filter.where import Where
+from tune_speed.tracking.reader.leaders import Leaders, find_leaders
+from tune_speed.tracking.reader.matching import find_matching
+from tune_speed.tracking.reader.queries import TrackedTrial
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choice:
+    """Which trials of a store are asked for; None: any."""
+
+    uri: str
+    study: str | None = None
+    workload: str | None = None
+    device: str | None = None
+    """Part of the device's name, in whatever case."""
+    kind: str | None = None
+    where: Where | None = None
+
+
+def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[Board]:
+    """Returns the boards; reads no more than their leading rows where these are all it takes.
+
+    Raises: ServiceError; ConfigError on a filter's field that no trial has.
+    """
+    if with_misses or choice.where is not None:
+        trials = [(trial.run_id, trial.record) for trial in chosen_trials(choice)]
+        # Certified trials do not say what the search before them cost.
+        has_cost = choice.where is None and choice.kind is not None
+        return make_boards(
+            trials,
+            top=top,
+            with_misses=with_misses,
+            study_totals=_leaders(choice, top=1).study_totals if has_cost else None,
+            where=choice.where.text if choice.where else "",
+        )
+    leaders = _leaders(choice, top=top)
+    return make_boards(
+        ((trial.run_id, trial.record) for trial in leaders.trials),
+        top=top,
+        totals=leaders.totals,
+        study_totals=leaders.study_totals,
+    )
+
+
+def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
+    """Returns the latest `top` records of each board, in the order in which they were set.
+
+    Raises: ServiceError; ConfigError on a filter's field that no trial has.
+    """
+    found = chosen_trials(choice, only_reached=True)
+    boards = boards_of(record_history(trial.record for trial in found))
+    return [held for board in boards for held in board[-top:]]
+
+
+def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[TrackedTrial]:
+    """Returns all trials that are asked for, or those of them that met the target.
+
+    Raises: ServiceError; ConfigError on a filter's field that no trial has.
+    """
+    return find_matching(
+        choice.uri,
+        choice.where,
+        study=choice.study,
+        workload=choice.workload,
+        device=choice.device,
+        kind=choice.kind,
+        only_reached=only_reached,
+    )
+
+
+def _leaders(choice: Choice, *, top: int) -> Leaders:
+    return find_leaders(
+        choice.uri,
+        study=choice.study,
+        workload=choice.workload,
+        device=choice.device,
+        kind=choice.kind,
+        top=top,
+    )

@@ -1,0 +1,151 @@
+"""Leaderboards as tables for a terminal, with the columns that its width has room for."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from tune_speed.core.text import printable
+from tune_speed.reporting.leaderboard.ranking import Board, Row
+from tune_speed.reporting.leaderboard.text import (
+    COLUMNS,
+    NO_TRIALS,
+    caption,
+    describe_params,
+    faster_text,
+    title,
+)
+
+FASTER, FACTOR = "faster than", "factor, p"
+"""The second is the first without the rival's name, which then stands below the table."""
+TIME, EXPECTED = "time (interval)", "expected_s (95 %)"
+"""The same figures; of a single run, the expected time is its time."""
+CELLS = {**COLUMNS, TIME: COLUMNS[EXPECTED], FACTOR: faster_text}
+HEADINGS = {
+    TIME: "time to target [s]",
+    EXPECTED: "expected [s]",
+    "median (interval)": "median [s]",
+    "images_per_s": "images/s",
+    "peak_memory_gib": "GiB",
+    "hits/n": "hits",
+    FACTOR: "vs rival",
+}
+"""Of columns that stand under another name than in the other forms."""
+ESTIMATE = ("rank", TIME, "final", "status", "steps", "images_per_s")
+CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status")
+NAME = "study/trial"
+LAYOUTS = {
+    "estimate": (
+        (*ESTIMATE, "peak_memory_gib", "timing", NAME),
+        (*ESTIMATE, "timing", NAME),
+        (*ESTIMATE, NAME),
+        (*ESTIMATE[:-1], NAME),
+        (*ESTIMATE[:-2], NAME),
+    ),
+    "certified": (
+        (*CERTIFIED, FASTER, NAME),
+        (*CERTIFIED, FACTOR, NAME),
+        ("rank", EXPECTED, "hits/n", "final", "status", FACTOR, NAME),
+        ("rank", EXPECTED, "hits/n", "status", FACTOR, NAME),
+        ("rank", EXPECTED, "hits/n", NAME),
+    ),
+}
+"""Columns of each kind of board, the widest set first; the other forms have all."""
+UNLIMITED = 100_000
+"""Characters of a line, where only the table's own width is asked for."""
+
+
+def as_renderable(boards: Sequence[Board]) -> RenderableType:
+    """Returns the boards as tables for a terminal.
+
+    Names are shown as they are: never as markup, nor do their control characters reach it.
+    """
+    if not boards:
+        return Text(NO_TRIALS)
+    return Group(*(_board(board) for board in boards))
+
+
+def fitting(tables: Sequence[Table], console: Console, options: ConsoleOptions) -> int:
+    """Returns which of `tables`, the widest first, fits beside nothing else; if none, the last."""
+    unlimited = options.update(width=UNLIMITED)
+    widths = [Measurement.get(console, unlimited, table).maximum for table in tables]
+    fits = [number for number, width in enumerate(widths) if width <= options.max_width]
+    return fits[0] if fits else len(tables) - 1
+
+
+def plain_table(
+    columns: Mapping[str, Sequence[str]], *, left: Sequence[str] = ("rank", NAME)
+) -> Table:
+    """Returns a table of texts by heading, flush right but for the columns of `left`."""
+    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, show_edge=False, pad_edge=False)
+    for heading in columns:
+        is_left = heading in left
+        table.add_column(Text(heading), justify="left" if is_left else "right", overflow="fold")
+    for cells in zip(*columns.values(), strict=True):
+        table.add_row(*(Text(printable(cell)) for cell in cells))
+    return table
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a board, in the widest layout that fits, and what each row chose below it.
+
+    What was searched would leave no room for the figures beside them.
+    """
+
+    board: Board
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        layouts = LAYOUTS[self.board.kind]
+        tables = [plain_table(_columns(self.board, names)) for names in layouts]
+        chosen = fitting(tables, console, options)
+        yield tables[chosen]
+        yield Text()
+        yield _searched(self.board, with_rivals=FASTER not in layouts[chosen])
+
+
+def _board(board: Board) -> RenderableType:
+    if not board.rows:
+        return Text(printable(f"{title(board)}: none of {board.trials} trials met the target."))
+    heading = Text(printable(title(board)), style="italic")
+    return Group(
+        heading, _Rows(board), Text(), Text(printable(caption(board)), style="dim"), Text()
+    )
+
+
+def _columns(board: Board, names: Sequence[str]) -> dict[str, list[str]]:
+    has_misses = any(row.rank is None for row in board.rows)
+    shown = [name for name in names if name != "status" or has_misses]
+    columns = {HEADINGS.get(name, name): [CELLS[name](row) for row in board.rows] for name in shown}
+    return {**columns, "rank": _aligned(columns["rank"])}
+
+
+def _aligned(ranks: Sequence[str]) -> list[str]:
+    """Returns ranks with their digits below one another, flush left as wide as their heading."""
+    return [f"{rank.removesuffix('='):>3}{'=' if rank.endswith('=') else ''}" for rank in ranks]
+
+
+def _searched(board: Board, *, with_rivals: bool) -> Table:
+    """Returns a line on each row: what it chose, and what it took to find where boards mix that."""
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column(min_width=4)
+    lines.add_column(overflow="fold")
+    ranks = _aligned([row.place for row in board.rows])
+    for rank, row in zip(ranks, board.rows, strict=True):
+        lines.add_row(Text(rank), Text(printable(_line(row, board, with_rivals=with_rivals))))
+    return lines
+
+
+def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
+    studies = {row.study for row in board.rows}
+    name = f"{row.study}/{row.trial_id}" if len(studies) > 1 else row.trial_id
+    parts = [f"{name}: {describe_params(row.params)}"]
+    if with_rivals and row.rival is not None:
+        parts.append(f"rival {row.rival}")
+    if (len(studies) > 1 or board.kind == "certified") and row.study_trials is not None:
+        parts.append(f"found in {row.study_trials} trials, {row.study_device_s:.0f} device-seconds")
+    return "; ".join(parts)

@@ -1,0 +1,162 @@
+"""The table of techniques: what the inventory's items are here, read from the code."""
+
+from collections.abc import Iterator, Mapping
+from itertools import groupby
+from typing import NamedTuple
+
+from pydantic import BaseModel
+
+from tune_speed.components.metrics import METRICS
+from tune_speed.components.models import MODELS
+from tune_speed.components.optim import OPTIMIZERS
+from tune_speed.components.schedules import SCHEDULES
+from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.core.config import Config, Table
+from tune_speed.core.descriptions import descriptions
+from tune_speed.data import DATASETS, LOADERS, ORDERS
+from tune_speed.data.split import SplitConfig
+from tune_speed.reporting.leaderboard.text import rows_as_markdown
+from tune_speed.reporting.listings.inventory import INVENTORY, SOURCES, Item
+from tune_speed.study.settings import SearchConfig
+from tune_speed.training.recipe import Recipe
+
+BEGIN, END = "<!-- techniques -->", "<!-- /techniques -->"
+"""Between these the README has `techniques_table`."""
+
+SETTINGS = (
+    "precision",
+    "channels_last",
+    "compile",
+    "batch_size",
+    "accumulation_steps",
+    "effective_batch_size",
+    "devices",
+    "augmentation",
+    "label_smoothing",
+    "clip_norm",
+    "clip_value",
+    "loader",
+    "order",
+    "deterministic",
+)
+"""Recipe fields that are speed-ups, or trade speed for something."""
+
+TABLES: dict[str, tuple[Table, str]] = {
+    "models": (MODELS, "model"),
+    "optim": (OPTIMIZERS, "optimizer"),
+    "schedules": (SCHEDULES, "lr_schedule"),
+    "speedups": (SPEEDUPS, "speedups"),
+    "orders": (ORDERS, "order"),
+    "loaders": (LOADERS, "loader"),
+    "datasets": (DATASETS, "workload.dataset"),
+}
+"""Table of entries, and the field of a study file that one stands in, by name of the place."""
+CONFIGS: dict[str, tuple[type[Config], str]] = {
+    "recipe": (Recipe, ""),
+    "split": (SplitConfig, "workload.split."),
+    "search": (SearchConfig, "search."),
+}
+"""Config, and what stands before its fields in a study file, by name of the place."""
+
+
+class Place(NamedTuple):
+    """Where a thing is to be had."""
+
+    written: str
+    """As a study file or a shell has it."""
+    about: str
+    """One sentence from its description; empty for files, tests and commands."""
+
+
+def resolve(where: str) -> Place:
+    """Returns the place of an inventory's item. Raises: KeyError if the code has no such thing."""
+    if "/" in where or " " in where:
+        return Place(where.partition("::")[0], "")
+    kind, name, *field = where.split(".")
+    if kind == "metrics":
+        return Place(f"{name} (metric)", first_sentence(METRICS[name].about))
+    if kind in CONFIGS:
+        config, before = CONFIGS[kind]
+        return Place(f"{before}{name}", _description(config, name))
+    table, slot = TABLES[kind]
+    if field:
+        return Place(f"{slot}.{name}.{field[0]}", _description(table[name], field[0]))
+    return _entry_place(kind, name)
+
+
+def _entry_place(kind: str, name: str) -> Place:
+    table, slot = TABLES[kind]
+    path = f"speedups.{SPEEDUPS[name].slot}" if kind == "speedups" else slot
+    return Place(f"{path}: {name}", first_sentence(table[name].__doc__))
+
+
+def _description(config: type[BaseModel], field: str) -> str:
+    return first_sentence(descriptions(config)[field])
+
+
+def first_paragraph(text: str | None) -> str:
+    """Returns a docstring's first paragraph in one line."""
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def first_sentence(text: str | None) -> str:
+    """Returns a docstring's first sentence in one line."""
+    head, dot, _ = first_paragraph(text).partition(". ")
+    return head + dot.strip()
+
+
+def technique_rows() -> list[dict[str, str]]:
+    """Returns a row on each item of the inventory, then on what is here beside it.
+
+    Neighbours that say the same share a row.
+    """
+    rows = [
+        _row(_numbers([number for number, _ in numbered]), item)
+        for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1])
+    ]
+    return [*rows, *_rows_beside()]
+
+
+def techniques_table() -> str:
+    """Returns the rows as a Markdown table with its legend, for the README."""
+    legend = "; ".join(f"{name}: {title}" for name, title in SOURCES.items())
+    table = rows_as_markdown([_as_cells(row) for row in technique_rows()])
+    return f"{table}\n\nSources: {legend}."
+
+
+def _row(numbers: str, item: Item) -> dict[str, str]:
+    places = [resolve(where) for where in item.where]
+    about = item.about or places[0].about
+    return {
+        "items": numbers,
+        "name": item.name,
+        "where": ", ".join(dict.fromkeys(place.written for place in places)),
+        "about": f"{about} {item.note}".strip(),
+        "claim": item.claim,
+    }
+
+
+def _numbers(numbers: list[int]) -> str:
+    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
+
+
+def _rows_beside() -> Iterator[dict[str, str]]:
+    """Yields rows on entries and settings that the inventory does not name."""
+    named = {where for item in INVENTORY.values() for where in item.where}
+    roots = {".".join(where.split(".")[:2]) for where in named}
+    places = [f"{kind}.{name}" for kind, (table, _) in TABLES.items() for name in table]
+    for where in [*places, *(f"recipe.{field}" for field in SETTINGS)]:
+        if where not in roots:
+            yield _row("–", Item(where.rpartition(".")[2].replace("_", " "), (where,)))
+
+
+def _as_cells(row: Mapping[str, str]) -> dict[str, str]:
+    """Returns the row under the table's headings, its places set as code."""
+    places = [f"`{place}`" for place in row["where"].split(", ") if place]
+    return {
+        "#": row["items"],
+        "what": row["name"],
+        "name here": ", ".join(places),
+        "in one line": row["about"],
+        "what the sources claim": row["claim"],
+    }

@@ -1,0 +1,238 @@
+"""The answer of a part of a study in one sentence, and how far to believe it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tune_speed.core.comparability import (
+    final_goodness,
+    final_metric,
+    sign_of,
+    target_of,
+    totals_of,
+)
+from tune_speed.core.records import Status
+from tune_speed.reporting.leaderboard.ranking import Board, Row
+from tune_speed.reporting.page.words import plural, seconds
+from tune_speed.reporting.study.view import StudyPart, ViewedTrial
+
+CLOCKS = {
+    "isolated": "Its seconds are steps × isolated step time: neighbours on the device do not count",
+    "exclusive": "Its seconds passed alone on the device",
+    "shared": "Its seconds passed on a shared device, slowed by others: an upper bound",
+}
+LIKELY = 0.05
+"""A difference with a higher p-value is not told as one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answer:
+    """What a part of a study found."""
+
+    verdict: str
+    """`certified`, `estimate`, `missed`, `failed` or `none`."""
+    lead: str
+    """What the figure is: `Fastest known`."""
+    figure: str
+    """What is read first, such as `0.812 s`."""
+    claim: str
+    """The rest of the sentence."""
+    sure: tuple[str, ...]
+    """How sure it is: sentences in plain words."""
+    winner: ViewedTrial | None
+    """Whose recipe to take; where none met the target, who came nearest."""
+    traceback: str | None = None
+    """Of the first failure, where there is nothing but failures."""
+
+
+def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
+    """Returns the answer of `part`, whose leaderboards are `boards`."""
+    certified, estimate = _first(boards, "certified"), _first(boards, "estimate")
+    if certified is not None:
+        return _certified(part, certified, boards)
+    if estimate is not None:
+        return _estimate(part, estimate, boards)
+    with_metric = [trial for trial in part.trials if final_metric(trial.record) is not None]
+    if with_metric:
+        return _missed(part, max(with_metric, key=lambda t: final_goodness(t.record)))
+    return _failed(part) if part.trials else _nothing(part)
+
+
+def target_text(part: StudyPart) -> str:
+    """Returns what had to be reached: `accuracy ≥ 0.95`."""
+    return target_of(part.workload).words
+
+
+def cost_text(part: StudyPart) -> str:
+    """Returns how many trials there were and what they cost."""
+    totals = totals_of(trial.record for trial in (*part.trials, *part.certified))
+    found = plural(len(part.trials), "trial")
+    again = f" and {plural(len(part.certified), 'certification')}" if part.certified else ""
+    return f"{found}{again}, cost {totals.device_s:,.0f} device-seconds"
+
+
+def _first(boards: Sequence[Board], kind: str) -> Row | None:
+    rows = (row for board in boards if board.kind == kind for row in board.rows)
+    return next((row for row in rows if row.rank is not None), None)
+
+
+def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
+    winner = _trial(part.certified, row)
+    how = (
+        f"certified: median {seconds(row.time_to_target_s)}, {row.hits} of {row.n} seeds, expected"
+        f" with restarts {seconds(row.expected_s)}"
+    )
+    rate = f"{100 * row.hit_rate_low:.0f} % and {100 * row.hit_rate_high:.0f} %"
+    sure = (
+        f"Certified: trained again with {plural(row.n, 'fresh seed')}, alone on the device, and"
+        f" judged on the {winner.record.evaluated_on} part, which the search did not see.",
+        f"{row.hits} of {row.n} met the target; the chance to meet it lies between {rate}"
+        " (95 % Wilson interval).",
+        f"Median {seconds(row.time_to_target_s)}, interval {_interval(row)}; with restarts after"
+        f" misses {seconds(row.expected_s)} are to be expected.",
+        *_rival(row),
+        *_ties(row, boards, "certified"),
+        *_luck(part, row, boards),
+    )
+    return Answer(
+        verdict="certified",
+        lead="Fastest of this study" if _is_beaten(part, row) else "Fastest known",
+        figure=seconds(row.time_to_target_s),
+        claim=f"to {target_text(part)} on {part.key.device} ({how}) – {cost_text(part)}.",
+        sure=sure,
+        winner=winner,
+    )
+
+
+def _interval(row: Row) -> str:
+    high = "∞" if row.median_high_s is None else seconds(row.median_high_s)
+    return f"{seconds(row.median_low_s)} to {high}"
+
+
+def _rival(row: Row) -> list[str]:
+    """Returns a sentence on whom the winner was timed beside, where somebody was."""
+    if row.rival is None or not row.speedup:
+        return []
+    if row.speedup < 1:
+        share = f"{100 * row.speedup:.0f} % of its time"
+        return [
+            f"Timed in turns with it, {row.rival} took {share}: this is the fastest of the study,"
+            " not of all that is on record."
+        ]
+    text = f"Timed in turns with {row.rival} it was {row.speedup:.2f} times as fast"
+    if row.p_value is None:
+        return [f"{text}."]
+    shown = "beyond chance" if row.p_value <= LIKELY else "which may be chance"
+    return [f"{text}, {shown} (p = {row.p_value:.2g})."]
+
+
+def _is_beaten(part: StudyPart, row: Row) -> bool:
+    """Whether somebody of another study was faster, side by side."""
+    own = {f"{t.record.study}/{t.record.trial_id}" for t in part.certified}
+    return row.rival is not None and row.rival not in own and (row.speedup or 1.0) < 1
+
+
+def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:
+    """Returns a sentence on rows that share the first rank, where there are any."""
+    rows = [row for board in boards if board.kind == kind for row in board.rows]
+    count = sum(row.rank == first.rank for row in rows) - 1
+    if not count:
+        return []
+    told = f"{count} others share the first rank" if count > 1 else "Another shares the first rank"
+    return [f"{told}: their intervals overlap, so which is faster is not known."]
+
+
+def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
+    """Returns what became of the fastest estimate, where it is not the certified winner."""
+    estimate = _first(boards, "estimate")
+    if estimate is None or estimate.trial_id == row.trial_id:
+        return []
+    told = f"The fastest estimate of the search, {estimate.trial_id}"
+    told += f" with {seconds(estimate.time_to_target_s)},"
+    again = next((t for t in part.certified if t.record.trial_id == estimate.trial_id), None)
+    if again is None:
+        return [f"{told} was not certified."]
+    hits, n = sum(run.status is Status.REACHED for run in again.record.runs), len(again.record.runs)
+    came_to = "was slower once certified" if 2 * hits > n else "did not hold"
+    return [f"{told} {came_to}: {hits} of {n} fresh seeds met the target."]
+
+
+def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
+    winner = _trial(part.trials, row)
+    tried = [
+        f"Certification was tried: none of {plural(len(part.certified), 'finalist')} met the"
+        " target in more than half of its fresh seeds."
+    ]
+    sure = (
+        f"An estimate from the search: one seed, judged on the {winner.record.evaluated_on} part,"
+        f" and the best of {plural(len(part.trials), 'trial')}, so luck has a part in it.",
+        f"{CLOCKS[winner.record.runs[-1].timing.value]}.",
+        *_ties(row, boards, "estimate"),
+        *(tried if part.certified else []),
+        "To be sure, certify it: the fastest run again with fresh seeds, alone on the device.",
+    )
+    return Answer(
+        verdict="estimate",
+        lead="Fastest known",
+        figure=seconds(row.time_to_target_s),
+        claim=f"to {target_text(part)} on {part.key.device} (an estimate from one seed, not"
+        f" certified) – {cost_text(part)}.",
+        sure=sure,
+        winner=winner,
+    )
+
+
+def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
+    metric, target = final_metric(nearest.record), target_of(part.workload)
+    assert metric is not None
+    beyond, easier = ("above", "higher") if target.mode == "min" else ("below", "lower")
+    gap = sign_of(target) * (target.value - metric)
+    how_far = f"{gap:.4f} {beyond}" if gap > 0 else "though it was stopped before its end"
+    name = nearest.record.trial_id
+    return Answer(
+        verdict="missed",
+        lead="Target not met",
+        figure=f"{metric:.4f}",
+        claim=f"is the nearest that a trial came to {target_text(part)} on {part.key.device}:"
+        f" {name}, {how_far} – {cost_text(part)}.",
+        sure=(
+            f"{name}: {nearest.record.stop_reason}.",
+            f"A longer limit, a {easier} target or a wider search space may help; the figures below"
+            " tell where trials ended.",
+        ),
+        winner=nearest,
+    )
+
+
+def _failed(part: StudyPart) -> Answer:
+    first = next((t for t in part.trials if t.record.runs[-1].traceback), part.trials[0])
+    ended = "failed" if len(part.trials) == 1 else f"all {len(part.trials)} trials failed"
+    return Answer(
+        verdict="failed",
+        lead="Nothing trained",
+        figure=plural(len(part.trials), "failure"),
+        claim=f"on {part.key.device}: {ended} before a first evaluation – {cost_text(part)}.",
+        sure=(f"First, {first.record.trial_id}: {first.record.stop_reason}",),
+        winner=None,
+        traceback=first.record.runs[-1].traceback,
+    )
+
+
+def _nothing(part: StudyPart) -> Answer:
+    """Returns the answer where only certifications are on record, and none met the target."""
+    return Answer(
+        verdict="none",
+        lead="Not confirmed",
+        figure="no recipe",
+        claim=f"met {target_text(part)} on {part.key.device} in more than half of its fresh seeds –"
+        f" {cost_text(part)}.",
+        sure=("The certified runs are listed below, with what each came to.",),
+        winner=None,
+    )
+
+
+def _trial(trials: Sequence[ViewedTrial], row: Row) -> ViewedTrial:
+    return next(
+        trial
+        for trial in trials
+        if (trial.run_id, trial.record.trial_id) == (row.run_id, row.trial_id)
+    )

@@ -1,0 +1,102 @@
+"""Templates, style and script put together into one file that asks nobody for anything."""
+
+from base64 import b64encode
+from collections.abc import Mapping
+from functools import cache
+from hashlib import sha256
+from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from tune_speed.reporting.figures import theme
+from tune_speed.reporting.page import words
+
+LIGHT = {
+    "page": "#f5f6f8",
+    "line": "#d8dde3",
+    "accent": "#0a58a8",
+    "good": "#1a7032",
+    "warn": "#8a5a00",
+    "bad": "#b3261e",
+    "mark": "#fff3c4",
+}
+DARK = {
+    "page": "#0e1115",
+    "line": "#303841",
+    "accent": "#79b8ff",
+    "good": "#6cd58a",
+    "warn": "#e5b95c",
+    "bad": "#ff9b92",
+    "mark": "#3a3413",
+}
+"""Colours of the page beside those of the figures."""
+
+
+def render(template: str, context: Mapping[str, Any]) -> str:
+    """Returns the page of `template`, filled with `context`, in which all names are escaped."""
+    style, script = _style(), _text("page.js")
+    assert "</" not in style + script, "would end its element"
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            {
+                **context,
+                "style": Markup(style),
+                "script": Markup(script),
+                "policy": _policy(script),
+            }
+        )
+    )
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FunctionLoader(_text),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    tools = (words.seconds, words.number, words.moment, words.plural, words.web_address)
+    environment.filters.update({tool.__name__: tool for tool in tools})
+    return environment
+
+
+def _text(name: str) -> str:
+    return (
+        files("tune_speed.reporting.page").joinpath("templates", name).read_text(encoding="utf-8")
+    )
+
+
+def _policy(script: str) -> str:
+    """Returns the content security policy: one script may run, and nothing may be fetched."""
+    digest = b64encode(sha256(script.encode()).digest()).decode()
+    return (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
+        " img-src data:; base-uri 'none'; form-action 'none'"
+    )
+
+
+@cache
+def _style() -> str:
+    light = _block("light", {**theme.LIGHT, **LIGHT})
+    dark = _block("dark", {**theme.DARK, **DARK})
+    is_dark = "screen and (prefers-color-scheme: dark)"
+    return "\n".join(
+        [
+            f":root {{{light}}}",
+            # What is printed is light, whatever the screen shows.
+            f"@media {is_dark} {{:root:not([data-theme=light]) {{{dark}}}}}",
+            f"@media screen {{:root[data-theme=dark] {{{dark}}}}}",
+            _text("style.css"),
+        ]
+    )
+
+
+def _block(scheme: str, colours: Mapping[str, str]) -> str:
+    told = " ".join(f"--{name}: {value};" for name, value in colours.items())
+    return f"color-scheme: {scheme}; {told}"

@@ -1,0 +1,159 @@
+"""`tune-speed report`: a study as one page, made for looking."""
+
+import shlex
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+
+from markupsafe import Markup
+
+from tune_speed.core.comparability import Totals, totals_of
+from tune_speed.core.records import CLOCK_STATEMENT
+from tune_speed.reporting.figures import FIGURES, draw_svg
+from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.reporting.page.answer import Answer, answer_of, target_text
+from tune_speed.reporting.page.boards import BoardTable, board_table
+from tune_speed.reporting.page.endings import Ending, counts_of, endings_of
+from tune_speed.reporting.page.site import render
+from tune_speed.reporting.page.trial_table import TrialTable, trial_anchors, trial_table
+from tune_speed.reporting.page.words import file_stem
+from tune_speed.reporting.study.view import PartKey, StudyPart, StudyView, ViewedTrial
+
+ROWS = 10
+"""Of the board of estimates; the table of all trials has the rest."""
+
+RecipeYaml = Callable[[ViewedTrial], str]
+"""Returns a trial's recipe as a file for `tune-speed train`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """A figure on the page."""
+
+    title: str
+    about: str
+    """How to read it."""
+    svg: Markup
+    """Ours: figures escape all names in them, and say what they show."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the study as the page shows it."""
+
+    id: str
+    key: PartKey
+    target: str
+    answer: Answer
+    totals: Totals
+    counts: Mapping[str, int]
+    recipe: str | None
+    """The winner's, as YAML."""
+    commands: tuple[tuple[str, str], ...]
+    """What they do, and the commands that train the winner again."""
+    environment: Mapping[str, str]
+    certified: BoardTable | None
+    estimates: BoardTable | None
+    figures: tuple[Figure, ...]
+    table: TrialTable
+    endings: tuple[Ending, ...]
+
+
+def study_page(view: StudyView, *, recipe_yaml: RecipeYaml) -> str:
+    """Returns `view` as one HTML page that needs no network.
+
+    Args:
+        view: the study.
+        recipe_yaml: gives the recipes that the page shows.
+    """
+    parts = view.parts
+    anchors = trial_anchors(parts)
+    return render(
+        "study.html.j2",
+        {
+            "view": view,
+            "sections": [
+                _section(view, part, anchors=anchors, recipe_yaml=recipe_yaml, number=number)
+                for number, part in enumerate(parts, start=1)
+            ],
+            "anchors": anchors,
+            "again": f"tune-speed report {shlex.quote(view.study)} --html report.html",
+            "version": metadata.version("tune_speed"),
+            "clock": CLOCK_STATEMENT,
+        },
+    )
+
+
+def _section(
+    view: StudyView,
+    part: StudyPart,
+    *,
+    anchors: Mapping[str, str],
+    recipe_yaml: RecipeYaml,
+    number: int,
+) -> Section:
+    boards = [board for board in view.boards if _is_of(board, part.key)]
+    answer = answer_of(part, boards)
+    winner = answer.winner
+    records = [trial.record for trial in (*part.trials, *part.certified)]
+    return Section(
+        id=f"part-{number}",
+        key=part.key,
+        target=target_text(part),
+        answer=answer,
+        totals=totals_of(records),
+        counts=counts_of(part),
+        recipe=None if winner is None else recipe_yaml(winner),
+        commands=() if winner is None else _commands(view, answer, winner),
+        environment=(records[-1] if winner is None else winner.record).environment,
+        certified=_table(boards, "certified", anchors),
+        estimates=_table(boards, "estimate", anchors),
+        figures=tuple(_figures(part, prefix=f"p{number}-", anchors=anchors)),
+        table=trial_table(part, anchors=anchors),
+        endings=endings_of(part),
+    )
+
+
+def _is_of(board: Board, key: PartKey) -> bool:
+    of = (board.workload, board.workload_hash, board.protocol_version, board.device)
+    return of == key
+
+
+def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> BoardTable | None:
+    """Returns the board of one kind: all certified rows, but only the fastest estimates."""
+    board = next((board for board in boards if board.kind == kind), None)
+    if board is None:
+        return None
+    ranked = tuple(row for row in board.rows if row.rank is not None)
+    shown = board.rows if kind == "certified" else ranked[:ROWS]
+    return board_table(board.model_copy(update={"rows": shown}), links=anchors)
+
+
+def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:
+    study, what = shlex.quote(view.study), "the nearest" if answer.verdict == "missed" else "it"
+    if winner.record.is_own_loop:
+        return _own_commands(answer, winner) if len(view.parts) == 1 else ()
+    by_id = (f"Train {what} again, straight from MLflow", f"tune-speed train {winner.run_id}")
+    if answer.verdict == "missed" or len(view.parts) > 1:
+        return (by_id,)
+    be_sure = ("Be sure: run the fastest again with fresh seeds", f"tune-speed certify {study}")
+    name = f"{file_stem(view.study)}.yaml"
+    export = f"tune-speed best --study {study} --export {name} && tune-speed train {name}"
+    again = (("Write the recipe to a file and train it", export), by_id)
+    return (*again, be_sure) if answer.verdict == "estimate" else again
+
+
+def _own_commands(answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:
+    """Returns what can be done with a training function's trial, whose file the page knows not."""
+    if answer.verdict != "estimate":
+        return ()
+    study, function = winner.record.study, winner.record.workload.get("function", "FUNCTION")
+    command = shlex.join(["tune-speed", "certify", study, "--train", f"FILE.py:{function}"])
+    return (("Be sure: run the fastest again with fresh seeds", command),)
+
+
+def _figures(part: StudyPart, *, prefix: str, anchors: Mapping[str, str]) -> Iterator[Figure]:
+    for name, kind in FIGURES.items():
+        drawn = draw_svg(name, part, id_prefix=f"{prefix}{name}", anchors=anchors)
+        if drawn is not None:
+            yield Figure(title=drawn.title, about=kind.about, svg=Markup(drawn.svg))

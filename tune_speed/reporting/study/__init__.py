@@ -1,0 +1,1 @@
+"""A study as pages, figures and importances read it."""

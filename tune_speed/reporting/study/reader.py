@@ -1,0 +1,137 @@
+"""Reads a study from MLflow as people look at it: while it is searched, or after it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+
+from tune_speed.core.comparability import best_metric, goodness, target_of
+from tune_speed.reporting.leaderboard.ranking import make_boards
+from tune_speed.reporting.study.view import (
+    PartKey,
+    RunningTrial,
+    SearchFacts,
+    StudyView,
+    ViewedTrial,
+    part_key,
+)
+from tune_speed.tracking.reader.queries import TrackedTrial, run_url, ui_command
+from tune_speed.tracking.reader.study_snapshot import OpenTrial, SearchRun, StudyPicture
+from tune_speed.tracking.store.uri import strip_secrets
+
+CERTIFIED = "certified"
+
+
+def read_study(
+    uri: str, study: str, *, finalists: int = 10, with_running: bool = True
+) -> StudyView:
+    """Returns a study as it is now.
+
+    Args:
+        uri: tracking URI of the store.
+        study: its name.
+        finalists: so many estimates of each part come with their curves, the fastest first and
+            then those that came nearest to the target, and with them all certified trials.
+            0: no curves at all.
+        with_running: whether trials without an outcome are told.
+
+    Raises: ServiceError if the store does not answer or does not hold the study; StorageError.
+    """
+    view = StudyReader(uri, study).read(finalists=finalists)
+    return view if with_running else replace(view, running=(), interrupted=0)
+
+
+class StudyReader:
+    """Reads one study again and again; each time it asks MLflow only for what is new."""
+
+    def __init__(self, uri: str, study: str) -> None:
+        """Finds the study. Raises: ServiceError or StorageError, as `read_study` does."""
+        self.study, self._uri = study, uri
+        self._picture = StudyPicture(uri, study)
+
+    def read(self, *, finalists: int = 0, with_boards: bool = True) -> StudyView:
+        """Returns the study as it is now. Raises: ServiceError or StorageError.
+
+        Args:
+            finalists: as in `read_study`.
+            with_boards: whether the leaderboards are made.
+        """
+        picture = self._picture
+        picture.refresh()
+        finished = sorted(picture.finished.values(), key=_finished_order)
+        if finalists:
+            finished = self._with_curves(finished, finalists)
+        trials = [self._viewed(each) for each in finished if each.record.kind != CERTIFIED]
+        certified = [self._viewed(each) for each in finished if each.record.kind == CERTIFIED]
+        pairs = [(trial.run_id, trial.record) for trial in (*trials, *certified)]
+        tags = {search.run_id: search.tags for search in picture.searches}
+        return StudyView(
+            study=self.study,
+            uri=strip_secrets(self._uri),
+            url=picture.url,
+            ui_command=ui_command(self._uri),
+            read_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            searches=tuple(map(_search_facts, picture.searches)),
+            trials=tuple(trials),
+            certified=tuple(certified),
+            running=tuple(_running(t, tags.get(t.search_run_id, {})) for t in picture.running),
+            interrupted=len(picture.interrupted),
+            boards=tuple(make_boards(pairs, with_misses=True)) if with_boards else (),
+        )
+
+    def _viewed(self, trial: TrackedTrial) -> ViewedTrial:
+        return ViewedTrial(
+            record=trial.record,
+            run_id=trial.run_id,
+            url=run_url(self._uri, trial),
+            has_curve=trial.has_curve,
+        )
+
+    def _with_curves(self, trials: Sequence[TrackedTrial], finalists: int) -> list[TrackedTrial]:
+        chosen = _finalists(trials, finalists)
+        found = {each.run_id: each for each in self._picture.with_curves(chosen)}
+        return [found.get(trial.run_id, trial) for trial in trials]
+
+
+def _finished_order(trial: TrackedTrial) -> tuple[str, str]:
+    return trial.record.finished_at, trial.record.trial_id
+
+
+def _finalists(trials: Sequence[TrackedTrial], number: int) -> list[TrackedTrial]:
+    """Returns the `number` best estimates of each part, and all certified trials."""
+    by_part: dict[PartKey, list[TrackedTrial]] = {}
+    for trial in sorted(trials, key=_best_first):
+        if trial.record.kind != CERTIFIED:
+            by_part.setdefault(part_key(trial.record), []).append(trial)
+    best = [trial for part in by_part.values() for trial in part[:number]]
+    return best + [trial for trial in trials if trial.record.kind == CERTIFIED]
+
+
+def _best_first(trial: TrackedTrial) -> tuple[float, float]:
+    time_s = trial.record.time_to_target_s
+    nearest = goodness(best_metric(trial.record), target_of(trial.record.workload))
+    return math.inf if time_s is None else time_s, -nearest
+
+
+def _search_facts(search: SearchRun) -> SearchFacts:
+    return SearchFacts(
+        run_id=search.run_id,
+        started_at=search.started_at,
+        updated_at=search.tags.get("updated_at", search.started_at),
+        is_running=search.is_running,
+        tags=search.tags,
+    )
+
+
+def _running(trial: OpenTrial, tags: Mapping[str, str]) -> RunningTrial:
+    names = tags.get("searched", "").split(", ")
+    return RunningTrial(
+        trial_id=trial.trial_id,
+        run_id=trial.run_id,
+        started_at=trial.started_at,
+        params={name: trial.params[name] for name in names if name in trial.params},
+        accuracy=trial.metrics.get("accuracy"),
+        macro_f1=trial.metrics.get("macro_f1"),
+        metrics=trial.metrics,
+        train_s=trial.metrics.get("train_s"),
+    )

@@ -1,0 +1,162 @@
+"""A study as people look at it: one frozen picture of it, which pages, figures and `watch` draw.
+
+A study's trials are split into parts whose figures may be compared: a part is one workload, one
+protocol and one device. Nothing is ever drawn or ranked across parts.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+from tune_speed.core.comparability import board_key, fastest
+from tune_speed.core.moments import moment_s
+from tune_speed.core.records import TrialRecord
+from tune_speed.reporting.leaderboard.ranking import Board
+
+
+@dataclass(frozen=True, kw_only=True)
+class ViewedTrial:
+    """A finished trial, and where to look at it."""
+
+    record: TrialRecord
+    run_id: str
+    url: str | None
+    """Its page in MLflow; None where no server shows it."""
+    has_curve: bool
+    """False: each run has its last evaluation only."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunningTrial:
+    """A trial without an outcome yet."""
+
+    trial_id: str
+    run_id: str
+    started_at: str
+    """UTC, ISO 8601."""
+    params: Mapping[str, str]
+    """What the search chose, as text; empty where MLflow does not tell it from the recipe."""
+    accuracy: float | None
+    """At its latest evaluation; None before the first."""
+    train_s: float | None
+    """Training clock at that moment [s]."""
+    macro_f1: float | None = None
+    """At the latest evaluation."""
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All that MLflow has of it, by MLflow's names, each as it was last."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchFacts:
+    """One search of a study: its parent run in MLflow."""
+
+    run_id: str
+    started_at: str
+    updated_at: str
+    is_running: bool
+    """Begun and not ended; a killed driver leaves it so until the study is resumed."""
+    tags: Mapping[str, str]
+    """Its tags without the prefix: what the study file said of the search, versions, commit."""
+
+
+class PartKey(NamedTuple):
+    """What the trials of a part share."""
+
+    workload: str
+    workload_hash: str
+    protocol_version: int
+    device: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyPart:
+    """The trials of a study that may be compared."""
+
+    key: PartKey
+    trials: tuple[ViewedTrial, ...]
+    """Estimates, in the order in which they finished."""
+    certified: tuple[ViewedTrial, ...]
+
+    @property
+    def workload(self) -> Mapping[str, Any]:
+        """The workload, as YAML has it."""
+        return (self.trials or self.certified)[0].record.workload
+
+    @cached_property
+    def leader(self) -> ViewedTrial | None:
+        """The fastest estimate, as `standing.fastest` says; None if none met the target."""
+        record = fastest(trial.record for trial in self.trials)
+        return next((trial for trial in self.trials if trial.record is record), None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyView:
+    """A study at one moment."""
+
+    study: str
+    uri: str
+    """Tracking URI, without secrets."""
+    url: str | None
+    """The study's page in MLflow; None where no server shows it."""
+    ui_command: str | None
+    """Command that opens the store in MLflow's own pages; None where a server does."""
+    read_at: str
+    """UTC, ISO 8601."""
+    searches: tuple[SearchFacts, ...]
+    """In the order in which they began."""
+    trials: tuple[ViewedTrial, ...]
+    """Estimates, in the order in which they finished."""
+    certified: tuple[ViewedTrial, ...]
+    running: tuple[RunningTrial, ...]
+    interrupted: int
+    """Trials that were stopped without an outcome, and were not run again yet."""
+    boards: tuple[Board, ...] = field(default=())
+    """Leaderboards of all trials, misses included at their ends."""
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a search has begun and not ended."""
+        return any(search.is_running for search in self.searches)
+
+    @property
+    def parts(self) -> tuple[StudyPart, ...]:
+        """The trials, split into what may be compared; the part with the most trials first."""
+        keys = dict.fromkeys(part_key(trial.record) for trial in (*self.trials, *self.certified))
+        parts = [
+            StudyPart(key=key, trials=_of(self.trials, key), certified=_of(self.certified, key))
+            for key in keys
+        ]
+        return tuple(sorted(parts, key=lambda part: -len(part.trials)))
+
+
+def part_key(record: TrialRecord) -> PartKey:
+    """Returns the part that a record belongs to."""
+    key = board_key(record)
+    return PartKey(key.workload, key.workload_hash, key.protocol_version, key.device)
+
+
+def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
+    """Returns by run id when each trial finished [s], on a clock that stands while none runs.
+
+    A study that was stopped and resumed the next day did not search overnight. (Trial ids do not
+    tell trials apart: a study that was begun anew has each of them twice.)
+    """
+    spans = [_span_s(trial.record) for trial in trials]
+    changes = sorted([(start, 1) for start, _ in spans] + [(finish, -1) for _, finish in spans])
+    elapsed_s, before, running = 0.0, 0.0, 0
+    clock: dict[float, float] = {}
+    for moment, change in changes:
+        elapsed_s += moment - before if running else 0.0
+        clock[moment], before, running = elapsed_s, moment, running + change
+    return {trial.run_id: clock[finish] for trial, (_, finish) in zip(trials, spans, strict=True)}
+
+
+def _span_s(record: TrialRecord) -> tuple[float, float]:
+    """Returns start and finish; a clock that was set back meanwhile gives no negative time."""
+    start, finish = moment_s(record.started_at), moment_s(record.finished_at)
+    return min(start, finish), finish
+
+
+def _of(trials: Sequence[ViewedTrial], key: PartKey) -> tuple[ViewedTrial, ...]:
+    return tuple(trial for trial in trials if part_key(trial.record) == key)

@@ -1,0 +1,1 @@
+"""Trials one by one: table, comparison, export of a recipe."""

@@ -1,0 +1,169 @@
+"""Results side by side: what differs between their recipes, their figures, where these are from.
+
+Results are ranked against one another only if they share workload, protocol, device and kind. For
+others the figures stand side by side all the same, and `why_not` says what differs.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tune_speed.core.comparability import BoardKey, board_key
+from tune_speed.core.config import flatten
+from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import printable
+from tune_speed.reporting.leaderboard.ranking import Row, make_boards
+from tune_speed.tracking.filter.fields import settings_of
+
+SECTIONS = ("recipe", "workload", "result", "setting")
+RANKING = ("rank", "tied", "times_the_fastest")
+EXPECTED = ("expected_s", "expected_low_s", "expected_high_s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One field of all results."""
+
+    section: str
+    """One of SECTIONS; `setting` is where, when and with what it ran."""
+    name: str
+    values: tuple[Any, ...]
+    """One a result; None where it has none."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the results have different values; an absent one is as good as null."""
+        return any(value != self.values[0] for value in self.values)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Results side by side."""
+
+    names: tuple[str, ...]
+    """Of each result, as `tune-speed show` takes it."""
+    run_ids: tuple[str, ...]
+    why_not: dict[str, tuple[Any, ...]]
+    """What they would have to share to be ranked and do not, with its values; empty if they may."""
+    lines: tuple[Line, ...]
+
+    @property
+    def warning(self) -> str:
+        """Why they are not ranked, in words; empty if they may be."""
+        if not self.why_not:
+            return ""
+        told = "; ".join(f"{k}: {' | '.join(map(str, v))}" for k, v in self.why_not.items())
+        return printable(
+            f"these results are not comparable and not ranked, as they differ in {told}"
+        )
+
+
+def compare_records(
+    trials: Sequence[tuple[str, TrialRecord]], *, with_equal: bool = False
+) -> Comparison:
+    """Returns results side by side.
+
+    Args:
+        trials: run ids, all different, with records of one run or more.
+        with_equal: settings that are the same in all results too.
+    """
+    ids = [run_id for run_id, _ in trials]
+    assert len(set(ids)) == len(ids) > 0, ids
+    records = [record for _, record in trials]
+    why_not = _differing_keys([board_key(record) for record in records])
+    rows = {r.run_id: r for b in make_boards(trials, with_misses=True) for r in b.rows}
+    results = _results([rows[run_id] for run_id in ids], records, is_ranked=not why_not)
+    compared = [
+        *_lines("recipe", [_without_empty(settings_of(record.recipe)) for record in records]),
+        *_lines("workload", [flatten(record.workload) for record in records]),
+        *_lines("setting", [_setting(record) for record in records]),
+    ]
+    shown = [line for line in compared if with_equal or line.differs]
+    return Comparison(
+        names=_names(trials),
+        run_ids=tuple(ids),
+        why_not=why_not,
+        lines=tuple(sorted([*shown, *results], key=lambda line: SECTIONS.index(line.section))),
+    )
+
+
+def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: bool) -> list[Line]:
+    """Returns the figures; those that no result has are left out."""
+    fastest_s = min((row.expected_s for row in rows if row.rank and row.expected_s), default=None)
+    tables = [_figures(row, record, fastest_s) for row, record in zip(rows, records, strict=True)]
+    hidden = () if is_ranked and len(rows) > 1 else RANKING
+    hidden = hidden if any(row.n > 1 for row in rows) else (*hidden, *EXPECTED)
+    lines = [line for line in _lines("result", tables) if line.name not in hidden]
+    return [line for line in lines if any(value is not None for value in line.values)]
+
+
+def _figures(row: Row, record: TrialRecord, fastest_s: float | None) -> dict[str, Any]:
+    last = record.runs[-1]
+    return {
+        "rank": row.rank,
+        "tied": row.tied or None,
+        "times_the_fastest": _ratio(row.expected_s, fastest_s) if row.rank else None,
+        "kind": record.kind,
+        "device": record.device,
+        "status": row.status,
+        "time_to_target_s": row.time_to_target_s,
+        **{name: getattr(row, name) for name in EXPECTED},
+        "hits": row.hits,
+        "n": row.n,
+        "final_metric": row.final_metric,
+        "steps": row.steps,
+        "step_time_ms": last.step_time_ms,
+        "images_per_s": row.images_per_s,
+        "peak_memory_gib": row.peak_memory_gib,
+        "timing": row.timing,
+        "slowdown": row.slowdown,
+        "stop_reason": record.stop_reason,
+    }
+
+
+def _ratio(time_s: float | None, fastest_s: float | None) -> float | None:
+    return time_s / fastest_s if time_s and fastest_s else None
+
+
+def _setting(record: TrialRecord) -> dict[str, Any]:
+    return {
+        "workload": record.workload_name,
+        "workload_hash": record.workload_hash,
+        "protocol_version": record.protocol_version,
+        "evaluated_on": record.evaluated_on,
+        "seeds": " ".join(str(run.seed) for run in record.runs),
+        "cpu_threads": record.cpu_threads,
+        "max_cotenants": record.max_cotenants,
+        **{f"environment.{name}": value for name, value in record.environment.items()},
+        "finished_at": record.finished_at,
+    }
+
+
+def _differing_keys(keys: Sequence[BoardKey]) -> dict[str, tuple[Any, ...]]:
+    values = {name: tuple(getattr(key, name) for key in keys) for name in BoardKey._fields}
+    return {name: each for name, each in values.items() if len(set(each)) > 1}
+
+
+def _lines(section: str, tables: Sequence[Mapping[str, Any]]) -> list[Line]:
+    """Returns a line for each name in any of the tables, in the order in which they come."""
+    names: Iterable[str] = dict.fromkeys(name for table in tables for name in table)
+    return [
+        Line(section=section, name=name, values=tuple(table.get(name) for table in tables))
+        for name in names
+    ]
+
+
+def _without_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings without those that hold no more than that they were chosen."""
+    return {name: value for name, value in settings.items() if value != {}}
+
+
+def _names(trials: Sequence[tuple[str, TrialRecord]]) -> tuple[str, ...]:
+    kinds = {"estimate": ""}
+    names = [
+        printable(f"{r.study}/{r.trial_id}{kinds.get(r.kind, f'@{r.kind}')}") for _, r in trials
+    ]
+    return tuple(
+        name if names.count(name) == 1 else f"{name} ({run_id[:8]})"
+        for name, (run_id, _) in zip(names, trials, strict=True)
+    )

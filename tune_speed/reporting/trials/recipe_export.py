@@ -1,0 +1,159 @@
+"""A recipe as a file: what to train again, headed by its origin and how far to trust it."""
+
+from pydantic import ValidationError
+
+from tune_speed.components.plugins import registry
+from tune_speed.core.comparability import Totals, target_of
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import TrialRecord, named_settings
+from tune_speed.core.text import printable
+from tune_speed.reporting.leaderboard.board_row import Row, make_row
+from tune_speed.reporting.leaderboard.text import interval_text
+from tune_speed.study.yaml import dump_yaml
+from tune_speed.training.recipe import Recipe
+
+
+def recipe_header(
+    record: TrialRecord, *, run_id: str | None, search: Totals | None, rerun: str | None
+) -> list[str]:
+    """Returns lines of plain text; names in them may still hold line breaks.
+
+    Args:
+        record: with its runs.
+        run_id: its MLflow run.
+        search: what the trials of the search that found it come to; None: not known.
+        rerun: the command that trains the file.
+    """
+    row = make_row(record, run_id=run_id, search=search)
+    environment = record.environment
+    return [
+        f"{record.study}/{record.trial_id}, MLflow run {run_id or 'none'}",
+        _result(record, row),
+        f"finished {record.finished_at}, tune_speed {environment.get('tune_speed')}",
+        f"torch {environment.get('torch')}, commit {environment.get('commit')}",
+        _workload(record),
+        *_cost(row),
+        *([f"train it: {rerun}"] if rerun else []),
+    ]
+
+
+def _result(record: TrialRecord, row: Row) -> str:
+    """Returns what the runs came to, and how sure that is."""
+    if row.n == 1:
+        time_s = row.time_to_target_s
+        time = "no time" if time_s is None else f"{time_s:.3f} s"
+        return (
+            f"{record.kind}: {record.status.value}, {time} to target on {record.device}, one run:"
+            f" how it spreads over seeds is not known; clock: {row.timing}"
+        )
+    expected = interval_text(row.expected_s, row.expected_low_s, row.expected_high_s)
+    median = interval_text(row.time_to_target_s, row.median_low_s, row.median_high_s)
+    return (
+        f"{record.kind}: {row.hits} of {row.n} runs met the target (95 % interval of the rate:"
+        f" {row.hit_rate_low:.2f}–{row.hit_rate_high:.2f}); expected time with restarts"
+        f" {expected} s, median {median} s, on {record.device}; clock: {row.timing}"
+    )
+
+
+def _workload(record: TrialRecord) -> str:
+    goal = f"{target_of(record.workload).words}, {record.workload.get('mode')}"
+    return (
+        f"target: {goal}, on the {record.evaluated_on} part of {record.workload_name}; workload"
+        f" {record.workload_hash}, search space {record.space_hash}, protocol"
+        f" {record.protocol_version}"
+    )
+
+
+def _cost(row: Row) -> list[str]:
+    if row.study_trials is None:
+        return []
+    held = "" if row.study_device_s is None else f", {row.study_device_s:.0f} device-seconds"
+    return [f"found in a search of {row.study_trials} trials{held}"]
+
+
+def recipe_that_ran(record: TrialRecord) -> Recipe:
+    """Returns the recipe with the micro-batch of the last run, where that is known.
+
+    Raises: ConfigError if this version has no such recipe: a record may be another's, or that of a
+        training function of one's own.
+    """
+    if record.is_own_loop:
+        raise ConfigError(_made_by_function(record))
+    registry.expect(record.plugins, of=_name(record))
+    batch_size = record.runs[-1].batch_size
+    try:
+        recipe = Recipe.model_validate(record.recipe)
+    except ValidationError as error:
+        problems = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise _not_ours(record, problems) from error
+    if batch_size is None:
+        return recipe
+    if batch_size < 1 or recipe.samples_per_step // recipe.devices % batch_size:
+        raise _not_ours(record, f"no step of it has micro-batches of {batch_size}")
+    return recipe.with_micro_batch(batch_size)
+
+
+def recipe_yaml(
+    record: TrialRecord,
+    *,
+    run_id: str | None,
+    search: Totals | None = None,
+    rerun: str | None = None,
+) -> str:
+    """Returns a file for `tune-speed train` that repeats the record's last run.
+
+    It holds what the run's figures depend on beside the recipe: seed, threads and kind of device.
+    Its first lines, a comment, say where it comes from and how far to believe it.
+
+    Args:
+        record: with its runs.
+        run_id: its MLflow run.
+        search: what the trials of the search that found it come to; None: not known.
+        rerun: the command that trains the file.
+    """
+    run = record.runs[-1]
+    recipe = recipe_that_ran(record)
+    header = recipe_header(record, run_id=run_id, search=search, rerun=rerun)
+    tree = {
+        "study": record.study,
+        "workload": record.workload,
+        "recipe": recipe.model_dump(mode="json", exclude_none=True),
+        "run": {"seed": run.seed, "cpu_threads": record.cpu_threads, "device": record.device_kind},
+    }
+    # A name with a line break in it must not get out of the comment.
+    comment = [f"# {printable(' '.join(line.split()))}" for line in header]
+    try:
+        return "\n".join([*comment, dump_yaml(tree)])
+    except ValueError as error:
+        raise _not_ours(record, str(error)) from error
+
+
+def called_with(record: TrialRecord) -> str:
+    """Returns what a training function was called with, as YAML, under a comment that says so.
+
+    Raises: ConfigError if it is nothing that YAML can hold.
+    """
+    name = printable(record.workload_name)[:200]
+    try:
+        values = dump_yaml(dict(named_settings(record.recipe)))
+    except ValueError as error:
+        raise _not_ours(record, str(error)) from error
+    return f"# {_name(record)}: what the training function of {name} was called with\n{values}"
+
+
+def _made_by_function(record: TrialRecord) -> str:
+    return (
+        f"{_name(record)} must be a trial of a recipe, but it was made by a training function,"
+        " which has no recipe to train. Use it with `tune-speed search` or `certify` and --train"
+        " FILE.py:FUNCTION; in Python, call tune_speed.search(train=…) or"
+        f" tune_speed.certify({printable(record.study)[:200]!r}, train=…) with that function."
+    )
+
+
+def _not_ours(record: TrialRecord, why: str) -> ConfigError:
+    must = "must be one that this version writes"
+    return ConfigError(f"the recipe of {_name(record)} {must}, but: {why.strip()[:1000]}")
+
+
+def _name(record: TrialRecord) -> str:
+    return printable(f"{record.study}/{record.trial_id}"[:200])

@@ -1,0 +1,88 @@
+"""A study's trials as a terminal table, or as rows of a listing."""
+
+import json
+from collections.abc import Mapping, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tune_speed.core.comparability import BoardKey, board_key
+from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import printable
+from tune_speed.reporting.leaderboard.tables import plain_table
+from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.trials.compare_report import markdown_of, text_of
+from tune_speed.tracking.filter.fields import answers
+
+Trial = tuple[str, TrialRecord]
+"""A run id with its record."""
+
+FIGURES = ("status", "time_to_target_s", "final_metric", "hits", "n", "steps")
+SPEED = ("step_time_ms", "images_per_s", "peak_memory_gib")
+HEADINGS = {
+    "time_to_target_s": "time to target [s]",
+    "final_metric": "final",
+    "step_time_ms": "step [ms]",
+    "images_per_s": "images/s",
+    "peak_memory_gib": "GiB",
+}
+
+
+def as_renderable(trials: Sequence[Trial]) -> RenderableType:
+    """Returns a table for each board, and below it what each trial chose.
+
+    Args:
+        trials: those of a board one after the other.
+    """
+    if not trials:
+        return Text("No finished trial of the study fits.")
+    boards = groupby(trials, key=lambda trial: board_key(trial[1]))
+    return Group(*(_board(key, list(group)) for key, group in boards))
+
+
+def machine_row(trial: Trial) -> dict[str, Any]:
+    """Returns all result fields of a trial, unrounded, and what the search chose."""
+    run_id, record = trial
+    return {"run_id": run_id, **answers(record), "params": record.params}
+
+
+def csv_row(trial: Trial) -> dict[str, Any]:
+    """Returns the same with what the search chose as JSON."""
+    return {**machine_row(trial), "params": json.dumps(trial[1].params)}
+
+
+def markdown_row(trial: Trial) -> dict[str, Any]:
+    """Returns the main figures of a trial as Markdown."""
+    run_id, record = trial
+    names = ("trial_id", "kind", *FIGURES, *SPEED, "device")
+    fields: Mapping[str, Any] = answers(record)
+    chosen = {"searched": describe_params(record.params), "run_id": run_id}
+    cells = {**{name: fields[name] for name in names}, **chosen}
+    return {name: markdown_of(value) for name, value in cells.items()}
+
+
+def _board(key: BoardKey, trials: Sequence[Trial]) -> RenderableType:
+    kind = {"estimate": "estimates"}.get(key.kind, key.kind)
+    heading = f"{key.workload}, {kind}, on {key.device}; protocol {key.protocol_version}"
+    fields: list[Mapping[str, Any]] = [answers(record) for _, record in trials]
+    names = [name for name in FIGURES if name not in ("hits", "n") or key.kind == "certified"]
+    columns = {
+        "trial": [record.trial_id for _, record in trials],
+        **{HEADINGS.get(n, n): [text_of(row[n]) for row in fields] for n in (*names, *SPEED)},
+        "run": [run_id[:8] for run_id, _ in trials],
+    }
+    table = plain_table(columns, left=("trial", "status", "run"))
+    return Group(Text(printable(heading), style="italic"), table, Text(), _searched(trials), Text())
+
+
+def _searched(trials: Sequence[Trial]) -> Table:
+    lines = Table.grid(padding=(0, 2))
+    lines.add_column()
+    lines.add_column(overflow="fold")
+    for _, record in trials:
+        chosen = printable(describe_params(record.params))
+        lines.add_row(Text(printable(record.trial_id)), Text(chosen))
+    return lines

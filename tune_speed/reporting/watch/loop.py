@@ -1,0 +1,169 @@
+"""Watches a study until its search ends: on a terminal, as lines, or as JSON."""
+
+import json
+import math
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from tune_speed.core.errors import ServiceError, StorageError
+from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.live import ended_line
+from tune_speed.reporting.study.view import StudyView, ViewedTrial
+from tune_speed.reporting.watch.screen import HINT, plain, screen, standing, state_text, target_text
+from tune_speed.reporting.watch.status import (
+    Glance,
+    State,
+    as_dict,
+    fingerprint,
+    glance,
+    improvements,
+)
+
+STANDING_S = 30.0
+"""So often lines tell how far the search is."""
+OVER = (State.ENDED, State.NOT_BEGUN)
+
+
+class Reader(Protocol):
+    """Reads a study again and again."""
+
+    def read(self, *, with_boards: bool) -> StudyView:
+        """Returns the study as it is now. Raises: ServiceError or StorageError."""
+
+
+class Display(Protocol):
+    """Shows what there is to say, in one form."""
+
+    def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
+        """Shows the study; `trouble`: why it is not fresh."""
+
+
+def watch(
+    reader: Reader,
+    display: Display,
+    *,
+    interval_s: float,
+    sleep: Callable[[float], None] = time.sleep,
+    now: Callable[[], float] = time.time,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Shows the study every `interval_s` until no search of it runs.
+
+    A store that does not answer is told, and asked again; only the first time it is an error.
+    `now` gives the moment [s since 1970], with which moments in the store are compared, and `clock`
+    durations [s], whatever is done to the time of day.
+
+    Raises: ServiceError or StorageError if the study cannot be read the first time.
+    """
+    view, trouble = reader.read(with_boards=False), None
+    seen, changed_s = glance(view, now_s=now()), -math.inf
+    while True:
+        display.show(view, seen, trouble)
+        if seen.state in OVER and trouble is None:
+            return
+        sleep(interval_s)
+        before = fingerprint(view)
+        try:
+            view, trouble = reader.read(with_boards=False), None
+        except (ServiceError, StorageError) as error:
+            trouble = f"not fresh, asking again: {error}"
+            continue
+        changed_s = changed_s if fingerprint(view) == before else clock()
+        seen = glance(view, now_s=now(), unchanged_s=clock() - changed_s)
+
+
+class Screen:
+    """Redraws one picture on a terminal; the last one stays. For `with`."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
+
+    def __enter__(self) -> "Screen":
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
+        """See `Display`."""
+        hint = "" if seen.state in OVER else HINT
+        height = self._console.size.height
+        picture = screen(seen, trouble=trouble, height=height, hint=hint)
+        self._live.update(picture, refresh=True)
+
+
+class Lines:
+    """Prints a line for each change."""
+
+    def __init__(self, console: Console, *, now: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._now = console, now
+        self._seen: dict[str, str] = {}
+        """How each trial stood, by run id."""
+        self._last: Glance | None = None
+        self._trouble: str | None = None
+        self._told_at = 0.0
+
+    def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
+        """See `Display`."""
+        if trouble != self._trouble:
+            self._print(trouble or "the store answers again")
+        if self._last is None:
+            self._begin(view, seen)
+        self._tell_trials(view)
+        self._tell_state(seen)
+        self._last, self._trouble = seen, trouble
+
+    def _begin(self, view: StudyView, seen: Glance) -> None:
+        """Tells where the study stands; what has ended before is not told one by one."""
+        self._print(f"{seen.study}: {target_text(seen)}".removesuffix(": "))
+        for device in dict.fromkeys(part.key.device for part in seen.parts):
+            self._print(f"on {device}")
+        self._seen = {trial.run_id: "ended" for trial in (*view.trials, *view.certified)}
+
+    def _tell_trials(self, view: StudyView) -> None:
+        best = {trial.run_id for part in view.parts for trial in improvements(part.trials)}
+        for trial in (*view.trials, *view.certified):
+            if self._is_new(trial.run_id, "ended"):
+                self._print(_ended(trial, is_best=trial.run_id in best))
+        for running in view.running:
+            if self._is_new(running.run_id, "running"):
+                chosen = f"  [{describe_params(running.params)}]" if running.params else ""
+                self._print(f"{running.trial_id} began{chosen}")
+
+    def _is_new(self, run_id: str, state: str) -> bool:
+        before, self._seen[run_id] = self._seen.get(run_id), state
+        return before != state
+
+    def _tell_state(self, seen: Glance) -> None:
+        last = self._last
+        if last and seen.interrupted > last.interrupted:
+            self._print(f"{seen.interrupted - last.interrupted} interrupted, without an outcome")
+        is_new_state = last is None or last.state is not seen.state
+        if is_new_state or self._now() - self._told_at > STANDING_S:
+            self._told_at = self._now()
+            self._print(f"{state_text(seen)}: {standing(seen)}")
+
+    def _print(self, line: str) -> None:
+        self._console.print(Text(plain(line)), soft_wrap=True)
+
+
+class Json:
+    """Prints an object for each refresh, in a line."""
+
+    def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
+        """See `Display`."""
+        found = as_dict(seen, trouble=trouble)
+        print(json.dumps(found, allow_nan=False), flush=True)
+
+
+def _ended(trial: ViewedTrial, *, is_best: bool) -> str:
+    record = trial.record
+    line = ended_line(record, is_best=is_best and record.kind != "certified")
+    return f"certified: {line}" if record.kind == "certified" else line

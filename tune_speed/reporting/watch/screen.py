@@ -1,0 +1,243 @@
+"""A glance at a study as text for a terminal; names are shown as they are, never as markup."""
+
+import re
+import shlex
+from collections.abc import Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from tune_speed.core.records import Status
+from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.live import duration, took_s
+from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
+from tune_speed.reporting.watch.status import Glance, PartGlance, State
+from tune_speed.tracking.schema import metric_key
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+BAR_WIDTH, LABEL_WIDTH = 24, 9
+MAX_RECORDS = 5
+"""Times of the record's history that are written out."""
+MAX_PARTS = 3
+MAX_SPARKS = 16
+MAX_NAMED = 3
+"""So many records are told with their trials; more would not fit beside one another."""
+MIN_ROWS = 2
+WRITTEN_LATELY_S = 10.0
+"""Until then it is not said when something was written last."""
+HINT = "Ctrl-C ends watching; the search goes on."
+
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
+_STYLES = {
+    State.RUNNING: "bold green",
+    State.QUIET: "bold yellow",
+    State.ENDED: "bold",
+    State.NOT_BEGUN: "bold yellow",
+}
+
+
+def plain(text: str) -> str:
+    """Returns `text` in one line, without what a terminal would obey."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
+
+
+def screen(
+    seen: Glance, *, trouble: str | None = None, height: int = 60, hint: str = ""
+) -> RenderableType:
+    """Returns the picture, of about `height` lines at most; `trouble`: why it is not fresh."""
+    parts = list(_part_rows(seen))
+    spent = 9 + 3 * min(len(parts), MAX_PARTS) + (4 if trouble else 0)
+    rows = max(2 * MIN_ROWS, height - spent)
+    running = seen.running[: max(MIN_ROWS, rows // 2)]
+    ended = seen.last[: max(MIN_ROWS, rows - len(running))]
+    body = Table.grid(padding=(0, 2, 0, 0))
+    body.add_column(no_wrap=True, style="dim", width=LABEL_WIDTH)
+    body.add_column(overflow="fold")
+    for label, text in parts:
+        body.add_row(label, text)
+    blocks: list[RenderableType] = [*_head(seen), Text(), body]
+    if running:
+        blocks += [Text(), _running_table(running, seen.target)]
+    if len(running) < len(seen.running):
+        more = f"and {len(seen.running) - len(running)} more"
+        blocks.append(Text(f"{'':{LABEL_WIDTH + 2}}{more}", style="dim"))
+    if ended:
+        blocks += [Text(), _ended_table(ended)]
+    return Group(*blocks, *_foot(seen, trouble, hint))
+
+
+def standing(seen: Glance) -> str:
+    """Returns how far the search is, in a line."""
+    of = f" of {seen.planned}" if seen.planned is not None else ""
+    parts = [f"{seen.num_finished}{of} trials"]
+    parts += [f"{count} {status.value}" for status, count in seen.counts.items()]
+    parts += [f"{len(seen.running)} running"] if seen.running else []
+    parts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
+    best = [part.records[-1].record for part in seen.parts[:1] if part.records]
+    parts += [f"best {r.time_to_target_s:.2f} s ({plain(r.trial_id)})" for r in best]
+    parts.append(f"{duration(seen.elapsed_s)} searched")
+    parts += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
+    return " · ".join(parts)
+
+
+def state_text(seen: Glance) -> str:
+    """Returns how the study stands, in words."""
+    if seen.state is State.NOT_BEGUN:
+        return "no search of it has begun"
+    if seen.state is State.QUIET:
+        return f"nobody has written for {duration(seen.quiet_s)}: the search may be gone"
+    if seen.state is State.RUNNING:
+        return "running"
+    if seen.num_finished >= (seen.planned or 0):
+        return "ended"
+    return "ended short of its plan; `tune-speed search … --resume` may go on"
+
+
+def target_text(seen: Glance) -> str:
+    """Returns what the study is about, in a line."""
+    return plain(", ".join(text for text in (seen.workload, seen.target, seen.mode) if text))
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Returns a character a value, the higher the larger; `▁` throughout if they are equal."""
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    top = len(BLOCKS) - 1
+    return "".join(BLOCKS[round(top * (v - low) / (high - low or 1.0))] for v in values)
+
+
+def _head(seen: Glance) -> Iterator[RenderableType]:
+    title = Text(plain(seen.study), style="bold", overflow="fold")
+    title.append("  ").append(state_text(seen), style=_STYLES[seen.state])
+    yield title
+    if target := target_text(seen):
+        yield Text(target, overflow="fold")
+    yield Text(_progress(seen), overflow="fold")
+
+
+def _progress(seen: Glance) -> str:
+    counts = [f"{count} {status.value}" for status, count in seen.counts.items()]
+    counts += [f"{len(seen.running)} running"] if seen.running else []
+    counts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
+    of = f" of {seen.planned}" if seen.planned is not None else ""
+    times = [f"{duration(seen.elapsed_s)} searched"]
+    times += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
+    if seen.state is State.RUNNING and seen.quiet_s > WRITTEN_LATELY_S:
+        times.append(f"written {duration(seen.quiet_s)} ago")
+    first = f"{_bar(seen)}{seen.num_finished}{of} trials · {' · '.join(times)}"
+    return "\n".join([first, *([" · ".join(counts)] if counts else [])])
+
+
+def _bar(seen: Glance) -> str:
+    if not seen.planned:
+        return ""
+    filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
+    return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
+
+
+def _part_rows(seen: Glance) -> Iterator[tuple[str, RenderableType]]:
+    """Yields the rows on each part; there is one, unless devices or workloads differ."""
+    for part in seen.parts[:MAX_PARTS]:
+        is_only = len(seen.parts) == 1
+        what = "" if is_only else f", workload {part.key.workload_hash[:8]}: {part.target}"
+        yield "device", Text(plain(f"{part.key.device}{what}"))
+        yield from _best_rows(part, seen.study)
+    if len(seen.parts) > MAX_PARTS:
+        yield "parts", Text(f"and {len(seen.parts) - MAX_PARTS} more")
+    if not seen.parts:
+        yield "best", Text("no trial has ended yet", style="dim")
+
+
+def _best_rows(part: PartGlance, study: str) -> Iterator[tuple[str, RenderableType]]:
+    if not part.records:
+        yield "best", Text("no trial has met the target yet", style="dim")
+    else:
+        record = part.records[-1].record
+        best = Text(f"{record.time_to_target_s:.2f} s  {plain(record.trial_id)}", style="bold")
+        best.append(f"  {plain(describe_params(record.params))}", style="not bold")
+        yield "best", best
+    if len(part.records) > 1:
+        yield "record", _history(part.records)
+    if part.certified:
+        trials = "trial" if part.certified == 1 else "trials"
+        command = f"tune-speed leaderboard --study {shlex.quote(study)}"
+        yield "certified", Text(plain(f"{part.certified} {trials}; see {command}"))
+
+
+def _history(records: Sequence[ViewedTrial]) -> Text:
+    times_s = [trial.record.time_to_target_s or 0.0 for trial in records]
+    told = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
+    more = "… → " if len(times_s) > MAX_RECORDS else ""
+    text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
+    text.append(f"  {more}{told} s", style="default")
+    if len(records) <= MAX_NAMED:
+        names = " → ".join(plain(trial.record.trial_id) for trial in records)
+        text.append(f"  ({names})", style="dim")
+    return text
+
+
+def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableType:
+    table = _table()
+    metric = target.partition(" ")[0] or "accuracy"
+    for position, trial in enumerate(trials):
+        value = _running_metric(trial, metric)
+        known = "not evaluated yet" if value is None else f"{metric} {value:.4f}"
+        clock = "" if trial.train_s is None else f"{trial.train_s:.2f} s"
+        chosen = describe_params({k: _value(v) for k, v in trial.params.items()})
+        table.add_row(
+            Text("" if position else "running", style="dim"),
+            Text(plain(trial.trial_id)),
+            Text(known),
+            Text(clock),
+            Text(plain(chosen) if trial.params else "", style="dim"),
+        )
+    return table
+
+
+def _running_metric(trial: RunningTrial, metric: str) -> float | None:
+    known = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}
+    return known[metric] if metric in known else trial.metrics.get(metric_key(metric))
+
+
+def _ended_table(trials: Sequence[ViewedTrial]) -> RenderableType:
+    table = _table()
+    for position, trial in enumerate(trials):
+        record = trial.record
+        style = {Status.REACHED: "green", Status.FAILED: "red"}.get(record.status, "default")
+        table.add_row(
+            Text("" if position else "ended", style="dim"),
+            Text(plain(record.trial_id)),
+            Text(record.status.value, style=style),
+            Text(f"{took_s(record):.2f} s"),
+            Text(plain(record.stop_reason), style="dim"),
+        )
+    return table
+
+
+def _table() -> Table:
+    table = Table.grid(padding=(0, 2, 0, 0), expand=True)
+    table.add_column(no_wrap=True, width=LABEL_WIDTH)
+    for justify in ("left", "left", "right"):
+        table.add_column(no_wrap=True, justify=justify)
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    return table
+
+
+def _foot(seen: Glance, trouble: str | None, hint: str) -> Iterator[RenderableType]:
+    place = seen.url or seen.ui_command
+    if trouble is not None:
+        yield Text()
+        yield Text(plain(trouble), style="red", overflow="fold")
+    yield Text()
+    if place is not None:
+        yield Text(f"in MLflow:  {plain(place)}", style="dim", overflow="fold")
+    if hint:
+        yield Text(hint, style="dim")
+
+
+def _value(text: str) -> float | str:
+    """Returns a parameter of MLflow, which are texts, so that it is shown with few digits."""
+    try:
+        return text if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    except ValueError:
+        return text

@@ -1,0 +1,258 @@
+"""What `watch` says of a study at one moment: facts only, drawn by `watch_screen`."""
+
+import math
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from tune_speed.core.comparability import target_of
+from tune_speed.core.moments import moment_s
+from tune_speed.core.records import Status
+from tune_speed.reporting.study.view import (
+    PartKey,
+    RunningTrial,
+    SearchFacts,
+    StudyPart,
+    StudyView,
+    ViewedTrial,
+    search_clock_s,
+)
+
+QUIET_S = 120.0
+"""A search that has written nothing for so long may be gone: trials are evaluated more often."""
+NUM_LAST = 8
+"""Ended trials that are told."""
+
+
+class State(StrEnum):
+    """How a study stands."""
+
+    RUNNING = "running"
+    QUIET = "quiet"
+    """A search has begun and not ended, but nobody writes."""
+    ENDED = "ended"
+    NOT_BEGUN = "not begun"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartGlance:
+    """The trials of a study that may be compared."""
+
+    key: PartKey
+    target: str
+    """Such as `accuracy ≥ 0.9`."""
+    mode: str
+    records: tuple[ViewedTrial, ...]
+    """Each was the fastest when it ended; the last one leads. Empty: none met the target."""
+    certified: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Glance:
+    """A study at one moment."""
+
+    study: str
+    read_at: str
+    """UTC, ISO 8601."""
+    url: str | None
+    ui_command: str | None
+    state: State
+    quiet_s: float
+    """Seconds for which nobody has written."""
+    workload: str
+    target: str
+    mode: str
+    planned: int | None
+    """Trials in all; None where MLflow does not say."""
+    counts: dict[Status, int]
+    """Ended trials; statuses that none has are left out."""
+    interrupted: int
+    elapsed_s: float
+    """Seconds in which a trial ran."""
+    left_s: float | None
+    """As the pace so far suggests; None if it is not known, or nothing runs."""
+    parts: tuple[PartGlance, ...]
+    running: tuple[RunningTrial, ...]
+    last: tuple[ViewedTrial, ...]
+    """Those that ended last, the latest first."""
+
+    @property
+    def num_finished(self) -> int:
+        """Trials that ended with an outcome."""
+        return sum(self.counts.values())
+
+
+def glance(view: StudyView, *, now_s: float | None = None, unchanged_s: float = math.inf) -> Glance:
+    """Returns what there is to say.
+
+    Args:
+        view: the study.
+        now_s: seconds since 1970; None: now.
+        unchanged_s: for so long whoever asks has seen no change.
+    """
+    now_s = time.time() if now_s is None else now_s
+    quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
+    parts = tuple(map(_part, view.parts))
+    counts = Counter(trial.record.status for trial in view.trials)
+    planned, state = _planned(view.searches), _state(view, quiet_s)
+    elapsed_s = _elapsed_s(view, now_s - quiet_s if state is State.QUIET else now_s)
+    tags = view.searches[-1].tags if view.searches else {}
+    return Glance(
+        study=view.study,
+        read_at=view.read_at,
+        url=view.url,
+        ui_command=view.ui_command,
+        state=state,
+        quiet_s=quiet_s,
+        workload=parts[0].key.workload if parts else tags.get("workload", ""),
+        target=parts[0].target if parts else tags.get("target", ""),
+        mode=parts[0].mode if parts else tags.get("mode", ""),
+        planned=planned,
+        counts={status: counts[status] for status in Status if counts[status]},
+        interrupted=view.interrupted,
+        elapsed_s=elapsed_s,
+        left_s=_left_s(len(view.trials), planned, elapsed_s) if state is State.RUNNING else None,
+        parts=parts,
+        running=view.running,
+        last=view.trials[: -NUM_LAST - 1 : -1],
+    )
+
+
+def as_dict(seen: Glance, *, trouble: str | None = None) -> dict[str, Any]:
+    """Returns the facts for machines; `trouble`: why they are not fresh."""
+    return {
+        "study": seen.study,
+        "read_at": seen.read_at,
+        "trouble": trouble,
+        "state": seen.state.value,
+        "quiet_s": seen.quiet_s,
+        "workload": seen.workload,
+        "target": seen.target,
+        "mode": seen.mode,
+        "planned": seen.planned,
+        "finished": seen.num_finished,
+        "counts": {status.value: count for status, count in seen.counts.items()},
+        "interrupted": seen.interrupted,
+        "elapsed_s": seen.elapsed_s,
+        "left_s": seen.left_s,
+        "parts": [_part_dict(part) for part in seen.parts],
+        "running": [_running_dict(trial) for trial in seen.running],
+        "last": [_ended_dict(trial) for trial in seen.last],
+        "url": seen.url,
+        "ui_command": seen.ui_command,
+    }
+
+
+def improvements(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
+    """Returns of trials in the order in which they ended those that were the fastest by then."""
+    best: list[ViewedTrial] = []
+    for trial in trials:
+        time_s = trial.record.time_to_target_s
+        best_s = best[-1].record.time_to_target_s if best else None
+        if time_s is not None and (best_s is None or time_s < best_s):
+            best.append(trial)
+    return tuple(best)
+
+
+def fingerprint(view: StudyView) -> tuple[Any, ...]:
+    """Returns what differs wherever somebody has written."""
+    running = tuple((t.run_id, t.train_s, *t.metrics.values()) for t in view.running)
+    searches = tuple((s.run_id, s.updated_at, s.is_running) for s in view.searches)
+    return len(view.trials), len(view.certified), view.interrupted, running, searches
+
+
+def _state(view: StudyView, quiet_s: float) -> State:
+    if not view.searches:
+        return State.NOT_BEGUN
+    if not view.is_running:
+        return State.ENDED
+    return State.QUIET if quiet_s > QUIET_S else State.RUNNING
+
+
+def _part(part: StudyPart) -> PartGlance:
+    return PartGlance(
+        key=part.key,
+        target=target_of(part.workload).words,
+        mode=str(part.workload.get("mode", "")),
+        records=improvements(part.trials),
+        certified=len(part.certified),
+    )
+
+
+def _planned(searches: Sequence[SearchFacts]) -> int | None:
+    numbers = [s.tags.get("trials", "") for s in searches if s.tags.get("kind") == "search"]
+    if not numbers or not all(number.isdecimal() for number in numbers):
+        return None
+    return sum(map(int, numbers))
+
+
+def _elapsed_s(view: StudyView, until_s: float) -> float:
+    """Returns how long trials ran [s]; those without an outcome are taken to run `until_s`."""
+    timed = [t for t in view.trials if t.record.started_at and t.record.finished_at]
+    until_last_s = max(search_clock_s(timed).values(), default=0.0)
+    if not view.running:
+        return until_last_s
+    # A trial that was taken up again began long ago; the search has been written to since then.
+    first_s = min(moment_s(trial.started_at) for trial in view.running)
+    written = [t.record.finished_at for t in timed] + [s.updated_at for s in view.searches]
+    since_s = max([first_s, *map(moment_s, written)])
+    return until_last_s + max(0.0, until_s - since_s)
+
+
+def _left_s(done: int, planned: int | None, elapsed_s: float) -> float | None:
+    if planned is None or not done:
+        return None
+    return max(0, planned - done) * elapsed_s / done
+
+
+def _last_written_s(view: StudyView) -> float:
+    """Returns the latest moment at which somebody has written, as far as can be seen."""
+    finished = [t.record.finished_at for t in (*view.trials, *view.certified)]
+    texts = [*finished, *(search.updated_at for search in view.searches)]
+    moments = [moment_s(text) for text in texts if text]
+    moments += [moment_s(t.started_at) + (t.train_s or 0.0) for t in view.running]
+    return max(moments, default=0.0)
+
+
+def _part_dict(part: PartGlance) -> dict[str, Any]:
+    return {
+        **part.key._asdict(),
+        "target": part.target,
+        "mode": part.mode,
+        "certified": part.certified,
+        "best": _ended_dict(part.records[-1]) if part.records else None,
+        "records": [
+            {"trial_id": t.record.trial_id, "time_to_target_s": t.record.time_to_target_s}
+            for t in part.records
+        ],
+    }
+
+
+def _running_dict(trial: RunningTrial) -> dict[str, Any]:
+    return {
+        "trial_id": trial.trial_id,
+        "run_id": trial.run_id,
+        "started_at": trial.started_at,
+        "params": dict(trial.params),
+        "accuracy": trial.accuracy,
+        "macro_f1": trial.macro_f1,
+        "metrics": dict(trial.metrics),
+        "train_s": trial.train_s,
+    }
+
+
+def _ended_dict(trial: ViewedTrial) -> dict[str, Any]:
+    record = trial.record
+    return {
+        "trial_id": record.trial_id,
+        "run_id": trial.run_id,
+        "url": trial.url,
+        "status": record.status.value,
+        "time_to_target_s": record.time_to_target_s,
+        "stop_reason": record.stop_reason,
+        "params": record.params,
+        "finished_at": record.finished_at,
+    }

@@ -1,0 +1,124 @@
+"""What counts: the clocks of a run, of which `train_s` is the one that is compared.
+
+| clock         | counts                                                         | role     |
+|---------------|----------------------------------------------------------------|----------|
+| `setup_s`     | data to the device, model and loader built                     | busy     |
+| `compile_s`   | warm-up on dummy data, `torch.compile` included                | busy     |
+| `train_s`     | batches made and augmented, forward, backward, optimizer step  | training |
+| `eval_s`      | scheduled evaluations                                          | training |
+| `measuring_s` | the isolated step time measured, waiting for the turn included | none     |
+| `waiting_s`   | standing still while somebody else measures                    |          |
+| `wall_s`      | from the first line to the last, the driver's time included    |          |
+
+A run that goes on in another process, from a checkpoint, goes on with its clocks: set-up and
+warm-up of both count, the time between the two does not, nor does what was done after the last
+checkpoint and is done again. Saving counts in `wall_s` alone.
+
+The device is synchronised where a span begins and ends, and nowhere else. The role is that of the
+process at the device's turnstile: training lets others measure between two steps, busy work keeps
+measurements from beginning.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Literal
+
+from tune_speed.core.records import Clocks
+from tune_speed.runtime import heartbeat
+from tune_speed.runtime.turnstile import Turnstile
+
+Span = Literal["setup_s", "compile_s", "train_s", "eval_s", "measuring_s"]
+SPANS: tuple[Span, ...] = ("setup_s", "compile_s", "train_s", "eval_s", "measuring_s")
+BUSY, TRAINING = ("setup_s", "compile_s"), ("train_s", "eval_s")
+
+
+class Clock:
+    """Adds up spans on a monotonic clock. One span at a time; `wall_s` runs from construction."""
+
+    def __init__(
+        self,
+        *,
+        synchronize: Callable[[], None],
+        now: Callable[[], float] = time.perf_counter,
+        turnstile: Turnstile | None = None,
+    ) -> None:
+        """Starts `wall_s`; without a turnstile nobody shares the device."""
+        self._synchronize = synchronize
+        self._now = now
+        self._turnstile = turnstile or Turnstile(None, why_not="Nobody shares the device.")
+        self._waited_before_s = self._turnstile.waited_s
+        self._role = ExitStack()
+        self._seconds: dict[Span, float] = dict.fromkeys(SPANS, 0.0)
+        self._current: Span | None = None
+        self._started = self._born = now()
+
+    @property
+    def current(self) -> Span | None:
+        """The span that runs; None where only `wall_s` does."""
+        return self._current
+
+    def start(self, span: Span) -> None:
+        """Begins `span` once the device has done what was queued before."""
+        assert self._current is None, f"{span} started while {self._current} runs"
+        heartbeat.beat()
+        self._synchronize()
+        if span in BUSY:
+            self._role.enter_context(self._turnstile.busy())
+        if span in TRAINING:
+            self._role.enter_context(self._turnstile.training())
+        self._current, self._started = span, self._now()
+
+    def stop(self) -> None:
+        """Ends the current span once the device has done what was queued in it."""
+        assert self._current is not None, "no span runs"
+        self._synchronize()
+        heartbeat.beat()
+        self._seconds[self._current] += self._now() - self._started
+        self._current = None
+        self._role.close()
+
+    @contextmanager
+    def span(self, span: Span) -> Iterator[None]:
+        """Counts the block as `span`, also when it raises."""
+        self.start(span)
+        try:
+            yield
+        finally:
+            self.stop()
+
+    def let_others_measure(self) -> None:
+        """Stands still, off the clock, if somebody wants to measure; called between two steps."""
+        heartbeat.beat()
+        if not self._turnstile.must_wait():
+            return
+        assert self._current is not None, "no span runs"
+        self._synchronize()
+        self._seconds[self._current] += self._now() - self._started
+        self._turnstile.wait()
+        self._started = self._now()
+
+    def release(self) -> None:
+        """Ends a span that an error left running; does not wait for a device that may be broken."""
+        if self._current is not None:
+            self._seconds[self._current] += self._now() - self._started
+        self._current = None
+        self._role.close()
+
+    def resume(self, earlier: Clocks) -> None:
+        """Goes on where another process's clock stood; what passed in between does not count."""
+        for span in SPANS:
+            self._seconds[span] += getattr(earlier, span)
+        self._waited_before_s -= earlier.waiting_s
+        self._born -= earlier.wall_s
+
+    def elapsed(self, span: Span) -> float:
+        """Returns the seconds of `span` so far, without waiting for the device."""
+        running = self._now() - self._started if self._current == span else 0.0
+        return self._seconds[span] + running
+
+    def clocks(self) -> Clocks:
+        """Returns all clocks; a span still running counts up to now."""
+        spans = {span: self.elapsed(span) for span in SPANS}
+        waiting_s = self._turnstile.waited_s - self._waited_before_s
+        return Clocks(**spans, waiting_s=waiting_s, wall_s=self._now() - self._born)

@@ -1,0 +1,137 @@
+"""Who shares a device right now: one file a trial, locked for as long as the trial lives.
+
+The kernel frees the lock of a process that dies, so a file that can be locked belongs to nobody and
+is removed by whoever notices.
+"""
+
+import json
+import os
+import secrets
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+
+from tune_speed.runtime.turnstile import (
+    EXCLUSIVE,
+    SHARED,
+    close_in_forks,
+    default_folder,
+    file_name,
+    make_shared_folder,
+    reason,
+    try_flock,
+)
+
+LONGEST_LABEL = 200
+LARGEST_FILE_BYTES = 65_536
+MOST_TRIES = 20
+
+
+class Tenancy:
+    """The presence of one trial on a device. `why_not` says why it cannot be shown, else None."""
+
+    def __init__(self, path: Path, file: int | None, *, why_not: str | None) -> None:
+        self.why_not = why_not
+        self._path = path
+        self._file = file
+        self._pid = os.getpid()
+        close_in_forks(self)
+
+    @classmethod
+    def begin(cls, device_key: str, *, study: str, trial: str, folder: Path | None = None) -> Self:
+        """Shows `study/trial` as a tenant until closed; never raises for want of a folder.
+
+        Args:
+            device_key: Names the physical device, the same in all processes that share it.
+            study: Any text.
+            trial: Any text.
+            folder: Default: `turnstile.default_folder()`.
+        """
+        tenants = (folder or default_folder()) / f"{file_name(device_key)}.tenants"
+        content = json.dumps({"study": study, "trial": trial, "pid": os.getpid()}).encode()
+        try:
+            make_shared_folder(tenants.parent)
+            make_shared_folder(tenants)
+            for _ in range(MOST_TRIES):
+                path = tenants / f"{os.getpid()}-{file_name(trial)}-{secrets.token_hex(4)}"
+                file = _show(path, content)
+                if file is not None:
+                    return cls(path, file, why_not=None)
+            raise OSError("no file there stays")
+        except OSError as error:
+            return cls(tenants / "none", None, why_not=reason(tenants.parent, error))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Takes the presence back."""
+        file, self._file = self._file, None
+        self.why_not = self.why_not or "The tenancy is closed."
+        if file is None:
+            return
+        if os.getpid() == self._pid:  # A forked child leaves its parent's presence alone.
+            _remove(self._path)
+        os.close(file)
+
+    def others(self) -> tuple[str, ...]:
+        """Returns the labels `study/trial` of all other live tenants, sorted; () if `why_not`."""
+        if self.why_not:
+            return ()
+        try:
+            paths = [path for path in self._path.parent.iterdir() if path != self._path]
+            labels = [_label_if_alive(path) for path in paths]
+        except OSError as error:
+            self.why_not = reason(self._path.parent.parent, error)
+            return ()
+        return tuple(sorted(label for label in labels if label is not None))
+
+
+def _show(path: Path, content: bytes) -> int | None:
+    """Returns the locked file, None if another took it for a dead trial's before it was locked."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+    file = os.open(path, flags, 0o644)
+    try:
+        os.fchmod(file, 0o644)  # whatever the umask
+        os.write(file, content)  # Before the lock: who finds it locked can read it.
+        if try_flock(file, EXCLUSIVE) and os.fstat(file).st_nlink > 0:
+            return file
+        _remove(path)
+    except OSError:
+        _remove(path)
+        os.close(file)
+        raise
+    os.close(file)
+    return None
+
+
+def _label_if_alive(path: Path) -> str | None:
+    try:
+        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:  # It just ended, or is no tenant's file.
+        return None
+    try:
+        if not try_flock(file, SHARED):
+            return _label(os.read(file, LARGEST_FILE_BYTES), path.name)
+        _remove(path)
+    finally:
+        os.close(file)
+    return None
+
+
+def _remove(path: Path) -> None:
+    with suppress(OSError):  # Another user's, who removes it when next asking for co-tenants.
+        path.unlink(missing_ok=True)
+
+
+def _label(content: bytes, name: str) -> str:
+    try:
+        fields = json.loads(content)
+        label = f"{fields['study']}/{fields['trial']}"
+    except (ValueError, TypeError, KeyError, RecursionError):
+        label = f"?/{name}"
+    # Other users wrote it: no line breaks, no codes that a terminal obeys.
+    return "".join(sign if sign.isprintable() else "?" for sign in label)[:LONGEST_LABEL]

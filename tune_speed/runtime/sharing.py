@@ -1,0 +1,122 @@
+"""A run's place among others on its physical device: who they are, and whose turn it is."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Self
+
+from tune_speed.core.config import Config
+from tune_speed.core.records import StepTime, Timing
+from tune_speed.runtime.cotenants import Tenancy
+from tune_speed.runtime.turnstile import Turnstile
+
+
+class Seen(Config):
+    """The company that a run had, as a checkpoint keeps it."""
+
+    cotenants: tuple[str, ...]
+    isolates: bool
+    why_not: str | None
+    """Why co-tenants could not be seen or stopped; None if they could."""
+
+
+class Sharing:
+    """What a run knows of its co-tenants, and the turnstile that it shares with them."""
+
+    def __init__(
+        self,
+        *,
+        label: str,
+        turnstile: Turnstile,
+        tenancy: Tenancy | None = None,
+        may_have_company: bool = False,
+        known: Sequence[StepTime] = (),
+        warm: set[str] | None = None,
+    ) -> None:
+        """Looks around once.
+
+        Args:
+            label: `study/trial` of the run.
+            turnstile: of the device.
+            tenancy: its presence there; None: nobody is to know, or to be known.
+            may_have_company: whether others are going to come, even if nobody is there yet.
+            known: isolated step times that need not be measured again.
+            warm: throughput keys of steps that this process has taken, to which the run adds its
+                own; None where each run is to warm up.
+        """
+        self.label, self.turnstile = label, turnstile
+        self.known = {step_time.key: step_time for step_time in known}
+        self.warm = warm
+        self._tenancy = tenancy
+        self._seen: set[str] = set()
+        self._why_not_earlier: str | None = None
+        self.look()
+        self.isolates = may_have_company or bool(self._seen)
+
+    @classmethod
+    @contextmanager
+    def open(
+        cls,
+        device_key: str,
+        *,
+        study: str,
+        trial: str,
+        may_have_company: bool,
+        known: Sequence[StepTime],
+        warm: set[str] | None = None,
+    ) -> Iterator[Self]:
+        """Takes a place on the physical device of that key, until the block ends."""
+        with ExitStack() as stack:
+            yield cls(
+                label=f"{study}/{trial}",
+                turnstile=stack.enter_context(Turnstile.open(device_key)),
+                tenancy=stack.enter_context(Tenancy.begin(device_key, study=study, trial=trial)),
+                may_have_company=may_have_company,
+                known=known,
+                warm=warm,
+            )
+
+    @classmethod
+    def alone(cls) -> Self:
+        """Returns the place of a run that nobody is to know of, such as a test's."""
+        return cls(label="", turnstile=Turnstile(None, why_not="The run keeps to itself."))
+
+    def look(self) -> None:
+        """Takes note of who is there now."""
+        if self._tenancy is not None:
+            self._seen.update(self._tenancy.others())
+
+    def seen_so_far(self) -> Seen:
+        """Returns what a process that goes on with this run must know of its company."""
+        return Seen(cotenants=self.cotenants, isolates=self.isolates, why_not=self._why_not())
+
+    def resume(self, earlier: Seen) -> None:
+        """Takes over what another process saw in the earlier part of this run."""
+        self._seen.update(earlier.cotenants)
+        self.isolates = self.isolates or earlier.isolates
+        self._why_not_earlier = earlier.why_not
+
+    @property
+    def cotenants(self) -> tuple[str, ...]:
+        """Who was on the device whenever this run looked: `study/trial`, sorted."""
+        return tuple(sorted(self._seen))
+
+    def timing_of_clock(self) -> tuple[Timing, str]:
+        """Returns what seconds that passed are worth, and why they are worth less than they could.
+
+        For a run whose step time is not isolated.
+        """
+        if self._tenancy is None:
+            return Timing.EXCLUSIVE, ""
+        if why_not := self._why_not():
+            return Timing.SHARED, f"co-tenants cannot be seen or stopped: {why_not}"
+        if self.isolates:
+            return Timing.SHARED, "no step could be timed while the co-tenants stood still"
+        if self._seen:
+            return Timing.SHARED, f"others came to the device: {', '.join(self.cotenants)}"
+        return Timing.EXCLUSIVE, ""
+
+    def _why_not(self) -> str | None:
+        """Returns why co-tenants cannot, or could not, be seen or stopped; None if all is well."""
+        if self._tenancy is None:
+            return None
+        return self._why_not_earlier or self.turnstile.why_not or self._tenancy.why_not

@@ -1,0 +1,182 @@
+"""How long one optimizer step takes, and how sure that is after so many of them."""
+
+import math
+import statistics
+from collections.abc import Callable
+from functools import cache
+from typing import NamedTuple
+
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.turnstile import Turnstile
+
+WARM_UP_S = 0.2
+"""Steps are taken for so long [s] before the turn to time them is asked for."""
+MEASURE_WITHIN_S = 10.0
+"""Longest wait for the turn [s]; then the run goes on without."""
+MAX_TURNS = 3
+"""A measurement that did not stay isolated is made anew, so many in all."""
+BLOCK_S = 0.01
+"""Steps are timed in blocks of at least so long [s], so that synchronising costs little."""
+SHORT_EPOCH_S = 0.1
+"""Epochs this short are blocks themselves: ends of epochs, with ragged steps, weigh in them."""
+PRECISION = 0.03
+"""Half the 95 % interval of the median that is sought, as a share of the median."""
+SHORTEST_S, LONGEST_S = 0.3, 1.0
+"""Timing takes as long at least, since blocks that follow one another are alike where a machine's
+speed drifts; and it ends by then, as precise or not [s]."""
+MIN_BLOCKS = 6
+"""Blocks from which on order statistics have a 95 % interval of the median."""
+
+TakeStep = Callable[[], int]
+"""Does one optimizer step and returns its number of samples."""
+
+
+class Timed(NamedTuple):
+    """Seconds of one step, that is of `samples_per_step` samples."""
+
+    step_s: float
+    """Median over blocks [s]."""
+    low_s: float
+    high_s: float
+    """Ends of its 95 % interval [s]; with fewer than six blocks, of all that was seen."""
+    num_steps: int
+
+
+def isolated_time(
+    take_step: TakeStep,
+    *,
+    samples_per_step: int,
+    num_train: int,
+    clock: Clock,
+    turnstile: Turnstile,
+    synchronize: Callable[[], None],
+    now: Callable[[], float],
+) -> Timed | None:
+    """Returns the time of a step while all others on the device stand still.
+
+    None where others could not be made to, or a step takes longer than they would wait.
+    """
+    with clock.span("compile_s"):
+        step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
+    with clock.span("measuring_s"):
+        for _ in range(MAX_TURNS):
+            with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
+                if turn is None:
+                    return None
+                take_step()  # What was made ready while others were at work.
+                timed = time_steps(
+                    take_step,
+                    samples_per_step=samples_per_step,
+                    num_train=num_train,
+                    step_s=step_s,
+                    limit_s=turn.left_s - step_s,
+                    synchronize=synchronize,
+                    now=now,
+                )
+            if turn.is_isolated:
+                return timed
+    return None
+
+
+def warm_up(
+    take_step: TakeStep,
+    *,
+    limit_s: float,
+    synchronize: Callable[[], None],
+    now: Callable[[], float],
+) -> float:
+    """Takes steps until `limit_s` passed, at least two; returns the seconds of the last.
+
+    The first steps of a kind choose kernels and fill caches, and are slower than those that follow.
+    """
+    began_s, last_s, num_steps = now(), 0.0, 0
+    while num_steps < 2 or now() - began_s + last_s < limit_s:
+        step_began_s = now()
+        take_step()
+        synchronize()
+        num_steps, last_s = num_steps + 1, now() - step_began_s
+    return last_s
+
+
+def time_steps(
+    take_step: TakeStep,
+    *,
+    samples_per_step: int,
+    num_train: int,
+    step_s: float,
+    limit_s: float,
+    synchronize: Callable[[], None],
+    now: Callable[[], float],
+) -> Timed:
+    """Times steps of the real pipeline until their median is precise, or `limit_s` is used up.
+
+    The median is over blocks of steps, each as seconds per sample, so that a ragged step at an
+    epoch's end counts by its samples; its interval is that of order statistics, without assumptions
+    on how times scatter. No block is begun that would not end in time, but for the first.
+
+    Args:
+        take_step: does the next step; may leave it queued on the device.
+        samples_per_step: effective batch size.
+        num_train: samples of an epoch.
+        step_s: seconds of a step, roughly.
+        limit_s: time for it [s]; `LONGEST_S` bounds it too.
+        synchronize: waits for the device.
+        now: a monotonic clock [s].
+    """
+    block_samples = _block_samples(samples_per_step, num_train, step_s)
+    limit_s = min(limit_s, LONGEST_S)
+    synchronize()
+    began_s = now()
+    per_sample, num_steps, longest_s = list[float](), 0, 0.0
+    while not per_sample or _goes_on(per_sample, now() - began_s, longest_s, limit_s):
+        block_began_s, samples = now(), 0
+        while samples < block_samples:
+            samples += take_step()
+            num_steps += 1
+        synchronize()
+        block_s = now() - block_began_s
+        longest_s = max(longest_s, block_s)
+        per_sample.append(block_s / samples)
+    low, middle, high = (samples_per_step * value for value in _median_interval(per_sample))
+    return Timed(step_s=middle, low_s=low, high_s=high, num_steps=num_steps)
+
+
+def _block_samples(samples_per_step: int, num_train: int, step_s: float) -> int:
+    """Returns the samples of a block: whole epochs if they are short, else steps of `BLOCK_S`."""
+    epoch_s = step_s * math.ceil(num_train / samples_per_step)
+    if epoch_s <= SHORT_EPOCH_S:
+        return num_train * max(1, math.ceil(BLOCK_S / max(epoch_s, 1e-6)))
+    return samples_per_step * max(1, math.ceil(BLOCK_S / step_s))
+
+
+def _goes_on(per_sample: list[float], took_s: float, longest_s: float, limit_s: float) -> bool:
+    """Returns whether another block fits in, and is of use."""
+    return took_s + longest_s < limit_s and (took_s < SHORTEST_S or not _is_precise(per_sample))
+
+
+def _is_precise(values: list[float]) -> bool:
+    if len(values) < MIN_BLOCKS:
+        return False
+    low, middle, high = _median_interval(values)
+    return high - low <= 2 * PRECISION * middle
+
+
+def _median_interval(values: list[float]) -> tuple[float, float, float]:
+    """Returns the median between the ends of its 95 % interval."""
+    ordered, left_out = sorted(values), _left_out(len(values))
+    return ordered[left_out], statistics.median(ordered), ordered[-1 - left_out]
+
+
+@cache
+def _left_out(count: int) -> int:
+    """Returns how many values on each side lie outside the 95 % interval of the median.
+
+    The largest k with 2 · P(B ≤ k − 1) ≤ 5 %, B the number of values below the median, which is
+    binomial with n = count and p = 1/2. None is left out of fewer than six. (`stats` has the same
+    from scipy, whose import would take longer than the whole measurement.)
+    """
+    left_out, tail = 0, 0.5**count
+    while 2 * tail <= 0.05:
+        left_out += 1
+        tail += math.comb(count, left_out) * 0.5**count
+    return left_out

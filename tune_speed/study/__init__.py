@@ -1,0 +1,1 @@
+"""The study file: YAML with lines, search space, overrides, validation, schema."""

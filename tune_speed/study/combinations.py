@@ -1,0 +1,109 @@
+"""Checks the rules between fields of a recipe, on the corners of its search space."""
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pydantic
+
+from tune_speed.core.config import Component, Config
+from tune_speed.study.fields import must_text, split_hint
+from tune_speed.study.fields_folded import component_of, nested_of
+from tune_speed.study.leaf import branches, is_leaf
+from tune_speed.study.mistake import Mistake
+from tune_speed.study.space import Params, SearchSpace
+from tune_speed.study.yaml import TreePath
+from tune_speed.training.recipe import Recipe
+
+
+def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -> Iterator[Mistake]:
+    """Yields each rule of `Recipe` that some corner of `space`, which lies at `path`, breaks.
+
+    Each field by itself must be right already.
+    """
+    broken: dict[tuple[TreePath, str], list[Params]] = {}
+    components: dict[str, Any] = {}
+    num_corners = 0
+    for params in space.corners():
+        num_corners += 1
+        for rule in _broken_rules(space.build(params), components, has_gpu=has_gpu):
+            broken.setdefault(rule, []).append(params)
+    for (names, must), cases in broken.items():
+        given = _in_common(cases) if len(cases) < num_corners else None
+        text, hint = split_hint(must)
+        yield Mistake((*path, *written_path(space.tree, names)), text, given, hint)
+
+
+def _broken_rules(
+    tree: dict[str, Any], components: dict[str, Any], *, has_gpu: bool
+) -> Iterator[tuple[TreePath, str]]:
+    try:
+        recipe = Recipe.model_validate(_with_components(tree, components))
+    except pydantic.ValidationError as error:
+        for detail in error.errors(include_url=False):
+            yield _named_path(tree, detail["loc"]), must_text(detail)
+        return
+    reason = None if has_gpu else recipe.needs_cuda()
+    if reason is not None:
+        yield tuple(name for name in reason.split()[:1] if name in Recipe.model_fields), reason
+
+
+def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Returns `tree` with components validated, each but once: looking up a model takes time."""
+    validated = dict(tree)
+    for name, field in Recipe.model_fields.items():
+        component = component_of(field)
+        if component is not None and name in tree:
+            key = json.dumps([name, tree[name]])
+            if key not in known:
+                known[key] = _validated(component, tree[name])
+            validated[name] = known[key]
+    return validated
+
+
+def _validated(component: Component, value: Any) -> Any:
+    """Returns the component's config, or `value` itself if it has mistakes."""
+    name, fields = component.split(value)
+    try:
+        return component.table[name].model_validate(dict(fields))
+    except pydantic.ValidationError:
+        return value
+
+
+def _named_path(tree: Any, loc: tuple[int | str, ...]) -> TreePath:
+    """Returns pydantic's `loc` with the names of components, which it leaves out."""
+    path: list[int | str] = []
+    kind: type[Config] | None = Recipe
+    for part in loc:
+        path.append(part)
+        field = kind.model_fields.get(part) if kind and isinstance(part, str) else None
+        tree = tree.get(part) if field and isinstance(tree, Mapping) else None
+        component = component_of(field) if field else None
+        if component is not None and tree is not None:
+            name, tree = component.split(tree)
+            path.append(name)
+            kind = component.table[name]
+        else:
+            kind = nested_of(field) if field else None
+    return tuple(path)
+
+
+def written_path(tree: Any, names: TreePath) -> TreePath:
+    """Returns the path of a dotted name in a tree as it was written, as far as it is there."""
+    path: list[int | str] = []
+    for name in names:
+        if is_leaf(tree):
+            path.append("choices")
+            tree = branches(tree)
+        if not isinstance(tree, Mapping) or name not in tree:
+            break
+        path.append(name)
+        tree = tree[name]
+    return tuple(path)
+
+
+def _in_common(cases: list[Params]) -> str:
+    """Returns the values that all `cases` share, or else the first case."""
+    first = cases[0]
+    shared = {k: v for k, v in first.items() if all(k in c and c[k] == v for c in cases)}
+    return ", ".join(f"{name}={value}" for name, value in (shared or first).items())

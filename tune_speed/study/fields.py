@@ -1,0 +1,236 @@
+"""Checks a tree against config classes, field by field, searched leaves included.
+
+Every mistake is found: a wrong field hides none of its neighbours. Rules between fields are the
+business of `combinations.py`.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pydantic
+from pydantic_core import ErrorDetails
+
+from tune_speed.core.config import Component, Config
+from tune_speed.core.descriptions import descriptions
+from tune_speed.study.fields_folded import component_of, entries_of, nested_of, number_types
+from tune_speed.study.leaf import (
+    branches,
+    is_leaf,
+    is_number,
+    leaf_mistakes,
+    listed_choices,
+    unquote,
+)
+from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.yaml import TreePath
+
+_MUST = {
+    "model_type": "must be a mapping of fields",
+    "int_type": "must be an integer",
+    "float_type": "must be a number",
+    "bool_type": "must be true or false",
+    "string_type": "must be text",
+    "none_required": "must be null",
+}
+
+
+def config_mistakes(
+    kind: type[Config], tree: Any, path: TreePath, *, fixed: str | None = None
+) -> Iterator[Mistake]:
+    """Yields every mistake of `tree` as the fields of `kind`.
+
+    `fixed` says why nothing may be searched here; None: every field may be.
+    """
+    if not isinstance(tree, Mapping) or is_leaf(tree):
+        fields = f"a mapping of fields: {', '.join(kind.model_fields) or 'none'}"
+        yield Mistake(path, f"must be {fields}", shown(tree))
+        return
+    yield from name_mistakes(kind, tree, path)
+    for name in kind.model_fields:
+        if name in tree:
+            yield from field_mistakes(kind, name, tree[name], (*path, name), fixed=fixed)
+
+
+def name_mistakes(kind: type[Config], tree: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
+    """Yields the fields that `kind` does not have, and those that it must have."""
+    for name in tree:
+        if name not in kind.model_fields:
+            must = f"no field `{name}`; there are {', '.join(kind.model_fields) or 'none'}"
+            yield Mistake((*path, name), must, hint=near_miss(name, kind.model_fields))
+    for name, field in kind.model_fields.items():
+        if field.is_required() and name not in tree:
+            yield Mistake((*path, name), "must be given", hint=_meaning(kind, name))
+
+
+def _meaning(kind: type[Config], name: str) -> str | None:
+    """Returns the first sentence of the field's description."""
+    text = descriptions(kind).get(name, "")
+    sentence = re.split(r"[.;:] ", " ".join(text.split()))[0]
+    return f"{sentence.rstrip('.')}." if sentence else None
+
+
+def field_mistakes(
+    kind: type[Config], name: str, value: Any, path: TreePath, *, fixed: str | None = None
+) -> Iterator[Mistake]:
+    """Yields every mistake of `value` as the field `name` of `kind`, `fixed` as above."""
+    component = component_of(kind.model_fields[name])
+    nested, entries = nested_of(kind.model_fields[name]), entries_of(kind.model_fields[name])
+    if is_leaf(value) and fixed is not None:
+        yield Mistake(path, f"must be one value: {fixed}", shown(value))
+    elif component is not None and not (value is None and _takes(kind, name, None)):
+        yield from _component_mistakes(component, value, path, fixed)
+    elif is_leaf(value):
+        yield from _leaf_mistakes(kind, name, value, path)
+    elif nested is not None and isinstance(value, Mapping):
+        yield from config_mistakes(nested, value, path, fixed=fixed)
+    elif entries is not None and isinstance(value, Mapping | list):
+        yield from _entries_mistakes(entries, kind, name, value, path, fixed=fixed)
+    else:
+        yield from _value_mistakes(kind, name, value, path)
+
+
+def _entries_mistakes(
+    entries: type[Config],
+    kind: type[Config],
+    name: str,
+    value: Mapping[str, Any] | list[Any],
+    path: TreePath,
+    *,
+    fixed: str | None,
+) -> Iterator[Mistake]:
+    """Yields the mistakes inside each entry; where there are none, those of them all together."""
+    placed = value.items() if isinstance(value, Mapping) else enumerate(value)
+    inside = [
+        mistake
+        for key, entry in placed
+        for mistake in config_mistakes(entries, entry, (*path, key), fixed=fixed)
+    ]
+    yield from inside or _value_mistakes(kind, name, value, path)
+
+
+def _component_mistakes(
+    component: Component, value: Any, path: TreePath, fixed: str | None
+) -> Iterator[Mistake]:
+    if is_leaf(value):
+        yield from _choice_of_components_mistakes(component, value, path)
+        return
+    try:
+        name, fields = component.split(value)
+    except ValueError as error:
+        known = component.table.keys() & value.keys() if isinstance(value, Mapping) else set()
+        hint = "To search over several, put them under `choices:`." if len(known) > 1 else None
+        yield Mistake(path, str(error), shown(value), hint)
+        for name in sorted(known):
+            yield from config_mistakes(component.table[name], value[name] or {}, (*path, name))
+        return
+    nested = (*path, name) if isinstance(value, Mapping) and not component.tag else path
+    yield from _entry_mistakes(component, name, fields, nested, fixed)
+
+
+def _entry_mistakes(
+    component: Component, name: Any, fields: Any, path: TreePath, fixed: str | None
+) -> Iterator[Mistake]:
+    table = component.table
+    if isinstance(name, str) and name in table:
+        yield from config_mistakes(table[name], fields, path, fixed=fixed)
+    else:
+        yield Mistake(
+            path, f"must be one of {', '.join(table)}", shown(name), near_miss(name, table)
+        )
+
+
+def _choice_of_components_mistakes(
+    component: Component, leaf: Mapping[str, Any], path: TreePath
+) -> Iterator[Mistake]:
+    if "choices" not in leaf:
+        yield Mistake(path, f"must be {component.form()}, or `choices` of these", shown(leaf))
+        return
+    if component.tag is not None:
+        yield Mistake(path, "must be one value: this field is not searched", shown(leaf))
+        return
+    yield from leaf_mistakes(leaf, path)
+    at = (*path, "choices")
+    for name, fields in (branches(leaf) or {}).items():
+        yield from _entry_mistakes(component, name, fields, (*at, name), None)
+    for position, name in listed_choices(leaf):
+        yield from _bare_entry_mistakes(component, name, (*at, position))
+
+
+def _bare_entry_mistakes(component: Component, name: Any, path: TreePath) -> Iterator[Mistake]:
+    is_known = isinstance(name, str) and name in component.table
+    mistakes = list(_entry_mistakes(component, name, {}, path, None))
+    if is_known and mistakes:
+        must = f"must be given with fields: {', '.join(str(m.path[-1]) for m in mistakes)}"
+        hint = f"Write the choices as a mapping: `choices: {{{name}: {{…}}}}`."
+        yield Mistake(path, must, shown(name), hint)
+    else:
+        yield from mistakes
+
+
+def _leaf_mistakes(
+    kind: type[Config], name: str, leaf: Mapping[str, Any], path: TreePath
+) -> Iterator[Mistake]:
+    yield from leaf_mistakes(leaf, path)
+    if branches(leaf):
+        must = "choices with fields of their own need a field that holds a component"
+        yield Mistake(path, must, shown(leaf), "List single values: `choices: [a, b]`.")
+    for position, choice in listed_choices(leaf):
+        yield from _value_mistakes(kind, name, choice, (*path, "choices", position))
+    if "choices" not in leaf:
+        yield from _range_mistakes(kind, name, leaf, path)
+
+
+def _range_mistakes(
+    kind: type[Config], name: str, leaf: Mapping[str, Any], path: TreePath
+) -> Iterator[Mistake]:
+    numbers = {key: leaf[key] for key in ("low", "high", "step") if is_number(leaf.get(key))}
+    taken = number_types(kind, name)
+    if not taken:
+        hint = "List values: `choices: [a, b]`."
+        yield Mistake(path, "a range must stand where a number belongs", shown(leaf), hint)
+    elif "number" not in taken and any(isinstance(number, float) for number in numbers.values()):
+        yield Mistake(path, "low, high and step must be integers here", shown(leaf))
+    else:
+        for key in numbers.keys() - {"step"}:
+            yield from _value_mistakes(kind, name, numbers[key], (*path, key))
+
+
+def _takes(kind: type[Config], name: str, value: Any) -> bool:
+    return not list(_value_mistakes(kind, name, value, ()))
+
+
+def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -> Iterator[Mistake]:
+    """Yields what the field itself says to `value`; its neighbours have their defaults."""
+    try:
+        kind.model_validate({name: value})
+    except pydantic.ValidationError as error:
+        found: dict[TreePath, list[str]] = {}
+        for detail in error.errors(include_url=False):
+            if detail["loc"][:1] == (name,):
+                inside = tuple(part for part in detail["loc"][1:] if isinstance(part, int))
+                found.setdefault((*path, *inside), []).append(must_text(detail))
+        for at, musts in found.items():
+            must, hint = split_hint(_either(musts))
+            near = near_miss(value, re.findall("'(.+?)'", must))
+            yield Mistake(at, must, shown(value), hint or unquote(value) or near)
+
+
+def split_hint(must: str) -> tuple[str, str | None]:
+    """Returns `must` without a `; did you mean …?` at its end, and that as a sentence."""
+    text, _, near = must.partition("; did you mean ")
+    return text, f"Did you mean {near}" if near else None
+
+
+def must_text(error: ErrorDetails) -> str:
+    """Returns what must hold, in our words, for an error of pydantic's."""
+    text = error["msg"].removeprefix("Value error, ").rstrip(".")
+    subject, should, rest = text.partition(" should ")
+    plain = f"must {rest}" if should and " " not in subject else text
+    return _MUST.get(error["type"], plain)
+
+
+def _either(musts: list[str]) -> str:
+    """Returns `must be an integer or 'auto'` for what the members of a union say."""
+    first, *others = dict.fromkeys(musts)
+    return " or ".join([first, *(other.removeprefix("must be ") for other in others)])

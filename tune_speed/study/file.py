@@ -1,0 +1,217 @@
+"""Study files: read, overridden, checked whole, and turned into what a search or a training needs.
+
+`tune-speed search` reads a file as a `StudyFile`, `tune-speed train` as a `RecipeFile`: the same
+form, but with nothing left to search.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.custom.shipping import Loop
+from tune_speed.custom.spec import OwnTask
+from tune_speed.study.mistake import Mistake
+from tune_speed.study.overrides import apply_overrides
+from tune_speed.study.schema import StudySchema
+from tune_speed.study.settings import (
+    AblateConfig,
+    CertifyConfig,
+    ResourceConfig,
+    RunConfig,
+    SearchConfig,
+    TrackingConfig,
+)
+from tune_speed.study.shipped import find_file
+from tune_speed.study.space import SearchSpace
+from tune_speed.study.validation import recipe_mistakes, study_mistakes
+from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import WORKLOADS, Workload
+
+__all__ = [
+    "AblateConfig",
+    "CertifyConfig",
+    "RecipeFile",
+    "ResourceConfig",
+    "RunConfig",
+    "SearchConfig",
+    "StudyFile",
+    "StudySchema",
+    "TrackingConfig",
+    "load_recipe",
+    "load_study",
+    "parse_recipe",
+    "parse_study",
+    "recipe_of",
+    "study_of",
+]
+
+AnyConfig = TypeVar("AnyConfig", bound=Config)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile:
+    """What `tune-speed search` needs."""
+
+    name: str
+    workload: Workload | OwnTask
+    space: SearchSpace
+    search: SearchConfig
+    certify: CertifyConfig | None
+    run: RunConfig | None
+    tracking: TrackingConfig
+    tree: Mapping[str, Any]
+    """The file's tree, overrides put in."""
+    text: str
+    """The file as it was written."""
+    file: str
+    source: Source
+    """The tree with the place of each value, for messages."""
+    loop: Loop | None = None
+    """The training function; None where recipes are searched."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecipeFile:
+    """What `tune-speed train` needs."""
+
+    name: str
+    workload: Workload
+    recipe: Recipe
+    run: RunConfig
+    ablate: AblateConfig | None
+    tree: Mapping[str, Any]
+    """The file's tree, overrides put in."""
+    text: str
+    """The file as it was written."""
+    file: str
+
+
+def load_study(
+    path_or_name: Path | str, *, overrides: Sequence[str] = (), check_data: bool = True
+) -> StudyFile:
+    """Returns the study of a file, or of a shipped one by name, with `path=value` overrides.
+
+    With `check_data` False nothing is asked of the data set, which may still have to be downloaded.
+
+    Raises: ConfigError with every mistake of the file and of the overrides.
+    """
+    source = scan_file(find_file(path_or_name))
+    return study_of(source, overrides=overrides, check_data=check_data)
+
+
+def parse_study(
+    text: str, *, file: str, overrides: Sequence[str] = (), check_data: bool = True
+) -> StudyFile:
+    """Returns the study of a text; `file` is only named. As `load_study` otherwise."""
+    return study_of(scan_yaml(text, file=file), overrides=overrides, check_data=check_data)
+
+
+def study_of(
+    source: Source, *, overrides: Sequence[str] = (), check_data: bool = True
+) -> StudyFile:
+    """Returns the study of a tree. As `load_study` otherwise."""
+    source, problems = _resolved(source, overrides)
+    more = study_mistakes(
+        source.tree, stem=stem_of(source), folder=_folder(source), check_data=check_data
+    )
+    source = checked(source, problems, more)
+    tree = source.tree
+    return StudyFile(
+        name=tree.get("study") or stem_of(source),
+        workload=Workload.model_validate(tree["workload"]),
+        space=SearchSpace.from_tree(tree["recipe"]),
+        search=SearchConfig.model_validate(tree.get("search") or {}),
+        certify=optional(CertifyConfig, tree.get("certify")),
+        run=optional(RunConfig, tree.get("run")),
+        tracking=TrackingConfig.model_validate(tree.get("tracking") or {}),
+        tree=tree,
+        text=source.text,
+        file=str(source.file),
+        source=source,
+    )
+
+
+def load_recipe(
+    path_or_name: Path | str, *, overrides: Sequence[str] = (), check_data: bool = True
+) -> RecipeFile:
+    """Returns the recipe of a file in which nothing is searched; as `load_study` otherwise.
+
+    Raises: ConfigError with every mistake, and every value that is still searched.
+    """
+    source = scan_file(find_file(path_or_name))
+    return recipe_of(source, overrides=overrides, check_data=check_data)
+
+
+def parse_recipe(
+    text: str, *, file: str, overrides: Sequence[str] = (), check_data: bool = True
+) -> RecipeFile:
+    """Returns the recipe of a text; `file` is only named. As `load_recipe` otherwise."""
+    return recipe_of(scan_yaml(text, file=file), overrides=overrides, check_data=check_data)
+
+
+def recipe_of(
+    source: Source, *, overrides: Sequence[str] = (), check_data: bool = True
+) -> RecipeFile:
+    """Returns the recipe of a tree. As `load_recipe` otherwise."""
+    source, problems = _resolved(source, overrides)
+    more = recipe_mistakes(
+        source.tree, stem=stem_of(source), folder=_folder(source), check_data=check_data
+    )
+    tree = checked(source, problems, more).tree
+    return RecipeFile(
+        name=tree.get("study") or stem_of(source),
+        workload=Workload.model_validate(tree["workload"]),
+        recipe=Recipe.model_validate(tree["recipe"]),
+        run=RunConfig.model_validate(tree.get("run") or {}),
+        ablate=optional(AblateConfig, tree.get("ablate")),
+        tree=tree,
+        text=source.text,
+        file=str(source.file),
+    )
+
+
+def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
+    """Returns the tree with overrides put in, and what is wrong with the others."""
+    source, problems = apply_overrides(_with_workload(source), overrides, schema=StudySchema)
+    return _with_workload(source), problems  # An override may have named a built-in workload.
+
+
+def _with_workload(source: Source) -> Source:
+    """Returns `source` with a built-in workload's fields in the place of its name."""
+    name = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
+    if not isinstance(name, str) or name not in WORKLOADS:
+        return source
+    return source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
+
+
+def checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
+    """Returns `source` if nothing is wrong. Raises: ConfigError with all that is."""
+    found = [mistake.problem(source) for mistake in mistakes]
+    # A value that could not be read is a null by now, of which the schema complains again.
+    unread = {problem.line for problem in source.problems}
+    found = [p for p in found if not (p.given == "null" and p.line in unread)]
+    every = dict.fromkeys([*source.problems, *problems, *found])
+    if every:
+        in_order = sorted(every, key=lambda p: (p.line is None, p.line or 0))
+        rest = len(in_order) - MAX_PROBLEMS
+        more = f"The first {MAX_PROBLEMS} mistakes; {rest} more follow them:" if rest > 0 else ""
+        raise ConfigError(more, problems=tuple(in_order[:MAX_PROBLEMS]))
+    return source
+
+
+def stem_of(source: Source) -> str:
+    """Returns a file's name without its ending."""
+    return Path(str(source.file)).stem
+
+
+def _folder(source: Source) -> Path | None:
+    return Path(source.file).parent if source.file else None
+
+
+def optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
+    """Returns a section that may be left out."""
+    return None if fields is None else kind.model_validate(fields)

@@ -1,0 +1,48 @@
+"""One mistake in a tree, before it is known which file and line the tree came from."""
+
+import json
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tune_speed.core.config import did_you_mean
+from tune_speed.core.errors import Problem
+from tune_speed.study.yaml import Source, TreePath, dotted
+
+
+class Mistake(NamedTuple):
+    """What must hold at `path`, and does not."""
+
+    path: TreePath
+    """Keys and positions in the tree as it was written, `choices` included."""
+    must: str
+    given: str | None = None
+    hint: str | None = None
+
+    def problem(self, source: Source | None = None) -> Problem:
+        """Returns the mistake for users, with its place in `source`."""
+        place = source.place(self.path) if source else None
+        return Problem(
+            path=field_name(self.path),
+            must=self.must,
+            given=self.given,
+            hint=self.hint,
+            file=place.file if place else None,
+            line=place.line if place else None,
+        )
+
+
+def field_name(path: TreePath) -> str:
+    """Returns the dotted name of a field, as parameters have it: without `choices`."""
+    return dotted(tuple(part for part in path if part != "choices" and isinstance(part, str)))
+
+
+def shown(value: Any, *, width: int = 80) -> str:
+    """Returns `value` as a user would have written it, cut to `width` characters."""
+    text = json.dumps(value, ensure_ascii=False, default=str)
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def near_miss(name: Any, known: Iterable[str]) -> str | None:
+    """Returns `Did you mean …?` with the nearest of `known`, or None where none is near."""
+    text = did_you_mean(str(name), known).removeprefix("; ")
+    return text[:1].upper() + text[1:] or None

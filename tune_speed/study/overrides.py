@@ -1,0 +1,156 @@
+"""`--set path=value`: one value of a study file, given beside it.
+
+A path is a field's dotted name, `recipe.` left out or not: `optimizer.sgd.lr`. Where only one
+component is there, its name may be left out too: `optimizer.lr`. A value in the place of a
+searched leaf fixes it.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tune_speed.core.config import Component, Config, did_you_mean
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.fields_folded import component_of, nested_of
+from tune_speed.study.leaf import LEAF_KEYS, branches, is_leaf
+from tune_speed.study.yaml import Place, Source, TreePath, parse_yaml
+
+
+def apply_overrides(
+    source: Source, overrides: Iterable[str], *, schema: type[Config]
+) -> tuple[Source, list[Problem]]:
+    """Returns `source` with each `path=value` set in turn, and what is wrong with the others.
+
+    `schema` has the fields of the whole file; a path that begins with none of them is the recipe's.
+    """
+    problems: list[Problem] = []
+    for override in overrides:
+        place = Place(f"--set {override}", None)
+        try:
+            source = _with_override(source, override, place, schema)
+        except ConfigError as error:
+            problems += error.problems or [Problem(path="", must=str(error), file=place.file)]
+    return source, problems
+
+
+def _with_override(source: Source, override: str, place: Place, schema: type[Config]) -> Source:
+    written, equals, text = override.partition("=")
+    names = written.strip().split(".")
+    if not equals or not all(names):
+        raise ConfigError("must be written as path=value")
+    if not text.strip():
+        raise ConfigError(f"must have a value after `=`; try `{written}=null` for none")
+    value = _value(text)
+    prefix = () if names[0] in schema.model_fields else ("recipe",)
+    walk = _Walk(source, num_hidden=len(prefix))
+    path = walk.to((), schema, [*prefix, *names])
+    return walk.source.with_value(path, value, place=place)
+
+
+def _value(text: str) -> Any:
+    try:
+        return parse_yaml(text).tree
+    except ConfigError as error:
+        musts = "; ".join(problem.must for problem in error.problems)
+        raise ConfigError(f"the value {musts}") from None
+
+
+def _names(node: Any) -> list[str]:
+    return [str(name) for name in node] if isinstance(node, Mapping) else []
+
+
+class _Walk:
+    """Finds the tree path of a dotted name, and writes short forms out on its way.
+
+    A name's short forms are `sgd` for `{sgd: {}}`, and a list of choices for a mapping.
+    """
+
+    def __init__(self, source: Source, *, num_hidden: int) -> None:
+        self.source = source
+        self._num_hidden = num_hidden
+        self._seen: list[str] = []
+
+    def to(self, path: TreePath, kind: type[Config], names: list[str]) -> TreePath:
+        """Returns the path of `names` below `path`, where the fields of `kind` stand."""
+        name, *rest = names
+        if name not in kind.model_fields:
+            raise self._no_field(name, kind.model_fields)
+        self._seen.append(name)
+        path = (*path, name)
+        if not rest:
+            return path
+        field = kind.model_fields[name]
+        component, nested = component_of(field), nested_of(field)
+        if component is not None:
+            return self._to_component(path, component, rest)
+        if nested is not None:
+            return self.to(path, nested, rest)
+        return self._to_written(path, rest)
+
+    def _to_written(self, path: TreePath, names: list[str]) -> TreePath:
+        """Returns the path of `names` below a field without fields of its own: they are written."""
+        node, (name, *rest) = self._node(path), names
+        if is_leaf(node) and names in [[key] for key in LEAF_KEYS]:
+            return (*path, name)
+        below = (branches(node) or {}) if is_leaf(node) else node
+        if not isinstance(below, Mapping) or name not in below:
+            raise self._no_field(name, LEAF_KEYS if is_leaf(node) else _names(below))
+        self._seen.append(name)
+        path = (*path, "choices", name) if is_leaf(node) else (*path, name)
+        return self._to_written(path, rest) if rest else path
+
+    def _to_component(self, path: TreePath, component: Component, names: list[str]) -> TreePath:
+        written = self._entries(path, component)
+        entries = {name: at for name, at in written.items() if name in component.table}
+        named = names[0] in component.table
+        entry = names[0] if named else self._only_entry(entries or component.table)
+        if named and entries and entry not in entries:
+            must = f"`{self._shown()}` must be {entry}, but is {', '.join(entries)}"
+            raise ConfigError(f"{must}; try `--set {self._shown()}={entry}` before it")
+        path = entries.get(entry, (*path, entry))
+        if named:
+            self._seen.append(entry)
+            names = names[1:]
+        return self.to(path, component.table[entry], names) if names else path
+
+    def _only_entry(self, entries: Mapping[str, Any]) -> str:
+        if len(entries) == 1:
+            return next(iter(entries))
+        names = [f"`{self._shown()}.{entry}`" for entry in entries]
+        raise ConfigError(f"`{self._shown()}` must be followed by a name: {', '.join(names)}")
+
+    def _entries(self, path: TreePath, component: Component) -> dict[str, TreePath]:
+        """Returns where the fields of each component that is there now stand."""
+        node = self._node(path)
+        if is_leaf(node):
+            return self._choice_entries(path, node)
+        if isinstance(node, str):
+            node = {component.tag: node} if component.tag else {node: {}}
+            self._write_out(path, node)
+        if isinstance(node, Mapping) and component.tag:
+            return {str(node.get(component.tag)): path}
+        return {name: (*path, name) for name in node} if isinstance(node, Mapping) else {}
+
+    def _choice_entries(self, path: TreePath, leaf: Mapping[str, Any]) -> dict[str, TreePath]:
+        if branches(leaf) is None:
+            choices = leaf.get("choices")
+            names = choices if isinstance(choices, list) else []
+            self._write_out((*path, "choices"), {str(name): {} for name in names})
+        at = (*path, "choices")
+        return {name: (*at, name) for name in branches(self._node(path)) or {}}
+
+    def _write_out(self, path: TreePath, node: Any) -> None:
+        self.source = self.source.with_value(path, node)
+
+    def _node(self, path: TreePath) -> Any:
+        node = self.source.tree
+        for part in path:
+            node = node.get(part) if isinstance(node, Mapping) else None
+        return node
+
+    def _shown(self, *names: str) -> str:
+        return ".".join([*self._seen[self._num_hidden :], *names])
+
+    def _no_field(self, name: str, known: Iterable[str]) -> ConfigError:
+        full_names = [self._shown(other) for other in known]
+        near = did_you_mean(self._shown(name), full_names)
+        return ConfigError(f"no field `{self._shown(name)}`{near}")

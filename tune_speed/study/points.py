@@ -1,0 +1,61 @@
+"""Configurations that a study file names itself: `search.points_to_evaluate`.
+
+A point may be partial. What it leaves out is the policy's choice, but for the choices on which a
+named parameter hangs: `optimizer.sgd.lr` without `optimizer` means sgd.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.parameter import Parameter
+from tune_speed.study.space import Params, SearchSpace
+from tune_speed.study.yaml import TreePath
+
+
+def point_mistakes(
+    space: SearchSpace, points: Sequence[Mapping[str, Any]], path: TreePath
+) -> Iterator[Mistake]:
+    """Yields every mistake of `points`, which stand at `path`."""
+    known = {parameter.name: parameter for parameter in space.parameters}
+    for position, point in enumerate(points):
+        if not point:
+            yield Mistake((*path, position), "a point must give a value to a parameter", "{}")
+        for name, value in point.items():
+            yield from _mistakes(known, point, name, value, (*path, position, name))
+
+
+def _mistakes(
+    known: Mapping[str, Parameter], point: Mapping[str, Any], name: str, value: Any, path: TreePath
+) -> Iterator[Mistake]:
+    if name not in known:
+        hint = near_miss(name, known) or f"Searched are {', '.join(known) or 'none'}."
+        yield Mistake(path, "must be searched in the recipe to be given here", f"`{name}`", hint)
+        return
+    try:
+        known[name].read(value)
+    except ValueError as error:
+        yield Mistake(path, str(error).partition(", but got ")[0], shown(value))
+    whole = _with_conditions(known, point)
+    needs = known[name].condition
+    clash = {other: whole[other] for other, needed in needs.items() if whole[other] != needed}
+    if clash:
+        given = ", ".join(f"{other}: {shown(chosen)}" for other, chosen in clash.items())
+        must = "must be left out unless " + ", ".join(f"{o} is {shown(needs[o])}" for o in clash)
+        yield Mistake(path, must, given)
+
+
+def _with_conditions(known: Mapping[str, Parameter], point: Mapping[str, Any]) -> Params:
+    """Returns `point` and the choices that its parameters hang on; what it gives itself holds."""
+    implied: Params = {}
+    for name in point:
+        for other, needed in known[name].condition.items() if name in known else ():
+            implied.setdefault(other, needed)
+    return {**implied, **point}
+
+
+def read_point(space: SearchSpace, point: Mapping[str, Any]) -> Params:
+    """Returns a point without mistakes in the space's types and order, implied choices included."""
+    known = {parameter.name: parameter for parameter in space.parameters}
+    whole = _with_conditions(known, point)
+    return {name: p.read(whole[name]) for name, p in known.items() if name in whole}

@@ -1,0 +1,54 @@
+"""The fields of a study file."""
+
+import re
+from typing import Annotated
+
+from pydantic import Field
+
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.mistake import shown
+from tune_speed.study.replication import ReplicationConfig, Scale
+from tune_speed.study.settings import (
+    AblateConfig,
+    CertifyConfig,
+    RunConfig,
+    SearchConfig,
+    TrackingConfig,
+)
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import Workload
+
+STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
+
+
+def check_study_name(name: str) -> None:
+    """Refuses a name that a folder cannot safely have. Raises: ConfigError."""
+    if not re.fullmatch(STUDY_NAME, name):
+        problem = Problem(path="study", must=f"must match {STUDY_NAME}", given=shown(name))
+        raise ConfigError(problems=(problem,))
+
+
+class StudySchema(Config):
+    """What must be reached, what may vary, and how to search."""
+
+    study: Annotated[str, Field(pattern=STUDY_NAME)] | None = None
+    """Name of the study; null: the file's name without its ending."""
+    workload: Workload
+    """What must be reached: a mapping, or the name of a built-in workload."""
+    recipe: Recipe
+    """How to train; any value in it may be searched."""
+    search: SearchConfig | None = None
+    """How the space is searched."""
+    certify: CertifyConfig | None = None
+    """How the best trials are run again on fresh seeds; null: they are not."""
+    tracking: TrackingConfig | None = None
+    """What is kept in MLflow beside what is measured; null: nothing."""
+    run: RunConfig | None = None
+    """How a single training is run."""
+    ablate: AblateConfig | None = None
+    """What `tune-speed ablate` changes about the recipe."""
+    replication: ReplicationConfig | None = None
+    """Of a replication: which experiment it is, and what is set beside its figures."""
+    scale: Scale | None = None
+    """Smaller profiles of a replication, by name, such as `cpu`."""

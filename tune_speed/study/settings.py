@@ -1,0 +1,216 @@
+"""How a study is searched, certified and run; not what is searched."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, field_validator
+
+from tune_speed.core.config import Config, did_you_mean
+from tune_speed.study.duration import parse_duration_s
+from tune_speed.study.parameter import Scalar
+
+PolicyName = Literal["time_to_target", "vanilla", "tpe_penalty", "random", "random_cap"]
+SamplerName = Literal["gain", "tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
+DesignName = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
+JOURNALS = (".journal", ".log", ".jsonl")
+"""Endings of journal files, so that a stranger's study cannot append to any file."""
+DATABASES = ("postgresql", "mysql", "sqlite")
+"""Schemes of the databases that Optuna supports; a driver may follow a `+`."""
+
+
+class ResourceConfig(Config):
+    """What one trial gets of a node; with `recipe.devices`, each of its devices."""
+
+    cpu: Annotated[float, Field(gt=0)] = 1
+    """CPU cores; also the number of threads, rounded down, at least 1."""
+    gpu: Annotated[float, Field(ge=0)] = 0
+    """GPUs: a fraction shares one with other trials, 1 or more is a whole number."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Main memory [GiB] that is set aside, and on a CPU also what a trial's process may allocate
+    beyond what it began with, before it is out of memory; null: none is counted, no limit."""
+    device_type: Annotated[str, Field(min_length=1)] | None = None
+    """Device that trials run on, as results name it, such as `NVIDIA H200`: times of different
+    ones are not comparable. null: that of the first node which has room for a trial; on a cluster
+    of several kinds, the kind with the most nodes."""
+
+    @field_validator("gpu")
+    @classmethod
+    def _no_broken_gpus(cls, gpu: float) -> float:
+        if gpu > 1 and gpu != int(gpu):
+            raise ValueError("must be at most 1, or a whole number")
+        return gpu
+
+    def bundle(self) -> dict[str, float]:
+        """Returns the resources as Ray names them; memory in bytes."""
+        memory = (self.memory_gib or 0.0) * 2**30
+        request = {"CPU": self.cpu, "GPU": self.gpu, "memory": memory}
+        return {name: amount for name, amount in request.items() if amount}
+
+
+class SearchConfig(Config):
+    """How the space is searched."""
+
+    trials: Annotated[int, Field(gt=0)] = 50
+    """Trials to finish."""
+    policy: PolicyName = "time_to_target"
+    """Decides what to try next and when to stop a trial. The others are there to compare with:
+    `vanilla` is Ray Tune's `OptunaSearch` and ASHA, `tpe_penalty` TPE that is told a flat penalty
+    for a miss, `random` draws at random, `random_cap` also stops a trial at the leader's time."""
+    sampler: SamplerName = "gain"
+    """Proposes configurations: `gain` is this project's own, the others are Optuna's. Only with
+    `policy: time_to_target`; the other policies bring their own."""
+    points_to_evaluate: list[dict[str, Scalar]] = Field(default=[])
+    """Configurations to try first, in this order: mappings from the dotted name of a searched
+    parameter to its value. What a mapping leaves out is the policy's choice."""
+    warm_start: list[Annotated[str, Field(min_length=1)]] = Field(default=[])
+    """Studies in MLflow whose finished trials the policy learns from before its first proposal.
+    They must have the same data, split and evaluation grid, and parameters that this space has;
+    target, crossing mode, time limit and device may differ. Curves carry over: how far a trial
+    stayed from this study's target is computed anew. Times carry over only from the same device
+    and torch version. No earlier trial becomes the leader: its configuration is tried again."""
+    storage: Annotated[str, Field(min_length=1)] | None = None
+    """Where the sampler keeps its trials, so that several searches of the same space and workload
+    can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or
+    `sqlite:///`), or the path of a journal file. null: in memory; resuming does not need it. A
+    password in a URL is shown and recorded nowhere."""
+    concurrent: Annotated[int, Field(gt=0)] | Literal["auto"] = 2
+    """Trials that run at the same time, at most. `auto`: before the first trial it is measured with
+    how many most trials an hour are finished. With `resources.gpu: 1`, as many share a GPU as is
+    best, each with an equal part of its memory; a fraction bounds them and stays as it is."""
+    time_budget: str | float | None = Field(default=None, union_mode="left_to_right")
+    """No trial starts after this long: `90s`, `30m`, `1h30m` or seconds; null: no limit."""
+    hang_after: str | float = Field(default="15m", union_mode="left_to_right")
+    """A trial that takes no step and evaluates no batch for this long is ended as failed, with
+    the stacks of its threads as its traceback. While it is set up, the begin and end of each phase
+    count as well (data read, network built, compiled, warmed up, step time measured), every 1,000
+    images that are decoded, and waiting for another process that decodes them. A process that is
+    silent altogether is killed, and its trial begun again. Where no node has room for a trial for
+    this long and none runs, the search ends."""
+    attempts: Annotated[int, Field(gt=0)] = 3
+    """Times that a trial is begun whose process dies before its checkpoint has got any further;
+    after the last it is recorded as failed. Nodes that are lost are not counted, up to 20 times a
+    trial; `--resume` counts anew."""
+    checkpoint_every: str | float | None = Field(default="60s", union_mode="left_to_right")
+    """A running trial is saved at the first evaluation after this long, and goes on from there
+    where its process, its node or the search ends before it; null: it begins anew."""
+    storage_path: Annotated[str, Field(min_length=1)] | None = None
+    """Where checkpoints of running trials are kept: a folder that all nodes see, or a URL that
+    fsspec knows, such as `s3://bucket/folder`; null: the study's folder."""
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of the proposals and of the trials."""
+    resources: ResourceConfig = ResourceConfig()
+    """What one trial gets."""
+
+    @field_validator("time_budget", "hang_after", "checkpoint_every")
+    @classmethod
+    def _is_duration(cls, duration: str | float | None) -> str | float | None:
+        if duration is not None:
+            parse_duration_s(duration)
+        return duration
+
+    @field_validator("storage")
+    @classmethod
+    def _is_storage(cls, storage: str | None) -> str | None:
+        scheme = storage.partition("://")[0] if storage and "://" in storage else None
+        if storage is not None and scheme is None and not storage.endswith(JOURNALS):
+            raise ValueError(f"must be a database's URL, or end in {', '.join(JOURNALS)}")
+        if scheme is not None and scheme.partition("+")[0] not in DATABASES:
+            raise ValueError(
+                f"must be the path of a journal file, or begin with {'://, '.join(DATABASES)}://"
+                + did_you_mean(scheme, DATABASES)
+            )
+        return storage
+
+    @property
+    def at_once(self) -> int:
+        """Trials at the same time, at most; what is `auto` is measured by then."""
+        assert isinstance(self.concurrent, int), "auto is measured before the first trial"
+        return self.concurrent
+
+    @property
+    def time_budget_s(self) -> float | None:
+        """The time budget in seconds, or None."""
+        return None if self.time_budget is None else parse_duration_s(self.time_budget)
+
+    @property
+    def hang_after_s(self) -> float:
+        """How long a trial may show no sign of life [s]."""
+        return parse_duration_s(self.hang_after)
+
+    @property
+    def checkpoint_every_s(self) -> float | None:
+        """The time between two checkpoints [s], or None for none."""
+        every = self.checkpoint_every
+        return None if every is None else parse_duration_s(every)
+
+
+class TrackingConfig(Config):
+    """What is kept in MLflow beside what is measured."""
+
+    log_model: Literal["none", "best"] = "none"
+    """`best`: when the search ends, or is stopped, the network of its fastest trial is logged on
+    that trial's run, as it was evaluated last, and a slower one that an earlier session logged is
+    deleted. It takes pixels and gives logits; `mlflow.pytorch.load_model` loads it without a
+    pickle. Trials that may be the fastest leave their weights in the study's folder: on another
+    node this must be on shared storage. `none`: no network is kept."""
+
+
+class CertifyConfig(Config):
+    """How the best trials are run again before a result is called certified."""
+
+    top: Annotated[int, Field(gt=0)] = 5
+    """Trials to run again, the fastest first."""
+    seeds: Annotated[int, Field(gt=0)] = 5
+    """Fresh seeds of each; who is clearly out before has fewer."""
+    final: Annotated[int, Field(ge=0)] = 2
+    """How many of these go on to the final; 0: there is none."""
+    final_seeds: Annotated[int, Field(gt=0)] = 20
+    """Fresh seeds of each in the final."""
+
+
+class AblateConfig(Config):
+    """What `tune-speed ablate` changes about a recipe, one way at a time or in combination."""
+
+    axes: dict[str, Any]
+    """What is changed: a field's dotted name and its other value, or a list of other values; or a
+    name of your own and a mapping from names of levels to mappings from fields to values."""
+    design: DesignName = "one-at-a-time"
+    """Which combinations are run beside the base: each change alone (`one-at-a-time`), all and all
+    but one (`leave-one-out`), all combinations (`factorial`), each alone and all (`stacking`), or
+    one more each time (`cumulative`)."""
+    seeds: Annotated[int, Field(gt=0)] = 5
+    """Runs of each arm. Every arm runs once with each seed before the next seed's turn."""
+    retune: Annotated[str, Field(min_length=1)] | None = None
+    """A number of the recipe that is chosen anew for each arm: `lr` or a field's dotted name; null:
+    every arm has the base's, which may be stale for it."""
+    retune_factors: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2)] = Field(
+        default=[0.3, 1.0, 3.0]
+    )
+    """What the arm's value is multiplied by. Where the best lies at an end, up to two more follow
+    beyond it."""
+    retune_seeds: Annotated[int, Field(gt=0)] = 1
+    """Runs of each arm with each factor, with seeds that the comparison does not use."""
+
+    @field_validator("axes")
+    @classmethod
+    def _axes_have_form(cls, axes: dict[str, Any]) -> dict[str, Any]:
+        if not axes:
+            raise ValueError("must name a field at least")
+        return axes
+
+    @field_validator("retune_factors")
+    @classmethod
+    def _factors_are_distinct(cls, factors: list[float]) -> list[float]:
+        if 1.0 not in factors or len(set(factors)) < len(factors):
+            raise ValueError("must be different numbers, 1 among them")
+        return sorted(factors)
+
+
+class RunConfig(Config):
+    """How a single training is run."""
+
+    seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
+    """Seed of weights, order and augmentation."""
+    cpu_threads: Annotated[int, Field(gt=0)] | None = None
+    """Threads of one operation on the CPU; null: one for each core."""
+    device: Annotated[str, Field(pattern=r"^(auto|cpu|cuda(:\d+)?)$")] = "auto"
+    """`auto` (a GPU if there is one), `cpu`, `cuda` or `cuda:1`."""

@@ -1,0 +1,269 @@
+"""The search space: a tree of the recipe's shape.
+
+Bare values are fixed. A mapping with `low` and `high` (and `log` or `step`) is searched: over
+integers if all its numbers are integers, else over floats. A mapping with `choices` is searched
+over the list's values, or over the names of a mapping, whose sub-trees then play a part only
+where their name is chosen.
+"""
+
+import copy
+import functools
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from tune_speed.core.config import canonical_hash, flatten
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.leaf import (
+    MAX_STEPS,
+    branches,
+    is_leaf,
+    is_scalar,
+    leaf_mistakes,
+    leaf_parameter,
+)
+from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.parameter import Parameter, Scalar
+from tune_speed.study.yaml import TreePath
+
+Params = dict[str, Any]
+"""What a search chose, by dotted path: `{"optimizer": "sgd", "optimizer.sgd.lr": 0.1}`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchSpace:
+    """Everything that a recipe may be. Made by `SearchSpace.from_tree`."""
+
+    tree: Mapping[str, Any]
+    """The tree as it was written; not to be changed."""
+    parameters: tuple[Parameter, ...]
+    """What is searched, in the tree's order: a choice comes before what hangs on it."""
+
+    @classmethod
+    def from_tree(cls, tree: Mapping[str, Any]) -> "SearchSpace":
+        """Returns the space of a tree. Its fields may have any names: no recipe is looked at.
+
+        Raises: ConfigError with every mistake of the tree.
+        """
+        mistakes = list(tree_mistakes(tree))
+        if mistakes:
+            raise ConfigError(problems=tuple(mistake.problem() for mistake in mistakes))
+        own_tree = copy.deepcopy(dict(tree))
+        return cls(tree=own_tree, parameters=tuple(_parameters(own_tree, "", {})))
+
+    def build(self, params: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the recipe's tree with `params` in place of the searched leaves.
+
+        Raises: ConfigError if `params` lack one, have one too many, or leave a range.
+        """
+        built: dict[str, Any] = _built(self.tree, "", self.read(params))
+        return built
+
+    def read(self, params: Mapping[str, Any]) -> Params:
+        """Returns `params`, as they come back from JSON, in the space's types and order.
+
+        Raises: ConfigError if they lack one, have one too many, or leave a range.
+        """
+        read: Params = {}
+        problems: list[Problem] = []
+        for parameter in self.parameters:
+            if not parameter.is_active(read):
+                continue
+            try:
+                read[parameter.name] = parameter.read(_required(parameter, params))
+            except ValueError as error:
+                problems.append(Problem(path=parameter.name, must=str(error)))
+        unknown = [] if problems else [name for name in params if name not in read]
+        problems += [self._not_here(name, read) for name in unknown]
+        if problems:
+            raise ConfigError("Parameters do not fit the search space.", problems=tuple(problems))
+        return read
+
+    def _not_here(self, name: str, read: Params) -> Problem:
+        known = {parameter.name: parameter for parameter in self.parameters}
+        if name in known:
+            given = ", ".join(f"{other}={read.get(other)}" for other in known[name].condition)
+            return Problem(path=name, must="must be left out", given=given)
+        return Problem(path=name, must="is not searched here", hint=near_miss(name, known))
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether nothing is searched."""
+        return not self.parameters
+
+    @functools.cached_property
+    def hash(self) -> str:
+        """Hash over all that is fixed or searched. The order of choices counts, as in Optuna."""
+        by_name = sorted((asdict(p) for p in self.parameters), key=lambda p: str(p["name"]))
+        return canonical_hash({"searched": by_name, "fixed": flatten(_built(self.tree, "", None))})
+
+    @functools.cached_property
+    def size(self) -> int | None:
+        """Number of different points; None if a float without `step` makes them endless."""
+        if any(parameter.values() is None for parameter in self.parameters):
+            return None
+        return self._num_points(Parameter.values, {})
+
+    def _num_points(self, values: "Values", condition: Mapping[str, Scalar]) -> int:
+        """Returns the number of points of the sub-space that hangs on exactly `condition`."""
+        total = 1
+        for parameter in self.parameters:
+            if parameter.condition != condition:
+                continue
+            options = values(parameter)
+            assert options is not None
+            dependent = any(parameter.name in other.condition for other in self.parameters)
+            total *= (
+                sum(self._num_points(values, {**condition, parameter.name: v}) for v in options)
+                if dependent
+                else _count(options)
+            )
+        return total
+
+    def grid(self) -> dict[str, list[Scalar]]:
+        """Returns the values of every parameter, as Optuna's `GridSampler` takes them.
+
+        Raises: ConfigError if a float without `step`, or a wide range of integers, has too many.
+        """
+        wide = [p for p in self.parameters if _count(p.values() or ()) > MAX_STEPS]
+        if wide:
+            must = f"a grid needs a range of at most {MAX_STEPS} values"
+            raise ConfigError(
+                problems=tuple(Problem(path=p.name, must=must, given=p.text()) for p in wide)
+            )
+        endless = [parameter for parameter in self.parameters if parameter.values() is None]
+        if endless:
+            must = "a grid needs a range of whole steps"
+            hint = "Give the range a `step`, list its `choices`, or take another sampler."
+            problems = [Problem(path=p.name, must=must, given=p.text(), hint=hint) for p in endless]
+            raise ConfigError(problems=tuple(problems))
+        return {parameter.name: list(parameter.values() or ()) for parameter in self.parameters}
+
+    def points(self) -> Iterator[Params]:
+        """Yields every point of the grid once, the last parameter running fastest.
+
+        The product of `grid()`'s axes repeats points where parameters have conditions.
+
+        Raises: ConfigError, as `grid`.
+        """
+        axes = self.grid()
+        return self._points(lambda parameter: axes[parameter.name], {}, 0)
+
+    def _points(self, values: "Values", params: Params, position: int) -> Iterator[Params]:
+        if position == len(self.parameters):
+            yield dict(params)
+            return
+        parameter = self.parameters[position]
+        if not parameter.is_active(params):
+            yield from self._points(values, params, position + 1)
+            return
+        for value in values(parameter) or ():
+            yield from self._points(values, {**params, parameter.name: value}, position + 1)
+
+    def corners(self, *, limit: int = 512) -> Iterator[Params]:
+        """Yields points at the ends of ranges, with every choice: all of them if at most `limit`.
+
+        Otherwise: each end and choice together with all first and with all last ones, then
+        `limit` at random (always the same).
+        """
+        if self._num_points(Parameter.ends, {}) <= limit:
+            yield from self._points(Parameter.ends, {}, 0)
+            return
+        for parameter, end in ((p, end) for p in self.parameters for end in p.ends()):
+            forced = {**parameter.condition, parameter.name: end}
+            yield self._corner(lambda ends: ends[0], forced)
+            yield self._corner(lambda ends: ends[-1], forced)
+        chooser = random.Random(0)
+        for _ in range(limit):
+            yield self._corner(chooser.choice, {})
+
+    def _corner(
+        self, pick: Callable[[Sequence[Scalar]], Scalar], forced: Mapping[str, Scalar]
+    ) -> Params:
+        params: Params = {}
+        for parameter in self.parameters:
+            if parameter.is_active(params):
+                name = parameter.name
+                params[name] = forced[name] if name in forced else pick(parameter.ends())
+        return params
+
+
+Values = Callable[[Parameter], Sequence[Scalar] | None]
+
+
+def tree_mistakes(tree: Any) -> Iterator[Mistake]:
+    """Yields every mistake in the form of a search space's tree, whatever its fields mean."""
+    if not isinstance(tree, Mapping) or is_leaf(tree):
+        yield Mistake((), "a search space must be a mapping of fields", shown(tree))
+        return
+    yield from node_mistakes(tree, ())
+
+
+def node_mistakes(node: Any, path: TreePath) -> Iterator[Mistake]:
+    """Yields every mistake in the form of `node` and of all below it."""
+    subtrees = branches(node)
+    if is_leaf(node):
+        yield from leaf_mistakes(node, path)
+        path = (*path, "choices")
+    elif isinstance(node, Mapping):
+        subtrees = dict(node)
+    else:
+        yield from _fixed_mistakes(node, path)
+    for name, subtree in (subtrees or {}).items():
+        if not isinstance(name, str) or not name or "." in name:
+            yield Mistake((*path, name), "a name must be text without dots", shown(name))
+        yield from node_mistakes(subtree, (*path, name))
+
+
+def _fixed_mistakes(node: Any, path: TreePath) -> Iterator[Mistake]:
+    items = list(node) if isinstance(node, list | tuple) else [node]
+    if not all(map(is_scalar, items)):
+        must = "a fixed value must be text, a finite number, true, false, null, or a list of these"
+        yield Mistake(path, must, shown(node))
+
+
+def _join(name: str, key: str) -> str:
+    return f"{name}.{key}" if name else key
+
+
+def _parameters(node: Any, name: str, condition: Mapping[str, Scalar]) -> Iterator[Parameter]:
+    if not isinstance(node, Mapping):
+        return
+    if not is_leaf(node):
+        for key, child in node.items():
+            yield from _parameters(child, _join(name, key), condition)
+        return
+    yield leaf_parameter(name, node, condition)
+    for choice, subtree in (branches(node) or {}).items():
+        yield from _parameters(subtree, _join(name, choice), {**condition, name: choice})
+
+
+def _built(node: Any, name: str, params: Params | None) -> Any:
+    """Returns `node` with `params` in place of its leaves; for None, what all branches fix."""
+    if not isinstance(node, Mapping):
+        return copy.deepcopy(node)
+    if not is_leaf(node):
+        return {key: _built(child, _join(name, key), params) for key, child in node.items()}
+    subtrees = branches(node)
+    if params is None:
+        return {
+            key: _built(child, _join(name, key), None) for key, child in (subtrees or {}).items()
+        }
+    value = params[name]
+    if subtrees is None:
+        return value
+    return {value: _built(subtrees[value], _join(name, value), params)}
+
+
+def _count(options: Sequence[Scalar]) -> int:
+    """Returns how many there are; `len` takes no range of more than 63 bits."""
+    if not isinstance(options, range):
+        return len(options)
+    return max(0, -(-(options.stop - options.start) // options.step))
+
+
+def _required(parameter: Parameter, params: Mapping[str, Any]) -> Any:
+    if parameter.name not in params:
+        raise ValueError(f"must be given: {parameter.text()}")
+    return params[parameter.name]

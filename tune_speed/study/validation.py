@@ -1,0 +1,293 @@
+"""Finds every mistake of a study file's tree."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from tune_speed.components.plugins.plugin_hint import missing_plugin
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError, DataError, Problem
+from tune_speed.study.combinations import combination_mistakes, written_path
+from tune_speed.study.devices import devices_mistakes
+from tune_speed.study.fields import (
+    config_mistakes,
+    field_mistakes,
+    must_text,
+    name_mistakes,
+    split_hint,
+)
+from tune_speed.study.leaf import is_leaf
+from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.points import point_mistakes
+from tune_speed.study.schema import STUDY_NAME, StudySchema
+from tune_speed.study.settings import SearchConfig
+from tune_speed.study.space import SearchSpace
+from tune_speed.study.yaml import TreePath
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import WORKLOADS, Workload
+
+_ONLY_RECIPE = "only the recipe is searched"
+_FIXED = {
+    "study": _ONLY_RECIPE,
+    "workload": "recipes are compared on it, so no search may touch it",
+    "search": _ONLY_RECIPE,
+    "certify": _ONLY_RECIPE,
+    "tracking": _ONLY_RECIPE,
+    "run": _ONLY_RECIPE,
+    "ablate": "its axes say what is varied",
+    "replication": _ONLY_RECIPE,
+    "scale": _ONLY_RECIPE,
+}
+
+TABLE_AT: Mapping[tuple[int | str, ...], str] = {
+    ("workload", "dataset"): "DATASETS",
+    ("recipe", "model"): "MODELS",
+    ("recipe", "optimizer"): "OPTIMIZERS",
+    ("recipe", "lr_schedule"): "SCHEDULES",
+    ("recipe", "speedups"): "SPEEDUPS",
+}
+"""The tables that plugins add to, by the field that names an entry."""
+
+Found = Mapping[str, list[Mistake]]
+"""Mistakes by the section that they are in."""
+
+
+def study_mistakes(
+    tree: Any, *, stem: str, check_data: bool, folder: Path | None = None
+) -> Iterator[Mistake]:
+    """Yields every mistake of a study that is to be searched.
+
+    Args:
+        tree: The file's tree, a built-in workload written out.
+        stem: The file's name without its ending, the study's name if it has no other.
+        check_data: Ask the data set for its size.
+        folder: The file's, where plugins that it needs are looked for beside those here.
+    """
+    if _is_of_function(tree):
+        yield _NO_FUNCTION
+        return
+    found = _found(tree, folder)
+    yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
+    if _is_right("recipe", tree, found) and not found.get("search"):
+        search = tree.get("search") or {}
+        space = SearchSpace.from_tree(tree["recipe"])
+        has_gpu = (search.get("resources") or {}).get("gpu", 0) > 0
+        yield from combination_mistakes(space, ("recipe",), has_gpu=has_gpu)
+        yield from _auto_mistakes(tree["recipe"])
+        yield from point_mistakes(
+            space, search.get("points_to_evaluate", ()), ("search", "points_to_evaluate")
+        )
+        yield from devices_mistakes(space, search)
+        if search.get("sampler") == "grid":
+            yield from grid_mistakes(space)
+    if _is_right("search", tree, found):
+        yield from policy_mistakes(tree["search"] or {})
+
+
+def recipe_mistakes(
+    tree: Any, *, stem: str, check_data: bool, folder: Path | None = None
+) -> Iterator[Mistake]:
+    """Yields every mistake of a study that is to be trained once, searched leaves included."""
+    if _is_of_function(tree):
+        yield _NO_FUNCTION
+        return
+    found = _found(tree, folder)
+    yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
+    recipe = tree.get("recipe") if isinstance(tree, Mapping) else None
+    yield from _searched(recipe, ("recipe",))
+    if _is_right("recipe", tree, found):
+        is_cpu = not found.get("run") and (tree.get("run") or {}).get("device") == "cpu"
+        space = SearchSpace.from_tree(tree["recipe"])
+        yield from combination_mistakes(space, ("recipe",), has_gpu=not is_cpu)
+
+
+_NO_FUNCTION = Mistake(
+    ("workload", "dataset"),
+    "must be given where no training function is",
+    hint="A study of a function's values needs the function: `tune-speed search STUDY --train"
+    " FILE.py:FUNCTION`, or `train=` in Python.",
+)
+
+
+def _is_of_function(tree: Any) -> bool:
+    """Returns whether a tree is a training function's: no data, and what no recipe of ours has."""
+    if not isinstance(tree, Mapping):
+        return False
+    workload, recipe = tree.get("workload"), tree.get("recipe")
+    if not isinstance(workload, Mapping) or not isinstance(recipe, Mapping) or not recipe:
+        return False
+    has_data = "dataset" in workload or "split" in workload
+    is_ours = "model" in recipe and recipe.keys() <= Recipe.model_fields.keys()
+    return not has_data and not is_ours
+
+
+def _found(tree: Any, folder: Path | None) -> Found:
+    if not isinstance(tree, Mapping):
+        return {}
+    sections = [name for name in StudySchema.model_fields if name in tree]
+    folders = [Path.cwd(), *([] if folder is None else [folder])]
+    return {
+        section: [
+            _with_plugin(mistake, folders) for mistake in _section_mistakes(section, tree[section])
+        ]
+        for section in sections
+    }
+
+
+def _with_plugin(mistake: Mistake, folders: Sequence[Path]) -> Mistake:
+    """Returns a mistake with the plugin that would mend it as its hint, if one would."""
+    table = TABLE_AT.get(tuple(mistake.path[:2]))
+    if table is None or mistake.given is None or not mistake.must.startswith("must be one of "):
+        return mistake
+    hint = missing_plugin(table, mistake.given.strip('"'), folders=folders)
+    return mistake if hint is None else mistake._replace(hint=hint)
+
+
+def _is_right(section: str, tree: Any, found: Found) -> bool:
+    return isinstance(tree, Mapping) and section in tree and not found.get(section)
+
+
+def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
+    if section == "workload" and isinstance(value, str):
+        must = f"must be a mapping of fields, or one of {', '.join(WORKLOADS)}"
+        yield Mistake((section,), must, shown(value), near_miss(value, WORKLOADS))
+        return
+    fixed = _FIXED.get(section)
+    mistakes = list(field_mistakes(StudySchema, section, value, (section,), fixed=fixed))
+    yield from mistakes
+    if section != "recipe" and not mistakes:
+        yield from rule_mistakes(StudySchema, section, value)
+
+
+def rule_mistakes(schema: type[Config], section: str, value: Any) -> Iterator[Mistake]:
+    """Yields the rules between the fields of a section; those of a recipe are checked later."""
+    try:
+        schema.model_validate({section: value})
+    except pydantic.ValidationError as error:
+        for detail in error.errors(include_url=False):
+            if detail["loc"][:1] == (section,):
+                yield _of_field(detail["loc"], must_text(detail), value)
+
+
+def _of_field(path: TreePath, text: str, section: Any) -> Mistake:
+    """Returns the mistake at the field that its text begins with, if that was written."""
+    node = section
+    for name in path[1:]:
+        node = node[name]
+    name, _, rest = text.partition(" ")
+    if not isinstance(node, Mapping) or name not in node:
+        return Mistake(path, text)
+    must, hint = split_hint(rest)
+    return Mistake((*path, name), must, shown(node[name]), hint)
+
+
+def _form_mistakes(tree: Any, found: Found, *, stem: str, check_data: bool) -> Iterator[Mistake]:
+    if not isinstance(tree, Mapping):
+        yield from config_mistakes(StudySchema, tree, ())
+        return
+    yield from name_mistakes(StudySchema, tree, ())
+    for mistakes in found.values():
+        yield from mistakes
+    if tree.get("study") is None and not re.fullmatch(STUDY_NAME, stem):
+        hint = "Give the study a name: `study: NAME`."
+        yield Mistake((), f"a file's name must match {STUDY_NAME}", shown(stem), hint)
+    in_data = [m for m in found.get("workload", []) if m.path[1:2] not in _NOT_DATA]
+    if check_data and not in_data and isinstance(tree.get("workload"), Mapping):
+        yield from _data_mistakes(tree)
+
+
+_NOT_DATA = {(name,) for name in Workload.model_fields if name not in ("dataset", "split")}
+
+
+def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
+    data = {
+        name: tree["workload"][name] for name in ("dataset", "split") if name in tree["workload"]
+    }
+    if "dataset" not in data:
+        return
+    try:
+        # The target does not matter here; the one that was given may be wrong.
+        num_train = Workload.model_validate({**data, "target": {"value": 1.0}}).sizes().train
+    except DataError as error:
+        yield Mistake(("workload", "dataset"), str(error).rstrip("."))
+    except ConfigError as error:
+        for problem in error.problems or [Problem(path="dataset", must=str(error).rstrip("."))]:
+            path = ("workload", *problem.path.split("."))
+            yield Mistake(path, problem.must, problem.given, problem.hint)
+    else:
+        yield from _batch_size_mistakes(tree.get("recipe"), num_train)
+
+
+def _batch_size_mistakes(recipe: Any, num_train: int) -> Iterator[Mistake]:
+    for name in ("batch_size", "effective_batch_size"):
+        node = recipe.get(name) if isinstance(recipe, Mapping) else None
+        for path, value in _values(node, ("recipe", name)):
+            if isinstance(value, int) and value > num_train:
+                must = f"must be at most {num_train}, the size of the training part"
+                yield Mistake(path, must, shown(value))
+
+
+def _auto_mistakes(recipe: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields where a search is left without knowing the steps of a run beforehand."""
+    for path, value in _values(recipe.get("batch_size"), ("recipe", "batch_size")):
+        if value == "auto":
+            must = "must be a number in a search, which knows what a trial costs before it starts"
+            hint = "Try `effective_batch_size` with `accumulation_steps: auto`."
+            yield Mistake(path, must, shown(value), hint)
+
+
+def _values(node: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
+    """Yields the fixed value, or the ends or choices of a leaf, with their paths."""
+    if not is_leaf(node):
+        yield path, node
+        return
+    yield from (((*path, key), node[key]) for key in ("low", "high") if key in node)
+    choices = node.get("choices")
+    if isinstance(choices, list):
+        yield from (((*path, "choices", i), value) for i, value in enumerate(choices))
+
+
+_OF_DEFAULT_POLICY = {
+    "sampler": "brings its own",
+    "points_to_evaluate": "proposes by itself from the start",
+    "warm_start": "learns from this study alone",
+    "storage": "keeps its trials in memory",
+}
+"""Settings that only the default policy heeds, and what the others do instead."""
+
+
+def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields settings of a search that its policy does not heed."""
+    own = {name: field.default for name, field in SearchConfig.model_fields.items()}
+    policy = search.get("policy", own["policy"])
+    if policy == own["policy"]:
+        return
+    for name, instead in _OF_DEFAULT_POLICY.items():
+        value = search.get(name, own[name])
+        if value != own[name]:
+            must = f"must be left out with `policy: {policy}`, which {instead}"
+            hint = f"Leave out one of the two; `policy: {own['policy']}` takes this."
+            yield Mistake(("search", name), must, shown(value), hint)
+
+
+def grid_mistakes(space: SearchSpace) -> Iterator[Mistake]:
+    """Yields what keeps a space from being a grid."""
+    try:
+        space.grid()
+    except ConfigError as error:
+        for problem in error.problems:
+            path = ("recipe", *written_path(space.tree, tuple(problem.path.split("."))))
+            yield Mistake(path, problem.must, problem.given, problem.hint)
+
+
+def _searched(node: Any, path: TreePath) -> Iterator[Mistake]:
+    if is_leaf(node):
+        name = ".".join(str(part) for part in path[1:])
+        hint = f"Fix it with `--set {name}=VALUE`, or run `tune-speed search`."
+        yield Mistake(path, "must be one value to train with", shown(node), hint)
+    elif isinstance(node, Mapping):
+        for key, child in node.items():
+            yield from _searched(child, (*path, str(key)))

@@ -1,0 +1,1 @@
+"""The language of `--where`: fields, syntax, and filters over records."""

@@ -1,0 +1,1 @@
+"""Reading runs, studies and leaders back from MLflow."""

@@ -1,0 +1,122 @@
+"""What a leaderboard asks of a store, and how MLflow answers it.
+
+Tables answer faster without MLflow in between: see `table_reader`.
+"""
+
+from collections.abc import Iterator, Sequence
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from tune_speed.core.comparability import BoardKey, Totals, target_of
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.mlflow_filter import PAGE, runs_with
+from tune_speed.tracking.reader.parent_run import PARENT
+from tune_speed.tracking.reader.queries import HAS_RECORD, TrackedTrial, experiments_of, tracked
+from tune_speed.tracking.store.store import open_store
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
+"""Parent runs alone have the tag: to find its key takes no look at the trials."""
+LEADERS_FIRST = {
+    "max": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} DESC"),
+    "min": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} ASC"),
+}
+"""By the mode of the board's target, which any of its trials tells."""
+NUM_SPARE = 10
+"""Rows beyond the leaders that a page has room for, as the last ones may tie."""
+
+
+class Search(NamedTuple):
+    """A parent run, and what its trials come to: None if it does not say."""
+
+    run_id: str
+    experiment_id: str
+    study: str
+    totals: dict[BoardKey, Totals] | None
+
+
+class BoardReader(Protocol):
+    """What is asked of the chosen studies of a store."""
+
+    def searches(self) -> list[Search]:
+        """Returns the parent runs."""
+
+    def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
+        """Yields all finished trials of these searches."""
+
+    def in_order(self, key: BoardKey) -> Iterator[TrackedTrial]:
+        """Yields those of a board's trials that have a rank and say so themselves, fastest first.
+
+        Ties, in time and final metric, come in any order.
+        """
+
+    def any_of(self, key: BoardKey) -> Iterator[TrackedTrial]:
+        """Yields those of a board's trials that say so themselves, in any order."""
+
+
+class MlflowReader:
+    """Asks through MLflow's client: one ordered query a board."""
+
+    def __init__(self, client: "MlflowClient", experiments: Sequence[str], *, top: int) -> None:
+        self._client, self._experiments = client, experiments
+        self._page_size = min(top + NUM_SPARE, PAGE)
+
+    @classmethod
+    def open(cls, uri: str, study: str | None, *, top: int) -> "MlflowReader":
+        """Returns a reader. Raises: ServiceError if there is no such store or study."""
+        client = open_store(uri, create=False)
+        return cls(client, experiments_of(client, uri, study), top=top)
+
+    def searches(self) -> list[Search]:
+        """See `BoardReader`."""
+        runs = runs_with(self._client, self._experiments, {}, also=IS_SEARCH)
+        return [_search(run) for run in runs]
+
+    def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
+        """See `BoardReader`."""
+        for search in searches:
+            parent = {PARENT: search.run_id}
+            runs = runs_with(self._client, [search.experiment_id], parent, also=HAS_RECORD)
+            yield from tracked(runs)
+
+    def in_order(self, key: BoardKey) -> Iterator[TrackedTrial]:
+        """See `BoardReader`."""
+        trials = self._ranked(key, "max")
+        first = next(trials, None)
+        if first is None:
+            return
+        if target_of(first.record.workload).mode == "min":
+            yield from self._ranked(key, "min")
+        else:
+            yield first
+            yield from trials
+
+    def any_of(self, key: BoardKey) -> Iterator[TrackedTrial]:
+        """See `BoardReader`."""
+        return tracked(self._runs(key))
+
+    def _ranked(self, key: BoardKey, mode: str) -> Iterator[TrackedTrial]:
+        return tracked(takewhile(_has_rank, self._runs(key, order_by=LEADERS_FIRST[mode])))
+
+    def _runs(
+        self, key: BoardKey, *, order_by: Sequence[str] = (), also: str = ""
+    ) -> Iterator[Any]:
+        return runs_with(
+            self._client,
+            self._experiments,
+            {schema.BOARD: schema.board_id(key)},
+            order_by=order_by,
+            page_size=self._page_size,
+        )
+
+
+def _has_rank(run: Any) -> bool:
+    return schema.EXPECTED in run.data.metrics
+
+
+def _search(run: Any) -> Search:
+    tags = run.data.tags
+    study, totals = tags.get(schema.STUDY, ""), schema.unpack_boards(tags)
+    return Search(run.info.run_id, run.info.experiment_id, study, totals)

@@ -1,0 +1,178 @@
+"""The leading trials of each board, and what all of its trials come to, without reading them all.
+
+A search's parent run says what its trials come to (`tune_speed.boards`), and each trial says its
+board and by what it ranks there. So one query finds the searches, and the leaders of a board come
+in order. A search that an older version made, or that has just begun, does not say it: its trials
+are read one by one. A run in the trash is no leader, but its search still counts what it cost.
+"""
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from typing import NamedTuple
+
+from tune_speed.core.comparability import (
+    BoardKey,
+    Totals,
+    board_key,
+    final_goodness,
+    sum_of,
+    totals_of,
+)
+from tune_speed.core.records import TrialRecord
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.boards_mlflow import BoardReader, MlflowReader, Search
+from tune_speed.tracking.reader.boards_sql import TableReader
+from tune_speed.tracking.reader.mlflow_filter import PAGE
+from tune_speed.tracking.reader.queries import TrackedTrial, is_on
+from tune_speed.tracking.reader.sql import read_directly
+from tune_speed.tracking.reader.tables import Tables
+from tune_speed.tracking.store.errors import errors_of
+
+Place = tuple[BoardKey, str]
+"""A board and a study."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaders:
+    """The head of each board."""
+
+    trials: list[TrackedTrial]
+    """Board by board, fastest first; of a board whose trials all missed, one of them."""
+    totals: dict[BoardKey, Totals]
+    """What all trials of each board come to."""
+    study_totals: dict[Place, Totals]
+    """What those of each study come to, of whatever kind: what a search cost stands beside what it
+    led to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Wanted:
+    """Which boards are asked for; None: any."""
+
+    workload: str | None
+    device: str | None
+    """Part of the device's name, in whatever case."""
+    kind: str | None
+
+    def takes(self, key: BoardKey) -> bool:
+        """Whether a board is asked for."""
+        return (
+            is_on(key.device, self.device)
+            and self.workload in (None, key.workload)
+            and self.kind in (None, key.kind)
+        )
+
+
+def find_leaders(
+    uri: str,
+    *,
+    study: str | None = None,
+    workload: str | None = None,
+    device: str | None = None,
+    kind: str | None = None,
+    top: int = 20,
+) -> Leaders:
+    """Returns the `top` trials of each board, over the studies, and the boards' totals.
+
+    One more is given where there is one: it tells whether the last of the `top` shares its rank.
+    Trials that miss in half of their runs or more are no leaders. Ties are broken as leaderboards
+    do it: by the better final metric, the study's name, the trial's.
+
+    Raises: ServiceError if the store does not answer or does not hold the study.
+    """
+    assert top > 0, top
+    wanted = Wanted(workload=workload, device=device, kind=kind)
+
+    def read(tables: Tables) -> Leaders | None:
+        if not tables.holds(study):
+            return None  # MLflow's way says what is amiss.
+        return leaders_of(TableReader(tables, study), wanted, top=top)
+
+    found = read_directly(uri, read)
+    if found is not None:
+        return found
+    reader = MlflowReader.open(uri, study, top=top)
+    with errors_of(uri):
+        return leaders_of(reader, wanted, top=top)
+
+
+def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
+    """Returns what `find_leaders` does, by what `reader` answers."""
+    searches = reader.searches()
+    silent = _read([search for search in searches if search.totals is None], reader, keep=top + 1)
+    known = [((k, s.study), t) for s in searches for k, t in (s.totals or {}).items()]
+    of_any_kind = replace(wanted, kind=None)
+    parts = _summed(part for part in (*known, *silent.parts) if of_any_kind.takes(part[0][0]))
+    keys = sorted({key for key, _ in parts if wanted.takes(key)})
+    heads = [_head(reader, key, silent.heads.get(key, []), top + 1) for key in keys]
+    return Leaders(
+        trials=[trial for head in heads for trial in head],
+        totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
+        study_totals=parts,
+    )
+
+
+class _Silent(NamedTuple):
+    """What was read of searches that do not say what their trials come to."""
+
+    parts: list[tuple[Place, Totals]]
+    heads: dict[BoardKey, list[TrackedTrial]]
+
+
+def _read(searches: Sequence[Search], reader: BoardReader, *, keep: int) -> _Silent:
+    """Returns what the trials of `searches` come to, and the first `keep` of each board or more."""
+    read = _Silent([], {})
+    for trial in reader.trials_of(searches) if searches else ():
+        key = board_key(trial.record)
+        read.parts.append(((key, trial.record.study), totals_of([trial.record])))
+        head = read.heads.setdefault(key, [])
+        head.append(trial)
+        if len(head) >= 2 * keep + PAGE:  # No store is held in memory as a whole.
+            head[:] = _first(head, keep)
+    return read
+
+
+def _summed(parts: Iterable[tuple[Place, Totals]]) -> dict[Place, Totals]:
+    by_place: dict[Place, list[Totals]] = {}
+    for place, totals in parts:
+        by_place.setdefault(place, []).append(totals)
+    return {place: sum_of(each) for place, each in by_place.items()}
+
+
+def _head(
+    reader: BoardReader, key: BoardKey, others: list[TrackedTrial], top: int
+) -> list[TrackedTrial]:
+    """Returns the first `top` of the store's and the others together."""
+    both = {trial.run_id: trial for trial in (*others, *_leading(reader.in_order(key), top))}
+    return _first(both.values() or islice(reader.any_of(key), 1), top)
+
+
+def _first(trials: Iterable[TrackedTrial], count: int) -> list[TrackedTrial]:
+    """Returns the first `count` that have a rank, or one that has none where none has."""
+    ordered = sorted(trials, key=lambda trial: _order(trial.record))
+    ranked = [trial for trial in ordered if schema.ranked_s(trial.record) is not None]
+    return ranked[:count] or ordered[:1]
+
+
+def _leading(in_order: Iterator[TrackedTrial], top: int) -> Iterator[TrackedTrial]:
+    """Yields the first `top`, and whoever ties with the last of them: names decide among these."""
+    last: tuple[bool, float, float] | None = None
+    for number, trial in enumerate(in_order):
+        place = _order(trial.record)[:3]
+        if number >= top and place != last:
+            return
+        yield trial
+        last = place
+
+
+def _order(record: TrialRecord) -> tuple[bool, float, float, str, str]:
+    expected_s = schema.ranked_s(record)
+    return (
+        expected_s is None,
+        math.inf if expected_s is None else expected_s,
+        -final_goodness(record),
+        record.study,
+        record.trial_id,
+    )

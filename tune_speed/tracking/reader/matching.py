@@ -1,0 +1,151 @@
+"""Trials that fit a filter: the store decides what it can, the rest is decided here."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+
+from tune_speed.core.comparability import board_key
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.tracking import schema
+from tune_speed.tracking.filter.where import Pushed, Where, in_mlflow
+from tune_speed.tracking.reader.queries import TrackedTrial, find_trials, is_on
+from tune_speed.tracking.reader.sql import read_directly
+from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables
+
+NUM_CHECKED = 1000
+"""Trials in which a filter's field is looked for before it counts as a mistake in writing."""
+TIME_TO_TARGET = "time_to_target_s"
+TABLES = {"tags": "tags", "metrics": "latest_metrics"}
+SIGNS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
+"""What tables and signs of conditions are in SQL."""
+
+Find = Callable[["Query"], Iterable[TrackedTrial]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Query:
+    """What a store is asked for; None: any."""
+
+    study: str | None
+    workload: str | None
+    device: str | None
+    kind: str | None
+    only_reached: bool = False
+    pushed: tuple[Pushed, ...] = ()
+    """Conditions that must hold too."""
+    limit: int | None = None
+
+
+def find_matching(
+    uri: str,
+    where: Where | None,
+    *,
+    study: str | None = None,
+    workload: str | None = None,
+    device: str | None = None,
+    kind: str | None = None,
+    only_reached: bool = False,
+) -> list[TrackedTrial]:
+    """Returns the finished trials that fit, board by board, the fastest first and misses last.
+
+    Args:
+        uri: the store.
+        where: a filter; None: all fit.
+        study: only of this study.
+        workload: only of this workload.
+        device: only of devices whose name contains this, in whatever case.
+        kind: only `estimate` or `certified`.
+        only_reached: only those that met the target.
+
+    Raises: ConfigError if the filter names a field that no trial has; ServiceError if the store
+        does not answer or does not hold the study.
+    """
+    bare = Query(study=study, workload=workload, device=device, kind=kind)
+
+    def read(tables: Tables) -> list[TrackedTrial] | None:
+        if not tables.holds(study):
+            return None  # MLflow's way says what is amiss.
+        return matching(lambda query: _by_tables(tables, query), where, bare, only_reached)
+
+    found = read_directly(uri, read)
+    if found is None:
+        found = matching(lambda query: by_mlflow(uri, query), where, bare, only_reached)
+    return sorted(found, key=lambda trial: board_key(trial.record))  # Stable: times stay in order.
+
+
+def matching(
+    find: Find, where: Where | None, bare: Query, only_reached: bool
+) -> list[TrackedTrial]:
+    """Returns the trials that fit, the fastest first and misses last, by what `find` answers."""
+    pushed = where.pushed() if where else ()
+    trials = iter(find(replace(bare, pushed=pushed, only_reached=only_reached)))
+    if where is None:
+        return list(trials)
+    head: list[TrackedTrial] = []
+
+    def to_check() -> Iterator[TrialRecord]:
+        """Yields the records found; then, where a field is still unknown, what was left out."""
+        for trial in trials:
+            head.append(trial)
+            yield trial.record
+        if pushed or only_reached:
+            yield from (trial.record for trial in find(replace(bare, limit=NUM_CHECKED)))
+
+    where.check(to_check())
+    return [trial for trial in chain(head, trials) if where.matches(trial.record)]
+
+
+def by_mlflow(uri: str, query: Query) -> list[TrackedTrial]:
+    """Returns what MLflow finds, fastest first."""
+    return find_trials(
+        uri,
+        study=query.study,
+        workload=query.workload,
+        device=query.device,
+        kind=query.kind,
+        only_reached=query.only_reached,
+        also=in_mlflow(query.pushed),
+        limit=query.limit,
+    )
+
+
+def _by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:
+    """Yields what the tables hold, in the order that MLflow gives."""
+    statement, values = _statement(query)
+    rows = sorted(tables.ask(statement, values, study=query.study), key=_fastest_first)
+    trials = tables.tracked((run_id, str(experiment)) for run_id, experiment, *_ in rows)
+    yield from islice((t for t in trials if is_on(t.record.device, query.device)), query.limit)
+
+
+def _statement(query: Query) -> tuple[str, dict[str, str | float]]:
+    """Returns the statement and its bound values: a join for each condition."""
+    wanted = {schema.WORKLOAD: query.workload, schema.KIND: query.kind}
+    wanted[schema.STATUS] = Status.REACHED.value if query.only_reached else None
+    own = [Pushed("tags", name, "=", value) for name, value in wanted.items() if value is not None]
+    joins, values = "", dict[str, str | float](record=schema.RECORD, time=TIME_TO_TARGET)
+    for i, each in enumerate((*own, *query.pushed)):
+        assert each.sign in SIGNS and each.table in TABLES, each
+        joins += (
+            f"{{then}} {TABLES[each.table]} c{i} ON c{i}.{{key}} = :name_{i}"
+            f" AND c{i}.run_uuid = r.run_uuid AND c{i}.value {SIGNS[each.sign]} :value_{i}\n"
+        )
+        values |= {f"name_{i}": each.name, f"value_{i}": each.value}
+    return _TRIALS.replace("{joins}", joins), values
+
+
+def _fastest_first(row: Row) -> tuple[float, float, str]:
+    run_id, _, time_s, start_ms = row
+    return (
+        math.inf if time_s is None else time_s,
+        math.inf if start_ms is None else start_ms,
+        run_id,
+    )
+
+
+_TRIALS = f"""
+SELECT r.run_uuid, r.experiment_id, timed.value, r.start_time
+FROM tags record {{then}} runs r ON r.run_uuid = record.run_uuid
+{{joins}}LEFT JOIN latest_metrics timed ON timed.{{key}} = :time AND timed.run_uuid = r.run_uuid
+WHERE record.{{key}} = :record AND {OF_THESE_STUDIES}
+"""

@@ -1,0 +1,283 @@
+"""Reads trials back, from any process, while a study is written or after it.
+
+Every query names its tags to MLflow and reads page by page; nothing loads a store as a whole. The
+record of a trial comes from its tags in one request; its curves lie in an artifact (`find_trial`).
+"""
+
+import logging
+import re
+import shlex
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from tune_speed.core.config import did_you_mean
+from tune_speed.core.errors import ServiceError
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.mlflow_filter import (
+    PAGE,
+    experiments_with,
+    has_tags,
+    runs_with,
+    tag_contains,
+)
+from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.uri import store_kind, strip_secrets
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+HAS_RECORD = f"tags.`{schema.RECORD}` != ''"
+FASTEST_FIRST = ("metrics.time_to_target_s ASC", "attributes.start_time ASC")
+MIN_RUN_ID_PREFIX = 6
+NUM_SUGGESTIONS = 5
+
+_RUN_ID = re.compile(rf"[0-9a-f]{{{MIN_RUN_ID_PREFIX},32}}")
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrackedTrial:
+    """A finished trial, and where MLflow keeps it."""
+
+    run_id: str
+    experiment_id: str
+    record: TrialRecord
+    has_curve: bool
+    """False: each run has its last evaluation only, and a long traceback only its end."""
+
+
+def find_trials(
+    uri: str,
+    *,
+    study: str | None = None,
+    workload: str | None = None,
+    device: str | None = None,
+    kind: str | None = None,
+    only_reached: bool = False,
+    limit: int | None = None,
+    with_curves: bool = False,
+    also: str = "",
+) -> list[TrackedTrial]:
+    """Returns finished trials, fastest first and misses last, `limit` of them at most.
+
+    Args:
+        uri: the store.
+        study: only of this study.
+        workload: only of this workload.
+        device: only of devices whose name contains this, in whatever case.
+        kind: only `estimate` or `certified`.
+        only_reached: only those that met the target.
+        limit: so many of them.
+        with_curves: with their curves, which take a request for each trial.
+        also: a condition in MLflow's filter language that must hold too.
+
+    Raises: ServiceError if the store does not answer or does not hold the study.
+    """
+    client = open_store(uri, create=False)
+    wanted = {
+        schema.WORKLOAD: workload,
+        schema.KIND: kind,
+        schema.STATUS: Status.REACHED.value if only_reached else None,
+    }
+    tags = {key: value for key, value in wanted.items() if value is not None}
+    with errors_of(uri):
+        experiments = experiments_of(client, uri, study)
+        runs = runs_with(
+            client,
+            experiments,
+            tags,
+            order_by=FASTEST_FIRST,
+            also=" AND ".join(filter(None, (HAS_RECORD, _device_like(device), also))),
+            page_size=PAGE if limit is None else max(1, min(limit, PAGE)),
+        )
+        trials = islice((t for t in tracked(runs) if is_on(t.record.device, device)), limit)
+        return [_with_curve(client, trial) for trial in trials] if with_curves else list(trials)
+
+
+def find_trial(uri: str, trial: str) -> TrackedTrial:
+    """Returns one trial with its curves, by run id (or its first digits) or by `study/trial_id`.
+
+    The latter is the search's run; `study/trial_id@certified` is the certified one.
+
+    Raises: ServiceError if there is no such trial, or more than one, or it has not finished.
+    """
+    client = open_store(uri, create=False)
+    with errors_of(uri):
+        run = _run_of(client, uri, trial)
+        record = schema.unpack_record(run.data.tags)
+        if record is None:
+            raise ServiceError(_no_record(run, trial))
+        whole = whole_record(client, run.info.run_id)
+        return _as_tracked(run, whole or record, has_curve=whole is not None)
+
+
+def is_on(name: str, device: str | None) -> bool:
+    """Whether a device's name contains `device`, in whatever case; None is in any."""
+    return device is None or device.casefold() in name.casefold()
+
+
+def study_names(uri: str) -> list[str]:
+    """Returns the names of all studies of the store.
+
+    Raises: ServiceError if the store does not answer or does not exist.
+    """
+    client = open_store(uri, create=False)
+    with errors_of(uri):
+        return [str(experiment.name) for experiment in experiments_with(client, _ANY_STUDY)]
+
+
+def run_url(uri: str, trial: TrackedTrial) -> str | None:
+    """Returns the address of the trial's page; None where no server shows it (see `ui_command`).
+
+    A login within `uri` is left out: a browser asks for it.
+    """
+    if store_kind(uri) != "http":
+        return None
+    uri = re.sub(r"//[^/]*@", "//", uri)
+    return strip_secrets(f"{uri}/#/experiments/{trial.experiment_id}/runs/{trial.run_id}")
+
+
+def ui_command(uri: str) -> str | None:
+    """Returns the command that opens the store in MLflow's own pages; None where a server does."""
+    if store_kind(uri) == "http":
+        return None
+    return f"mlflow ui --backend-store-uri {shlex.quote(strip_secrets(uri))}"
+
+
+def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[str]:
+    """Returns the ids of the study's experiment, or of all studies."""
+    if study is not None:
+        found = client.get_experiment_by_name(study)
+        if found is not None and found.lifecycle_stage == "active":
+            return [found.experiment_id]
+    names = {e.name: e.experiment_id for e in experiments_with(client, _ANY_STUDY)}
+    if not names:
+        raise ServiceError(
+            f"{strip_secrets(uri)} must hold a study, but it holds none yet. Run `tune-speed search"
+            " digits_quickstart` first, or name another store with MLFLOW_TRACKING_URI."
+        )
+    if study is None:
+        return list(names.values())
+    near = did_you_mean(study, names)
+    raise ServiceError(
+        f"the study {study!r} must be in {strip_secrets(uri)}, but it is not{near or '.'} It holds"
+        f" {_some(names)}; `tune-speed list studies` lists all."
+    )
+
+
+def _device_like(device: str | None) -> str:
+    return "" if device is None else tag_contains(schema.DEVICE, device)
+
+
+def tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
+    """Yields the trials of MLflow's runs; a run whose record cannot be read is named in the log."""
+    for run in runs:
+        record = schema.unpack_record(run.data.tags)
+        if record is None:
+            _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
+        else:
+            yield _as_tracked(run, record, has_curve=False)
+
+
+def _as_tracked(run: Any, record: TrialRecord, *, has_curve: bool) -> TrackedTrial:
+    return TrackedTrial(
+        run_id=run.info.run_id,
+        experiment_id=run.info.experiment_id,
+        record=record,
+        has_curve=has_curve,
+    )
+
+
+def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:
+    """Returns the one run that `trial` names."""
+    study, slash, trial_id = trial.rpartition("/")
+    experiments = experiments_of(client, uri, study if slash else None)
+    if slash:
+        name, _, kind = trial_id.partition("@")
+        wanted = {schema.TRIAL_ID: name, schema.KIND: kind or "estimate"}
+        found = list(runs_with(client, experiments, wanted))
+    elif _RUN_ID.fullmatch(trial):
+        also = f"attributes.run_id LIKE '{trial}%'"
+        found = list(islice(runs_with(client, experiments, {}, also=also), 2))
+    else:
+        found = []
+    if len(found) == 1:
+        return found[0]
+    raise ServiceError(_not_one(client, experiments, trial, found))
+
+
+def _not_one(
+    client: "MlflowClient", experiments: Sequence[str], trial: str, found: Sequence[Any]
+) -> str:
+    """Returns the message for a name that fits no trial, or several."""
+    if found:
+        return (
+            f"{trial!r} must name one trial, but it fits {', '.join(map(_label, found))}. Give more"
+            " of the run id."
+        )
+    finished = list(islice(runs_with(client, experiments, {}, also=HAS_RECORD), NUM_SUGGESTIONS))
+    there = f"The latest there are {', '.join(map(_label, finished))}" if finished else ""
+    return (
+        f"{trial!r} must be the id of a trial's run (or its first {MIN_RUN_ID_PREFIX} digits or"
+        f" more), or study/trial, but there is no such trial."
+        f" {there or 'No trial has finished there yet'}."
+    )
+
+
+def _no_record(run: Any, trial: str) -> str:
+    tags = run.data.tags
+    if has_tags(run, {schema.KIND: schema.SEARCH}):
+        return (
+            f"{trial!r} must name a trial, but it is the search itself. Name a trial: study/t0000."
+        )
+    if schema.RECORD in tags:
+        return f"the record of {trial!r} must be readable, but it comes from another version."
+    state = tags.get(schema.STATUS, run.info.status.lower())
+    return (
+        f"the trial {trial!r} must have finished to be shown, but it is {state}. Wait for it, or go"
+        " on with a study that was interrupted by `tune-speed search … --resume`."
+    )
+
+
+def _with_curve(client: "MlflowClient", trial: TrackedTrial) -> TrackedTrial:
+    whole = whole_record(client, trial.run_id)
+    return trial if whole is None else replace(trial, record=whole, has_curve=True)
+
+
+def whole_record(client: "MlflowClient", run_id: str) -> TrialRecord | None:
+    """Returns the record with its curves from the run's files, or None if they are gone."""
+    from mlflow.exceptions import MlflowException
+
+    with tempfile.TemporaryDirectory(prefix="tune_speed-") as folder:
+        try:
+            path = client.download_artifacts(run_id, schema.RECORD_FILE, folder)
+            return TrialRecord.model_validate_json(Path(path).read_bytes())
+        except (MlflowException, OSError, ValidationError) as error:
+            _log.debug("run %s has no readable %s", run_id, schema.RECORD_FILE, exc_info=error)
+            return None
+
+
+def _label(run: Any) -> str:
+    return f"{_name_of(run)} (run {run.info.run_id})"
+
+
+def _name_of(run: Any) -> str:
+    tags = run.data.tags
+    return f"{tags.get(schema.STUDY, '?')}/{tags.get(schema.TRIAL_ID, run.info.run_name)}"
+
+
+def _some(names: Iterable[str]) -> str:
+    shown = list(names)
+    rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
+    return ", ".join(repr(name) for name in shown[:NUM_SUGGESTIONS]) + rest
+
+
+_ANY_STUDY = {schema.KIND: schema.STUDY_KIND}

@@ -1,0 +1,138 @@
+"""The studies of a store at a glance, from their searches' own runs: no trial is read."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from tune_speed.core.records import Status
+from tune_speed.tracking import schema, search_summary
+from tune_speed.tracking.reader.mlflow_filter import experiments_with, runs_with
+from tune_speed.tracking.reader.sql import read_directly
+from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches
+from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.store import open_store
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudySummary:
+    """A study at a glance."""
+
+    name: str
+    experiment_id: str
+    workload: str
+    """Name of the workload; empty if the study never said."""
+    device: str
+    """Name of the device, several joined by `; `; empty if no trial has finished."""
+    num_trials: dict[Status, int]
+    """Finished trials by status; statuses that none has are left out."""
+    best_time_s: float | None
+    """Least time to target [s]; None if no trial met the target."""
+    best_trial: str | None
+    last_activity: str
+    """UTC, ISO 8601; empty if no trial has finished."""
+    is_running: bool
+    """Whether a search has begun and not ended; a killed driver leaves it so until resumed."""
+
+
+class _Search(NamedTuple):
+    """The run of a search."""
+
+    status: str
+    metrics: Mapping[str, float]
+    tags: Mapping[str, str]
+
+
+class _Study(NamedTuple):
+    """An experiment, and its searches, the latest first."""
+
+    experiment_id: str
+    name: str
+    searches: list[_Search]
+
+
+def list_studies(uri: str) -> list[StudySummary]:
+    """Returns all studies of the store, the latest active first; reads one run per search.
+
+    Raises: ServiceError if the store does not answer or does not exist.
+    """
+    found = read_directly(uri, _from_tables)
+    studies = list(map(_summarised, _from_mlflow(uri) if found is None else found))
+    studies.sort(key=lambda study: study.name)
+    return sorted(studies, key=lambda study: study.last_activity, reverse=True)
+
+
+def _from_mlflow(uri: str) -> list[_Study]:
+    client = open_store(uri, create=False)
+    with errors_of(uri):
+        experiments = list(experiments_with(client, {schema.KIND: schema.STUDY_KIND}))
+        studies = {e.experiment_id: _Study(e.experiment_id, e.name, []) for e in experiments}
+        for run in runs_with(client, list(studies), {schema.KIND: schema.SEARCH}):
+            search = _Search(run.info.status, run.data.metrics, run.data.tags)
+            studies[run.info.experiment_id].searches.append(search)
+    return list(studies.values())
+
+
+def _from_tables(tables: Tables) -> list[_Study]:
+    studies = {number: _Study(str(number), name, []) for number, name in tables.ask(_STUDIES)}
+    values = {"id": schema.SEARCH_ID, "kind": schema.KIND, "search": schema.SEARCH}
+    for some in batches(tables.ask(_SEARCHES, values)):
+        runs = [run_id for run_id, *_ in some]
+        metrics, tags = (
+            _by_run(tables.ask(_METRICS, runs=runs)),
+            _by_run(tables.ask(_TAGS, runs=runs)),
+        )
+        for run_id, experiment, status in some:
+            search = _Search(status, metrics.get(run_id, {}), tags.get(run_id, {}))
+            studies[experiment].searches.append(search)
+    return list(studies.values())
+
+
+def _by_run(rows: Iterable[Sequence[Any]]) -> dict[str, dict[str, Any]]:
+    """Returns the pairs of key and value of each run."""
+    found: dict[str, dict[str, Any]] = {}
+    for run_id, key, value in rows:
+        found.setdefault(run_id, {})[key] = value
+    return found
+
+
+def _summarised(study: _Study) -> StudySummary:
+    searches = study.searches
+    counts = {
+        status: int(
+            sum(search.metrics.get(search_summary.count_key(status), 0.0) for search in searches)
+        )
+        for status in Status
+    }
+    timed = [search for search in searches if search_summary.BEST_TIME in search.metrics]
+    best = min(timed, key=lambda search: search.metrics[search_summary.BEST_TIME], default=None)
+    tags = {key: value for search in reversed(searches) for key, value in search.tags.items()}
+    return StudySummary(
+        name=study.name,
+        experiment_id=study.experiment_id,
+        workload=tags.get(schema.WORKLOAD, ""),
+        device="; ".join(_devices(searches)),
+        num_trials={status: count for status, count in counts.items() if count},
+        best_time_s=best.metrics[search_summary.BEST_TIME] if best else None,
+        best_trial=best.tags.get(schema.BEST_TRIAL) if best else None,
+        last_activity=max((s.tags.get(schema.UPDATED_AT, "") for s in searches), default=""),
+        is_running=any(search.status == "RUNNING" for search in searches),
+    )
+
+
+def _devices(searches: Iterable[_Search]) -> list[str]:
+    """Returns the devices that have trials: a search's run has them in its boards alone."""
+    return sorted(
+        {key.device for search in searches for key in schema.unpack_boards(search.tags) or ()}
+    )
+
+
+_STUDIES = "SELECT e.experiment_id, e.name FROM experiments e WHERE e.experiment_id IN ({studies})"
+_SEARCHES = f"""
+SELECT r.run_uuid, r.experiment_id, r.status
+FROM tags t {{then}} runs r ON r.run_uuid = t.run_uuid
+{{then}} tags kind ON kind.{{key}} = :kind AND kind.run_uuid = r.run_uuid
+WHERE t.{{key}} = :id AND kind.value = :search AND {OF_THESE_STUDIES}
+ORDER BY r.start_time DESC, r.run_uuid
+"""
+_METRICS = "SELECT m.run_uuid, m.{key}, m.value FROM latest_metrics m WHERE m.run_uuid IN ({runs})"
+_TAGS = "SELECT t.run_uuid, t.{key}, t.value FROM tags t WHERE t.run_uuid IN ({runs})"

@@ -1,0 +1,186 @@
+"""What MLflow has of one study, read again and again: a trial that has ended is read only once.
+
+A refresh asks three questions: which searches there are, which trials run, and which have ended
+since the last time. They are asked in this order, so that a trial that ends meanwhile is seen, and
+that nothing is missing once a search has ended (its own run ends last).
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.mlflow_filter import runs_with
+from tune_speed.tracking.reader.parent_run import PARENT
+from tune_speed.tracking.reader.queries import TrackedTrial, experiments_of, whole_record
+from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.uri import store_kind, strip_secrets
+
+CURVE_THREADS = 4
+END_MARGIN_MS = 5_000
+"""So far before the latest end a refresh looks back: the writer's clock may be set meanwhile."""
+IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
+IS_RUNNING = "attributes.status = 'RUNNING'"
+
+_log = logging.getLogger(__name__)
+
+
+TrialKey = tuple[str, str]
+"""Run id of the search, and trial id."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRun:
+    """The run of a search as a whole."""
+
+    run_id: str
+    started_at: str
+    """UTC, ISO 8601."""
+    is_running: bool
+    tags: Mapping[str, str]
+    """Without the prefix."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OpenTrial:
+    """A trial without an outcome: it runs, or it was stopped."""
+
+    run_id: str
+    search_run_id: str
+    trial_id: str
+    started_at: str
+    """UTC, ISO 8601."""
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    """The latest of each."""
+
+    @property
+    def key(self) -> TrialKey:
+        """What stays the same when the trial runs again in another run."""
+        return self.search_run_id, self.trial_id
+
+
+class StudyPicture:
+    """What MLflow had of a study at the last `refresh`."""
+
+    def __init__(self, uri: str, study: str) -> None:
+        """Finds the study; nothing of it is read yet.
+
+        Raises: ServiceError if the store does not answer or does not hold the study.
+        """
+        self.uri = uri
+        self._client = open_store(uri, create=False)
+        with errors_of(uri):
+            (self.experiment_id,) = experiments_of(self._client, uri, study)
+        self.searches: tuple[SearchRun, ...] = ()
+        """In the order in which they began."""
+        self.finished: dict[str, TrackedTrial] = {}
+        """By run id."""
+        self.running: tuple[OpenTrial, ...] = ()
+        """In the order in which they began."""
+        self._stopped: dict[TrialKey, OpenTrial] = {}
+        self._done: set[TrialKey] = set()
+        self._latest_end_ms = 0
+
+    @property
+    def interrupted(self) -> tuple[OpenTrial, ...]:
+        """Trials that were stopped without an outcome, and neither ended nor run since."""
+        gone_on = self._done | {trial.key for trial in self.running}
+        return tuple(trial for key, trial in self._stopped.items() if key not in gone_on)
+
+    @property
+    def url(self) -> str | None:
+        """The study's page in MLflow; None where no server shows it."""
+        if store_kind(self.uri) != "http":
+            return None
+        return strip_secrets(f"{self.uri}/#/experiments/{self.experiment_id}")
+
+    def refresh(self) -> None:
+        """Reads what is new. After an error the picture is what it was.
+
+        Raises: ServiceError or StorageError if the store does not answer.
+        """
+        since_ms = max(0, self._latest_end_ms - END_MARGIN_MS)
+        ended_since = f"attributes.end_time > {since_ms}"
+        with errors_of(self.uri):
+            searches = self._runs(IS_SEARCH)
+            alive = self._runs(IS_RUNNING)
+            ended = self._runs(ended_since)
+        self.searches = tuple(map(_search_run, searches))
+        self._take([run for run in (*ended, *alive) if schema.TRIAL_ID in run.data.tags])
+
+    def with_curves(self, trials: Sequence[TrackedTrial]) -> list[TrackedTrial]:
+        """Returns the trials with the curves that their files hold; a file may be gone.
+
+        Raises: ServiceError or StorageError if the store does not answer.
+        """
+        with errors_of(self.uri), ThreadPoolExecutor(CURVE_THREADS) as pool:
+            return list(pool.map(self._with_curve, trials))
+
+    def _runs(self, condition: str) -> list[Any]:
+        order = ["attributes.start_time ASC"]
+        return list(
+            runs_with(self._client, [self.experiment_id], {}, also=condition, order_by=order)
+        )
+
+    def _take(self, runs: Sequence[Any]) -> None:
+        active = {search.run_id for search in self.searches if search.is_running}
+        running: list[OpenTrial] = []
+        for run in runs:
+            self._latest_end_ms = max(self._latest_end_ms, run.info.end_time or 0)
+            trial = _open_trial(run)
+            if schema.RECORD in run.data.tags:
+                self._take_outcome(run, is_new=trial.key not in self._done)
+                self._done.add(trial.key)
+            elif run.info.status == "RUNNING" and trial.search_run_id in active:
+                running.append(trial)
+            else:
+                self._stopped[trial.key] = trial
+        newest = {trial.run_id: trial for trial in running if trial.run_id not in self.finished}
+        self.running = tuple(newest.values())
+
+    def _take_outcome(self, run: Any, *, is_new: bool) -> None:
+        record = schema.unpack_record(run.data.tags)
+        if record is None and is_new:
+            _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
+        if record is None:
+            return
+        self.finished[run.info.run_id] = TrackedTrial(
+            run_id=run.info.run_id,
+            experiment_id=run.info.experiment_id,
+            record=record,
+            has_curve=False,
+        )
+
+    def _with_curve(self, trial: TrackedTrial) -> TrackedTrial:
+        whole = whole_record(self._client, trial.run_id)
+        return trial if whole is None else replace(trial, record=whole, has_curve=True)
+
+
+def _search_run(run: Any) -> SearchRun:
+    tags = run.data.tags.items()
+    return SearchRun(
+        run_id=run.info.run_id,
+        started_at=_iso(run.info.start_time),
+        is_running=run.info.status == "RUNNING",
+        tags={k.removeprefix(schema.PREFIX): v for k, v in tags if k.startswith(schema.PREFIX)},
+    )
+
+
+def _open_trial(run: Any) -> OpenTrial:
+    return OpenTrial(
+        run_id=run.info.run_id,
+        search_run_id=run.data.tags.get(PARENT, ""),
+        trial_id=run.data.tags[schema.TRIAL_ID],
+        started_at=_iso(run.info.start_time),
+        params=run.data.params,
+        metrics=run.data.metrics,
+    )
+
+
+def _iso(at_ms: int) -> str:
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")

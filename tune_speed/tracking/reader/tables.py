@@ -1,0 +1,125 @@
+"""A store's tables, read by SQL: MLflow takes seconds to be imported before it asks anything.
+
+One set of statements serves SQLite files and database servers; `Words` says what they write
+differently. Nothing is ever written. The tables are MLflow's since version 1.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.queries import TrackedTrial
+
+Row = Sequence[Any]
+Execute = Callable[[str, Mapping[str, Any]], Iterable[Row]]
+"""Runs a statement with its bound values."""
+FIRST_AT_ONCE, MOST_AT_ONCE = 32, 512
+"""Runs that one statement asks for: few at first, as the leaders of a board are few."""
+
+_log = logging.getLogger(__name__)
+
+
+class Words(NamedTuple):
+    """What SQL's dialects write differently."""
+
+    key: str
+    """The column `key`, which is a reserved word in some."""
+    then: str
+    """Joins; in SQLite in the order written, so that a file without statistics is fast too."""
+    as_they_lie: str
+    """Makes SQLite read a table in the order in which it lies in the file."""
+
+
+class Tables:
+    """The tables of one store."""
+
+    def __init__(self, execute: Execute, words: Words) -> None:
+        self._execute, self._words = execute, words._asdict()
+
+    def ask(
+        self,
+        query: str,
+        values: Mapping[str, Any] | None = None,
+        *,
+        study: str | None = None,
+        runs: Sequence[str] = (),
+    ) -> Iterable[Row]:
+        """Returns the rows that a statement finds.
+
+        Args:
+            query: the statement, with `:name` for bound values, `{key}` and so on for `Words`,
+                `{studies}` for the ids of the chosen experiments, `{runs}` for those of the runs.
+            values: the bound values.
+            study: the chosen one; None: all.
+            runs: their ids.
+        """
+        text = query.format(
+            **self._words,
+            studies=(_ALL if study is None else _ONE).format(**self._words),
+            runs=", ".join(f":run_{i}" for i in range(len(runs))),
+        )
+        bound = {f"run_{i}": run_id for i, run_id in enumerate(runs)}
+        if "{studies}" in query:
+            bound |= _KINDS if study is None else {"study_name": study}
+        return self._execute(text, {**bound, **(values or {})})
+
+    def holds(self, study: str | None) -> bool:
+        """Whether there is this study, or any."""
+        return any(True for _ in self.ask("{studies}", study=study))
+
+    def texts(self, name: str, runs: Sequence[str]) -> dict[str, dict[str, str]]:
+        """Returns the tag `name` of each run, and its further parts: `name.1`, `name.2`."""
+        found: dict[str, dict[str, str]] = {run_id: {} for run_id in runs}
+        part = 0
+        while runs:
+            key = f"{name}.{part}" if part else name
+            rows = list(self.ask(_TAG, {"tag": key}, runs=runs))
+            for run_id, value in rows:
+                found[run_id][key] = value
+            runs, part = [run_id for run_id, _ in rows], part + 1
+        return found
+
+    def tracked(self, runs: Iterable[tuple[str, str]]) -> Iterator[TrackedTrial]:
+        """Yields the trials of these runs (run id, experiment id) in their order.
+
+        A run whose record cannot be read is named in the log.
+        """
+        for some in batches(runs):
+            texts = self.texts(schema.RECORD, [run_id for run_id, _ in some])
+            for run_id, experiment_id in some:
+                record = schema.unpack_record(texts[run_id])
+                if record is None:
+                    _log.warning("run %s is left out: its record cannot be read", run_id)
+                    continue
+                yield TrackedTrial(
+                    run_id=run_id, experiment_id=experiment_id, record=record, has_curve=False
+                )
+
+
+def batches(runs: Iterable[Any]) -> Iterator[list[Any]]:
+    """Yields the runs in lists that grow from `FIRST_AT_ONCE` to `MOST_AT_ONCE`."""
+    some: list[Any] = []
+    size = FIRST_AT_ONCE
+    for run in runs:
+        some.append(run)
+        if len(some) == size:
+            yield some
+            some, size = [], min(2 * size, MOST_AT_ONCE)
+    if some:
+        yield some
+
+
+_KINDS = {"study_key": schema.KIND, "study_kind": schema.STUDY_KIND}
+_ALL = """
+SELECT e.experiment_id FROM experiment_tags kind
+JOIN experiments e ON e.experiment_id = kind.experiment_id
+WHERE kind.{key} = :study_key AND kind.value = :study_kind AND e.lifecycle_stage = 'active'
+"""
+_ONE = """
+SELECT e.experiment_id FROM experiments e
+WHERE e.name = :study_name AND e.lifecycle_stage = 'active'
+"""
+_TAG = "SELECT t.run_uuid, t.value FROM tags t WHERE t.{key} = :tag AND t.run_uuid IN ({runs})"
+OF_THESE_STUDIES = "r.lifecycle_stage = 'active' AND r.experiment_id IN ({studies})"
+"""Goes into statements on runs `r`."""

@@ -1,0 +1,73 @@
+"""The state of a search, kept on its parent run so that listing studies reads one run each.
+
+Leaderboards read there what all trials of a board come to, and fetch none but the leaders.
+"""
+
+from datetime import UTC, datetime
+
+from tune_speed.core.comparability import BoardKey, Totals, board_key, fastest, sum_of, totals_of
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.tracking import schema
+
+NUM_TRIALS, BEST_TIME = "trials", "best_time_to_target_s"
+
+
+class Summary:
+    """Counts the trials of a search by status, and knows the fastest one."""
+
+    def __init__(self) -> None:
+        self.is_new = False
+        """Whether something was added since `is_new` was last set to False."""
+        self._statuses: dict[str, Status] = {}
+        self._counted: dict[str, tuple[BoardKey, Totals]] = {}
+        self._best: TrialRecord | None = None
+        self._at_ms = 0
+
+    def add(self, record: TrialRecord) -> None:
+        """Takes a finished trial; taking it again changes nothing."""
+        self._statuses[record.trial_id] = record.status
+        self._counted[record.trial_id] = board_key(record), totals_of([record])
+        self.is_new = True
+        self._best = fastest([record] if self._best is None else [self._best, record])
+        self._at_ms = max(self._at_ms, schema.finish_time_ms(record) or 0)
+
+    @property
+    def best(self) -> TrialRecord | None:
+        """The fastest trial; None if none met the target."""
+        return self._best
+
+    def statuses(self) -> dict[Status, int]:
+        """Returns how many trials ended in each status, those that none has among them."""
+        found = list(self._statuses.values())
+        return {status: found.count(status) for status in Status}
+
+    def points(self) -> list[schema.Point]:
+        """Returns the counts, and the best time to target [s] if there is one.
+
+        They stand at the moment when the last of these trials ended, whenever they are delivered:
+        delivering them twice leaves them once.
+        """
+        values = {NUM_TRIALS: float(len(self._statuses))}
+        values |= {count_key(status): float(n) for status, n in self.statuses().items()}
+        if self._best and self._best.time_to_target_s is not None:
+            values[BEST_TIME] = self._best.time_to_target_s
+        step = len(self._statuses)
+        return [schema.Point(key, v, self._at_ms, step) for key, v in values.items()]
+
+    def totals(self) -> dict[BoardKey, Totals]:
+        """Returns what the trials come to, those of each board together."""
+        boards: dict[BoardKey, list[Totals]] = {}
+        for key, each in self._counted.values():
+            boards.setdefault(key, []).append(each)
+        return {key: sum_of(parts) for key, parts in boards.items()}
+
+    def tags(self, *, now: datetime) -> dict[str, str]:
+        """Returns the time of the last change, the fastest trial, and the totals."""
+        best = {schema.BEST_TRIAL: self._best.trial_id} if self._best else {}
+        updated = {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds")}
+        return {**updated, **best, **schema.pack_boards(self.totals())}
+
+
+def count_key(status: Status) -> str:
+    """Returns the name of the metric that counts trials with `status`."""
+    return f"trials_{status.value}"

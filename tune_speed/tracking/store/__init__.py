@@ -1,0 +1,1 @@
+"""Opening a store: its address, its kind, its deadlines and its errors."""

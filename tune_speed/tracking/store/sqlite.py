@@ -1,0 +1,240 @@
+"""SQLite stores: made in one piece, checked before use, analysed after it.
+
+What MLflow 3 does by itself with a SQLite file, and why this module exists: two processes that open
+a fresh file together break each other's migrations, a kill in the middle leaves half a schema, a
+damaged file is tried ten times over 100 s, and the query planner never gets its statistics.
+"""
+
+import fcntl
+import os
+import shutil
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from importlib import metadata
+from pathlib import Path
+
+from tune_speed.core.cache_folder import default_cache_dir
+from tune_speed.core.errors import ServiceError, StorageError
+
+MIN_FREE_BYTES = 32 << 20
+"""Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB."""
+MAX_CHECKED_BYTES = 64 << 20
+"""Stores up to this size are checked throughout (0.1 s); larger ones by their schema alone."""
+BUSY_S = 20.0
+"""Longest wait for a process that writes, as MLflow's own."""
+GROWTH = 4
+"""Times as many rows as when the statistics were made: then they are made anew."""
+LEAST_ROWS = 1000
+"""Runs below which any plan is fast."""
+ANALYSIS_LIMIT = 1000
+"""Rows that ANALYZE looks at per index: enough for the planner, and fast at any size."""
+
+
+@contextmanager
+def folder_lock(folder: Path, *, timeout_s: float) -> Iterator[None]:
+    """Holds an exclusive lock on `folder`; the kernel lets go of it if the process dies.
+
+    Raises: ServiceError if another process holds it for longer than `timeout_s`; StorageError if
+        the file system knows no locks.
+    """
+    handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        _wait_for_lock(handle, folder, deadline=time.monotonic() + timeout_s)
+        yield
+    finally:
+        os.close(handle)
+
+
+def create(path: Path) -> None:
+    """Creates an empty MLflow store at `path`, whole or not at all. Needs the folder's lock."""
+    new = path.with_name(f".{path.name}.new")
+    try:
+        for leftover in (*_files_of(new), *_files_of(path)):
+            leftover.unlink(missing_ok=True)
+        if not _copied(new):
+            _migrate(new)
+            _keep(new)
+        new.replace(path)
+    finally:
+        for leftover in _files_of(new):
+            leftover.unlink(missing_ok=True)
+
+
+def check(path: Path, *, writing: bool) -> None:
+    """Raises: StorageError if the file is damaged, or cannot be written when it should be."""
+    mode = "rw" if writing else "ro"
+    try:
+        address = f"{path.as_uri()}?mode={mode}"
+        with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as connection:
+            connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            if writing:
+                _check_writing(connection, path)
+    except sqlite3.OperationalError as error:
+        raise storage_error(path, error) from error
+    except sqlite3.DatabaseError as error:
+        raise damaged(path, str(error)) from error
+
+
+def check_space(folder: Path) -> None:
+    """Raises: StorageError if `folder` has no room for a store."""
+    total, _, free = shutil.disk_usage(folder)
+    if total > 0 and free < MIN_FREE_BYTES:
+        raise StorageError(
+            f"{folder} must have {MIN_FREE_BYTES >> 20} MiB of free space for results, but got"
+            f" {free / (1 << 20):.1f} MiB. Free some space, or keep results elsewhere with"
+            " MLFLOW_TRACKING_URI=sqlite:////other/folder/mlflow.db."
+        )
+
+
+def analyze(path: Path) -> bool:
+    """Gives the query planner its statistics; returns whether it could.
+
+    Without them, MLflow's searches over 10,000 runs take seconds, with them milliseconds. A store
+    that is busy, read-only or full is left as it is: queries are slower then, and still right.
+    """
+    try:
+        with closing(sqlite3.connect(path, timeout=2.0)) as connection:
+            connection.execute(f"PRAGMA analysis_limit = {ANALYSIS_LIMIT}")
+            connection.execute("ANALYZE")
+            connection.commit()
+    except sqlite3.OperationalError:
+        return False
+    return True
+
+
+def analyze_if_outdated(path: Path) -> bool:
+    """Gives the planner statistics where it has none, or from when the store was much smaller.
+
+    Returns whether it did. A search does it at its end; one that was killed, or that still runs,
+    leaves its readers without.
+    """
+    try:
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            known, present = _known_runs(connection), _num_runs(connection)
+    except sqlite3.Error:
+        return False
+    return present >= LEAST_ROWS and present >= GROWTH * known and analyze(path)
+
+
+def storage_error(path: Path, error: Exception) -> StorageError:
+    """Returns `error` in words, with what to try."""
+    text = str(error).lower()
+    if "malformed" in text or "not a database" in text:
+        return damaged(path, str(error))
+    advice = "Check the folder's permissions, or choose another one"
+    if "disk is full" in text or "no space left" in text:
+        advice = "Free some space, or choose another folder"
+    elif "another version" in text:
+        advice = "Use that version, or `mlflow db upgrade` on a copy, or choose another file"
+    elif "locked" in text:
+        advice = "Another process keeps writing: wait for it or end it, or choose another file"
+    return StorageError(
+        f"the results in {path} must be readable and writable, but got: {error}. {advice} with"
+        " MLFLOW_TRACKING_URI=sqlite:////other/folder/mlflow.db; finished trials stay in the"
+        " study's ledger, and --resume delivers them."
+    )
+
+
+def damaged(path: Path, found: str) -> StorageError:
+    """Returns the error for a file that is no whole SQLite database."""
+    return StorageError(
+        f"{path} must be a whole SQLite database, but got: {found}. Move it away, or restore a copy"
+        f" (`sqlite3 {path} .recover` saves what it can); search --resume fills a new one from the"
+        " study's ledger."
+    )
+
+
+def _num_runs(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
+    return int(count)
+
+
+def _known_runs(connection: sqlite3.Connection) -> int:
+    """Returns how many runs the statistics were made of; 0 without any."""
+    has_any = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
+    if connection.execute(has_any).fetchone() is None:
+        return 0
+    rows = connection.execute("SELECT stat FROM sqlite_stat1 WHERE tbl = 'runs'").fetchall()
+    return max((int(stat.split()[0]) for (stat,) in rows if stat), default=0)
+
+
+def _check_writing(connection: sqlite3.Connection, path: Path) -> None:
+    connection.execute("BEGIN IMMEDIATE")
+    connection.rollback()
+    if path.stat().st_size <= MAX_CHECKED_BYTES:
+        (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+        if result != "ok":
+            raise damaged(path, result)
+
+
+def _wait_for_lock(handle: int, folder: Path, *, deadline: float) -> None:
+    while True:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise ServiceError(
+                    f"the results in {folder} must be free to open, but another process holds them"
+                    " locked. Wait for it, or end it."
+                ) from None
+            time.sleep(0.05)
+        except OSError as error:
+            raise StorageError(
+                f"{folder} must be on a file system with locks, but got: {error}. SQLite is not"
+                " safe there (NFS?): use a local folder or an MLflow server (MLFLOW_TRACKING_URI)."
+            ) from error
+
+
+def _files_of(path: Path) -> list[Path]:
+    """Returns the database and what may lie beside it: SQLite would replay a stale log."""
+    return [path.with_name(path.name + suffix) for suffix in ("", "-journal", "-wal", "-shm")]
+
+
+def _copied(path: Path) -> bool:
+    """Copies the empty store that this node has kept to `path`; returns whether it had a whole one.
+
+    Some seventy migrations lead to an empty store: a second of processor time.
+    """
+    kept = _kept()
+    try:
+        check(kept, writing=True)
+    except StorageError:
+        return False
+    shutil.copyfile(kept, path)
+    return True
+
+
+def _keep(path: Path) -> None:
+    """Keeps a copy of an empty store for the next one; where that fails, there is none."""
+    kept = _kept()
+    new = kept.with_name(f".{kept.name}.{os.getpid()}")
+    try:
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        shutil.copyfile(path, new)
+        new.replace(kept)
+    except OSError:
+        with suppress(OSError):
+            new.unlink()
+
+
+def _kept() -> Path:
+    """Returns where an empty store of this version of MLflow's is kept."""
+    version = metadata.version("mlflow")
+    return default_cache_dir() / "mlflow" / f"empty-{version}-sqlite-{sqlite3.sqlite_version}.db"
+
+
+def _migrate(path: Path) -> None:
+    from mlflow.store.db import utils as mlflow_db
+
+    engine = mlflow_db.create_sqlalchemy_engine(f"sqlite:///{path}")
+    try:
+        mlflow_db._initialize_tables(engine)
+    finally:
+        engine.dispose()
+    with closing(sqlite3.connect(path)) as connection:
+        # Readers and the writer do not wait for each other, and a commit syncs once. Kept in the
+        # file; a file system that cannot do it stays with the rollback journal.
+        connection.execute("PRAGMA journal_mode = WAL")

@@ -1,0 +1,181 @@
+"""Opens the store: the only way to an MLflow client."""
+
+import logging
+import os
+import re
+import time
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tune_speed.core.errors import ServiceError
+from tune_speed.tracking.store import sqlite
+from tune_speed.tracking.store.deadline import within
+from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.probe import probe_database, probe_http
+from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+MIGRATION_S = 120.0
+"""Longest wait for the tables of a new database server."""
+LOCK_S = 60.0
+"""Longest wait for another process that is creating the same SQLite file, which takes a second."""
+
+_SETTINGS = {
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # Each error reaches us as an exception as well.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+    "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
+    "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
+    # MLflow's own 7 retries of 120 s would block for a quarter of an hour; ours do not block.
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
+}
+"""Our defaults of MLflow's settings. What the user set in the environment holds."""
+
+
+def load_mlflow() -> Any:
+    """Returns the module `mlflow`, silenced; the first call imports it (about 1.5 s)."""
+    for name, value in _SETTINGS.items():
+        os.environ.setdefault(name, value)
+    import mlflow
+
+    # Where something else imported it first, MLflow has read its variables already.
+    logging.getLogger("mlflow").setLevel(os.environ["MLFLOW_LOGGING_LEVEL"].upper())
+    return mlflow
+
+
+def open_store(uri: str, *, timeout_s: float = 10.0, create: bool = True) -> "MlflowClient":
+    """Returns a client of the store at `uri` (see `tracking_uri`), which has been seen to answer.
+
+    A SQLite store is created if it is missing and `create` holds, in one piece and under a lock, so
+    that drivers and readers may start at the same time. A server has `timeout_s` to answer; the
+    tables of a new database may take longer.
+
+    Raises: ServiceError if it cannot be reached, is no MLflow, or is missing; StorageError if its
+        file is damaged or cannot be written; ConfigError if it is no address of a store.
+    """
+    kind = store_kind(uri)
+    if kind == "sqlite":
+        return _open_sqlite(sqlite_path(uri), uri, create=create)
+    load_mlflow()
+    if kind == "database":
+        with errors_of(uri):
+            within(timeout_s, lambda: probe_database(uri))
+        return _connect_to_database(uri)
+    with errors_of(uri):
+        within(timeout_s, lambda: probe_http(uri, timeout_s=timeout_s))
+    return _connect(uri, timeout_s=timeout_s)
+
+
+def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> str:
+    """Returns the id of the study's experiment, found or created, with `tags` set.
+
+    Raises: ServiceError if the experiment was deleted, or as `errors_of` does.
+    """
+    uri = client.tracking_uri
+    with errors_of(uri):
+        found = client.get_experiment_by_name(study)
+        if found is None:
+            _create_experiment(client, study, tags=tags)
+            found = client.get_experiment_by_name(study)
+        if found.lifecycle_stage != "active":
+            raise ServiceError(
+                f"the MLflow experiment {study!r} must not be deleted, but it lies in the trash of"
+                f" {strip_secrets(uri)}. Bring it back with `mlflow experiments restore"
+                f" --experiment-id {found.experiment_id}`, or give the study another name."
+            )
+        for key, value in tags.items():
+            if found.tags.get(key) != value:
+                client.set_experiment_tag(found.experiment_id, key, value)
+    return str(found.experiment_id)
+
+
+def artifact_root(uri: str, study: str) -> str | None:
+    """Returns the folder of a study's artifacts as a file URI; None where the server chooses it.
+
+    The folder's name holds nothing of the study's but letters, digits, `-` and `_`.
+    """
+    kind = store_kind(uri)
+    if kind == "http":
+        return None
+    parent = sqlite_path(uri).parent if kind == "sqlite" else Path.cwd()
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "-", study).strip("-")[:60]
+    digest = sha256(study.encode("utf-8", "replace")).hexdigest()[:8]
+    return (parent / "mlartifacts" / f"{slug}-{digest}".lstrip("-")).as_uri()
+
+
+def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
+    if create:
+        _make_folder(path.parent)
+    elif not path.is_file():
+        raise ServiceError(
+            f"results must be in {path}, but there is no such file yet. Run `tune-speed search"
+            " digits_quickstart` first, or name another store with MLFLOW_TRACKING_URI."
+        )
+    load_mlflow()
+    try:
+        with sqlite.folder_lock(path.parent, timeout_s=LOCK_S):
+            if create:
+                _prepare_sqlite(path)
+            else:
+                sqlite.check(path, writing=False)
+                sqlite.analyze_if_outdated(path)
+            return _connect(uri, timeout_s=MIGRATION_S)
+    except OSError as error:
+        raise sqlite.storage_error(path, error) from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise sqlite.storage_error(folder, error) from error
+    sqlite.check_space(folder)
+
+
+def _prepare_sqlite(path: Path) -> None:
+    if path.exists() and path.stat().st_size > 0:
+        sqlite.check(path, writing=True)
+        return
+    with errors_of(f"sqlite:///{path}"):
+        sqlite.create(path)
+
+
+def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
+    mlflow = load_mlflow()
+
+    def connect() -> "MlflowClient":
+        client = mlflow.MlflowClient(uri, registry_uri=uri)
+        client.search_experiments(max_results=1)
+        return client
+
+    with errors_of(uri):
+        return within(timeout_s, connect)
+
+
+def _connect_to_database(uri: str) -> "MlflowClient":
+    """Tries again where another driver is making the tables: the one that comes second fails."""
+    deadline = time.monotonic() + MIGRATION_S
+    while True:
+        try:
+            return _connect(uri, timeout_s=MIGRATION_S)
+        except ServiceError as error:
+            if not _LOST_RACE.search(str(error)) or time.monotonic() > deadline:
+                raise
+        time.sleep(1.0)
+
+
+def _create_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> None:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        client.create_experiment(study, artifact_root(client.tracking_uri, study), tags=tags)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # Another driver was faster.
+            raise
+
+
+_LOST_RACE = re.compile("already exists|UniqueViolation|[Dd]uplicate|[Dd]eadlock")

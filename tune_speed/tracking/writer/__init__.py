@@ -1,0 +1,1 @@
+"""Writing trials to MLflow: in batches, off the trial's path, each once."""

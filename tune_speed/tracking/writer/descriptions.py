@@ -1,0 +1,230 @@
+"""Descriptions of experiments and runs in Markdown, which MLflow's pages show.
+
+Pure functions from records to text. What users wrote is escaped as HTML entities, which every
+Markdown renderer shows as plain text and none takes for markup. Secrets are stripped, and a text
+that grows too long for a tag loses rows of its tables, never its commands.
+"""
+
+import re
+import shlex
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tune_speed.core.comparability import final_metric, target_of
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.stats import (
+    expected_time_interval_s,
+    expected_time_s,
+    median_interval_s,
+    median_time_s,
+    sample_of,
+)
+from tune_speed.tracking import schema
+from tune_speed.tracking.glossary import METRICS
+from tune_speed.tracking.store.uri import strip_secrets
+
+NOTE = "mlflow.note.content"
+"""The tag in which MLflow keeps the description of an experiment or a run."""
+MAX_CELL = 300
+"""Characters of a table's cell or of a sentence that somebody else wrote."""
+MAIN_METRICS = ("time_to_target_s", "reached", "gap", "final_accuracy", "accuracy", "train_s")
+OURS = "*written by tune-speed*"
+"""Ends a description of an experiment that may be replaced: nobody has changed it."""
+
+_PLAIN = re.compile(r"[^\w .,;()%=+/'≥≤…×·–-]|(?<![^\W_])_|_(?![^\W_])")
+"""All but what no Markdown heeds; an underscore within a word is one of these."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchPlan:
+    """What a search sets out to do."""
+
+    study: str
+    workload: Mapping[str, Any]
+    """The whole workload, as YAML has it."""
+    workload_name: str
+    searched: Mapping[str, str] = field(default_factory=dict)
+    """What may vary, in words, by name: `{"epochs": "from 2 to 16 (log)"}`."""
+    command: str = ""
+    """What begins such a search; empty where none does."""
+
+
+def plain(text: object, *, limit: int = MAX_CELL) -> str:
+    """Returns `text` on one line, so that no part of it acts as Markdown or HTML."""
+    line = " ".join(schema.clean(str(text), limit=limit).split())
+    line = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in line)
+    return _PLAIN.sub(lambda match: f"&#{ord(match[0])};", line)
+
+
+def study_note(plan: SearchPlan) -> str:
+    """Returns the description of a study's experiment: what is searched, and how to read it."""
+    about = (
+        f"**{plain(plan.study)}** searches for the recipe that reaches"
+        f" **{_target(plan.workload)}** on **{plain(plan.workload_name)}** soonest, by the training"
+        f" clock ({plain(plan.workload.get('mode', 'fixed_length'))}). A trial that misses has no"
+        " time. Trials compare only within one workload, protocol and device."
+    )
+    rows = [(name, METRICS[name].unit, METRICS[name].about) for name in MAIN_METRICS]
+    metrics = _table(("metric", "unit", "what it says"), rows)
+    study = shlex.quote(plan.study)
+    is_of_recipes = "function_hash" not in plan.workload
+    export = [f"tune-speed best --study {study} --export best.yaml"] if is_of_recipes else []
+    look = _commands(f"tune-speed leaderboard --study {study}", *export)
+    searched = _table(("searched", "values"), plan.searched.items())
+    return _joined([about, "", "Leaderboard:", look, "", *metrics], searched, [OURS])
+
+
+def search_note(
+    plan: SearchPlan, *, statuses: Mapping[Status, int], best: TrialRecord | None, link: str
+) -> str:
+    """Returns the description of a search's own run, as it stands.
+
+    Args:
+        plan: of the search.
+        statuses: finished trials by status.
+        best: the fastest trial that met the target.
+        link: address of its run; empty where it is not known.
+    """
+    counts = ", ".join(f"{n} {status.value}" for status, n in statuses.items() if n)
+    lines = [f"**{_count(sum(statuses.values()))} finished**{f': {counts}' if counts else ''}."]
+    lines.append(_best_line(best, link))
+    if best is not None:
+        lines += ["", *_next_lines(best)]
+    if plan.command:
+        lines += ["The search again (with --resume, it goes on):", _commands(plan.command)]
+    table = _table(("searched", "values"), plan.searched.items())
+    return _joined(lines, table, [])
+
+
+def _next_lines(best: TrialRecord) -> list[str]:
+    """Returns what to do with the fastest trial."""
+    study = shlex.quote(best.study)
+    if best.is_own_loop:
+        loop = shlex.quote(f"FILE.py:{best.workload.get('function', 'FUNCTION')}")
+        head = "Certify the fastest on fresh seeds, with the file of the training function:"
+        return [head, _commands(f"tune-speed certify {study} --train {loop}")]
+    commands = (f"tune-speed train {study}/{best.trial_id}", f"tune-speed certify {study}")
+    return ["Train the best one, or certify the fastest on fresh seeds:", _commands(*commands)]
+
+
+def trial_note(record: TrialRecord, *, run_id: str) -> str:
+    """Returns the description of a finished trial's run: how it ended, and what was tried."""
+    head = [_certified(record)] if len(record.runs) > 1 else [_outcome(record)]
+    reasons = {"Why it ended": record.stop_reason, "Why it was tried": record.proposal_reason}
+    head += [f"{name}: {plain(text)}." for name, text in reasons.items() if text]
+    run_id = plain(run_id)
+    again = [] if record.is_own_loop else [f"tune-speed train {run_id}"]
+    head += [_commands(f"tune-speed show {run_id}", *again)]
+    table = _table(("searched", "value"), record.params.items())
+    return _joined(
+        _paragraphs(head), table, ["The whole recipe is in recipe.yaml, among the artifacts."]
+    )
+
+
+def interrupted_note(reason: str) -> str:
+    """Returns the description of a trial's run that has no outcome."""
+    return f"**interrupted**: {plain(reason)}. Resuming the study runs the trial again."
+
+
+def model_lines(uri: str, *, accuracy: float, part: str, shape: Sequence[int]) -> str:
+    """Returns how to use a model that was logged.
+
+    Args:
+        uri: of the model.
+        accuracy: of the model as it was logged.
+        part: of the data, on which that is.
+        shape: of the images, (C, H, W).
+    """
+    sizes = ", ".join(map(str, shape))
+    return (
+        f"**Model**: accuracy {accuracy:.4f} on the {plain(part)} part. It takes pixels as uint8"
+        f" (N, {sizes}), 0 to 255, not normalised, and gives logits (N, classes), on a CPU.\n\n"
+        f'```python\nimport mlflow\n\nmodel = mlflow.pytorch.load_model("{uri}")\n```'
+    )
+
+
+def _count(trials: int) -> str:
+    return "1 trial" if trials == 1 else f"{trials} trials"
+
+
+def _best_line(best: TrialRecord | None, link: str) -> str:
+    if best is None:
+        return "None has met the target so far."
+    name = f"[{plain(best.trial_id)}]({link})" if link else f"**{plain(best.trial_id)}**"
+    return f"Best: {name}, {_outcome(best)} On {plain(best.device)}."
+
+
+def _outcome(record: TrialRecord) -> str:
+    metric, final = target_of(record.workload).metric, final_metric(record)
+    scores = "no evaluation" if final is None else f"final {plain(metric)} {final:.4f}"
+    target = f"target: {_target(record.workload)}"
+    if record.time_to_target_s is not None:
+        return f"**reached** in **{_seconds(record.time_to_target_s)}**; {scores} ({target})."
+    return f"**{record.status.value}**; {scores} ({target})."
+
+
+def _certified(record: TrialRecord) -> str:
+    """Returns what several runs of a recipe are worth."""
+    samples = list(map(sample_of, record.runs))
+    times = [run.time_to_target_s for run in record.runs]
+    hits = sum(sample.is_hit for sample in samples)
+    text = (
+        f"**{plain(record.kind)}**: **{hits} of {len(times)}** runs met {_target(record.workload)}"
+        f" on the {plain(record.evaluated_on)} part."
+    )
+    median_s = median_time_s(times)
+    if median_s is not None:
+        text += f" Median {_seconds(median_s)}, {_interval(*median_interval_s(times))}."
+    if hits:
+        ends = expected_time_interval_s(samples, confidence=0.95, miss_s=record.miss_s)
+        expected = _seconds(expected_time_s(samples))
+        text += f" Expected with restarts {expected}, {_interval(*ends, 0.95)}."
+    return text
+
+
+def _interval(low: float, high: float, confidence: float) -> str:
+    return f"{confidence:.0%} interval {_seconds(low)} to {_seconds(high)}"
+
+
+def _seconds(time_s: float) -> str:
+    return "∞" if time_s == float("inf") else f"{time_s:.4g} s"
+
+
+def _target(workload: Mapping[str, Any]) -> str:
+    return plain(target_of(workload).words)
+
+
+def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
+    """Returns the lines of a table, none if it has no rows."""
+    lines = [_row(map(plain, row)) for row in rows]
+    return [_row(names), _row("---" for _ in names), *lines] if lines else []
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _commands(*commands: str) -> str:
+    """Returns commands as a block of code, in which nothing is escaped: it ends with its fence."""
+    lines = [schema.clean(strip_secrets(c), limit=1000).replace("\n", " ") for c in commands]
+    return "\n".join(["```", *(line.replace("```", "'''") for line in lines), "```"])
+
+
+def _paragraphs(lines: Iterable[str]) -> list[str]:
+    return [part for line in lines for part in (line, "")]
+
+
+def _joined(head: Sequence[str], table: Sequence[str], tail: Sequence[str]) -> str:
+    """Returns the text, with as many rows of the table as a tag has room for."""
+    rest = ["", *tail] if tail else []
+    room = schema.MAX_TAG - len("\n".join([*head, "", "", *rest])) - MAX_CELL
+    shown: list[str] = []
+    for line in table:
+        room -= len(line) + 1
+        if room < 0:
+            break
+        shown.append(line)
+    left_out = len(table) - len(shown)
+    more = ["", f"… and {left_out} more: see the parameters."] if left_out else []
+    return schema.clean("\n".join([*head, "", *shown, *more, *rest]), limit=schema.MAX_TAG)

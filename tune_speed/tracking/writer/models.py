@@ -1,0 +1,151 @@
+"""Models in MLflow: of each search one, on the run of its fastest trial.
+
+A model is saved by `mlflow.pytorch` as a graph (torch's `pt2`), which holds code of ours or of the
+user's neither as text nor as a pickle, and loads without this package.
+"""
+
+import tempfile
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.mlflow_filter import runs_with
+from tune_speed.tracking.reader.parent_run import PARENT
+from tune_speed.tracking.store.deadline import within
+from tune_speed.tracking.writer import descriptions
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+MODEL = f"{schema.PREFIX}model"
+"""Tag of a run whose model is logged: the model's address."""
+NAME = "model"
+READ_S = 60.0
+"""Longest wait for the run; a database that is frozen would never answer."""
+EXAMPLE_SIZE = 2
+"""Images of the example; with one alone, the graph would take no other number."""
+
+
+def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any | None:
+    """Returns the MLflow run of a search's trial, or None if it is not there.
+
+    Raises: TimeoutError if the store does not answer; MlflowException if it says no.
+    """
+    wanted = {PARENT: parent_id, schema.TRIAL_ID: trial_id}
+
+    def find() -> Any | None:
+        return next(runs_with(client, [_experiment(client, parent_id)], wanted), None)
+
+    return within(READ_S, find)
+
+
+def log_model(
+    client: "MlflowClient",
+    model: Any,
+    *,
+    run_id: str,
+    accuracy: float,
+    part: str,
+    image_shape: tuple[int, ...],
+    num_classes: int,
+) -> str:
+    """Logs a model on a trial's run, says so in its description, and returns the model's address.
+
+    Args:
+        client: of the store.
+        model: a torch module of pixels, on the CPU and in evaluation mode.
+        run_id: of the trial.
+        accuracy: of the model.
+        part: of the data, on which that is.
+        image_shape: of the images, (C, H, W).
+        num_classes: of its logits.
+
+    Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
+    """
+    run = client.get_run(run_id)
+    logged = client.create_logged_model(
+        run.info.experiment_id, name=NAME, source_run_id=run_id, model_type="classifier"
+    )
+    try:
+        with tempfile.TemporaryDirectory(prefix="tune_speed-") as folder:
+            path = Path(folder) / NAME
+            _save(model, path, logged, run_id, image_shape, num_classes)
+            client.log_model_artifacts(logged.model_id, str(path))
+    except Exception:
+        client.finalize_logged_model(logged.model_id, "FAILED")
+        client.delete_logged_model(logged.model_id)
+        raise
+    client.finalize_logged_model(logged.model_id, "READY")
+    _link(client, run_id, logged.model_id)
+    uri = f"models:/{logged.model_id}"
+    usage = descriptions.model_lines(uri, accuracy=accuracy, part=part, shape=image_shape)
+    client.set_logged_model_tags(logged.model_id, {descriptions.NOTE: usage})
+    before = run.data.tags.get(descriptions.NOTE, "")
+    client.set_tag(run_id, descriptions.NOTE, f"{usage}\n\n{before}"[: schema.MAX_TAG])
+    client.set_tag(run_id, MODEL, uri)
+    return uri
+
+
+def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
+    """Deletes the models of a search's trials, except that of the run `but`.
+
+    As with runs, MLflow keeps the files of deleted models until `mlflow gc`.
+    """
+    for run in list(_runs_with_models(client, parent_id)):
+        if run.info.run_id == but:
+            continue
+        client.delete_logged_model(run.data.tags[MODEL].removeprefix("models:/"))
+        client.delete_tag(run.info.run_id, MODEL)
+
+
+def _runs_with_models(client: "MlflowClient", parent_id: str) -> Iterator[Any]:
+    own = {PARENT: parent_id}
+    experiments = [_experiment(client, parent_id)]
+    return runs_with(client, experiments, own, also=f"tags.`{MODEL}` != ''")
+
+
+def _experiment(client: "MlflowClient", run_id: str) -> str:
+    return str(client.get_run(run_id).info.experiment_id)
+
+
+def _link(client: "MlflowClient", run_id: str, model_id: str) -> None:
+    from mlflow.entities import LoggedModelOutput
+
+    client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
+
+
+def _save(
+    model: Any,
+    path: Path,
+    logged: Any,
+    run_id: str,
+    image_shape: tuple[int, ...],
+    num_classes: int,
+) -> None:
+    import mlflow.pytorch
+    from mlflow.models import Model, ModelSignature
+    from mlflow.types import Schema, TensorSpec
+
+    pixels = TensorSpec(np.dtype(np.uint8), (-1, *image_shape))
+    logits = TensorSpec(np.dtype(np.float32), (-1, num_classes))
+    mlflow.pytorch.save_model(
+        model,
+        str(path),
+        mlflow_model=Model(
+            artifact_path=logged.artifact_location, run_id=run_id, model_id=logged.model_id
+        ),
+        signature=ModelSignature(inputs=Schema([pixels]), outputs=Schema([logits])),
+        input_example=np.zeros((EXAMPLE_SIZE, *image_shape), np.uint8),
+        pip_requirements=_requirements(),  # MLflow would look for them in a process of its own.
+        serialization_format="pt2",
+    )
+
+
+def _requirements() -> list[str]:
+    """Returns what loading needs, pinned to what runs here, without the local part of versions."""
+    versions = {name: metadata.version(name).split("+")[0] for name in ("mlflow", "torch", "numpy")}
+    return [f"{name}=={version}" for name, version in versions.items()]

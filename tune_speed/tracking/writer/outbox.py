@@ -1,0 +1,148 @@
+"""What is still to be delivered about one trial, and how it is delivered."""
+
+from dataclasses import dataclass, field
+
+from tune_speed.core.records import Evaluation, TrialRecord
+from tune_speed.tracking import schema
+from tune_speed.tracking.writer import descriptions
+from tune_speed.tracking.writer.runs import Key, RunRef, StudyRuns
+
+_PERMANENT_CODES = (
+    "INVALID_PARAMETER_VALUE",
+    "BAD_REQUEST",
+    "RESOURCE_DOES_NOT_EXIST",
+    "INVALID_STATE",
+)
+_PERMANENT_OS_ERRORS = (PermissionError, NotADirectoryError, FileExistsError)
+_PASSING_HTTP_STATUSES = (401, 403, 408, 425, 429)
+"""Logins may be renewed and servers relieved; any other 4xx stays as it is."""
+
+
+@dataclass
+class Outbox:
+    """One attempt at one trial."""
+
+    key: Key
+    start_ms: int
+    params: dict[str, str]
+    searched: tuple[str, ...] = ()
+    """Names of those parameters that the search chose."""
+    is_new: bool = False
+    """Whether the trial was started in this session; if not, a run of it has the last word on what
+    was proposed."""
+    evaluations: list[Evaluation] = field(default_factory=list)
+    """Not delivered yet."""
+    record: TrialRecord | None = None
+    interrupted: str | None = None
+    """Why the trial stopped without an outcome."""
+    ref: RunRef | None = None
+    """The run, once this attempt is to be seen there."""
+    delivered: set[tuple[int, float]] = field(default_factory=set)
+    """Step and training clock of what is there of the curve."""
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether nothing more will come."""
+        return self.record is not None or self.interrupted is not None
+
+    def take(self, record: TrialRecord) -> None:
+        """Ends the attempt with its outcome, whose curve need not be kept twice."""
+        self.record, self.interrupted = record, None
+        on_record = {_mark(each) for run in record.runs for each in run.evaluations}
+        self.evaluations = [each for each in self.evaluations if _mark(each) not in on_record]
+
+    @property
+    def is_due(self) -> bool:
+        """Whether there is something to deliver."""
+        return self.has_ended or self.ref is None or bool(self.evaluations)
+
+
+def deliver(outbox: Outbox, runs: StudyRuns) -> str | None:
+    """Delivers all that an outbox holds; may be repeated after an error.
+
+    Returns what was refused for good though the rest is there: the reason why files are missing.
+    """
+    required = outbox.params if outbox.is_new else {}
+    ref = outbox.ref or runs.begin(outbox.key, params=required, start_ms=outbox.start_ms)
+    _write_values(outbox, ref, runs)
+    if outbox.record is not None:
+        return _finish(outbox.record, ref, runs)
+    if outbox.interrupted is not None:
+        note = {descriptions.NOTE: descriptions.interrupted_note(outbox.interrupted)}
+        runs.write(ref, tags=schema.interrupted_tags(outbox.interrupted) | note)
+        runs.end(ref, "KILLED")
+    return None
+
+
+def is_permanent(error: Exception) -> bool:
+    """Whether trying again would give the same error: it is about one trial, not the store."""
+    if _has_lost_database(error):
+        return False
+    code = getattr(error, "error_code", None)
+    if code is not None:
+        return code in _PERMANENT_CODES
+    status = getattr(getattr(error, "response", None), "status_code", None)
+    if status is not None:
+        return 400 <= status < 500 and status not in _PASSING_HTTP_STATUSES
+    return isinstance(error, _PERMANENT_OS_ERRORS) or not isinstance(error, OSError)
+
+
+def _has_lost_database(error: BaseException | None) -> bool:
+    """Whether a database's connection broke, here or below.
+
+    MLflow passes such errors on as they are or as bad requests, depending on the statement that
+    met them.
+    """
+    from sqlalchemy import exc
+
+    while error is not None:
+        if isinstance(error, exc.OperationalError | exc.InterfaceError | exc.PendingRollbackError):
+            return True
+        if isinstance(error, exc.DBAPIError) and error.connection_invalidated:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _write_values(outbox: Outbox, ref: RunRef, runs: StudyRuns) -> None:
+    evaluations, start_ms = tuple(outbox.evaluations), ref.start_ms
+    points = [p for e in evaluations for p in schema.curve_points(e, start_ms=start_ms)]
+    params = {key: ref.params.get(key, value) for key, value in outbox.params.items()}
+    if outbox.record is not None:
+        points += schema.record_points(
+            outbox.record,
+            start_ms=start_ms,
+            without=outbox.delivered | set(map(_mark, evaluations)),
+        )
+        params |= schema.ran_entries(outbox.record.recipe, params)
+    missing = {key: value for key, value in params.items() if key not in ref.params}
+    begin = {} if outbox.ref else _start_tags(outbox)
+    runs.write(ref, points=points, params=missing, tags=begin)
+    ref.params |= missing
+    outbox.ref = ref
+    outbox.delivered |= set(map(_mark, evaluations))
+    del outbox.evaluations[: len(evaluations)]
+
+
+def _finish(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
+    """Writes files, then tags, then the status: a run with a record has its files."""
+    refused = None
+    try:
+        runs.write_files(ref, schema.artifact_files(record))
+    except Exception as error:
+        if not is_permanent(error):
+            raise
+        refused = f"its files could not be stored ({type(error).__name__}: {error})"
+    note = {descriptions.NOTE: descriptions.trial_note(record, run_id=ref.run_id)}
+    runs.write(ref, tags=schema.record_tags(record) | note)
+    runs.end(ref, schema.run_status(record.status))
+    return refused
+
+
+def _start_tags(outbox: Outbox) -> dict[str, str]:
+    kind, trial_id = outbox.key
+    return schema.start_tags(trial_id, kind=kind) | schema.searched_tag(outbox.searched)
+
+
+def _mark(evaluation: Evaluation) -> tuple[int, float]:
+    return evaluation.step, evaluation.train_s

@@ -1,0 +1,270 @@
+"""The MLflow runs of one study: found or created, written, ended. Every call may be repeated.
+
+Nothing here waits or retries; that is the tracker's part. A call that failed on the way may have
+reached the server all the same: points carry fixed timestamps, parameters fixed values, and
+`forget` makes the next look-up ask the server, so that doing it again leaves nothing twice.
+"""
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.mlflow_filter import runs_with
+from tune_speed.tracking.reader.parent_run import PARENT, open_parent
+from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.store import open_experiment
+from tune_speed.tracking.writer import descriptions
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+
+MAX_METRICS, MAX_ENTRIES = 800, 100
+"""Entries of one request; MLflow takes 1000 in all, 100 of them parameters and 100 tags."""
+MAX_REQUEST_CHARACTERS = 400_000
+"""MLflow takes 1 MB."""
+
+FOR_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
+"""The kind of experiment, as MLflow's own pages name it: else they guess it from its runs."""
+COMPLETE = ("FINISHED", "FAILED")
+ENDED = (*COMPLETE, "KILLED")
+"""Status of a run that holds all there is: it is set last. KILLED is an interrupted trial."""
+
+Item = TypeVar("Item")
+Key = tuple[str, str]
+"""Kind and trial id."""
+
+
+@dataclass
+class RunRef:
+    """An MLflow run as we know it."""
+
+    run_id: str
+    start_ms: int
+    status: str
+    params: dict[str, str] = field(default_factory=dict)
+    has_board: bool = True
+    """False: an older version delivered it, without what leaderboards find it by."""
+    has_points: bool = False
+    """Whether metrics are there: of an attempt that did not come to its end, as long as it runs."""
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the trial ended and everything about it was delivered."""
+        return self.status in COMPLETE and self.has_board
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether the run has a last status."""
+        return self.status in ENDED
+
+    def fits(self, params: Mapping[str, str]) -> bool:
+        """Whether another attempt at the trial may go on in this run.
+
+        Its parameters must be the same, as MLflow never changes one, and there must be no curve of
+        an attempt that broke off: its steps would stand there twice, at two times.
+        """
+        is_same = all(params.get(key, value) == value for key, value in self.params.items())
+        return is_same and (self.status in COMPLETE or not self.has_points)
+
+
+class StudyRuns:
+    """The parent run of a study's search, and one run per trial."""
+
+    def __init__(
+        self, client: "MlflowClient", *, experiment_id: str, parent_id: str, tags: dict[str, str]
+    ) -> None:
+        self.experiment_id, self.parent_id = experiment_id, parent_id
+        self._client, self._tags = client, tags
+        self._refs: dict[Key, RunRef] | None = None
+
+    @classmethod
+    def open(
+        cls,
+        client: "MlflowClient",
+        *,
+        study: str,
+        search_id: str,
+        tags: Mapping[str, str],
+        parent_kind: str = schema.SEARCH,
+        plan: descriptions.SearchPlan | None = None,
+        is_only: bool = False,
+    ) -> Self:
+        """Returns the runs of one search; its experiment and parent run are found or created.
+
+        The parent's kind is another than a search's for runs that no search made.
+
+        Raises: ServiceError or StorageError, as `store.open_experiment` does; ConfigError if the
+            search `is_only` to be one of its name, and the store has another.
+        """
+        shared = schema.study_tag_entries(study, tags)
+        run_tags = {**shared, **schema.user_tags()}
+        experiment_tags = {**shared, **FOR_TRAINING, schema.KIND: schema.STUDY_KIND}
+        experiment_id = open_experiment(client, study, tags=experiment_tags)
+        searched = schema.searched_tag(plan.searched) if plan is not None else {}
+        own = {**run_tags, **searched, schema.KIND: parent_kind, schema.SEARCH_ID: search_id}
+        with errors_of(client.tracking_uri):
+            parent_id = open_parent(client, experiment_id, study=study, tags=own, is_only=is_only)
+            if plan is not None:
+                _describe(client, experiment_id, descriptions.study_note(plan))
+        return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
+
+    def known(self) -> Mapping[Key, RunRef]:
+        """Returns the runs of all trials; asks the server the first time and after `forget`."""
+        if self._refs is None:
+            self._refs = self._find_all()
+        return self._refs
+
+    def forget(self) -> None:
+        """Makes the next look-up ask the server again."""
+        self._refs = None
+
+    def begin(self, key: Key, *, params: Mapping[str, str], start_ms: int) -> RunRef:
+        """Returns the trial's run, RUNNING; created if there is none.
+
+        Where an interrupted trial's run does not fit what is to come, it is moved to the trash and
+        a new one takes its place.
+        """
+        ref = self.known().get(key)
+        if ref is not None and not ref.fits(params):
+            self._client.delete_run(ref.run_id)
+            ref = None
+        if ref is None:
+            return self._create(key, start_ms=start_ms)
+        if ref.status != "RUNNING":
+            self._client.update_run(ref.run_id, status="RUNNING")
+            ref.status = "RUNNING"
+        return ref
+
+    def write(
+        self,
+        ref: RunRef,
+        *,
+        points: Iterable[schema.Point] = (),
+        params: Mapping[str, str] | None = None,
+        tags: Mapping[str, str] | None = None,
+    ) -> None:
+        """Writes metrics, parameters and tags, in as few requests as MLflow's limits allow."""
+        points = list(points)
+        self._write(ref.run_id, points=points, params=params or {}, tags=tags or {})
+        ref.has_points = ref.has_points or bool(points)
+
+    def write_files(self, ref: RunRef, files: Mapping[str, str]) -> None:
+        """Writes artifacts from texts."""
+        with tempfile.TemporaryDirectory(prefix="tune_speed-") as folder:
+            for name, text in files.items():
+                (Path(folder) / name).write_text(text, encoding="utf-8")
+            self._client.log_artifacts(ref.run_id, folder)
+
+    def end(self, ref: RunRef, status: str) -> None:
+        """Gives a trial's run its last status."""
+        self._client.set_terminated(ref.run_id, status)
+        ref.status = status
+
+    def write_parent(self, *, points: Iterable[schema.Point], tags: Mapping[str, str]) -> None:
+        """Writes the state of the whole search."""
+        self._write(self.parent_id, points=points, params={}, tags=tags)
+
+    def end_parent(self, status: str) -> None:
+        """Gives the search's run its last status."""
+        self._client.set_terminated(self.parent_id, status)
+
+    def _create(self, key: Key, *, start_ms: int) -> RunRef:
+        tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent_id}
+        refs, name = dict(self.known()), schema.clean(key[1], limit=schema.MAX_KEY)
+        self.forget()  # Until the answer is here: an error may hide that the run was created.
+        run = self._client.create_run(
+            self.experiment_id, start_time=start_ms, tags=tags, run_name=name
+        )
+        ref = RunRef(run.info.run_id, run.info.start_time, "RUNNING")
+        self._refs = {**refs, key: ref}
+        return ref
+
+    def _write(
+        self,
+        run_id: str,
+        *,
+        points: Iterable[schema.Point],
+        params: Mapping[str, str],
+        tags: Mapping[str, str],
+    ) -> None:
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in dict.fromkeys(points)]
+        param_batches = _batches([Param(k, v) for k, v in params.items()], MAX_ENTRIES)
+        tag_batches = _batches([RunTag(k, v) for k, v in tags.items()], MAX_ENTRIES)
+        metric_batches = _batches(metrics, MAX_METRICS)
+        while True:
+            batch = {
+                "metrics": next(metric_batches, []),
+                "params": next(param_batches, []),
+                "tags": next(tag_batches, []),
+            }
+            if not any(batch.values()):
+                return
+            self._client.log_batch(run_id, **batch)
+
+    def _find_all(self) -> dict[Key, RunRef]:
+        """Returns one run per trial; what a lost answer or an old fault left twice is deleted."""
+        refs: dict[Key, RunRef] = {}
+        found = runs_with(
+            self._client,
+            [self.experiment_id],
+            {PARENT: self.parent_id},
+            also=f"tags.`{schema.TRIAL_ID}` IS NOT NULL",
+            order_by=["attributes.start_time ASC"],
+        )
+        for run in list(found):  # All pages first: deleting a run would shift them.
+            tags = run.data.tags
+            key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
+            ref = RunRef(
+                run.info.run_id,
+                run.info.start_time,
+                run.info.status,
+                run.data.params,
+                has_board=schema.BOARD in tags,
+                has_points=bool(run.data.metrics),
+            )
+            refs[key] = self._better_of(refs.get(key), ref)
+        return refs
+
+    def _better_of(self, first: RunRef | None, second: RunRef) -> RunRef:
+        if first is None:
+            return second
+        keep, drop = (second, first) if _fullness(second) > _fullness(first) else (first, second)
+        self._client.delete_run(drop.run_id)
+        return keep
+
+
+def _fullness(ref: RunRef) -> tuple[bool, bool]:
+    return ref.status in COMPLETE, ref.has_board
+
+
+def _describe(client: "MlflowClient", experiment_id: str, note: str) -> None:
+    """Describes an experiment, unless its description is somebody else's."""
+    there = client.get_experiment(experiment_id).tags.get(descriptions.NOTE, "")
+    if there != note and (not there or there.endswith(descriptions.OURS)):
+        client.set_experiment_tag(experiment_id, descriptions.NOTE, note)
+
+
+def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
+    """Yields lists of at most `size` items that stay well below MLflow's limit in bytes."""
+    remaining = iter(items)
+    while batch := list(islice(remaining, size)):
+        yield from _by_size(batch)
+
+
+def _by_size(batch: list[Any]) -> Iterator[list[Any]]:
+    length = 0
+    part: list[Any] = []
+    for item in batch:
+        added = len(str(item.value)) + len(item.key)
+        if part and length + added > MAX_REQUEST_CHARACTERS:
+            yield part
+            length, part = 0, []
+        length, part = length + added, [*part, item]
+    if part:
+        yield part

@@ -1,0 +1,1 @@
+"""One training: recipe and workload in, a run's result out."""

@@ -1,0 +1,46 @@
+"""What cannot show an effect on this device: a result of its own, never "no gain"."""
+
+import torch
+
+from tune_speed.data.loaders.base import Streaming
+from tune_speed.training.recipe import Recipe
+
+
+def not_applicable(
+    recipe: Recipe, base: Recipe, *, device: torch.device, num_devices: int
+) -> str | None:
+    """Returns why what `recipe` changes about `base` has no effect here, or cannot run; or None.
+
+    Args:
+        recipe: With the change.
+        base: Without it.
+        device: Where both would run.
+        num_devices: GPUs of this machine; not looked at on a CPU, where devices are processes.
+    """
+    if device.type == "cuda":
+        return _too_many_devices(recipe, num_devices)
+    if recipe.needs_cuda() and not base.needs_cuda():
+        return recipe.needs_cuda()
+    if _differ_in_pinning(recipe, base):
+        return "pinned memory speeds up copies to a GPU, and there is none here"
+    if recipe.cuda_graph != base.cuda_graph:
+        return "a CUDA graph spares launches on a GPU, and there is none here"
+    return None
+
+
+def _too_many_devices(recipe: Recipe, num_devices: int) -> str | None:
+    if recipe.devices <= num_devices:
+        return None
+    return f"it takes {recipe.devices} GPUs, and there {_are(num_devices)} here"
+
+
+def _are(count: int) -> str:
+    return f"is {count}" if count == 1 else f"are {count}"
+
+
+def _differ_in_pinning(recipe: Recipe, base: Recipe) -> bool:
+    """Another kind of loader is a change of its own, even if it pins by default."""
+    ours, theirs = recipe.loader, base.loader
+    if not isinstance(ours, Streaming) or not isinstance(theirs, Streaming):
+        return False
+    return ours.pin_memory != theirs.pin_memory

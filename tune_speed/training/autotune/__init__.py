@@ -1,0 +1,1 @@
+"""What is measured before a run: micro-batch, loader workers, kind of step."""

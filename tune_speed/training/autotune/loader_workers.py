@@ -1,0 +1,195 @@
+"""How many workers keep the device fed, for the streaming loader's `workers: auto`.
+
+Settings are tried from small to large, on the real loader and with real optimizer steps, the device
+synchronised after each: then the time in `next()` is what the device stands still. The first
+setting under which that is less than 5 % of all time is taken. Where doubling the workers gains
+less than 3 % of throughput, or no more cores are granted, more would be no help: then the device
+stays starved, and the smallest setting within 3 % of the best throughput is taken. That is often 0
+on a CPU, where workers take their time from the training.
+
+Any change that alters the time of a step alters the answer, so it is measured for each trial anew,
+before the training clock starts; `fed_ratio` in a run's record says whether it held.
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, count
+from typing import NamedTuple
+
+import torch
+
+from tune_speed.data.loaders.base import Streaming
+from tune_speed.data.split import Splits
+from tune_speed.runtime.device import release_memory, synchronizer
+from tune_speed.runtime.fed_ratio import Waits
+from tune_speed.training.autotune.probe_step import Batch, TakeStep, probe_step
+from tune_speed.training.loop import open_loader
+from tune_speed.training.recipe import Recipe
+
+MOST_WAIT = 0.05
+"""Share of the time spent waiting that is still called fed."""
+LEAST_GAIN = 0.03
+"""Gain in throughput by a doubling of the workers that is worth going on for."""
+PREFETCH_FACTORS = (2, 4)
+PROBE_STEPS = 20
+PROBE_S = 2.0
+"""Warm-up and measurement each end after so many steps, or so many seconds."""
+
+
+class Setting(NamedTuple):
+    """What is tuned, from small to large."""
+
+    workers: int
+    prefetch_factor: int
+
+
+class Served(NamedTuple):
+    """How a setting did."""
+
+    setting: Setting
+    wait_frac: float
+    """Share of the time in which a step waited for its batches."""
+    samples_per_s: float
+
+
+class Choice(NamedTuple):
+    """What is best, and whether it is good enough."""
+
+    setting: Setting
+    is_starved: bool
+    """Whether steps still wait for 5 % of the time or more."""
+
+
+def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
+    """Returns `recipe` with numbers for `workers: auto`; any other recipe as it is.
+
+    The prefetch factor is tuned with the workers. The micro-batch must be a number by now.
+    """
+    loader = recipe.loader
+    if not isinstance(loader, Streaming) or loader.workers != "auto":
+        return recipe
+    return _with(recipe, tuned(recipe, splits, device=device).setting)
+
+
+def tuned(recipe: Recipe, splits: Splits, *, device: torch.device) -> Choice:
+    """Returns the setting of the streaming loader for `recipe`, by measurement."""
+    with probe_step(recipe, splits, device=device) as take_step:
+
+        def measure(setting: Setting) -> Served:
+            served = _served(_with(recipe, setting), splits, take_step, setting, device=device)
+            release_memory(device)
+            return served
+
+        return choose(settings(granted_cpus()), measure)
+
+
+def granted_cpus() -> int:
+    """Returns the cores that this trial may use: its threads, or fewer where it is bound to some.
+
+    `set_up_process` gives torch as many threads as the trial was granted.
+    """
+    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return min(cores, torch.get_num_threads())
+
+
+def settings(cpus: int) -> list[Setting]:
+    """Returns the settings to try, ascending: 0, 1, 2, 4 … `cpus` workers."""
+    doubling = [1 << power for power in range(cpus.bit_length())]
+    workers = sorted({*doubling, cpus})
+    return [Setting(0, PREFETCH_FACTORS[0])] + [
+        Setting(number, factor) for number in workers for factor in PREFETCH_FACTORS
+    ]
+
+
+def choose(candidates: Iterable[Setting], measure: Callable[[Setting], Served]) -> Choice:
+    """Returns the best of `candidates`, which ascend; measures no more of them than needed."""
+    measured: list[Served] = []
+    for setting in candidates:
+        measured.append(measure(setting))
+        if measured[-1].wait_frac < MOST_WAIT:
+            return Choice(setting, is_starved=False)
+        if has_levelled(measured):
+            break
+    best = max(served.samples_per_s for served in measured)
+    near = (served for served in measured if served.samples_per_s * (1 + LEAST_GAIN) >= best)
+    return Choice(next(near).setting, is_starved=True)
+
+
+def has_levelled(measured: Sequence[Served]) -> bool:
+    """Returns whether the last doubling of the workers gained less than 3 % of throughput.
+
+    From none to one is no doubling: the work moves elsewhere, and may not get quicker by it.
+    """
+    best: dict[int, float] = {}
+    for served in measured:
+        workers = served.setting.workers
+        best[workers] = max(best.get(workers, 0.0), served.samples_per_s)
+    if len(best) < 3:
+        return False
+    *_, before, last = best.values()
+    return last < before * (1 + LEAST_GAIN)
+
+
+def served(
+    batches: Iterator[Batch],
+    take_step: TakeStep,
+    setting: Setting,
+    *,
+    synchronize: Callable[[], None],
+    now: Callable[[], float] = time.perf_counter,
+) -> Served:
+    """Returns how a loader's batches arrive while steps are taken.
+
+    First come steps that use up what was kept ready before, and are not counted: at least two
+    batches for each place in the workers' stock.
+
+    Args:
+        batches: without end.
+        take_step: does one optimizer step.
+        setting: of the loader.
+        synchronize: waits for the device.
+        now: the clock [s].
+    """
+    waits = Waits(now=now)
+    fed = waits.over(batches)
+    stock = setting.workers * setting.prefetch_factor
+
+    def take(num_steps: int) -> int:
+        """Takes steps until there were enough, or for long enough; returns their samples."""
+        began, num_samples = now(), 0
+        for _ in range(num_steps):
+            num_samples += take_step(fed)
+            synchronize()
+            if now() - began > PROBE_S:
+                break
+        return num_samples
+
+    take(2 * stock + 2)
+    waited_before, began = waits.waited_s, now()
+    num_samples = take(max(PROBE_STEPS, 2 * stock))
+    wall_s = now() - began
+    return Served(setting, (waits.waited_s - waited_before) / wall_s, num_samples / wall_s)
+
+
+def _served(
+    recipe: Recipe,
+    splits: Splits,
+    take_step: TakeStep,
+    setting: Setting,
+    *,
+    device: torch.device,
+) -> Served:
+    """Returns how a setting of the recipe's own loader does."""
+    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
+    try:
+        batches = chain.from_iterable(loader.epoch(epoch) for epoch in count())
+        return served(batches, take_step, setting, synchronize=synchronizer(device))
+    finally:
+        loader.close()
+
+
+def _with(recipe: Recipe, setting: Setting) -> Recipe:
+    loader = recipe.loader.model_copy(update=setting._asdict())
+    return recipe.model_copy(update={"loader": loader})

@@ -1,0 +1,196 @@
+"""Settles what a recipe leaves `auto` about how a step is computed, by taking steps both ways.
+
+The arithmetic is the same whatever is chosen, so the answer depends on the machine alone: it is
+kept on the node, under the throughput key, for all trials with that kind of step.
+"""
+
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tune_speed.core.cache_folder import default_cache_dir
+from tune_speed.data.split import Splits
+from tune_speed.runtime.device import (
+    describe_device,
+    is_out_of_memory,
+    release_memory,
+    synchronizer,
+)
+from tune_speed.runtime.file_lock import exclusive
+from tune_speed.runtime.turnstile import Turnstile
+from tune_speed.training.autotune.probe_step import probe_step
+from tune_speed.training.loop import open_dummy, stretches_of
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.gradient import RECORDERS
+from tune_speed.training.step.step import micro_batch_of
+from tune_speed.training.throughput import throughput_key
+from tune_speed.training.trial import environment
+
+CHOICES: dict[str, tuple[Any, ...]] = {
+    "channels_last": (True, False),
+    "compile": (False, True),
+    "cuda_graph": (False, True),
+    "optimizer_kernels": ("fused", "foreach"),
+}
+"""Fields that may be `auto`, settled in this order, and their values; the first one is the default,
+which holds unless another is clearly quicker."""
+LEAST_GAIN = 0.03
+"""A value must save more than that share of a step to be taken instead of the default."""
+WARM_UP_STEPS = 2
+MEASURE_S = 0.25
+"""Steps both ways take turns for so long [s], or until there are `MOST_ROUNDS`."""
+LEAST_ROUNDS, MOST_ROUNDS = 3, 50
+WAIT_S = 60.0
+"""Longest wait for another process that settles the same, and for the turn to measure [s]."""
+
+Settled = dict[str, Any]
+TakeStep = Callable[[], object]
+
+
+def unsettled(recipe: Recipe) -> tuple[str, ...]:
+    """Returns the fields of the recipe that are to be settled."""
+    return tuple(name for name in CHOICES if getattr(recipe, name) == "auto")
+
+
+def provisional(recipe: Recipe) -> Recipe:
+    """Returns the recipe with defaults for what is `auto`: runnable, for measurements of others."""
+    return recipe.model_copy(update={name: CHOICES[name][0] for name in unsettled(recipe)})
+
+
+def resolved(
+    recipe: Recipe, splits: Splits, *, device: torch.device, turnstile: Turnstile
+) -> Recipe:
+    """Returns the recipe, whose micro-batch is resolved, with the quickest of what is `auto`.
+
+    Each field is settled by itself, with those before it as they turned out; the co-tenants of the
+    device stand still meanwhile. What another trial on this node has settled is taken over. Of
+    several devices that train together none is measured: they get the defaults.
+
+    Raises: StorageError if the cache folder cannot be written to.
+    """
+    if not unsettled(recipe):
+        return recipe
+    if recipe.devices > 1:
+        return provisional(recipe)
+    folder = default_cache_dir() / "step_choices"
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{_key(recipe, splits, device)}.json"
+    with exclusive(file.with_suffix(".lock"), wait_s=WAIT_S):
+        settled = _read(file, recipe) or _measured(recipe, splits, device, turnstile)
+        _write(file, settled)
+    return recipe.model_copy(update=settled)
+
+
+def _key(recipe: Recipe, splits: Splits, device: torch.device) -> str:
+    """Returns the throughput key of the recipe, in which `auto` is a value like others."""
+    return throughput_key(
+        recipe,
+        shape=stretches_of(recipe, splits)[0][0],
+        image_shape=splits.train.pixels.shape[1:],
+        num_train=len(splits.train.labels),
+        num_classes=splits.num_classes,
+        device=describe_device(device),
+        environment=environment(),
+    )
+
+
+def _read(file: Path, recipe: Recipe) -> Settled | None:
+    """Returns what was settled before; None where there is nothing, or nothing that can be read."""
+    try:
+        found = json.loads(file.read_text())
+    except (OSError, ValueError):
+        return None
+    names = unsettled(recipe)
+    is_whole = isinstance(found, dict) and set(found) == set(names)
+    return found if is_whole and all(found[name] in CHOICES[name] for name in names) else None
+
+
+def _write(file: Path, settled: Settled) -> None:
+    """Replaces the file at once, so that a killed process leaves no half of one."""
+    new = file.with_suffix(f".{os.getpid()}")
+    new.write_text(json.dumps(settled))
+    new.replace(file)
+
+
+def _measured(
+    recipe: Recipe, splits: Splits, device: torch.device, turnstile: Turnstile
+) -> Settled:
+    settled: Settled = {}
+    for name in unsettled(recipe):
+        so_far = provisional(recipe.model_copy(update=settled))
+        values = [value for value in CHOICES[name] if _is_possible(so_far, name, value, device)]
+        recipes = [so_far.model_copy(update={name: value}) for value in values]
+        times = step_times(recipes, splits, device=device, turnstile=turnstile)
+        settled[name] = values[quickest(times)]
+    return settled
+
+
+def _is_possible(recipe: Recipe, name: str, value: object, device: torch.device) -> bool:
+    """Returns whether a value goes with the rest of the recipe, and means anything here."""
+    if name == "cuda_graph" and value and device.type not in RECORDERS:
+        return False
+    return not any(recipe.model_copy(update={name: value}).conflicts())
+
+
+def quickest(times: list[float]) -> int:
+    """Returns the index of the least time, or 0 where that saves no more than 3 % of the first."""
+    least = min(range(len(times)), key=times.__getitem__)
+    return least if times[least] < (1 - LEAST_GAIN) * times[0] else 0
+
+
+def step_times(
+    recipes: list[Recipe], splits: Splits, *, device: torch.device, turnstile: Turnstile
+) -> list[float]:
+    """Returns the median seconds of an optimizer step of each recipe, which take turns.
+
+    Dummy data, after a warm-up that compiles and records. Where memory ends, or there is only one,
+    nothing is measured: the first then has the least time.
+    """
+    unmeasured = [0.0, *(1.0 for _ in recipes[1:])]
+    if len(recipes) < 2:
+        return unmeasured
+    try:
+        with ExitStack() as stack:
+            steps = [_step(stack, recipe, splits, device) for recipe in recipes]
+            for step in steps * WARM_UP_STEPS:
+                step()
+            with turnstile.measuring(patience_s=WAIT_S):
+                rounds = list(_rounds(steps, device))
+            return [statistics.median(times) for times in zip(*rounds, strict=True)]
+    except Exception as error:
+        if not is_out_of_memory(error):
+            raise
+    release_memory(device)
+    return unmeasured
+
+
+def _step(stack: ExitStack, recipe: Recipe, splits: Splits, device: torch.device) -> TakeStep:
+    take = stack.enter_context(probe_step(recipe, splits, device=device, compiles=True))
+    num_samples = min(micro_batch_of(recipe), len(splits.train.labels))
+    (batch,) = open_dummy(recipe, splits, num_samples=num_samples, device=device).epoch(0)
+    return lambda: take(repeat(batch))
+
+
+def _rounds(steps: list[TakeStep], device: torch.device) -> Iterator[list[float]]:
+    """Yields the seconds of one step of each, round after round; every other one backwards."""
+    synchronize = synchronizer(device)
+    began_s = time.perf_counter()
+    for number in range(MOST_ROUNDS):
+        if number >= LEAST_ROUNDS and time.perf_counter() - began_s > MEASURE_S:
+            return
+        times = [0.0] * len(steps)
+        for index in list(range(len(steps)))[:: -1 if number % 2 else 1]:
+            synchronize()
+            step_began_s = time.perf_counter()
+            steps[index]()
+            synchronize()
+            times[index] = time.perf_counter() - step_began_s
+        yield times

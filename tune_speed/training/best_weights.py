@@ -1,0 +1,49 @@
+"""The weights of a trial that may be the best so far, as a file in its study's folder."""
+
+import io
+import logging
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from tune_speed.core.records import RunResult
+from tune_speed.training.trial import KeepWeights
+
+_log = logging.getLogger(__name__)
+
+
+def save_weights(keep: KeepWeights | None, run: RunResult, model: nn.Module) -> None:
+    """Writes the weights of a run that met the target as soon as the best so far, or sooner.
+
+    Does nothing where the study's folder is not visible: on another node without shared storage.
+    A trial does not fail of it: what cannot be written is left out, and missed at the search's end.
+    """
+    if keep is None or not _may_be_best(keep, run) or not Path(keep.file).parent.is_dir():
+        return
+    path = Path(keep.file)
+    temporary = path.with_suffix(".tmp")
+    try:
+        temporary.write_bytes(_as_bytes(model))
+        temporary.replace(path)
+    except (OSError, RuntimeError, MemoryError):
+        _log.warning("the weights were not kept in %s", path, exc_info=True)
+        temporary.unlink(missing_ok=True)
+
+
+def load_weights(path: Path) -> dict[str, Tensor]:
+    """Returns what `save_weights` wrote, on the CPU; nothing in the file is run."""
+    weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
+    return weights
+
+
+def _may_be_best(keep: KeepWeights, run: RunResult) -> bool:
+    if run.time_to_target_s is None:
+        return False
+    return keep.at_most_s is None or run.time_to_target_s <= keep.at_most_s
+
+
+def _as_bytes(model: nn.Module) -> bytes:
+    buffer = io.BytesIO()  # torch's own writing to a full disk is no OSError.
+    torch.save({name: value.cpu() for name, value in model.state_dict().items()}, buffer)
+    return buffer.getvalue()

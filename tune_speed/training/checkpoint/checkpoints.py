@@ -1,0 +1,274 @@
+"""A trial's checkpoints: saved now and then while it trains, and found again by a later process.
+
+A checkpoint is gone on from only where the run would be the same: trial, seed, recipe, workload,
+device and versions agree (`identity_of`), and the file is whole. Otherwise the trial begins anew,
+and its record says why. Nothing that goes wrong with a checkpoint costs a trial.
+"""
+
+import io
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from typing import IO, Any
+
+import torch
+
+from tune_speed.components.plugins import registry
+from tune_speed.core.config import canonical_hash
+from tune_speed.core.errors import StorageError
+from tune_speed.core.records import PROTOCOL_VERSION
+from tune_speed.core.text import printable
+from tune_speed.runtime import heartbeat
+from tune_speed.runtime.device import describe_devices
+from tune_speed.training.checkpoint import file
+from tune_speed.training.checkpoint.file import BadCheckpoint, Header
+from tune_speed.training.checkpoint.state import State, Training, progress_of, restore, state_of
+from tune_speed.training.checkpoint.store import CheckpointStore
+from tune_speed.training.progress_state import ProgressState
+from tune_speed.training.ranks import Ranks
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import CheckpointPlan, TrialSpec, environment
+
+LONGEST_REASON = 200
+"""Characters of it that a record's note shows."""
+
+_log = logging.getLogger(__name__)
+
+Found = tuple[Header, State]
+
+
+class Checkpoints:
+    """Those of one attempt at a trial, in one of its ranks."""
+
+    def __init__(
+        self,
+        plan: CheckpointPlan,
+        store: CheckpointStore,
+        *,
+        identity: dict[str, str],
+        started_at: str,
+        ranks: Ranks,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Looks for nothing yet.
+
+        Args:
+            plan: where and how often to save.
+            store: of the plan's place; rank 0 alone uses it.
+            identity: of the run, see `identity_of`.
+            started_at: when the trial began: UTC, ISO 8601.
+            ranks: those that train together.
+            now: a monotonic clock [s].
+        """
+        self.started_at = started_at
+        self.recipe: Recipe | None = None
+        """As it runs; None until it is known."""
+        self.first_batch_size: int | None = None
+        """Micro-batch of the trial's first attempt."""
+        self.notes: list[str] = []
+        """What a reader of the trial's record must know of its checkpoints."""
+        self._plan, self._store, self._identity = plan, store, identity
+        self._ranks, self._now = ranks, now
+        self._state: State | None = None
+        self._last_s = now()
+        self._num_failures = 0
+
+    # --- Going on from one
+
+    def look(self, *, most_batch_size: int | None) -> None:
+        """Looks for a checkpoint of this very run; all ranks must call it at once.
+
+        Args:
+            most_batch_size: micro-batch beyond which memory is known to run out; None: none is.
+        """
+        found = self._find(most_batch_size) if self._ranks.is_first else None
+        found = self._ranks.tell(found)
+        if found is None:
+            return
+        header, self._state = found
+        self.recipe = Recipe.model_validate(header.recipe)
+        self.first_batch_size = header.first_batch_size
+        self.started_at = header.started_at
+        self.notes.append(f"resumed at step {header.step} of {header.num_steps}")
+
+    @property
+    def progress(self) -> ProgressState | None:
+        """How far the run is that is gone on with; None: it begins with its first step."""
+        return None if self._state is None else progress_of(self._state)
+
+    def restore(self, training: Training) -> None:
+        """Makes the run the one that was saved, and forgets what was read.
+
+        Raises: BadCheckpoint in all ranks if it fails in one; the run must then begin anew.
+        """
+        state, self._state, why_not = self._state, None, None
+        assert state is not None, "asked for without a checkpoint"
+        try:
+            restore(training, state)
+        # What does not fit may fail in any way; the file's digest and identity were right.
+        except Exception as error:
+            _log.warning("the checkpoint %s does not fit", self._store.place, exc_info=True)
+            why_not = f"it does not fit: {type(error).__name__}: {error}"
+        reasons = [reason for reason in self._ranks.hear(why_not) if reason is not None]
+        if reasons:
+            raise BadCheckpoint(reasons[0])
+
+    def begin_anew(self, why: str) -> None:
+        """Takes note that the checkpoint that was found was none to go on from."""
+        self._state = self.recipe = self.first_batch_size = None
+        why = printable(why.splitlines()[0])[:LONGEST_REASON]  # A file's own names may be in it.
+        self.notes = [f"begun anew, as its checkpoint could not be used: {why}"]
+
+    def _find(self, most_batch_size: int | None) -> Found | None:
+        try:
+            content = self._store.read()
+            return None if content is None else self._checked(content, most_batch_size)
+        except StorageError as error:
+            self.notes.append(f"begun anew: {error}")
+        except BadCheckpoint as error:
+            _log.warning("the checkpoint %s is not used: %s", self._store.place, error)
+            self.begin_anew(str(error))
+        return None
+
+    def _checked(self, content: bytes, most_batch_size: int | None) -> Found:
+        """Returns the checkpoint if this run can go on from it. Raises: BadCheckpoint."""
+        header, payload = file.split(content)
+        refuse_other(header.identity, self._identity)
+        state = load(payload)
+        try:
+            recipe, progress = Recipe.model_validate(header.recipe), progress_of(state)
+        except Exception as error:
+            raise BadCheckpoint(f"it does not fit: {type(error).__name__}") from error
+        if progress.steps != header.step:
+            raise BadCheckpoint("its header is of another step")
+        if not isinstance(recipe.batch_size, int):
+            raise BadCheckpoint("its recipe has no micro-batch")
+        if most_batch_size is not None and recipe.batch_size > most_batch_size:
+            raise BadCheckpoint("memory ran out with its micro-batch")
+        return header, state
+
+    def drop(self) -> None:
+        """Removes what was saved: the run begins with its first step again, in another way."""
+        if self._ranks.is_first:
+            try:
+                self._store.remove()
+            except StorageError as error:
+                _log.warning("%s", error)
+        self._state = self.recipe = None
+        self.notes = [note for note in self.notes if not note.startswith("resumed")]
+        self._last_s = self._now()
+
+    # --- Saving
+
+    def save_if_due(self, training: Training) -> None:
+        """Saves the run if that was long ago; called between two steps, off the training clock."""
+        wait_s = self._plan.every_s * 2**self._num_failures
+        if self._ranks.tell(self._now() - self._last_s >= wait_s):
+            self.save(training)
+
+    def save(self, training: Training, *, wait_s: float | None = None) -> None:
+        """Saves the run as it is between two steps; all ranks must call it at once.
+
+        It costs no trial if that fails: the next try comes after twice the time.
+
+        Args:
+            training: what is saved.
+            wait_s: longest wait for the store [s]; None: as for all calls.
+        """
+        state = state_of(training)
+        if not self._ranks.is_first:
+            return
+        heartbeat.beat()
+        try:
+            self._write(training, state, wait_s=wait_s)
+            self._num_failures = 0
+        # A full disk, a store that is away, no memory left for it: all of them cost this save only.
+        except (StorageError, OSError, RuntimeError, MemoryError) as error:
+            self._num_failures += 1
+            _log.warning("%s", error)
+            note = f"not saved at step {training.progress.steps}: {error}".splitlines()[0]
+            self.notes = [each for each in self.notes if not each.startswith("not saved")] + [note]
+        heartbeat.beat()
+        self._last_s = self._now()
+
+    def _write(self, training: Training, state: State, *, wait_s: float | None) -> None:
+        payload = scratch_file()
+        try:
+            torch.save(state, payload)
+            assert isinstance(training.recipe.batch_size, int)
+            header = Header(
+                identity=self._identity,
+                step=training.progress.steps,
+                num_steps=training.progress.total_steps,
+                recipe=training.recipe.model_dump(mode="json"),
+                first_batch_size=self.first_batch_size or training.recipe.batch_size,
+                started_at=self.started_at,
+                num_bytes=payload.tell(),
+            )
+            beginning = file.head(header, payload)
+        except BaseException:
+            payload.close()
+            raise
+        self._store.write(beginning, payload, wait_s=wait_s)
+
+
+def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
+    """Returns what must be the same in a process that goes on with the trial, by the word for it.
+
+    The micro-batch is none of it, as a trial that ran out of memory goes on with a smaller one.
+    """
+    versions = environment()
+    shown = ("tune_speed", "torch", "torchvision", "timm")
+    return {
+        "study": spec.study,
+        "trial": spec.trial_id,
+        "seed": str(spec.seed),
+        "device": describe_devices(device, spec.recipe.devices),
+        "protocol": str(PROTOCOL_VERSION),
+        **{f"version of {name}": versions[name] for name in shown if name in versions},
+        **{f"plugin {title}": source for title, source in registry.hashes().items()},
+        "specification": _hash_of(spec),
+    }
+
+
+def refuse_other(saved: dict[str, str], ours: dict[str, str]) -> None:
+    """Raises: BadCheckpoint if a checkpoint is not of this run; the first difference is named."""
+    for word in [*ours, *saved]:
+        if saved.get(word) != ours.get(word):
+            then, now = saved.get(word, "unknown"), ours.get(word, "unknown")
+            raise BadCheckpoint(f"its {word} is {then[:80]}, not {now[:80]}")
+
+
+def load(payload: bytes | memoryview) -> State:
+    """Returns what was saved, on the host; nothing in it is run. Raises: BadCheckpoint."""
+    try:
+        state: Any = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    # torch has no list of what it raises for content that is not its own.
+    except Exception as error:
+        raise BadCheckpoint(f"its content cannot be read: {type(error).__name__}") from error
+    if not isinstance(state, dict):
+        raise BadCheckpoint("its content is another")
+    return state
+
+
+def scratch_file() -> IO[bytes]:
+    """Returns a file without a name, in memory where the system has such.
+
+    Not in this process's memory, whose peak is a result of the trial.
+    """
+    if hasattr(os, "memfd_create"):
+        return os.fdopen(os.memfd_create("tune_speed", os.MFD_CLOEXEC), "w+b")
+    return tempfile.TemporaryFile()
+
+
+def _hash_of(spec: TrialSpec) -> str:
+    fields = spec.model_dump(
+        mode="json", exclude={"step_times", "keep", "checkpoint", "proposal_reason"}
+    )
+    fields["allotment"]["device"], recipe = None, fields["recipe"]
+    if spec.recipe.batch_size != "auto":
+        recipe["effective_batch_size"] = spec.recipe.samples_per_step
+        recipe["batch_size"] = recipe["accumulation_steps"] = None
+    return canonical_hash(fields)

@@ -1,0 +1,174 @@
+"""All that makes the rest of a run, as tensors and plain values, and a run made the same again.
+
+| part         | of what                                              | of which rank         |
+|--------------|------------------------------------------------------|-----------------------|
+| `weights`    | parameters of the model                              | all have the same     |
+| `buffers`    | batch statistics and the like                        | each its own          |
+| `optimizer`  | its state, SWATS' switch and YellowFin's tuner too   | all have the same     |
+| `scaler`     | the loss scale                                       | all have the same     |
+| `averager`   | averaged weights, and how far they are               | rank 0, who evaluates |
+| `speedups`   | draws of stochastic depth                            | each its own          |
+| `random`     | torch's generators, on the CPU and on the device     | each its own          |
+| `progress`   | counts, evaluations, losses, clocks, step times, …   | rank 0, who evaluates |
+| `scores`     | of the images, where their order follows from them   | all have the same     |
+
+What else sets a step is a function of the recipe, the seed and the step's number: rates, shapes,
+the network's stage, batches and their augmentation. NumPy's and Python's own generators are not
+seeded, and nothing in a run draws from them.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from tune_speed.data.loaders.base import Loader
+from tune_speed.data.split import Splits
+from tune_speed.training.preparation import reorder
+from tune_speed.training.progress import Progress
+from tune_speed.training.progress_state import ProgressState
+from tune_speed.training.ranks import Ranks
+from tune_speed.training.recipe import Recipe
+
+State = dict[str, Any]
+
+
+@dataclass
+class Training:
+    """A run's moving parts, between two steps."""
+
+    recipe: Recipe
+    splits: Splits
+    seed: int
+    device: torch.device
+    model: nn.Module
+    loader: Loader
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    progress: Progress
+    ranks: Ranks
+    scores: NDArray[np.float64] | None = None
+    """How hard each image is, (N,), where the order follows from it."""
+
+
+def state_of(training: Training) -> State:
+    """Returns what `restore` needs; tensors are on the host. All ranks must call it at once."""
+    progress = training.progress
+    averager, scores = progress.averager, training.scores
+    shared = {
+        "weights": dict(training.model.named_parameters()),
+        "optimizer": training.optimizer.state_dict(),
+        "scaler": training.scaler.state_dict(),
+        "averager": None if averager is None else averager.state(),
+        "progress": progress.state().model_dump_json(),
+        "scores": None if scores is None else torch.from_numpy(scores),
+    }
+    own = {
+        "buffers": dict(training.model.named_buffers()),
+        "speedups": training.recipe.speedups.state(training.model),
+        "random": _random_state(training.device),
+        "loss_sum": progress.loss_sum,
+    }
+    return {**_on_host(shared), "ranks": training.ranks.hear(_on_host(own))}
+
+
+def progress_of(state: State) -> ProgressState:
+    """Returns how far the saved run is. Raises: ValueError, KeyError, TypeError."""
+    return ProgressState.model_validate_json(state["progress"])
+
+
+def restore(training: Training, state: State) -> None:
+    """Makes a run that was set up anew the one that was saved.
+
+    Raises: ValueError, KeyError, TypeError, RuntimeError and others, if the state is not of such a
+        run; it must not be gone on with then.
+    """
+    own = state["ranks"][training.ranks.rank]
+    if len(state["ranks"]) != training.ranks.size:
+        raise ValueError(f"it is of {len(state['ranks'])} ranks, not of {training.ranks.size}")
+    progress = progress_of(state)
+    _check_progress(progress, training.progress)
+    _copy_all(dict(training.model.named_parameters()), state["weights"])
+    _copy_all(dict(training.model.named_buffers()), own["buffers"])
+    _restore_optimizer(training.optimizer, state["optimizer"], training.device)
+    if training.scaler.is_enabled():
+        training.scaler.load_state_dict(state["scaler"])
+    if training.progress.averager is not None:
+        training.progress.averager.restore(state["averager"])
+    training.recipe.speedups.restore(training.model, own["speedups"])
+    training.progress.resume(progress, loss_sum=own["loss_sum"])
+    if state["scores"] is not None:
+        training.scores = state["scores"].numpy()
+        reorder(
+            training.loader,
+            training.recipe,
+            training.splits,
+            seed=training.seed,
+            scores=training.scores,
+        )
+    _set_random_state(training.device, own["random"])
+
+
+def _check_progress(saved: ProgressState, ours: Progress) -> None:
+    """Raises: ValueError if the run cannot stand there."""
+    if not 0 < saved.steps < ours.total_steps or not saved.evaluations:
+        raise ValueError(f"it is at step {saved.steps} of {ours.total_steps}")
+    shapes = {shape for shape, _ in ours.stretches}
+    if saved.phases and saved.phases_by_shape().keys() != shapes:
+        raise ValueError("its step times are of other steps")
+
+
+def _on_host(value: Any) -> Any:
+    """Returns the same tree with its tensors on the host, none of which remembers a gradient."""
+    if isinstance(value, Tensor):
+        return value.detach().cpu()
+    if isinstance(value, dict):
+        return {key: _on_host(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_on_host(each) for each in value)
+    assert value is None or isinstance(value, bool | int | float | str), type(value)
+    return value
+
+
+@torch.no_grad()
+def _copy_all(ours: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
+    """Copies values into tensors that stay where and as they are."""
+    if ours.keys() != saved.keys():
+        raise ValueError(f"its tensors are others: {sorted(ours.keys() ^ saved.keys())[:5]}")
+    for name, tensor in ours.items():
+        value = saved[name]
+        if (value.shape, value.dtype) != (tensor.shape, tensor.dtype):
+            raise ValueError(f"{name} is {value.dtype} {tuple(value.shape)} in it")
+        tensor.copy_(value)
+
+
+def _restore_optimizer(
+    optimizer: torch.optim.Optimizer, state: State, device: torch.device
+) -> None:
+    optimizer.load_state_dict(state)
+    for name, value in list(optimizer.state.items()):
+        # torch moves what belongs to a weight to where that is, and leaves the rest on the host.
+        if isinstance(name, str):
+            optimizer.state[name] = _on_device(value, device)
+
+
+def _on_device(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device)
+    if isinstance(value, dict):
+        return {key: _on_device(each, device) for key, each in value.items()}
+    return value
+
+
+def _random_state(device: torch.device) -> State:
+    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
+    return {"cpu": torch.get_rng_state(), "device": on_device}
+
+
+def _set_random_state(device: torch.device, state: State) -> None:
+    torch.set_rng_state(state["cpu"])
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state["device"], device)

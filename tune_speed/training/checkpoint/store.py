@@ -1,0 +1,267 @@
+"""Where checkpoints lie: a file, or a place that fsspec reaches (`s3://…`, `ftp://…`, …).
+
+A checkpoint is there whole or not at all: it is written beside its place and moved there. Each call
+ends within `WAIT_S`; a store that does not answer keeps its thread, and takes nothing new until it
+has answered. All that goes wrong is a `StorageError`, without passwords, which costs no trial.
+"""
+
+import glob
+import logging
+import os
+import secrets
+import threading
+import urllib.parse
+import urllib.request
+from collections.abc import Callable
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+from tune_speed.core.errors import ConfigError, Problem, StorageError
+from tune_speed.core.redact import redact
+from tune_speed.training.checkpoint.file import (
+    LONGEST_HEADER_BYTES,
+    BadCheckpoint,
+    Header,
+    peek,
+    write,
+)
+
+WAIT_S = 60.0
+"""Longest wait for a store [s]."""
+
+_log = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+
+class CheckpointStore:
+    """The place of one trial's checkpoint. For one thread."""
+
+    def __init__(self, place: str, *, wait_s: float = WAIT_S) -> None:
+        """Does not look there yet.
+
+        Args:
+            place: a path, or a URL that fsspec knows.
+            wait_s: longest wait for an answer [s].
+        """
+        self.place, self._wait_s = place, wait_s
+        self._last: threading.Thread | None = None
+
+    def write(self, beginning: bytes, payload: IO[bytes], *, wait_s: float | None = None) -> None:
+        """Puts a checkpoint there, in the place of an earlier one; closes `payload`.
+
+        Args:
+            beginning: of the file.
+            payload: the rest of it.
+            wait_s: longest wait [s]; None: as for all calls.
+
+        Raises: StorageError; an earlier checkpoint is then still there, but for a store that can
+            only move to where nothing is.
+        """
+
+        def put() -> None:
+            with payload:
+                if (path := local_path(self.place)) is not None:
+                    _put_local(path, beginning, payload)
+                else:
+                    _put_remote(self.place, beginning, payload)
+
+        if self._is_busy:
+            payload.close()
+        self._within("be saved", put, wait_s=wait_s)
+
+    def read(self) -> bytes | None:
+        """Returns the whole file; None if there is none. Raises: StorageError."""
+        return self._within("be read", lambda: _get(self.place, most_bytes=None))
+
+    def header(self) -> Header | None:
+        """Returns how far the checkpoint there is; None if there is none that can be used.
+
+        Raises: StorageError.
+        """
+        beginning = self._within("be read", lambda: _get(self.place, LONGEST_HEADER_BYTES + 128))
+        try:
+            return None if beginning is None else peek(beginning)
+        except BadCheckpoint:
+            return None
+
+    def remove(self) -> None:
+        """Removes the checkpoint if it is there. Raises: StorageError."""
+        self._within("be removed", lambda: _remove(self.place))
+
+    @property
+    def _is_busy(self) -> bool:
+        return self._last is not None and self._last.is_alive()
+
+    def _within(
+        self, what: str, call: Callable[[], Result], *, wait_s: float | None = None
+    ) -> Result:
+        """Returns what `call` does, in a thread that nobody waits for longer than the limit."""
+        wait_s = self._wait_s if wait_s is None else wait_s
+        if self._is_busy:
+            raise self._error(what, "the store has not answered an earlier call yet")
+        answer = Future[Result]()
+
+        def run() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        self._last = threading.Thread(target=run, name="tune_speed-checkpoint", daemon=True)
+        self._last.start()
+        try:
+            return answer.result(wait_s)
+        except TimeoutError as error:
+            if answer.done():  # The store's own.
+                raise self._error(what, _words(error)) from error
+            raise self._error(what, f"no answer within {wait_s:g} s") from None
+        # Stores raise errors of their own libraries, which nobody can list.
+        except Exception as error:
+            raise self._error(what, _words(error)) from error
+
+    def _error(self, what: str, why: str) -> StorageError:
+        lines = why.splitlines() or [why]
+        return StorageError(redact(f"the checkpoint {self.place} cannot {what}: {lines[0]}"))
+
+
+def _words(error: Exception) -> str:
+    """Returns what went wrong; the system's own words leave out names of temporary files."""
+    reason = getattr(error, "strerror", None) or error
+    return f"{type(error).__name__}: {reason}"
+
+
+def discard(place: str) -> None:
+    """Removes a trial's checkpoint, as it has its outcome; what is in the way is only logged."""
+    try:
+        CheckpointStore(place).remove()
+    except StorageError as error:
+        _log.warning("%s", error)
+
+
+def saved_step(place: str) -> int | None:
+    """Returns the optimizer step that a trial would go on from; None if it would begin anew.
+
+    A cheap look: the trial itself may still refuse the checkpoint. What is in the way is logged.
+    """
+    try:
+        header = CheckpointStore(place).header()
+    except StorageError as error:
+        _log.warning("%s", error)
+        return None
+    return None if header is None else header.step
+
+
+def check_place(place: str, *, path: str) -> None:
+    """Refuses a place for checkpoints that this machine cannot reach for want of a library.
+
+    Nothing is asked of the store itself.
+
+    Raises: ConfigError, which names the field `path`.
+    """
+    if local_path(place) is not None:
+        return
+    import fsspec
+
+    try:
+        fsspec.get_filesystem_class(urllib.parse.urlsplit(place).scheme)
+    except (ImportError, ValueError) as error:
+        problem = Problem(
+            path=path,
+            must="must be a folder, or a URL that fsspec can reach here",
+            given=place,
+            hint=str(error),
+        )
+        raise ConfigError(problems=(problem,)) from error
+
+
+def local_path(place: str) -> Path | None:
+    """Returns the path that a place is; None if it is a URL of something else."""
+    if "://" not in place:
+        return Path(place)
+    url = urllib.parse.urlsplit(place)
+    if url.scheme != "file" or url.netloc not in ("", "localhost"):
+        return None
+    return Path(urllib.request.url2pathname(url.path))
+
+
+def _put_local(path: Path, beginning: bytes, payload: IO[bytes]) -> None:
+    # The folder alone: where a study's folder is not visible, on another node, none is made up.
+    path.parent.mkdir(exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            write(file, beginning, payload)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Makes a change of names outlast a loss of power."""
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
+
+
+def _put_remote(place: str, beginning: bytes, payload: IO[bytes]) -> None:
+    files, path = _open_remote(place)
+    # One name: what a killed process left there is overwritten. Of two at once, as after a
+    # partition of the network, the digest finds the mixture.
+    temporary = f"{path}.tmp"
+    with files.open(temporary, "wb") as file:
+        write(file, beginning, payload)
+    try:
+        files.mv(temporary, path)
+    except Exception:
+        # Some servers refuse to move to where a file is.
+        with suppress(FileNotFoundError):
+            files.rm_file(path)
+        files.mv(temporary, path)
+
+
+def _get(place: str, most_bytes: int | None) -> bytes | None:
+    """Returns the file, or its beginning."""
+    size = -1 if most_bytes is None else most_bytes
+    try:
+        if (path := local_path(place)) is not None:
+            with path.open("rb") as file:
+                return file.read(size)
+        files, remote = _open_remote(place)
+        with files.open(remote, "rb") as file:
+            content: bytes = file.read(size)
+            return content
+    except FileNotFoundError:
+        return None
+
+
+def _remove(place: str) -> None:
+    if (path := local_path(place)) is not None:
+        path.unlink(missing_ok=True)
+        for left_behind in path.parent.glob(f"{glob.escape(path.name)}.*.tmp"):
+            left_behind.unlink(missing_ok=True)
+        return
+    files, remote = _open_remote(place)
+    for each in (remote, f"{remote}.tmp"):
+        if files.exists(each):
+            files.rm_file(each)
+
+
+def _open_remote(place: str) -> tuple[Any, str]:
+    """Returns the file system and the path in it, whose folder is there."""
+    import fsspec
+
+    files, path = fsspec.core.url_to_fs(place)
+    files.invalidate_cache()  # Another process, or node, wrote there.
+    folder = path.rsplit("/", 1)[0]
+    if folder and folder != path:
+        files.makedirs(folder, exist_ok=True)
+    return files, path

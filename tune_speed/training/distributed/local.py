@@ -1,0 +1,194 @@
+"""A trial on the devices of this machine, without Ray."""
+
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import connection, resource_tracker
+from multiprocessing.process import BaseProcess, parent_process
+from pathlib import Path
+
+import torch
+from torch import multiprocessing
+
+from tune_speed.components.plugins.shipping import receive, shipped
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.runtime.device import resolve_device
+from tune_speed.training.distributed.supervisor import (
+    GRACE_S,
+    Crew,
+    Ended,
+    RanksDied,
+    Standing,
+    run_together,
+    work,
+)
+from tune_speed.training.objective import Trial, run_trial
+from tune_speed.training.ranks import Ranks
+from tune_speed.training.trial import TrialSpec
+
+
+def run_here(
+    spec: TrialSpec,
+    *,
+    interrupt: Callable[[], bool] = lambda: False,
+    refuse: tuple[type[Exception], ...] = (),
+) -> Trial:
+    """Runs one trial on this machine: in this process, or in one for each of its devices.
+
+    Raises: as `objective.run_trial`.
+    """
+    if spec.recipe.devices == 1:
+        return run_trial(spec, interrupt=interrupt, refuse=refuse)
+    return run_together(spec, launch=LocalCrew, interrupt=interrupt, refuse=refuse)
+
+
+class LocalCrew:
+    """Processes that were spawned from this one, and a pipe to each."""
+
+    def __init__(self, spec: TrialSpec) -> None:
+        """Starts them. Raises: ConfigError if there are not enough GPUs."""
+        size, device = spec.recipe.devices, resolve_device(spec.allotment.device)
+        _refuse_too_few(size, device)
+        context = multiprocessing.get_context("spawn")
+        self._folder = tempfile.TemporaryDirectory(prefix="tune_speed-ranks-")
+        meeting = (Path(self._folder.name) / "meeting").as_uri()
+        self._pipes: list[connection.Connection] = []
+        self._processes: list[BaseProcess] = []
+        for rank in range(size):
+            here, there = context.Pipe()
+            own = _spec_of(spec, device, rank)
+            arguments = (_Plugins(), own, rank, meeting, there)
+            process = context.Process(target=_rank, args=arguments, name=f"rank {rank}")
+            with _without_ctrl_c():
+                process.start()
+            there.close()
+            self._pipes.append(here)
+            self._processes.append(process)
+        self._open = list(self._pipes)
+        self._ended: set[int] = set()
+
+    def receive(self, *, timeout_s: float) -> Standing | Ended | None:
+        """Returns what some rank says; None if nobody says anything in time."""
+        for pipe in connection.wait(self._open, timeout_s):
+            assert isinstance(pipe, connection.Connection)
+            try:
+                said: Standing | Ended = pipe.recv()
+            except (EOFError, ConnectionError):
+                self._open.remove(pipe)
+                self._refuse_death(self._pipes.index(pipe))
+                continue
+            if isinstance(said, Ended):
+                self._ended.add(said.rank)
+            return said
+        return None
+
+    def answer(self, reason: str | None) -> None:
+        """Answers rank 0."""
+        try:
+            self._pipes[0].send(reason)
+        except ConnectionError:
+            self._refuse_death(0)
+
+    def close(self) -> None:
+        """Ends all ranks that still run."""
+        # Where one ended, so do the others.
+        deadline = time.monotonic() + (GRACE_S if self._ended else 0.0)
+        for process in self._processes:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.exitcode is None:
+                process.kill()
+                process.join()
+        for pipe in self._pipes:
+            pipe.close()
+        self._folder.cleanup()
+
+    def _refuse_death(self, rank: int) -> None:
+        if rank in self._ended:
+            return
+        process = self._processes[rank]
+        process.join(GRACE_S)
+        raise RanksDied(f"the process of rank {rank} died with exit code {process.exitcode}")
+
+
+def _refuse_too_few(size: int, device: torch.device) -> None:
+    there = torch.cuda.device_count() if device.type == "cuda" else size
+    if size <= there:
+        return
+    problem = Problem(
+        path="recipe.devices",
+        must=f"must be at most the number of GPUs here, which is {there}",
+        given=str(size),
+        hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
+    )
+    raise ConfigError(problems=(problem,))
+
+
+def _spec_of(spec: TrialSpec, device: torch.device, rank: int) -> TrialSpec:
+    name = f"cuda:{rank}" if device.type == "cuda" else "cpu"
+    return spec.model_copy(update={"allotment": spec.allotment.model_copy(update={"device": name})})
+
+
+class _Plugins:
+    """Loads the keeper's plugins where it is unpickled: before configurations of their classes."""
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        return receive, (shipped(),)
+
+
+def _rank(_: None, spec: TrialSpec, rank: int, meeting: str, pipe: connection.Connection) -> None:
+    """What a process does from its start to its end."""
+    _end_with_keeper()
+    # All ranks are on this machine: nobody beyond it need reach them.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    backend = "gloo"
+    if spec.allotment.device != "cpu":
+        backend = "nccl"
+        torch.cuda.set_device(spec.allotment.device)
+    size = spec.recipe.devices
+    with Ranks.joined(rank=rank, size=size, backend=backend, init_method=meeting) as ranks:
+        work(spec, ranks, _Pipe(pipe))
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Switches Ctrl-C off, for good, in processes that the block starts: the keeper ends them."""
+    resource_tracker.ensure_running()  # Its own start would switch Ctrl-C on again.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _end_with_keeper() -> None:
+    """Ends this process when its keeper is gone, whatever it is doing then."""
+    keeper = parent_process()
+    assert keeper is not None
+
+    def watch() -> None:
+        keeper.join()
+        os._exit(1)
+
+    threading.Thread(target=watch, name="end with keeper", daemon=True).start()
+
+
+class _Pipe:
+    """The line to the keeper."""
+
+    def __init__(self, pipe: connection.Connection) -> None:
+        self._pipe = pipe
+
+    def ask(self, standing: Standing) -> str | None:
+        self._pipe.send(standing)
+        reason: str | None = self._pipe.recv()
+        return reason
+
+    def tell(self, ended: Ended) -> None:
+        self._pipe.send(ended)
+
+
+_: type[Crew] = LocalCrew

@@ -1,0 +1,103 @@
+"""Loss, accuracy, macro and micro F1 of a model on a split."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tune_speed.components.metrics.base import OfLogits
+
+
+class Scores(NamedTuple):
+    """What one evaluation measures."""
+
+    accuracy: float
+    """Share of correct predictions, in [0, 1]."""
+    macro_f1: float
+    """Mean F1 score of the classes that are among the labels or the predictions, in [0, 1]."""
+    loss: float | None
+    """Mean cross-entropy per sample [nat], without label smoothing; None if not finite."""
+    micro_f1: float | None = None
+    """F1 score of all classes' counts together, in [0, 1]: equals the accuracy, by other sums."""
+    value: float | None = None
+    """What was asked for beside these."""
+
+
+Predict = Callable[[nn.Module, Tensor], Tensor]
+
+
+def call(model: nn.Module, images: Tensor) -> Tensor:
+    """Returns the model's logits for the images as they are."""
+    logits: Tensor = model(images)
+    return logits
+
+
+def evaluate(
+    model: nn.Module,
+    batches: Iterable[tuple[Tensor, Tensor]],
+    *,
+    device: torch.device,
+    autocast_dtype: torch.dtype | None,
+    predict: Predict = call,
+    of_logits: OfLogits | None = None,
+) -> Scores:
+    """Returns the scores of `model` in evaluation mode over `batches` of images and labels.
+
+    The host waits for the device once, at the end. Training mode is restored. `predict` makes
+    logits (N, K) of the model and images; `of_logits` is asked for its value of all of them.
+    """
+    was_training = model.training
+    model.eval()
+    autocast = torch.autocast(device.type, autocast_dtype, enabled=autocast_dtype is not None)
+    per_batch: list[Tensor] = []
+    kept: list[tuple[Tensor, Tensor]] = []
+    try:
+        with torch.inference_mode(), autocast:
+            for images, labels in batches:
+                logits = predict(model, images)
+                per_batch.append(_sums(logits, labels))
+                if of_logits is not None:
+                    kept.append((logits.float(), labels))
+    finally:
+        model.train(was_training)
+    scores = _scores(torch.stack(per_batch).sum(dim=0).tolist())
+    return scores if of_logits is None else scores._replace(value=_value(of_logits, kept))
+
+
+def _value(of_logits: OfLogits, kept: Sequence[tuple[Tensor, Tensor]]) -> float:
+    with torch.inference_mode():
+        return float(of_logits(*(torch.cat(parts) for parts in zip(*kept, strict=True))))
+
+
+def _sums(logits: Tensor, labels: Tensor) -> Tensor:
+    """Returns (4, num_classes): hits, labels and predictions of each class, and the loss in [3, 0].
+
+    Counts in float64 are exact, in whatever order a device adds them up.
+    """
+    predictions = logits.argmax(dim=1)
+    is_hit = (predictions == labels).double()
+    sums = torch.zeros((4, logits.shape[1]), dtype=torch.float64, device=logits.device)
+    sums[0].index_add_(0, labels, is_hit)
+    sums[1].index_add_(0, labels, torch.ones_like(is_hit))
+    sums[2].index_add_(0, predictions, torch.ones_like(is_hit))
+    sums[3, 0] = functional.cross_entropy(logits.float(), labels, reduction="sum")
+    return sums
+
+
+def _scores(sums: list[list[float]]) -> Scores:
+    """Returns accuracy Σ hits / N, F1 = 2 hits / (labels + predictions) both ways, and loss / N."""
+    hits, labels, predictions, (loss, *_) = sums
+    num_samples = sum(labels)
+    f1_scores = [
+        2 * h / (n + p) for h, n, p in zip(hits, labels, predictions, strict=True) if n + p
+    ]
+    mean_loss = loss / num_samples
+    return Scores(
+        accuracy=sum(hits) / num_samples,
+        macro_f1=sum(f1_scores) / len(f1_scores),
+        loss=mean_loss if math.isfinite(mean_loss) else None,
+        micro_f1=2 * sum(hits) / (num_samples + sum(predictions)),
+    )

@@ -1,0 +1,85 @@
+"""Whether networks take the images, and techniques the networks: tried before any trial starts.
+
+    python -m tune_speed.training.precheck < question.json > answer.json
+
+A process of its own, as a search's driver is free of torch. Networks are built on torch's meta
+device: shapes alone, no memory, no weights.
+"""
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from tune_speed.components.plugins import registry
+from tune_speed.core.errors import ConfigError, DataError, Problem, first_line
+from tune_speed.training.recipe import Recipe
+
+
+def misfits(
+    recipe: Recipe, *, image_shape: tuple[int, int, int], num_classes: int, num_train: int
+) -> tuple[Problem, ...]:
+    """Returns why the recipe's network cannot be trained as the recipe says; empty if it can.
+
+    Args:
+        recipe: whose model and speed-ups are tried.
+        image_shape: (H, W, C).
+        num_classes: size of the last layer.
+        num_train: images of an epoch.
+    """
+    height, width, channels = image_shape
+    image_size = max(height, width)
+    try:
+        recipe.model.check(in_channels=channels, num_classes=num_classes, image_size=image_size)
+        with torch.device("meta"):
+            model = recipe.model.network(
+                in_channels=channels, num_classes=num_classes, image_size=image_size
+            )
+            model = recipe.speedups.change_model(model, num_classes=num_classes, seed=0)
+        stretches = recipe.stretches(num_train=num_train, height=height, width=width)
+        for size in sorted({shape[:2] for shape, _ in stretches} - {(height, width)}):
+            _try(model, (2, channels, *size))
+    except ConfigError as error:
+        return error.problems or (Problem(path="model", must=str(error)),)
+    # What the meta device cannot do, or weights that are missing, the trial itself will say.
+    except (NotImplementedError, DataError):
+        return ()
+    return ()
+
+
+def _try(model: nn.Module, size: tuple[int, ...]) -> None:
+    try:
+        with torch.device("meta"), torch.no_grad():
+            model.eval()(torch.zeros(size))
+    except NotImplementedError:
+        raise
+    # Libraries refuse images by RuntimeError, ValueError, AssertionError and others.
+    except Exception as error:
+        problem = Problem(
+            path="speedups.resolution",
+            must=f"must show the network images that it can take, but {size[2]}x{size[3]} pixels"
+            f" fail with {first_line(error)}",
+            hint="Begin with larger images, or take another model.",
+        )
+        raise ConfigError(problems=(problem,)) from error
+
+
+def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:
+    """Yields the problems of each recipe of a question, as JSON has them."""
+    data = {
+        "image_shape": tuple(question["image_shape"]),
+        "num_classes": question["num_classes"],
+        "num_train": question["num_train"],
+    }
+    for tree in question["recipes"]:
+        found = misfits(Recipe.model_validate_json(json.dumps(tree)), **data)
+        yield [asdict(problem) for problem in found]
+
+
+if __name__ == "__main__":
+    registry.load_from_environment()
+    print(json.dumps(list(answers(json.load(sys.stdin)))))

@@ -1,0 +1,141 @@
+"""What is derived from data before the first step, on the training clock: weights and sample order.
+
+Nothing of it leaves a trace beyond its purpose: a short training that only scores samples gives
+weights, batch statistics and random numbers back as they were.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import islice
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tune_speed.components.speedups.base import Shape, Start
+from tune_speed.data.loaders.base import Loader, eval_batches
+from tune_speed.data.orders.curriculum import Curriculum
+from tune_speed.data.split import Splits
+from tune_speed.training.ranks import ALONE, Ranks
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.gradient import AUTOCAST_DTYPES, Forward
+from tune_speed.training.step.step import (
+    Group,
+    build_optimizer,
+    micro_batch_of,
+    open_order,
+    take_step,
+)
+
+SCORING_BATCH = 500
+"""Images of a batch when samples are scored."""
+
+
+def needs_preparation(recipe: Recipe) -> bool:
+    """Returns whether `prepare` has anything to do."""
+    return recipe.speedups.sets_weights or isinstance(recipe.order, Curriculum)
+
+
+def prepare(
+    model: nn.Module,
+    loader: Loader,
+    recipe: Recipe,
+    splits: Splits,
+    *,
+    forward: Forward,
+    seed: int,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+) -> NDArray[np.float64] | None:
+    """Sets the weights that training starts from, and puts samples in an order of their scores.
+
+    Returns these scores, (N,), from which `reorder` makes the same order again; None without one.
+    Of several ranks each does it by itself, and rank 0's outcome holds: `forward` must not average
+    gradients.
+    """
+    _, height, width, _ = splits.train.pixels.shape
+    shape = Shape(height, width)
+
+    def fit(fitted: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], num_steps: int) -> None:
+        optimizer, scaler = build_optimizer(fitted, recipe, device=device)
+        recipe.speedups.begin_step(fitted, shape)
+        for images, labels in islice(batches, num_steps):
+            take_step(
+                Group(len(labels), [(images, labels)]),
+                recipe,
+                shape=shape,
+                frac=1.0,
+                forward=forward if fitted is model else fitted,
+                optimizer=optimizer,
+                scaler=scaler,
+                device=device,
+            )
+
+    start = Start(loader.epoch, loader.num_samples, splits.num_classes, device, seed, fit)
+    recipe.speedups.init_weights(model, start)
+    ranks.align(model)
+    if not isinstance(recipe.order, Curriculum):
+        return None
+    num_batches = recipe.order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
+    with without_trace(model, device=device):
+        fit(model, _epochs(loader), max(1, round(num_batches)))
+        scores = _losses(model, recipe, splits, device=device)
+    scores = ranks.tell(scores)
+    reorder(loader, recipe, splits, seed=seed, scores=scores)
+    return scores
+
+
+def reorder(
+    loader: Loader, recipe: Recipe, splits: Splits, *, seed: int, scores: NDArray[np.float64]
+) -> None:
+    """Puts the loader's samples in the recipe's order for images that are so hard, (N,)."""
+    order = open_order(recipe, splits.train, seed=seed)
+    loader.reorder(order.with_scores(scores))
+
+
+@contextmanager
+def without_trace(model: nn.Module, *, device: torch.device) -> Iterator[None]:
+    """Puts weights, batch statistics and random numbers back as they were, after the block."""
+    # On the host, so that the copy is no part of the peak on a GPU.
+    state = {name: tensor.to("cpu", copy=True) for name, tensor in model.state_dict().items()}
+    trained = [parameter.requires_grad for parameter in model.parameters()]
+    model.train()
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        yield
+    model.load_state_dict(state)
+    for parameter, requires_grad in zip(model.parameters(), trained, strict=True):
+        parameter.requires_grad_(requires_grad)
+
+
+def _epochs(loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yields batches without end."""
+    epoch = 0
+    while True:
+        yield from loader.epoch(epoch)
+        epoch += 1
+
+
+def _losses(
+    model: nn.Module, recipe: Recipe, splits: Splits, *, device: torch.device
+) -> NDArray[np.float64]:
+    """Returns the loss of each training image, (N,), in the set's order, not augmented."""
+    dtype = AUTOCAST_DTYPES[recipe.precision]
+    model.eval()
+    losses = list[Tensor]()
+    batches = eval_batches(
+        splits.train,
+        mean=splits.mean,
+        std=splits.std,
+        batch_size=SCORING_BATCH,
+        device=device,
+        channels_last=recipe.is_channels_last,
+    )
+    with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype is not None):
+        for images, labels in batches:
+            logits = model(images).float()
+            losses.append(functional.cross_entropy(logits, labels, reduction="none"))
+    model.train()
+    scores: NDArray[np.float64] = torch.cat(losses).double().cpu().numpy()
+    return scores

@@ -1,0 +1,383 @@
+"""Where a run stands: samples seen, losses, evaluations, and whether it has ended."""
+
+import math
+import statistics
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from tune_speed.components.metrics import METRICS
+from tune_speed.components.metrics.base import OfLogits
+from tune_speed.components.metrics.work import gpu_utilisation
+from tune_speed.components.speedups.base import Averager, Shape
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.records import Evaluation, RunResult, Status, Timing
+from tune_speed.core.targets import SIGNS
+from tune_speed.data.base import Images
+from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
+from tune_speed.data.split import Splits
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.device import (
+    cpu_wait_s,
+    describe_devices,
+    is_out_of_memory,
+    peak_memory_gib,
+    release_memory,
+)
+from tune_speed.runtime.fed_ratio import Waits, fed_ratio
+from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.training_clock import Phase, isolated_train_s
+from tune_speed.training.evaluate import Scores, evaluate
+from tune_speed.training.progress_state import PhaseState, ProgressState
+from tune_speed.training.ranks import ALONE, Ranks
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.gradient import AUTOCAST_DTYPES
+from tune_speed.training.step.step import accumulation_of, micro_batch_of
+from tune_speed.training.workload import Workload
+
+Part = Literal["validation", "test"]
+"""Of the data: that a search is judged on, or that certified results are."""
+
+
+class Progress:
+    """Counts a run's steps, evaluates it when it is due, and says how it ended."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        recipe: Recipe,
+        splits: Splits,
+        *,
+        seed: int,
+        evaluated_on: Part,
+        device: torch.device,
+        model: nn.Module,
+        clock: Clock,
+        sharing: Sharing,
+        stretches: Sequence[tuple[Shape, int]],
+        phases: Mapping[Shape, Phase],
+        ranks: Ranks = ALONE,
+    ) -> None:
+        """Begins before the first step.
+
+        Args:
+            workload: what must be reached.
+            recipe: as it runs.
+            splits: the data, one part of which is evaluated.
+            seed: of the run.
+            evaluated_on: that part.
+            device: where it runs.
+            model: what is evaluated.
+            clock: of the run.
+            sharing: who else is on the device.
+            stretches: the run as shapes of steps, each with its number of steps in a row.
+            phases: what steps of each shape take in isolation; empty: the clock is what counts.
+            ranks: those that train together; rank 0 evaluates for all.
+        """
+        self.workload, self.recipe, self.splits = workload, recipe, splits
+        self.seed, self.device, self.model, self.clock = seed, device, model, clock
+        self.evaluated_on: Part = evaluated_on
+        self.sharing, self.stretches, self.phases = sharing, stretches, phases
+        self.ranks = ranks
+        self.averager: Averager | None = None
+        self.waits = Waits()
+        self.num_train = len(splits.train.labels)
+        self.grid = workload.grid(num_train=self.num_train)
+        self.total_steps = sum(num_steps for _, num_steps in stretches)
+        self.steps = self.samples = 0
+        self.init_s = 0.0
+        self.evaluations: list[Evaluation] = []
+        self.losses: list[float] = []
+        """Validation losses so far, where the schedule follows them; all are finite, as a run with
+        another one has ended."""
+        self.status = Status.CAPPED  # What a run is until it has ended by itself.
+        self._eval_batch_size = min(workload.eval_batch_size, len(splits.validation.labels))
+        self.loss_sum = torch.zeros((), device=device)
+        """Of the training, since the last evaluation; on the device."""
+        self._loss_samples = 0
+        self._held = dict[Part, HeldImages]()
+        self._waited_before_s = cpu_wait_s()
+        self._utilisations = list[float]()
+        self._peak_gib = 0.0
+
+    def begin(self) -> None:
+        """Takes note that the first step is next: what is on the clock is what went before it."""
+        self.init_s = self.clock.elapsed("train_s")
+
+    def advance(self, shape: Shape, num_samples: int, loss_sum: Tensor, num_learned: int) -> None:
+        """Counts one optimizer step; the loss stays on the device until the next evaluation.
+
+        Args:
+            shape: of the step.
+            num_samples: that it went through.
+            loss_sum: of those that it learned from.
+            num_learned: how many these are.
+        """
+        self.steps += 1
+        self.samples += num_samples
+        if self.phases:
+            self.phases[shape].samples += num_samples
+        self._loss_samples += num_learned
+        self.loss_sum += loss_sum
+
+    @property
+    def evaluated_model(self) -> nn.Module:
+        """The model, or the average of its weights where there is one."""
+        return self.model if self.averager is None else self.averager.model
+
+    @property
+    def train_s(self) -> float:
+        """The training clock [s]: steps times isolated step time where that is known."""
+        if self.phases:
+            return isolated_train_s(self.phases.values(), other_s=self.init_s)
+        return self.clock.elapsed("train_s")
+
+    def is_due(self) -> bool:
+        """Whether to evaluate: a grid point was passed, the run ends, or its time is over."""
+        last_seen = self.evaluations[-1].samples
+        passed_grid = self.samples // self.grid > last_seen // self.grid
+        is_over_time = self.ranks.lately(self._is_over_time())
+        return passed_grid or self._is_last() or is_over_time
+
+    def evaluate(self) -> None:
+        """Adds an evaluation of the model as it is: rank 0's."""
+        train_loss = self._take_train_loss()
+        mine = self._evaluation(train_loss) if self.ranks.is_first else None
+        evaluation, self.losses = self.ranks.tell((mine, self.losses))
+        assert evaluation is not None
+        self.evaluations.append(evaluation)
+
+    def _evaluation(self, train_loss: float | None) -> Evaluation:
+        """Returns the evaluation of the model as it is, and follows its loss."""
+        self.sharing.look()
+        if (utilisation := gpu_utilisation(self.device)) is not None and self.steps:
+            self._utilisations.append(utilisation)
+        with self.clock.span("eval_s"):
+            scores = self._scores(self.evaluated_on)
+            self._follow_loss(scores)
+        return Evaluation(
+            step=self.steps,
+            samples=self.samples,
+            epoch=self.samples / self.num_train,
+            train_s=self.train_s,
+            accuracy=scores.accuracy,
+            macro_f1=scores.macro_f1,
+            micro_f1=scores.micro_f1,
+            loss=scores.loss,
+            train_loss=train_loss,
+            values={} if scores.value is None else {self.workload.target.metric: scores.value},
+        )
+
+    def refuse_met_target(self) -> None:
+        """Raises: ConfigError if the only evaluation, of the untrained model, meets the target."""
+        target, untrained = self.workload.target, self.workload.metric_of(self.evaluations[0])
+        if not target.holds(untrained):
+            return
+        harder, hint = ("exceed", "higher") if target.mode == "max" else ("be below", "lower")
+        problem = Problem(
+            path="workload.target.value",
+            must=f"must {harder} the {target.metric} before training, which is {untrained:.4f}",
+            given=f"{target.value:g}",
+            hint=f"Choose a {hint} target.",
+        )
+        raise ConfigError(problems=(problem,))
+
+    def verdict(self) -> str | None:
+        """Sets the status and returns why the run has ended, or None if it goes on."""
+        evaluation, target = self.evaluations[-1], self.workload.target
+        score = f"{target.metric} {self.workload.metric_of(evaluation):.4f}"
+        if evaluation.train_loss is None or evaluation.loss is None:
+            self.status = Status.DIVERGED
+            return f"the loss is not finite after {self.steps} steps"
+        if not math.isfinite(self.workload.metric_of(evaluation)):
+            self.status = Status.DIVERGED
+            return f"the {target.metric} is not finite after {self.steps} steps"
+        if self._is_over_time():
+            return f"max_train_s = {self.workload.max_train_s:g} s passed with {score}"
+        if self._time_to_target() is not None:
+            self.status = Status.REACHED
+            return f"target met: {score} {SIGNS[target.mode]} {target.value:g}"
+        if self._is_last():
+            self.status = Status.MISSED
+            return f"the run ended with {score}, target {target.value:g}"
+        return None
+
+    def result(self, *, stop_reason: str = "") -> RunResult:
+        """Returns the run's result as it stands."""
+        train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
+        timing, note = (Timing.ISOLATED, "") if self.phases else self.sharing.timing_of_clock()
+        return RunResult(
+            status=self.status,
+            seed=self.seed,
+            stop_reason=stop_reason,
+            time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
+            evaluations=tuple(self.evaluations),
+            clocks=self.clock.clocks().model_copy(update={"train_s": train_s}),
+            steps=self.steps,
+            samples=self.samples,
+            images_per_s=self.samples / train_s if train_s else None,
+            step_time_ms=self._step_time_ms(),
+            fed_ratio=self._fed_ratio(),
+            gpu_utilisation=statistics.fmean(self._utilisations) if self._utilisations else None,
+            peak_memory_gib=self._peak_memory_gib(),
+            batch_size=micro_batch_of(self.recipe),
+            accumulation_steps=accumulation_of(self.recipe),
+            device=describe_devices(self.device, self.recipe.devices),
+            timing=timing,
+            step_times=tuple(phase.step_time for phase in self.phases.values()),
+            init_s=self.init_s,
+            shared_train_s=passed_s,
+            slowdown=passed_s / train_s if self.phases and train_s else None,
+            cotenants=self.sharing.cotenants,
+            cpu_wait_s=self._cpu_wait_s(),
+            note=note,
+        )
+
+    def state(self) -> ProgressState:
+        """Returns all that another process must know to go on from here."""
+        return ProgressState(
+            steps=self.steps,
+            samples=self.samples,
+            init_s=self.init_s,
+            evaluations=tuple(self.evaluations),
+            losses=tuple(self.losses),
+            phases=tuple(PhaseState.of(*item) for item in self.phases.items()),
+            eval_batch_size=self._eval_batch_size,
+            loss_samples=self._loss_samples,
+            waited_s=self.waits.waited_s,
+            cpu_wait_s=self._cpu_wait_s(),
+            utilisations=tuple(self._utilisations),
+            peak_memory_gib=self._peak_memory_gib(),
+            clocks=self.clock.clocks(),
+            seen=self.sharing.seen_so_far(),
+        )
+
+    def resume(self, state: ProgressState, *, loss_sum: Tensor) -> None:
+        """Goes on where another process stood; its phases were given when this was made.
+
+        Args:
+            state: of the other process.
+            loss_sum: its sum of training losses since the last evaluation.
+        """
+        self.steps, self.samples = state.steps, state.samples
+        self.init_s = state.init_s
+        self.evaluations, self.losses = list(state.evaluations), list(state.losses)
+        self._eval_batch_size = state.eval_batch_size
+        self._loss_samples = state.loss_samples
+        self.loss_sum.copy_(loss_sum)
+        self.waits.waited_s = state.waited_s
+        self._utilisations = list(state.utilisations)
+        self._peak_gib = state.peak_memory_gib
+        self.clock.resume(state.clocks)
+        self.sharing.resume(state.seen)
+        if self._waited_before_s is not None:
+            before_s = state.cpu_wait_s
+            self._waited_before_s = None if before_s is None else self._waited_before_s - before_s
+
+    def _peak_memory_gib(self) -> float:
+        return max(self._peak_gib, peak_memory_gib(self.device))
+
+    def _step_time_ms(self) -> float | None:
+        """Returns the mean time of a step, over the whole run where it is known beforehand."""
+        if self.phases:
+            times_s = (
+                count * self.phases[shape].step_time.step_s for shape, count in self.stretches
+            )
+            return 1000 * sum(times_s) / self.total_steps
+        return 1000 * (self.train_s - self.init_s) / self.steps if self.steps else None
+
+    def _fed_ratio(self) -> float | None:
+        """Returns the share of the time since the first step that did not go into waiting."""
+        wall_s = self.clock.elapsed("train_s") - self.init_s
+        return fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s)
+
+    def _cpu_wait_s(self) -> float | None:
+        """Returns how long threads have waited for a core since the run began [s]."""
+        waited_s = cpu_wait_s()
+        if waited_s is None or self._waited_before_s is None:
+            return None
+        return max(0.0, waited_s - self._waited_before_s)  # Threads that ended took theirs along.
+
+    def _is_last(self) -> bool:
+        return self.steps == self.total_steps
+
+    def _is_over_time(self) -> bool:
+        return self.train_s > self.workload.max_train_s
+
+    def _time_to_target(self) -> float | None:
+        return self.workload.time_to_target(
+            self.evaluations, num_train=self.num_train, at_end=self._is_last()
+        )
+
+    def _take_train_loss(self) -> float | None:
+        """Returns the mean loss since the last evaluation; None if there is none or not finite."""
+        if self._loss_samples == 0:
+            return None
+        mean = float(self.ranks.sum(self.loss_sum)) / self._loss_samples
+        self.loss_sum.zero_()
+        self._loss_samples = 0
+        return mean if math.isfinite(mean) else None
+
+    def _follow_loss(self, scores: Scores) -> None:
+        """Keeps the validation loss where the schedule follows it; `scores` may be the test's."""
+        if not self.recipe.lr_schedule.follows_loss:
+            return
+        if self.evaluated_on != "validation":
+            scores = self._scores("validation")
+        if scores.loss is not None:
+            self.losses.append(scores.loss)
+
+    def _scores(self, part: Part) -> Scores:
+        """Returns the model's scores; in smaller batches, from now on, where memory runs out."""
+        while True:
+            try:
+                return self._scores_by(self._eval_batch_size, part)
+            except Exception as error:
+                if not is_out_of_memory(error) or self._eval_batch_size == 1:
+                    raise
+            # Outside the handler: its traceback would keep the batch's tensors alive.
+            release_memory(self.device)
+            self._eval_batch_size = math.ceil(self._eval_batch_size / 2)
+
+    def _scores_by(self, batch_size: int, part: Part) -> Scores:
+        batches = eval_batches(
+            self._images_of(part),
+            mean=self.splits.mean,
+            std=self.splits.std,
+            batch_size=batch_size,
+            device=self.device,
+            channels_last=self.recipe.is_channels_last,
+        )
+        dtype = AUTOCAST_DTYPES[self.recipe.precision]
+        return evaluate(
+            self.evaluated_model,
+            self._one_by_one(batches),
+            device=self.device,
+            autocast_dtype=dtype,
+            predict=self.recipe.speedups.predict,
+            of_logits=self._of_logits(),
+        )
+
+    def _of_logits(self) -> OfLogits | None:
+        """Returns what measures the target's metric where no evaluation has it of itself."""
+        metric = METRICS.get(self.workload.target.metric)
+        return None if metric is None else metric.of_logits
+
+    def _images_of(self, part: Part) -> Images | HeldImages:
+        """Returns the part's images, on the device from its first evaluation on if the set is."""
+        images = self.splits.validation if part == "validation" else self.splits.test
+        if not isinstance(self.recipe.loader, Resident):
+            return images
+        if part not in self._held:
+            self._held[part] = hold(images, self.device)
+        return self._held[part]
+
+    def _one_by_one(
+        self, batches: Iterator[tuple[Tensor, Tensor]]
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yields the batches; others may measure in between."""
+        for batch in batches:
+            self.clock.let_others_measure()
+            yield batch

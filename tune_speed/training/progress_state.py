@@ -1,0 +1,55 @@
+"""How far a run is, in the form in which a checkpoint keeps it."""
+
+from typing import Self
+
+from tune_speed.components.speedups.base import Shape
+from tune_speed.core.config import Config
+from tune_speed.core.records import Clocks, Evaluation, StepTime
+from tune_speed.runtime.sharing import Seen
+from tune_speed.runtime.training_clock import Phase
+
+
+class PhaseState(Config):
+    """What the steps of one shape take, and how many samples went through them."""
+
+    shape: tuple[int, int, int, float, int]
+    step_time: StepTime
+    samples_per_step: int
+    samples: int
+
+    @classmethod
+    def of(cls, shape: Shape, phase: Phase) -> Self:
+        """Returns the phase as a checkpoint keeps it."""
+        return cls(
+            shape=(shape.height, shape.width, shape.growth, shape.kept_frac, shape.stage),
+            step_time=phase.step_time,
+            samples_per_step=phase.samples_per_step,
+            samples=phase.samples,
+        )
+
+
+class ProgressState(Config):
+    """How far a run is, as a checkpoint keeps it: all of `Progress` but for what is set up anew."""
+
+    steps: int
+    samples: int
+    init_s: float
+    evaluations: tuple[Evaluation, ...]
+    losses: tuple[float, ...]
+    phases: tuple[PhaseState, ...]
+    eval_batch_size: int
+    loss_samples: int
+    waited_s: float
+    """For batches."""
+    cpu_wait_s: float | None
+    utilisations: tuple[float, ...]
+    peak_memory_gib: float
+    clocks: Clocks
+    seen: Seen
+
+    def phases_by_shape(self) -> dict[Shape, Phase]:
+        """Returns the phases that the run had, which it goes on with; none: the clock counts."""
+        return {
+            Shape(*each.shape): Phase(each.step_time, each.samples_per_step, each.samples)
+            for each in self.phases
+        }

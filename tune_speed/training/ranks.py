@@ -1,0 +1,171 @@
+"""Several devices that train one model: who takes what, and what they tell each other.
+
+Each device has a process of its own, its rank. Rank 0 evaluates, is asked, and decides; the others
+follow. Every wait for another rank ends after `WAIT_S`, or at once where its process has died
+(gloo) or the run's keeper ends them all (see `together`).
+
+| what                        | how                                   | when                  |
+|-----------------------------|---------------------------------------|-----------------------|
+| gradients                   | averaged by `DistributedDataParallel` | once a step           |
+| weights derived from data   | rank 0's                              | before the first step |
+| whether time is over        | rank 0's word, a step late, unwaited  | each step             |
+| training loss               | summed                                | each evaluation       |
+| evaluation, decision        | rank 0's                              | each evaluation       |
+| what only a rank has        | gathered, in rank 0's checkpoint      | each checkpoint       |
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from inspect import signature
+from typing import Any, Self, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from tune_speed.data.orders.share import Share
+
+WAIT_S = 1800.0
+"""Longest wait of one rank for another [s]; rank 0 may evaluate, or be paused, for so long."""
+SEED_STRIDE = 1_000_003
+"""Between the seeds of two ranks' dropout."""
+_BUFFERS_OPTION = (  # Its name since torch 2.13 or so, which warns of the older one.
+    "forward_sync_buffers"
+    if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
+    else "broadcast_buffers"
+)
+
+Forward = Callable[[Tensor], Tensor]
+Shared = TypeVar("Shared")
+
+
+@dataclass
+class Ranks:
+    """A process's place among those that train one model; by default it is alone."""
+
+    rank: int = 0
+    size: int = 1
+    _words: "dist.ProcessGroup | None" = None
+    """On the host, apart from the gradients', so that neither waits for the other's device."""
+    _heard: "tuple[dist.Work, Tensor] | None" = field(default=None, init=False)
+
+    @classmethod
+    @contextmanager
+    def joined(
+        cls, *, rank: int, size: int, backend: str, init_method: str, wait_s: float = WAIT_S
+    ) -> Iterator[Self]:
+        """Meets the other ranks, and leaves them when the block ends.
+
+        Args:
+            rank: of this process, from 0.
+            size: how many they are.
+            backend: of the gradients: `nccl` where each rank has a GPU, otherwise `gloo`.
+            init_method: where they meet: a URL as torch has it, `file://…` or `env://`.
+            wait_s: longest wait for another rank [s].
+        """
+        timeout = timedelta(seconds=wait_s)
+        dist.init_process_group(
+            backend, init_method=init_method, rank=rank, world_size=size, timeout=timeout
+        )
+        try:
+            yield cls.here(wait_s=wait_s)
+        finally:
+            dist.destroy_process_group()
+
+    @classmethod
+    def here(cls, *, wait_s: float = WAIT_S) -> Self:
+        """Returns the place in torch's process group, which others have set up."""
+        words = dist.new_group(backend="gloo", timeout=timedelta(seconds=wait_s))
+        assert isinstance(words, dist.ProcessGroup), "every rank is in it"
+        return cls(dist.get_rank(), dist.get_world_size(), words)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this is the rank that evaluates and decides."""
+        return self.rank == 0
+
+    def share(self, samples_per_step: int) -> Share:
+        """Returns which samples are this rank's."""
+        return Share(self.rank, self.size, samples_per_step)
+
+    def seed(self, seed: int) -> None:
+        """Gives each rank random numbers of its own, once all have the same weights."""
+        if not self.is_first:
+            torch.manual_seed(seed + SEED_STRIDE * self.rank)
+
+    def wrap(self, forward: Forward, *, may_skip: bool) -> Forward:
+        """Returns the model with gradients averaged over ranks; itself, where there is one rank.
+
+        Batch statistics stay each rank's own.
+
+        Args:
+            forward: the model, compiled or not, on its device.
+            may_skip: whether parameters may have no part in a step.
+        """
+        if self.size == 1:
+            return forward
+        averaging: Any = partial(DistributedDataParallel, find_unused_parameters=may_skip)
+        wrapped: Forward = averaging(forward, **{_BUFFERS_OPTION: False})
+        return wrapped
+
+    def syncing(self, forward: Forward, *, is_last: bool) -> AbstractContextManager[None]:
+        """Returns the block of one micro-batch; ranks average in the last one of a step alone."""
+        if is_last or not isinstance(forward, DistributedDataParallel):
+            return nullcontext()
+        return forward.no_sync()
+
+    def align(self, model: nn.Module) -> None:
+        """Gives all ranks rank 0's weights and batch statistics."""
+        if self.size > 1:
+            for tensor in model.state_dict().values():
+                dist.broadcast(tensor, src=0)
+
+    def sum(self, value: Tensor) -> Tensor:
+        """Returns the sum over ranks of a value on the device."""
+        if self.size == 1:
+            return value
+        total = value.detach().clone()
+        dist.all_reduce(total)
+        return total
+
+    def tell(self, value: Shared) -> Shared:
+        """Returns what rank 0 says; what the others say counts for nothing."""
+        if self.size == 1:
+            return value
+        box: list[Any] = [value]
+        dist.broadcast_object_list(box, src=0, group=self._words)
+        told: Shared = box[0]
+        return told
+
+    def hear(self, value: Shared) -> list[Shared]:
+        """Returns what every rank says, in their order."""
+        if self.size == 1:
+            return [value]
+        said: list[Any] = [None] * self.size
+        dist.all_gather_object(said, value, group=self._words)
+        return said
+
+    def lately(self, flag: bool) -> bool:
+        """Returns what rank 0 said in the call before this one; False in the first.
+
+        All ranks get the same answer, without waiting for each other: the step between two calls
+        has brought the word around.
+        """
+        if self.size == 1:
+            return flag
+        before, word = self._heard, torch.tensor([flag], dtype=torch.uint8)
+        work = dist.broadcast(word, src=0, group=self._words, async_op=True)
+        assert work is not None
+        self._heard = work, word
+        if before is None:
+            return False
+        before[0].wait()
+        return bool(before[1].item())
+
+
+ALONE = Ranks()
+"""One device, and no other rank to wait for."""

@@ -1,0 +1,208 @@
+"""Everything that a search may change about a training."""
+
+import math
+from collections.abc import Iterator
+from itertools import groupby
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from tune_speed.components.models import MODELS
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig
+from tune_speed.components.schedules import SCHEDULES, Constant, ScheduleConfig
+from tune_speed.components.speedups.base import Shape
+from tune_speed.components.speedups.chosen import Speedups, conflicts
+from tune_speed.core.config import Component, Config
+from tune_speed.data import LOADERS, ORDERS
+from tune_speed.data.augment import Augmentation
+from tune_speed.data.loaders.base import LoaderConfig, Resident
+from tune_speed.data.orders.base import OrderConfig, Shuffle
+
+Positive = Annotated[int, Field(gt=0)]
+Auto = Literal["auto"]
+"""Settled by a measurement before training, see `step_choices`."""
+CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+RECORDING_MODES = ("reduce-overhead", "max-autotune")
+"""Modes of `torch.compile` that record CUDA graphs themselves."""
+
+
+class Recipe(Config):
+    """One way to train.
+
+    Batch words: `batch_size` is one micro-batch on one device, `accumulation_steps` the
+    micro-batches of one optimizer step on it, and
+    `effective_batch_size = batch_size · accumulation_steps · devices` the samples of one step.
+    Give either the first two, or `effective_batch_size` with `accumulation_steps: auto`: then the
+    fastest micro-batch that fits is measured before training.
+    """
+
+    model: Annotated[ModelConfig, Component(MODELS)]
+    """The network."""
+    optimizer: Annotated[OptimizerConfig, Component(OPTIMIZERS)]
+    """The optimizer and its rates."""
+    lr_schedule: Annotated[ScheduleConfig, Component(SCHEDULES)] = Constant()
+    """How rates change over the run."""
+    epochs: Annotated[float, Field(gt=0, le=100_000)]
+    """Passes over the training part; need not be whole."""
+    batch_size: Positive | Literal["auto"] | None = None
+    """Samples of one micro-batch on one device; `auto`, which a search does not take: the smallest
+    that is as fast as any that fits. Then give the optimizer's rate `lr_per_examples`."""
+    accumulation_steps: Positive | Literal["auto"] = 1
+    """Micro-batches of one optimizer step; `auto` needs `effective_batch_size`."""
+    effective_batch_size: Positive | None = None
+    """Samples of one optimizer step; only with `accumulation_steps: auto`."""
+    devices: Annotated[int, Field(gt=0, le=64)] = 1
+    """Devices that train together, each on its own micro-batches, with the gradient of all."""
+    precision: Literal["fp32", "bf16", "fp16", "half", "half_fp32_norms"] = "fp32"
+    """Arithmetic of forward and backward: autocast for `bf16` and `fp16`, which needs CUDA; `half`:
+    weights and all in fp16 without a master copy or loss scaling, a negative control;
+    `half_fp32_norms`: the same but for normalisation layers, as in the CIFAR-10 speed records."""
+    init_loss_scale: Annotated[float, Field(gt=0)] | None = None
+    """First loss scale, in `fp16` only; null: 65536 on CUDA, 1024 elsewhere."""
+    loss_scale_growth_steps: Annotated[int, Field(gt=0)] = 2000
+    """Optimizer steps without overflow after which the loss scale doubles, in `fp16` only."""
+    order: Annotated[OrderConfig, Component(ORDERS)] = Shuffle()
+    """In which order, and how often, samples are seen."""
+    augmentation: Augmentation = Augmentation()
+    """Changes to training images."""
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    """Share of the target distribution that is spread evenly over the classes."""
+    clip_norm: Annotated[float, Field(gt=0)] | None = None
+    """Largest norm of the whole gradient; null: not clipped."""
+    clip_value: Annotated[float, Field(gt=0)] | None = None
+    """Largest size of each gradient by itself; null: not clipped. Acts before `clip_norm`."""
+    speedups: Speedups = Speedups()
+    """Techniques that act on model, batch, loss or evaluation, one a slot."""
+    loader: Annotated[LoaderConfig, Component(LOADERS)] = Resident()
+    """How batches reach the device."""
+    channels_last: bool | Auto = True
+    """Memory layout of images and convolutions: NHWC rather than NCHW. `auto`, here and below: the
+    quicker is found by a measurement of a fraction of a second before training, once a node for
+    each kind of step."""
+    compile: bool | Auto = False
+    """Compile the model with `torch.compile`, before the clock starts."""
+    compile_mode: CompileMode = "default"
+    """Mode of `torch.compile`, where the model is compiled."""
+    cuda_graph: bool | Auto = False
+    """On CUDA: record forward and backward of a micro-batch once, before the clock starts, and
+    replay it, which spares the host hundreds of launches a step; the results are the same. Not
+    applicable, and without effect, on a CPU."""
+    optimizer_kernels: Literal["fused", "foreach", "auto"] = "fused"
+    """How an optimizer's step is computed: one pass over all weights, or one operation after the
+    other for all weights together; without effect for optimizers that have one way only."""
+    deterministic: bool = True
+    """On CUDA: deterministic cuDNN algorithms only, so that a seed gives the same run twice."""
+
+    @model_validator(mode="after")
+    def _batch_words_agree(self) -> Self:
+        auto = self.accumulation_steps == "auto"
+        if auto and (self.effective_batch_size is None or self.batch_size is not None):
+            raise ValueError(
+                "accumulation_steps: auto must come with effective_batch_size, without batch_size"
+            )
+        if not auto and (self.batch_size is None or self.effective_batch_size is not None):
+            raise ValueError(
+                "batch_size must be given, and effective_batch_size left out, unless"
+                " accumulation_steps is auto"
+            )
+        if (self.effective_batch_size or 0) % self.devices:
+            raise ValueError("effective_batch_size must be a multiple of devices")
+        return self
+
+    @model_validator(mode="after")
+    def _techniques_go_together(self) -> Self:
+        if reasons := list(self.conflicts()):
+            raise ValueError(" ".join(reasons))
+        return self
+
+    def conflicts(self) -> Iterator[str]:
+        """Yields which of its parts do not go together, and why; what is `auto` goes with all."""
+        order = next(name for name, kind in ORDERS.items() if type(self.order) is kind)
+        yield from (str(problem) for problem in self.speedups.refusals(self))
+        yield from conflicts(self.speedups.named(), (order,))
+        yield from self._recording_refusals()
+
+    def _recording_refusals(self) -> Iterator[str]:
+        """Yields why steps cannot be recorded."""
+        if self.cuda_graph is not True:
+            return
+        if self.compile is True and self.compile_mode in RECORDING_MODES:
+            yield f"cuda_graph must be false with compile_mode {self.compile_mode}, which records"
+        if self.devices > 1:
+            yield "cuda_graph must be false with several devices, which wait for one another"
+        for name, speedup in self.speedups.named().items():
+            if not speedup.is_recordable:
+                yield f"cuda_graph must be false with {name}, whose steps are not all alike"
+
+    def steps(self, *, num_train: int) -> int:
+        """Returns the optimizer steps of the run, over all stages of `growth_steps`."""
+        return sum(num_steps for _, num_steps in self.growth_steps(num_train=num_train))
+
+    def growth_steps(self, *, num_train: int) -> tuple[tuple[int, int], ...]:
+        """Returns the stages of the batch size: factor f and number of optimizer steps.
+
+        A stage with the share s of the run's samples has
+        round(s · epochs · ⌈num_train / (f · effective_batch_size)⌉) steps, at least 1.
+        """
+        return tuple(
+            (factor, max(1, round(share * self.epochs * math.ceil(num_train / samples))))
+            for share, factor in self.speedups.growth()
+            for samples in [factor * self.samples_per_step]
+        )
+
+    def stretches(
+        self, *, num_train: int, height: int, width: int
+    ) -> tuple[tuple[Shape, int], ...]:
+        """Returns the run as shapes of steps, each with its number of steps in a row."""
+        stages = self.growth_steps(num_train=num_train)
+        bases = [Shape(height, width, factor) for factor, count in stages for _ in range(count)]
+        shapes = (
+            self.speedups.shape(shape, frac=step / len(bases)) for step, shape in enumerate(bases)
+        )
+        return tuple((shape, sum(1 for _ in steps)) for shape, steps in groupby(shapes))
+
+    def steps_per_epoch(self, *, num_train: int) -> int:
+        """Returns `⌈num_train / effective_batch_size⌉`: a ragged last group is a step too."""
+        return math.ceil(num_train / self.samples_per_step)
+
+    @property
+    def is_channels_last(self) -> bool:
+        """`channels_last`, which is settled before training."""
+        assert self.channels_last != "auto", "it is settled before training"
+        return self.channels_last
+
+    @property
+    def samples_per_step(self) -> int:
+        """The effective batch size over all devices, however it was given."""
+        if self.effective_batch_size is not None:
+            return self.effective_batch_size
+        assert isinstance(self.batch_size, int), "batch_size: auto is resolved before training"
+        assert isinstance(self.accumulation_steps, int)
+        return self.batch_size * self.accumulation_steps * self.devices
+
+    def with_micro_batch(self, batch_size: int) -> "Recipe":
+        """Returns the recipe with another micro-batch and the same effective batch size.
+
+        Where `batch_size` does not divide a device's share of it, it is an error of ours.
+        """
+        share = self.samples_per_step // self.devices
+        assert share % batch_size == 0, (share, batch_size)
+        return self.model_copy(
+            update={
+                "batch_size": batch_size,
+                "accumulation_steps": share // batch_size,
+                "effective_batch_size": None,
+            }
+        )
+
+    def located(self) -> Self:
+        """Returns the same recipe with absolute paths: trials run in folders of their own."""
+        parts = {"model": self.model.located(), "speedups": self.speedups.located()}
+        return self.model_copy(update=parts)
+
+    def needs_cuda(self) -> str | None:
+        """Returns why this recipe cannot run on a CPU, or None."""
+        if self.precision == "fp16":
+            return "precision fp16 is about 20 times slower than fp32 on a CPU: use bf16 or a GPU"
+        return None

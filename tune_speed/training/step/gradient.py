@@ -1,0 +1,262 @@
+"""The gradient of a micro-batch: computed operation by operation, or recorded once and replayed.
+
+On a fast GPU a small network's step is bound by the host, which launches hundreds of short kernels
+one by one. Recorded as a CUDA graph, they are launched together, with the same results.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from tune_speed.components.speedups.base import Shape
+from tune_speed.training.recipe import Recipe
+
+AUTOCAST_DTYPES = {
+    "fp32": None,
+    "bf16": torch.bfloat16,
+    "fp16": torch.float16,
+    "half": None,
+    "half_fp32_norms": None,
+}
+
+Forward = Callable[[Tensor], Tensor]
+"""Images (N, C, H, W) to logits (N, num_classes)."""
+REHEARSALS = 2
+"""Passes before one is recorded, in which libraries choose kernels and take their workspaces."""
+
+
+MOST_KINDS = 16
+"""Recordings of a run; where epochs differ in length, later kinds are not worth one."""
+
+
+class Gradient(Protocol):
+    """Adds micro-batches' gradients to those of the parameters."""
+
+    def begin(self) -> None:
+        """Readies the parameters for a step, whose gradients begin at 0."""
+
+    def add(
+        self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
+    ) -> Tensor:
+        """Adds the gradient of (sum of losses) / `divisor`, scaled; returns that sum.
+
+        Args:
+            images: (B, C, H, W), normalised.
+            labels: (B,).
+            divisor: samples that the step learns from.
+            shape: of the step.
+            frac: of the run that the step ends at, in (0, 1].
+        """
+
+
+class EagerGradient:
+    """Computes it operation by operation."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        *,
+        forward: Forward,
+        scaler: torch.amp.GradScaler,
+        device: torch.device,
+    ) -> None:
+        """Takes the model, compiled or not, and the scaler of its loss."""
+        self._recipe, self._forward, self._scaler = recipe, forward, scaler
+        self._device = device
+
+    def begin(self) -> None:
+        """Does nothing: a step ends without gradients, and the first ones are the sum so far."""
+
+    def add(
+        self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
+    ) -> Tensor:
+        """Adds the gradient; see `Gradient`."""
+        learned = learned_from(images, labels, self._recipe, shape, self._forward, self._device)
+        loss = sum_of_losses(
+            *learned, self._recipe, frac=frac, forward=self._forward, device=self._device
+        )
+        torch.autograd.backward(self._scaler.scale(loss / divisor))
+        return loss.detach()
+
+
+class _Kind(NamedTuple):
+    """What is fixed in a recording."""
+
+    image_shape: tuple[int, ...]
+    divisor: float
+    shape: Shape
+
+
+class Recorded(NamedTuple):
+    """A recorded call, which reads and writes the memory that it had when it was recorded."""
+
+    replay: Callable[[], None]
+    """Does it again."""
+    result: Tensor
+    """What it returned last."""
+    pool: Any
+    """Memory that it works in."""
+
+
+class _Recording(NamedTuple):
+    """A recorded pass, and what it reads."""
+
+    recorded: Recorded
+    images: Tensor
+    labels: Tensor
+
+
+def record_graph(call: Callable[[], Tensor], device: torch.device, pool: Any) -> Recorded:
+    """Returns the call as a CUDA graph, in the memory of an earlier one if given."""
+    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        for _ in range(REHEARSALS):
+            call()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        result = call()
+    return Recorded(graph.replay, result, pool or graph.pool())
+
+
+RECORDERS: dict[str, Callable[[Callable[[], Tensor], torch.device, Any], Recorded]] = {
+    "cuda": record_graph
+}
+"""What records a call on each type of device; on the others nothing is recorded."""
+
+
+class RecordedGradient:
+    """Records a pass of each kind of micro-batch as a CUDA graph, and replays it.
+
+    Gradients are in buffers of their own, which every pass adds to. All recordings share their
+    other memory, as no two of them run at once.
+    """
+
+    def __init__(
+        self,
+        eager: EagerGradient,
+        model: nn.Module,
+        *,
+        scaler: torch.amp.GradScaler,
+        device: torch.device,
+    ) -> None:
+        """Records nothing yet: the first micro-batch of a kind does."""
+        self._eager, self._model, self._scaler, self._device = eager, model, scaler, device
+        self._gradients = [(p, torch.zeros_like(p)) for p in model.parameters() if p.requires_grad]
+        self._recordings: dict[_Kind, _Recording] = {}
+        self._pool: Any = None
+        """Memory of the first recording, which the others share."""
+
+    def begin(self) -> None:
+        """Gives the parameters that are trained their gradients' buffers, all zero."""
+        for parameter, gradient in self._gradients:
+            parameter.grad = gradient if parameter.requires_grad else None
+        torch._foreach_zero_([gradient for _, gradient in self._gradients])
+
+    def add(
+        self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
+    ) -> Tensor:
+        """Adds the gradient; see `Gradient`. The sum of losses holds until the next call."""
+        kind = _Kind(tuple(images.shape), divisor, shape)
+        is_new = kind not in self._recordings
+        if is_new and len(self._recordings) == MOST_KINDS:
+            return self._eager.add(images, labels, divisor=divisor, shape=shape, frac=frac)
+        if is_new:
+            with self._unchanged():
+                self._recordings[kind] = self._record(images, labels, kind)
+        recording = self._recordings[kind]
+        recording.images.copy_(images)
+        recording.labels.copy_(labels)
+        recording.recorded.replay()
+        return recording.recorded.result
+
+    def _record(self, images: Tensor, labels: Tensor, kind: _Kind) -> _Recording:
+        images, labels = images.clone(), labels.clone()
+        self._scaler.scale(torch.zeros((), device=self._device))  # Makes the scale: not recorded.
+
+        def once() -> Tensor:
+            return self._eager.add(images, labels, divisor=kind.divisor, shape=kind.shape, frac=1.0)
+
+        recorded = RECORDERS[self._device.type](once, self._device, self._pool)
+        self._pool = recorded.pool
+        return _Recording(recorded, images, labels)
+
+    @contextmanager
+    def _unchanged(self) -> Iterator[None]:
+        """Puts gradients, batch statistics and random numbers back as they were."""
+        kept = [gradient.clone() for _, gradient in self._gradients]
+        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+            yield
+        for (_, gradient), before in zip(self._gradients, kept, strict=True):
+            gradient.copy_(before)
+        for name, buffer in self._model.named_buffers():
+            buffer.copy_(buffers[name])
+
+
+def gradient_of(
+    recipe: Recipe,
+    model: nn.Module,
+    *,
+    forward: Forward,
+    scaler: torch.amp.GradScaler,
+    device: torch.device,
+) -> Gradient:
+    """Returns what computes the recipe's gradients: recorded where it asks for it, on a GPU."""
+    eager = EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
+    assert recipe.cuda_graph != "auto", "it is settled before training"
+    if not recipe.cuda_graph or device.type not in RECORDERS:
+        return eager
+    return RecordedGradient(eager, model, scaler=scaler, device=device)
+
+
+def sum_of_losses(
+    images: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    *,
+    frac: float,
+    forward: Forward,
+    device: torch.device,
+) -> Tensor:
+    """Returns the sum over samples of the loss [nat], in fp32 whatever the precision.
+
+    The loss is cross-entropy, unless a speed-up has its own.
+    """
+    dtype = AUTOCAST_DTYPES[recipe.precision]
+    with torch.autocast(device.type, dtype, enabled=dtype is not None):
+        logits = forward(images)
+    smoothing = recipe.label_smoothing
+    loss = recipe.speedups.sum_of_losses(
+        logits.float(), labels, frac=frac, label_smoothing=smoothing
+    )
+    if loss is not None:
+        return loss
+    return functional.cross_entropy(
+        logits.float(), labels, reduction="sum", label_smoothing=smoothing
+    )
+
+
+def learned_from(
+    images: Tensor,
+    labels: Tensor,
+    recipe: Recipe,
+    shape: Shape,
+    forward: Forward,
+    device: torch.device,
+) -> tuple[Tensor, Tensor]:
+    """Returns what the network learns from of a micro-batch, as it sees it."""
+
+    def losses(images: Tensor, labels: Tensor) -> Tensor:
+        dtype = AUTOCAST_DTYPES[recipe.precision]
+        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype is not None):
+            logits = forward(images)
+        return functional.cross_entropy(logits.float(), labels, reduction="none")
+
+    images = recipe.speedups.change_batch(images, shape)
+    return recipe.speedups.choose(images, labels, shape, losses=losses)

@@ -1,0 +1,163 @@
+"""One optimizer step: the gradient of a group of micro-batches, scaled, clipped and applied."""
+
+import math
+from collections.abc import Iterable
+from itertools import chain
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from tune_speed.components.speedups.base import Shape
+from tune_speed.data.base import Images
+from tune_speed.data.orders.base import Order
+from tune_speed.training.ranks import ALONE, Ranks
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient
+
+
+class Group(NamedTuple):
+    """The samples of one optimizer step, and the micro-batches of them that are this device's."""
+
+    num_samples: int
+    """Over all devices."""
+    micro_batches: Iterable[tuple[Tensor, Tensor]]
+    counts: tuple[int, ...] = ()
+    """Samples of each device, where there are several."""
+
+    def num_learned(self, recipe: Recipe, shape: Shape) -> int:
+        """Returns how many of its samples are learned from, over all devices."""
+        counts, sizes = self.counts or (self.num_samples,), list[int]()
+        for whole, rest in (divmod(count, micro_batch_of(recipe)) for count in counts):
+            sizes += [micro_batch_of(recipe)] * whole + [rest] * (rest > 0)
+        return sum(recipe.speedups.kept(size, shape) for size in sizes)
+
+    def num_batches(self, recipe: Recipe, ranks: Ranks) -> int:
+        """Returns the number of its micro-batches."""
+        count = self.counts[ranks.rank] if self.counts else self.num_samples
+        return math.ceil(count / micro_batch_of(recipe))
+
+
+def micro_batch_of(recipe: Recipe) -> int:
+    """Returns the samples of one micro-batch; what is `auto` is resolved by then."""
+    assert isinstance(recipe.batch_size, int), "auto is resolved before training"
+    return recipe.batch_size
+
+
+def open_order(recipe: Recipe, images: Images, *, seed: int) -> Order:
+    """Returns the order in which the recipe goes through the images."""
+    return recipe.order.open(
+        images.labels,
+        batch_size=micro_batch_of(recipe),
+        samples_per_step=recipe.samples_per_step,
+        seed=seed,
+    )
+
+
+def accumulation_of(recipe: Recipe) -> int:
+    """Returns the micro-batches that one device gives to an optimizer step."""
+    return recipe.samples_per_step // recipe.devices // micro_batch_of(recipe)
+
+
+def is_lone_image(error: BaseException) -> bool:
+    """Returns whether a batch norm refuses a micro-batch of one image, of which it sees one pixel.
+
+    The variance of one value is none, so torch raises instead of dividing by zero.
+    """
+    return "more than 1 value per channel" in str(error)
+
+
+def build_optimizer(
+    model: nn.Module, recipe: Recipe, *, device: torch.device
+) -> tuple[torch.optim.Optimizer, torch.amp.GradScaler]:
+    """Returns the recipe's optimizer, and the scaler of the loss, which acts in fp16 only."""
+    optimizer = recipe.optimizer.build(
+        model,
+        effective_batch_size=recipe.samples_per_step,
+        # Fused: one pass over the weights, and a scaled step that does not wait for the device.
+        fused=recipe.optimizer_kernels == "fused" and device.type in ("cpu", "cuda"),
+    )
+    if recipe.optimizer_kernels == "foreach":
+        _step_for_each(optimizer)
+    # 2^16 is torch's start on CUDA; on a CPU it overflows fp16 in the first step.
+    init_scale = recipe.init_loss_scale or (2.0**16 if device.type == "cuda" else 2.0**10)
+    scaler = torch.amp.GradScaler(
+        device.type,
+        enabled=recipe.precision == "fp16",
+        init_scale=init_scale,
+        growth_interval=recipe.loss_scale_growth_steps,
+    )
+    return optimizer, scaler
+
+
+def _step_for_each(optimizer: torch.optim.Optimizer) -> None:
+    """Has the optimizer step with torch's multi-tensor operations, also where they are no default.
+
+    By itself torch takes them on a GPU only, and goes from weight to weight on a CPU.
+    """
+    for group in optimizer.param_groups:
+        if "foreach" in group:
+            group["foreach"] = True
+
+
+def take_step(
+    group: Group,
+    recipe: Recipe,
+    *,
+    shape: Shape,
+    frac: float,
+    forward: Forward,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    device: torch.device,
+    ranks: Ranks = ALONE,
+    gradient: Gradient | None = None,
+) -> Tensor:
+    """Does one optimizer step and returns the sum of the losses that it learned from, on `device`.
+
+    The gradient is that of (1/M) Σ loss over all M samples of the group, whatever the sizes of
+    its micro-batches: each contributes its sum divided by M, never its own mean divided by their
+    number, which would weigh the samples of a ragged micro-batch more. With batch norm the split
+    still matters, because each micro-batch is normalised by its own statistics.
+
+    Args:
+        group: the samples of the step.
+        recipe: how to learn from them.
+        shape: of the step.
+        frac: of the run, in (0, 1], that the step ends at.
+        forward: the model, compiled or not.
+        optimizer: over its parameters.
+        scaler: of the loss.
+        device: where all of it is.
+        ranks: of several devices, which average their gradients once a step; they average sums
+            over ranks, hence the factor.
+        gradient: how a micro-batch's is computed; by default operation by operation.
+    """
+    loss_sum = torch.zeros((), device=device)
+    num_learned = group.num_learned(recipe, shape)
+    gradient = gradient or EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
+    gradient.begin()
+    num_batches = group.num_batches(recipe, ranks)
+    # A rank without a micro-batch learns nothing from its stand-in.
+    divisor = num_learned / ranks.size if num_batches else math.inf
+    for number, (images, labels) in enumerate(group.micro_batches, start=1):
+        with ranks.syncing(forward, is_last=number >= num_batches):
+            loss = gradient.add(images, labels, divisor=divisor, shape=shape, frac=frac)
+        loss_sum += loss if num_batches else 0.0
+    _clip(recipe, optimizer, scaler)
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad(set_to_none=True)
+    return loss_sum
+
+
+def _clip(recipe: Recipe, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
+    """Clips the gradient, once its scale is taken off: each value, then the norm of the whole."""
+    if recipe.clip_value is None and recipe.clip_norm is None:
+        return
+    scaler.unscale_(optimizer)
+    parameters = list(chain.from_iterable(g["params"] for g in optimizer.param_groups))
+    if recipe.clip_value is not None:
+        nn.utils.clip_grad_value_(parameters, recipe.clip_value)
+    if recipe.clip_norm is not None:
+        nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)

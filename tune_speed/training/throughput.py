@@ -1,0 +1,88 @@
+"""The throughput key: what must be equal for two runs to take equally long over a step.
+
+| in the key                                     | because                                         |
+|------------------------------------------------|-------------------------------------------------|
+| `model` and all below it                       | the arithmetic of a sample                      |
+| `optimizer`, its name only                     | the arithmetic of an update                     |
+| `batch_size`, `accumulation_steps`             | samples of a step, and into how many parts      |
+| `precision`, `channels_last`, `compile`,       | which kernels do the same arithmetic            |
+| `compile_mode`, `cuda_graph`, `deterministic`, |                                                 |
+| `optimizer_kernels`                            |                                                 |
+| `augmentation`, `loader` and all below them    | making a batch is on the training clock         |
+| `clip_norm`, `clip_value`, whether null        | a pass over the whole gradient                  |
+| `speedups`, as far as they change a step       | what is computed of a sample                    |
+| the step's shape: size of the images it sees,  | phases of one run                               |
+| growth, share learned from, stage              |                                                 |
+| `devices`                                      | they wait for one another                       |
+| shape and number of the images, classes        | size of the arithmetic, where epochs end        |
+| device, threads, versions of torch and ours    | what does the arithmetic                        |
+| source of the plugins, if any is loaded        | what does the arithmetic                        |
+
+Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
+A phase of a run with another shape (smaller images, other batches) has a key of its own.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from tune_speed.components.plugins import registry
+from tune_speed.components.speedups.base import Shape
+from tune_speed.core.config import canonical_hash
+from tune_speed.training.recipe import Recipe
+
+LEARNING_ONLY = {
+    "lr_schedule",
+    "epochs",
+    "label_smoothing",
+    "effective_batch_size",
+    "order",
+    "init_loss_scale",
+    "loss_scale_growth_steps",
+}
+"""Fields of a recipe that leave a step's speed alone, or are said by others."""
+VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
+
+
+def throughput_key(
+    recipe: Recipe,
+    *,
+    shape: Shape,
+    image_shape: tuple[int, ...],
+    num_train: int,
+    num_classes: int,
+    device: str,
+    environment: Mapping[str, str],
+) -> str:
+    """Returns the key of a recipe whose micro-batch is resolved, on one kind of device.
+
+    Args:
+        recipe: as it runs.
+        shape: of the step.
+        image_shape: (H, W, C) of the data.
+        num_train: images of an epoch.
+        num_classes: size of the last layer.
+        device: name with threads, such as `cpu (2 threads, AMD EPYC)`.
+        environment: versions, as `trial.environment` has them.
+    """
+    versions = {name: environment.get(name, "") for name in VERSIONS}
+    place = {"device": device, "versions": versions}
+    data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
+    fields = {"recipe": speed_fields(recipe), "shape": shape._asdict()}
+    theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
+    return canonical_hash({**fields, "data": data, **place, **theirs})
+
+
+def speed_fields(recipe: Recipe) -> dict[str, Any]:
+    """Returns the fields of a recipe that a step's speed depends on."""
+    fields = recipe.model_dump(mode="json", exclude=LEARNING_ONLY)
+    fields["optimizer"] = _name_of(type(recipe.optimizer))
+    fields["clip_norm"] = recipe.clip_norm is not None
+    fields["clip_value"] = recipe.clip_value is not None
+    fields["speedups"] = recipe.speedups.speed_fields()
+    return fields
+
+
+def _name_of(kind: type) -> str:
+    """Returns the name of a class, which one of a plugin's does not share with one of ours."""
+    is_ours = kind.__module__.startswith("tune_speed.")
+    return kind.__name__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"

@@ -1,0 +1,170 @@
+"""What a trial is before it runs and after it ended; free of torch, so that the driver is quick."""
+
+import platform
+import subprocess
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from tune_speed.components.plugins import registry
+from tune_speed.core.config import Config
+from tune_speed.core.error_text import reason_of, traceback_of
+from tune_speed.core.records import RunResult, Status, StepTime, TrialRecord
+from tune_speed.core.targets import Task
+from tune_speed.core.version import __version__
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import Workload
+
+
+class Allotment(Config):
+    """The share of a machine that a trial may use."""
+
+    device: str = "auto"
+    """`cpu`, `cuda` or `auto`."""
+    cpu_threads: Annotated[int, Field(gt=0)] = 1
+    """Threads of one operation on the CPU."""
+    cpu_fraction: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Share of the node's CPU cores."""
+    memory_gib: Annotated[float, Field(gt=0)] | None = None
+    """Main memory that it may allocate [GiB]; None: its share of the cores, and not enforced."""
+    gpu_fraction: Annotated[float, Field(ge=0)] = 0.0
+    """Share of one GPU; 0 for none, 1 or more for whole ones."""
+    max_cotenants: Annotated[int, Field(ge=0)] = 0
+    """Other trials that may run on the same device at the same time."""
+
+
+class KeepWeights(Config):
+    """Where a trial leaves its weights, if it may be the best of its search."""
+
+    file: str
+    at_most_s: float | None = None
+    """Time to target of the best so far [s]; None: none has met the target."""
+
+
+class CheckpointPlan(Config):
+    """Where and how often a running trial is saved."""
+
+    place: str
+    """A file, or a URL that fsspec knows."""
+    every_s: Annotated[float, Field(ge=0)] = 60.0
+    """Saved at the first evaluation after this long [s]."""
+
+
+class SpecBase(Config):
+    """What is needed to run one trial, in any process, whatever trains in it."""
+
+    study: str
+    trial_id: str
+    params: dict[str, Any]
+    """What the search chose."""
+    proposal_reason: str = ""
+    """Why the search chose it, in words."""
+    recipe: Config
+    workload: Task
+    workload_hash: str
+    space_hash: str
+    seed: int
+    evaluated_on: Literal["validation", "test"] = "validation"
+    """Part on which the target must hold. A search never sees the test part."""
+    allotment: Allotment = Allotment()
+    step_times: tuple[StepTime, ...] = ()
+    """Isolated step times that are known and need not be measured again."""
+    keep: KeepWeights | None = None
+    """None: weights are not kept."""
+    checkpoint: CheckpointPlan | None = None
+    """None: a trial that breaks off begins anew."""
+
+    @property
+    def devices(self) -> int:
+        """Devices that train together."""
+        return 1
+
+
+class TrialSpec(SpecBase):
+    """A trial of a recipe."""
+
+    recipe: Recipe
+    workload: Workload
+
+    @property
+    def devices(self) -> int:
+        """Devices that train together."""
+        return self.recipe.devices
+
+
+def failure(spec: SpecBase, error: BaseException) -> RunResult:
+    """Returns the result of a run that ended with `error`, traceback included."""
+    return RunResult(
+        status=Status.FAILED,
+        seed=spec.seed,
+        stop_reason=reason_of(error),
+        traceback=traceback_of(error),
+    )
+
+
+def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: str) -> TrialRecord:
+    """Returns the record of a trial whose one run ended, or stands, as `run` says."""
+    return TrialRecord(
+        study=spec.study,
+        trial_id=spec.trial_id,
+        params=spec.params,
+        proposal_reason=spec.proposal_reason,
+        recipe=recipe.model_dump(mode="json"),
+        workload=spec.workload.model_dump(mode="json"),
+        workload_name=spec.workload.name,
+        workload_hash=spec.workload_hash,
+        space_hash=spec.space_hash,
+        evaluated_on=spec.evaluated_on,
+        status=run.status,
+        runs=(run,),
+        device=run.device,
+        cpu_threads=spec.allotment.cpu_threads,
+        max_cotenants=spec.allotment.max_cotenants,
+        environment=dict(environment()),
+        plugins=registry.hashes(),
+        started_at=started_at,
+        finished_at=utc_now(),
+    )
+
+
+@cache
+def environment() -> Mapping[str, str]:
+    """Returns what a later reader needs to judge a figure: versions, host, commit."""
+    packages = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "mlflow")
+    versions = {name: _version(name) for name in packages}
+    return {
+        "tune_speed": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "host": platform.node(),
+        "commit": _commit(),
+        **{name: version for name, version in versions.items() if version},
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def _commit() -> str:
+    """Returns the commit of this package's checkout, with `-dirty` if it has changes, or `none`."""
+    folder = Path(__file__).parent
+    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return "none"
+    return done.stdout.strip() or "none"
+
+
+def utc_now() -> str:
+    """Returns the time as records carry it: UTC, ISO 8601, to the millisecond."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -1,0 +1,116 @@
+"""What must be reached: data, split, target, crossing mode, evaluation grid, time limit.
+
+No search may touch a workload. Two runs may be compared only within one workload.
+"""
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+from pydantic import Field, field_validator
+
+from tune_speed.components.metrics import target_metrics
+from tune_speed.core.config import Component, canonical_hash, did_you_mean
+from tune_speed.core.records import Evaluation
+from tune_speed.core.targets import Target, Task
+from tune_speed.data import DATASETS
+from tune_speed.data.base import DatasetConfig, reading
+from tune_speed.data.datasets.digits import Digits
+from tune_speed.data.split import SplitConfig, SplitSizes, split_sizes
+
+
+class Workload(Task):
+    """A task with a target."""
+
+    dataset: Annotated[DatasetConfig, Component(DATASETS, tag="name")]
+    """Data set by name, with its fields."""
+    split: SplitConfig = SplitConfig()
+    """How the data is divided; the search sees training and validation only."""
+    eval_every_samples: Annotated[int, Field(gt=0)] | None = None
+    """Evaluation grid [training samples], the same for every recipe; null: the size of the training
+    part. A run is evaluated at the first step that reaches a point of the grid, and at its end."""
+    eval_batch_size: Annotated[int, Field(gt=0)] = 1000
+    """Samples of one evaluation batch."""
+
+    @field_validator("target")
+    @classmethod
+    def _metric_is_measured(cls, target: Target) -> Target:
+        if target.metric not in (known := target_metrics()):
+            near = did_you_mean(target.metric, known)
+            raise ValueError(f"metric must be one of {', '.join(known)}{near}")
+        return target
+
+    @property
+    def name(self) -> str:
+        """The built-in's name, or data set, metric and value: `cifar10-accuracy-0.91`."""
+        for name, workload in WORKLOADS.items():
+            if workload == self:
+                return name
+        return f"{self.dataset_name}-{self.target.metric}-{self.target.value:g}"
+
+    @property
+    def dataset_name(self) -> str:
+        """The data set's entry in the table."""
+        return next(name for name, kind in DATASETS.items() if type(self.dataset) is kind)
+
+    def grid(self, *, num_train: int) -> int:
+        """Returns the training samples between two points of the evaluation grid."""
+        return self.eval_every_samples or num_train
+
+    def time_to_target(
+        self, evaluations: Sequence[Evaluation], *, num_train: int, at_end: bool
+    ) -> float | None:
+        """Returns the training clock [s] at which the target held, or None if it does not (yet).
+
+        `fixed_length`: at the last evaluation, and only if the run is `at_end`; passes on the way
+        count for nothing. `anytime`: at the first of two consecutive evaluations of the grid that
+        hold the target. A single pass at the very end is not confirmed and does not count; nor does
+        an evaluation off the grid, made because the run ended, confirm the one before it.
+
+        Args:
+            evaluations: in their order, that of the untrained model included.
+            num_train: size of the training part, which is the grid by default.
+            at_end: whether the run has gone to its end.
+        """
+        if self.mode == "fixed_length":
+            return self.crossing(evaluations, at_end=at_end)
+        on_grid = self._on_grid(evaluations, self.grid(num_train=num_train))
+        return self.crossing(on_grid, at_end=at_end)
+
+    @staticmethod
+    def _on_grid(evaluations: Sequence[Evaluation], grid: int) -> list[Evaluation]:
+        """Returns the first evaluation at or after each point of the grid."""
+        points = [e.samples // grid for e in evaluations]
+        before = [-1, *points]
+        return [
+            e for e, point, last in zip(evaluations, points, before, strict=False) if point > last
+        ]
+
+    def located(self) -> "Workload":
+        """Returns the same workload with absolute paths: trials run in folders of their own."""
+        return self.model_copy(update={"dataset": self.dataset.located()})
+
+    def sizes(self) -> SplitSizes:
+        """Returns the number of samples of each part, without decoding. Raises: DataError."""
+        with reading(self.dataset):
+            num_train, num_test = self.dataset.num_train(), self.dataset.num_test()
+        return split_sizes(num_train, num_test, self.split)
+
+    def identity(self, *, data_hash: str) -> str:
+        """Returns a hash over all that defines the task: its fields, less where the data lies."""
+        fields: dict[str, Any] = self.model_dump(mode="json")
+        if self.target.mode == "max":
+            del fields["target"]["mode"]  # So it was before there was another.
+        for location in self.dataset.location_fields:
+            fields["dataset"].pop(location, None)
+        return canonical_hash({**fields, "data": data_hash})
+
+
+WORKLOADS: dict[str, Workload] = {
+    # 0.97 is what a good recipe holds on the 288 validation images in seconds on one core.
+    "digits": Workload(
+        dataset=Digits(),
+        target=Target(value=0.97),
+        max_train_s=60.0,
+        split=SplitConfig(validation_frac=0.2),
+    ),
+}

@@ -1,0 +1,94 @@
+"""Whether a study may be searched under its name, and the first line of its ledger."""
+
+import uuid
+from collections import Counter
+
+from tune_speed.components.plugins import registry
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import PROTOCOL_VERSION
+from tune_speed.core.redact import redact
+from tune_speed.core.version import __version__
+from tune_speed.study.file import StudyFile
+from tune_speed.study.yaml import dump_yaml
+from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.driver.prior_trials import device_of_one
+
+
+def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
+    """Raises a ConfigError if the study's name is taken by another search, or by a finished one."""
+    if ledger.header is None:
+        if resume and not ledger.proposals:
+            raise ConfigError(
+                f"--resume needs a study that was begun, but got {study.name} and there is none in"
+                f" {ledger.folder.parent}. Leave --resume out to begin it."
+            )
+        return
+    other = "Give this one another name with --set study=NAME, or put the file back as it was"
+    for what, ours in (("space_hash", study.space.hash), ("workload_hash", workload_hash)):
+        theirs = ledger.header.get(what)
+        if theirs != ours:
+            name = {"space_hash": "search space", "workload_hash": "workload"}[what]
+            raise ConfigError(
+                f"study {study.name} must keep its {name}, but got one with hash {ours} and its"
+                f" ledger has {theirs} ({ledger.folder}). {other}."
+            )
+    if not resume and ledger.proposals:
+        raise ConfigError(
+            f"study {study.name} exists, with {len(ledger.records)} finished trials"
+            f" ({ledger.folder}). Go on with --resume (and --trials for more), or begin another"
+            " with --set study=NAME."
+        )
+    refuse_changed_plugins(ledger, name=study.name)
+
+
+def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
+    """Raises a ConfigError if a trial ran another source of a plugin than the one that is loaded.
+
+    Its times would stand beside others that another network took.
+    """
+    here = registry.hashes()
+    for record in ledger.records.values():
+        for title, theirs in record.plugins.items():
+            if here.get(title) != theirs:
+                ours = here.get(title, "not loaded")
+                raise ConfigError(
+                    f"study {name} must keep its plugins, but {record.trial_id} ran {title} with"
+                    f" source {theirs}, and now it is {ours}. Begin another study with --set"
+                    " study=NAME, or put the plugin back as it was."
+                )
+
+
+def pinned_device(ledger: Ledger) -> str | None:
+    """Returns the type of device that a study runs on: by its header, or else by its trials.
+
+    None where neither says: a search on this machine's GPU begins before its name is known.
+    """
+    if ledger.header is not None and ledger.header.get("device_type"):
+        return str(ledger.header["device_type"])
+    devices = Counter(device_of_one(r.device) for r in ledger.records.values() if r.device)
+    return devices.most_common(1)[0][0] if devices else None
+
+
+def begin(
+    ledger: Ledger, study: StudyFile, *, workload_hash: str, device_type: str | None = None
+) -> str:
+    """Writes the study's header where there is none yet; returns the search's own id.
+
+    The id keeps searches apart that have a name in common but not a ledger.
+    """
+    if ledger.header is not None:
+        return str(ledger.header["search_id"])
+    search_id = uuid.uuid4().hex
+    ledger.begin(
+        {
+            "study": study.name,
+            "search_id": search_id,
+            "space_hash": study.space.hash,
+            "workload_hash": workload_hash,
+            "device_type": device_type,
+            "protocol_version": PROTOCOL_VERSION,
+            "tune_speed": __version__,
+        }
+    )
+    (ledger.folder / "study.yaml").write_text(redact(dump_yaml(study.tree)))
+    return search_id

@@ -1,0 +1,117 @@
+"""Plain policies, to compare with: what a sampler does when it is told little.
+
+| policy        | sampler | told of a miss             | stops trials                  |
+|---------------|---------|----------------------------|-------------------------------|
+| `tpe_penalty` | TPE     | a time longer than any run | no                            |
+| `random`      | random  |                            | no                            |
+| `random_cap`  | random  |                            | at the best time to target    |
+"""
+
+from collections.abc import Iterable
+
+import optuna
+from optuna.trial import TrialState, create_trial
+
+from tune_speed.core.records import Status
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy.base import (
+    Goal,
+    Leader,
+    Outcome,
+    Proposal,
+    better,
+    past_leader,
+    trial_number,
+)
+from tune_speed.tuning.policy.optuna_space import distributions, suggest
+from tune_speed.tuning.policy.samplers import make_sampler, quiet_study
+
+PENALTY_S = 1e6
+"""Told instead of a time where the target was missed. TPE looks at ranks only."""
+
+
+class Plain:
+    """An Optuna sampler that is told the time to target, or `PENALTY_S`."""
+
+    def __init__(
+        self, *, space: SearchSpace, goal: Goal, sampler: str, is_capped: bool, seed: int
+    ) -> None:
+        self._space, self._goal, self._is_capped = space, goal, is_capped
+        self._study = quiet_study(make_sampler(sampler, space=space, seed=seed))
+        self._asked: dict[str, optuna.Trial] = {}
+        self._again: list[Proposal] = []
+        self._num_proposed = 0
+        self.leader: Leader | None = None
+
+    def restore(
+        self,
+        *,
+        finished: Iterable[tuple[Proposal, Outcome]],
+        unfinished: Iterable[Proposal],
+    ) -> None:
+        """Takes over a ledger's trials; unfinished ones are proposed again."""
+        for proposal, outcome in finished:
+            self._count(proposal)
+            self._learn(proposal.trial_id, outcome)
+            failed = outcome.status == Status.FAILED
+            self._study.add_trial(
+                create_trial(
+                    state=TrialState.FAIL if failed else TrialState.COMPLETE,
+                    params=self._space.read(proposal.params),
+                    distributions=distributions(self._space, proposal.params),
+                    value=None if failed else penalised_s(outcome),
+                )
+            )
+        for proposal in unfinished:
+            self._count(proposal)
+            self._again.append(proposal)
+
+    def ask(self) -> Proposal:
+        """Returns the sampler's next configuration."""
+        if self._again:
+            proposal = self._again.pop(0)
+            self._study.enqueue_trial(self._space.read(proposal.params))
+            trial = self._study.ask()
+            suggest(self._space, trial)
+        else:
+            trial = self._study.ask()
+            params = suggest(self._space, trial)
+            proposal = Proposal(f"t{self._num_proposed:04d}", params, "the sampler's proposal")
+            self._count(proposal)
+        self._asked[proposal.trial_id] = trial
+        return proposal
+
+    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+        """Returns why to stop, where trials are stopped at the best time to target."""
+        if not self._is_capped or self.leader is None:
+            return None
+        return past_leader(self.leader, train_s)
+
+    def finish(self, trial_id: str, outcome: Outcome) -> None:
+        """Tells the sampler."""
+        trial = self._asked.pop(trial_id)
+        self._learn(trial_id, outcome)
+        if outcome.status == Status.FAILED:
+            self._study.tell(trial, state=TrialState.FAIL)
+        else:
+            self._study.tell(trial, penalised_s(outcome))
+
+    def retry(self, proposal: Proposal) -> None:
+        """Takes back a trial; it is proposed again."""
+        self.withdraw(proposal.trial_id)
+        self._again.append(proposal)
+
+    def withdraw(self, trial_id: str) -> None:
+        """Takes back a trial."""
+        self._study.tell(self._asked.pop(trial_id), state=TrialState.FAIL)
+
+    def _count(self, proposal: Proposal) -> None:
+        self._num_proposed = max(self._num_proposed, trial_number(proposal.trial_id) + 1)
+
+    def _learn(self, trial_id: str, outcome: Outcome) -> None:
+        self.leader = better(self.leader, trial_id, outcome)
+
+
+def penalised_s(outcome: Outcome) -> float:
+    """Returns the time to target [s], or `PENALTY_S` in its place."""
+    return outcome.train_s if outcome.status == Status.REACHED else PENALTY_S

@@ -1,0 +1,1 @@
+"""Between policy and trials: controller, ledger, cost model, retries."""

@@ -1,0 +1,46 @@
+"""The weights of the fastest trial so far, in the study's folder: the driver's side.
+
+Trial processes write them (`kept_weights`), if they may be the best; those of others are dropped.
+"""
+
+from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from tune_speed.core.comparability import fastest
+from tune_speed.core.records import TrialRecord
+from tune_speed.training.trial import KeepWeights
+
+
+def weights_file(folder: Path, trial_id: str) -> Path:
+    """Returns where the process of a trial leaves its weights."""
+    return folder / "weights" / f"{trial_id}.pt"
+
+
+class KeptWeights:
+    """Says which trial keeps its weights, and drops the others'."""
+
+    def __init__(self, folder: Path, records: Iterable[TrialRecord]) -> None:
+        """Takes over what an earlier session left; a full disk shows when the search ends."""
+        self._folder, self._best = folder, fastest(records)
+        place = weights_file(folder, "").parent
+        own = weights_file(folder, self._best.trial_id) if self._best else None
+        with suppress(OSError):
+            place.mkdir(exist_ok=True)
+            for path in place.iterdir():
+                if path != own:
+                    path.unlink()
+
+    def ask(self, trial_id: str) -> KeepWeights:
+        """Returns what a trial that is about to start must know."""
+        best_s = self._best.time_to_target_s if self._best else None
+        return KeepWeights(file=str(weights_file(self._folder, trial_id)), at_most_s=best_s)
+
+    def finished(self, record: TrialRecord) -> None:
+        """Drops the weights of the slower one: the trial's, or those of the best before it."""
+        before = self._best
+        self._best = fastest([r for r in (before, record) if r is not None])
+        for each in (before, record):
+            if each is not None and each is not self._best:
+                with suppress(OSError):
+                    weights_file(self._folder, each.trial_id).unlink(missing_ok=True)

@@ -1,0 +1,94 @@
+"""Where the trials of a study are saved while they run, as the driver sees it.
+
+The process of a trial writes its checkpoint, and removes it once the trial has an outcome. What
+stays behind, because a process was killed in between, is cleared when a session begins and ends.
+"""
+
+import threading
+from collections.abc import Container
+from contextlib import suppress
+from pathlib import Path
+
+import fsspec
+
+from tune_speed.core.errors import StorageError
+from tune_speed.study.settings import SearchConfig
+from tune_speed.training.checkpoint.store import CheckpointStore, check_place, local_path
+from tune_speed.training.trial import CheckpointPlan
+
+SUFFIX = ".ckpt"
+CLEAR_S = 20.0
+"""How long clearing may hold up the search [s]; the rest is for the next session."""
+LOOK_S = 5.0
+"""How long a look at a checkpoint may hold up the driver [s]."""
+
+
+class Checkpoints:
+    """The places of a study's checkpoints: none where the study has none."""
+
+    def __init__(self, search: SearchConfig, *, study: str, folder: Path) -> None:
+        """Makes the folder, where it is one.
+
+        Args:
+            search: says whether and where.
+            study: name of the study, which is its folder in a shared place.
+            folder: of the study, the place unless it says otherwise.
+
+        Raises: ConfigError if the place is a URL that cannot be reached for want of a library.
+        """
+        self._every_s = search.checkpoint_every_s
+        self.place = _place(search.storage_path, study, folder)
+        if self._every_s is None:
+            return
+        check_place(self.place, path="search.storage_path")
+        if (path := local_path(self.place)) is not None:
+            with suppress(OSError):  # Trials say so in their notes, and go on without.
+                path.mkdir(parents=True, exist_ok=True)
+
+    def plan(self, trial_id: str) -> CheckpointPlan | None:
+        """Returns where and how often a trial is saved."""
+        if self._every_s is None:
+            return None
+        place = f"{self.place}/{trial_id}{SUFFIX}"
+        return CheckpointPlan(place=place, every_s=self._every_s)
+
+    def saved_step(self, trial_id: str) -> int | None:
+        """Returns the step that a trial would go on from; None if it would begin anew."""
+        plan = self.plan(trial_id)
+        if plan is None:
+            return None
+        try:
+            header = CheckpointStore(plan.place, wait_s=LOOK_S).header()
+        except StorageError:
+            return None
+        return None if header is None else header.step
+
+    def clear(self, finished: Container[str]) -> None:
+        """Removes what trials left that have their record. Waits `CLEAR_S` at most."""
+        if self._every_s is None:
+            return
+        clearing = threading.Thread(
+            target=self._clear, args=(finished,), name="clear checkpoints", daemon=True
+        )
+        clearing.start()
+        clearing.join(CLEAR_S)
+
+    def _clear(self, finished: Container[str]) -> None:
+        try:
+            files, place = fsspec.core.url_to_fs(self.place)
+            paths = files.ls(place, detail=False) if files.exists(place) else []
+            for path in paths:
+                trial_id, dot, _ = path.rstrip("/").rpartition("/")[2].partition(".")
+                if dot and trial_id in finished:
+                    files.rm(path, recursive=True)
+        except Exception:  # Any backend's own. They cost space only: trials have their records.
+            return
+
+
+def _place(storage_path: str | None, study: str, folder: Path) -> str:
+    if storage_path is None:
+        return str(folder / "checkpoints")
+    if "://" in storage_path:
+        return f"{storage_path.rstrip('/')}/{study}"
+    # Trial processes have working folders of their own.
+    return str(Path(storage_path).expanduser().absolute() / study)

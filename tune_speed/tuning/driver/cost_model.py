@@ -1,0 +1,212 @@
+"""What a configuration is going to take, learned from the trials of the study.
+
+Cost is steps · step time. The steps are known beforehand; the step time belongs to everything that
+changes a step's speed, the *throughput key*, and is seen when the first trial with that key ends:
+
+| in the key                                         | because                                     |
+|----------------------------------------------------|---------------------------------------------|
+| `model` and all below it                           | the arithmetic of a sample                  |
+| `optimizer`, its name only                         | the arithmetic of an update                 |
+| `batch_size`, `accumulation_steps`,                | samples of a step, and into how many parts  |
+| `effective_batch_size`                             | they are cut                                |
+| `precision`, `channels_last`, `compile`,           | which kernels do the same arithmetic        |
+| `compile_mode`, `cuda_graph`, `deterministic`,     |                                             |
+| `optimizer_kernels`                                |                                             |
+| `augmentation` and `loader`, and all below them    | making a batch is on the training clock     |
+| `speedups` and all below them                      | what is computed of a sample                |
+| `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
+
+Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
+All that is not searched is the same in every trial, so a key is made of searched values alone.
+
+Every bound errs towards letting a trial run: contention and a first run's warming-up only slow a
+step, so the shortest step time that was seen holds; of a key that never ran it is a lower bound.
+What such a key is most likely to take stands beside it (see `step_time`): by the bound alone, what
+never ran would always look cheaper than what did.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tune_speed.components.speedups.chosen import Speedups
+from tune_speed.core.records import TrialRecord
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.driver.step_time import Key, StepTimes
+from tune_speed.tuning.policy.base import Cost
+
+WHOLE = ("model", "augmentation", "loader", "speedups")
+"""Fields of a recipe that are in the key with all that lies below them."""
+OWN = (
+    "optimizer",
+    "batch_size",
+    "accumulation_steps",
+    "effective_batch_size",
+    "precision",
+    "channels_last",
+    "compile",
+    "compile_mode",
+    "cuda_graph",
+    "optimizer_kernels",
+    "deterministic",
+    "devices",
+)
+"""Fields that are in the key themselves."""
+CLIPS = ("clip_norm", "clip_value")
+Growth = tuple[tuple[float, int], ...]
+"""Stages of the batch size: share of the run's samples, factor."""
+OPTIMISM = 0.5
+"""Of a step time that is carried over from another key: two kinds of step rarely differ by more."""
+
+
+class Costs(Protocol):
+    """What is known of a configuration's cost before it runs."""
+
+    def __call__(self, params: Mapping[str, Any]) -> Cost | None:
+        """Returns it; None where nothing like it ran yet."""
+
+    def finished(self, record: TrialRecord) -> None:
+        """Learns from a trial that ended."""
+
+
+class NoCosts:
+    """Of training functions: nobody knows how long they take before they are called."""
+
+    def __call__(self, params: Mapping[str, Any]) -> Cost | None:
+        """Returns None."""
+        return None
+
+    def finished(self, record: TrialRecord) -> None:
+        """Learns nothing."""
+
+
+class CostModel:
+    """From a configuration to its cost. One call takes a few microseconds."""
+
+    def __init__(self, space: SearchSpace, *, num_train: int) -> None:
+        """Knows steps at once, and times as trials finish.
+
+        Args:
+            space: A space of recipes.
+            num_train: Size of the training part.
+        """
+        names = [parameter.name for parameter in space.parameters]
+        self._names = tuple(name for name in names if _changes_speed(name))
+        self._model = tuple(i for i, n in enumerate(self._names) if n.split(".")[0] == "model")
+        self._space, self._num_train = space, num_train
+        self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
+        self._growths: dict[Key, Growth] = {}
+        self._epochs = _reader(space, "epochs", None)
+        self._batch_size = _reader(space, "batch_size", None)
+        self._accumulation_steps = _reader(space, "accumulation_steps", 1)
+        self._effective_batch_size = _reader(space, "effective_batch_size", None)
+        self._devices = _reader(space, "devices", 1)
+        self._seen: dict[Key, tuple[float, int]] = {}
+        """Shortest step time [s] and samples of a step of each key that ran."""
+        self._carried: dict[Key, tuple[float, float]] = {}
+        """Least and most likely step time [s] of keys that never ran; void when a trial finishes.
+        """
+        self._step_times: StepTimes | None = None
+        """Void when a trial finishes, too."""
+
+    def __call__(self, params: Mapping[str, Any]) -> Cost | None:
+        """Returns the cost of going to the end; None where no trial with that model ran yet."""
+        key, num_steps = self._key(params), self.steps(params)
+        seen = self._seen.get(key)
+        if seen is not None:
+            return Cost(num_steps * seen[0], num_steps)
+        carried = self._carried_over(key, params)
+        if carried is None:
+            return None
+        least_s, likely_s = carried
+        return Cost(num_steps * least_s, num_steps, num_steps * likely_s)
+
+    def steps(self, params: Mapping[str, Any]) -> int:
+        """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
+        epochs, samples = float(self._epochs(params)), self.samples_per_step(params)
+        return sum(
+            max(1, round(share * epochs * -(-self._num_train // (factor * samples))))
+            for share, factor in self._growth(params)
+        )
+
+    def _growth(self, params: Mapping[str, Any]) -> Growth:
+        """Returns the stages of the batch size, looked up once for each way to choose them."""
+        key = tuple(params.get(name) for name in self._growth_names)
+        if key not in self._growths:
+            tree = self._space.build(params) if self._growth_names else self._space.tree
+            speedups = tree.get("speedups") or {}
+            slot = {name: speedups[name] for name in ("batch_growth",) if name in speedups}
+            self._growths[key] = Speedups.model_validate(slot).growth()
+        return self._growths[key]
+
+    def samples_per_step(self, params: Mapping[str, Any]) -> int:
+        """Returns the effective batch size of a configuration, as the recipe does."""
+        effective_batch_size = self._effective_batch_size(params)
+        if effective_batch_size is not None:
+            return int(effective_batch_size)
+        per_device = self._batch_size(params) * self._accumulation_steps(params)
+        return int(per_device * self._devices(params))
+
+    def finished(self, record: TrialRecord) -> None:
+        """Learns the step time of a trial that ended, however it ended."""
+        step_time_ms = record.runs[-1].step_time_ms
+        if step_time_ms is not None and step_time_ms > 0:
+            self.learn(record.params, step_s=step_time_ms / 1000)
+
+    def learn(self, params: Mapping[str, Any], *, step_s: float) -> None:
+        """Takes note of a step time [s]."""
+        key, samples = self._key(params), self.samples_per_step(params)
+        shortest_s = self._seen.get(key, (step_s, samples))[0]
+        self._seen[key] = (min(step_s, shortest_s), samples)
+        self._carried.clear()
+        self._step_times = None
+
+    def _key(self, params: Mapping[str, Any]) -> Key:
+        values = ((name, params.get(name)) for name in self._names)
+        return tuple([value is not None if name in CLIPS else value for name, value in values])
+
+    def _carried_over(self, key: Key, params: Mapping[str, Any]) -> tuple[float, float] | None:
+        """Returns least and most likely step time [s] of a key that never ran, or None."""
+        if key not in self._carried:
+            samples = self.samples_per_step(params)
+            nearest = self._nearest(key, samples)
+            if nearest is None:
+                return None
+            step_s, their_samples = nearest
+            # Fewer samples cost at best as much less. More of them may cost nothing more, as long
+            # as a step is bound by the launch of its kernels.
+            least_s = OPTIMISM * step_s * min(1.0, samples / their_samples)
+            self._carried[key] = least_s, max(least_s, self._likely_step_s(key, samples))
+        return self._carried[key]
+
+    def _likely_step_s(self, key: Key, samples: int) -> float:
+        if self._step_times is None:
+            self._step_times = StepTimes(self._seen)
+        return self._step_times(key, samples)
+
+    def _nearest(self, key: Key, samples: int) -> tuple[float, int] | None:
+        """Returns what is known of the key with the same model and the fewest other values.
+
+        Of several the one with the nearest number of samples, and of these the quickest.
+        """
+
+        def distance(other: Key) -> tuple[int, float, float]:
+            step_s, their_samples = self._seen[other]
+            num_other = sum(ours != theirs for ours, theirs in zip(key, other, strict=True))
+            ratio = max(samples, their_samples) / min(samples, their_samples)
+            return num_other, ratio, step_s
+
+        same_model = [o for o in self._seen if all(key[i] == o[i] for i in self._model)]
+        nearest = min(same_model, key=distance, default=None)
+        return None if nearest is None else self._seen[nearest]
+
+
+def _changes_speed(name: str) -> bool:
+    return name.split(".")[0] in WHOLE or name in (*OWN, *CLIPS)
+
+
+def _reader(space: SearchSpace, name: str, default: Any) -> Callable[[Mapping[str, Any]], Any]:
+    """Returns what reads a field of the recipe: from the parameters, or as it is fixed."""
+    if any(parameter.name == name for parameter in space.parameters):
+        return lambda params: params[name]
+    fixed = space.tree.get(name, default)
+    return lambda params: fixed

@@ -1,0 +1,232 @@
+"""What a policy is told of trials that it did not run in this session, from their records.
+
+A finished trial of another study is told as this study would have judged it:
+
+| of the earlier trial                   | carries over                                           |
+|----------------------------------------|--------------------------------------------------------|
+| curve of the target metric             | always; target, mode and time limit may be others      |
+| how it ended                           | judged anew by this study's workload                   |
+| times, memory, running out of it       | from the same device, torch and protocol only          |
+| failures, other data, other evaluation | not at all                                             |
+| grid, other recipes than this space's  |                                                        |
+"""
+
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from pydantic import ValidationError
+
+from tune_speed.components.plugins import registry
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import PROTOCOL_VERSION, RunResult, Status, TrialRecord
+from tune_speed.core.targets import Task
+from tune_speed.study.space import SearchSpace
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import Workload
+from tune_speed.tuning.policy.base import Earlier, Outcome
+from tune_speed.tuning.policy.curve import Curve
+
+
+class Machine(NamedTuple):
+    """Where trials run, as records name it."""
+
+    device: str
+    torch: str
+    """Version of torch."""
+
+
+def device_of_one(device: str) -> str:
+    """Returns the name of one device of a record's: `2 x NVIDIA H200` are of `NVIDIA H200`."""
+    return re.sub(r"^\d+ x ", "", device)
+
+
+class CarriedOver(NamedTuple):
+    """What this study can learn from another one's trials."""
+
+    trials: tuple[Earlier, ...]
+    left_out: Mapping[str, int]
+    """Number of trials by the reason for which they do not carry over."""
+
+
+def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) -> Outcome:
+    """Returns what a policy is told of a trial of its own study.
+
+    Without `num_train`, of a training function, nobody knows how long it would have gone on.
+    """
+    run = record.runs[-1]
+    return Outcome(
+        status=record.status,
+        train_s=run.time_to_target_s or run.clocks.train_s,
+        curve=curve_of(record, workload),
+        memory_ratio=_memory_ratio(run),
+        planned_s=None if num_train is None else _planned_s(record, num_train=num_train),
+    )
+
+
+def curve_of(record: TrialRecord, workload: Task) -> Curve:
+    """Returns the target metric over the training clock, the untrained model left out.
+
+    The last evaluation of a run that diverged is not a number.
+    """
+    evaluations = [e for e in record.runs[-1].evaluations if e.step > 0]
+    metric = np.array([workload.score_of(e) for e in evaluations], dtype=float)
+    if record.status == Status.DIVERGED and len(metric):
+        metric[-1] = math.nan
+    return Curve(np.array([e.train_s for e in evaluations], dtype=float), metric)
+
+
+def _planned_s(record: TrialRecord, *, num_train: int) -> float | None:
+    """Returns where the clock would have stood at the end of the recipe [s], at the run's pace."""
+    run = record.runs[-1]
+    if run.steps == 0:
+        return None
+    steps = Recipe.model_validate(record.recipe).steps(num_train=num_train)
+    return run.clocks.train_s * steps / run.steps
+
+
+def _memory_ratio(run: RunResult) -> float | None:
+    if run.peak_memory_gib is None or not run.memory_limit_gib:
+        return None
+    return run.peak_memory_gib / run.memory_limit_gib
+
+
+def carry_over(
+    records: Iterable[TrialRecord],
+    *,
+    space: SearchSpace,
+    workload: Workload,
+    data_hash: str,
+    machine: Machine,
+) -> CarriedOver:
+    """Returns what a study can learn from the records of another one, whose curves are complete.
+
+    Args:
+        records: Finished trials of the other study.
+        space: This study's space.
+        workload: What this study is to reach.
+        data_hash: Of this study's data.
+        machine: Where this study's trials run.
+    """
+    num_train = workload.sizes().train
+    trials: list[Earlier] = []
+    left_out: Counter[str] = Counter()
+    for record in records:
+        same_times = _same_times(record, machine)
+        reason = _unusable(record, space, workload, data_hash, same_times=same_times)
+        if reason is not None:
+            left_out[reason] += 1
+            continue
+        outcome = _judged(record, workload, num_train=num_train, same_times=same_times)
+        trials.append(Earlier(space.read(record.params), outcome, same_times))
+    return CarriedOver(tuple(trials), dict(left_out))
+
+
+def _same_times(record: TrialRecord, machine: Machine) -> bool:
+    theirs = Machine(record.device, record.environment.get("torch", ""))
+    return theirs == machine and record.protocol_version == PROTOCOL_VERSION
+
+
+def _unusable(
+    record: TrialRecord,
+    space: SearchSpace,
+    workload: Workload,
+    data_hash: str,
+    *,
+    same_times: bool,
+) -> str | None:
+    """Returns why a trial does not carry over, or None."""
+    if record.status == Status.FAILED:
+        return "an error, which says nothing of a recipe"
+    if not record.plugins.items() <= registry.hashes().items():
+        return "plugins that are not loaded, or have changed"
+    if record.status == Status.OOM and not same_times:
+        return "no memory left, on another device"
+    if not _same_task(record, workload, data_hash):
+        return "other data, split or evaluation grid"
+    try:
+        ours = Recipe.model_validate(space.build(record.params)).located()
+        theirs = Recipe.model_validate(record.recipe)
+    except (ConfigError, ValidationError):
+        return "parameters that do not fit this space"
+    if _task_of(ours) != _task_of(theirs):
+        return "a recipe whose fixed fields differ"
+    return None
+
+
+def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
+    """Whether the earlier trial trained and was evaluated on the same images at the same points.
+
+    Its record has no hash of the data alone, but one over workload and data: with our data in the
+    place of its own, that must come out.
+    """
+    try:
+        theirs = Workload.model_validate(record.workload)
+    except (ConfigError, ValidationError):
+        return False
+    same_grid = theirs.split == workload.split and (
+        theirs.eval_every_samples == workload.eval_every_samples
+    )
+    return same_grid and theirs.identity(data_hash=data_hash) == record.workload_hash
+
+
+def _task_of(recipe: Recipe) -> dict[str, Any]:
+    """Returns the recipe's fields, with what a micro-batch halved for want of memory keeps."""
+    fields = recipe.model_dump(mode="json", exclude={"batch_size", "accumulation_steps"})
+    return {**fields, "effective_batch_size": recipe.samples_per_step}
+
+
+def _judged(
+    record: TrialRecord, workload: Workload, *, num_train: int, same_times: bool
+) -> Outcome:
+    """Returns how this study would have seen the trial end."""
+    run, recipe = record.runs[-1], Recipe.model_validate(record.recipe)
+    at_end = run.steps == recipe.steps(num_train=num_train)
+    time_s = workload.time_to_target(run.evaluations, num_train=num_train, at_end=at_end)
+    status = record.status
+    if status not in (Status.OOM, Status.DIVERGED):
+        in_time = not same_times or run.clocks.train_s <= workload.max_train_s
+        ended = Status.MISSED if at_end and in_time else Status.CAPPED
+        status = Status.REACHED if time_s is not None and in_time else ended
+    train_s = time_s if status == Status.REACHED and time_s is not None else run.clocks.train_s
+    return Outcome(
+        status=status,
+        train_s=train_s,
+        curve=curve_of(record, workload),
+        memory_ratio=_memory_ratio(run) if same_times else None,
+        planned_s=_planned_s(record, num_train=num_train),
+    )
+
+
+def earlier_to_json(trial: Earlier) -> dict[str, Any]:
+    """Returns a trial as the ledger has it; a metric that is no number is null."""
+    outcome = trial.outcome
+    return {
+        "params": trial.params,
+        "status": outcome.status.value,
+        "train_s": outcome.train_s,
+        "curve": {
+            "train_s": outcome.curve.train_s.tolist(),
+            "metric": [None if math.isnan(m) else m for m in outcome.curve.metric.tolist()],
+        },
+        "memory_ratio": outcome.memory_ratio,
+        "planned_s": outcome.planned_s,
+        "same_times": trial.same_times,
+    }
+
+
+def earlier_from_json(fields: Mapping[str, Any]) -> Earlier:
+    """Returns the trial of `earlier_to_json`. Raises: ValueError, KeyError or TypeError."""
+    curve = fields["curve"]
+    metric = [math.nan if value is None else value for value in curve["metric"]]
+    outcome = Outcome(
+        Status(fields["status"]),
+        float(fields["train_s"]),
+        Curve(np.array(curve["train_s"], dtype=float), np.array(metric, dtype=float)),
+        fields["memory_ratio"],
+        fields["planned_s"],
+    )
+    return Earlier(dict(fields["params"]), outcome, bool(fields["same_times"]))

@@ -1,0 +1,152 @@
+"""What a policy is asked and told, whoever runs the trials."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from tune_speed.core.records import Status
+from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode
+from tune_speed.tuning.policy.curve_table import Expected
+
+
+class Goal(NamedTuple):
+    """What a search is to reach."""
+
+    target: float
+    mode: Mode
+    max_train_s: float
+    """Longest run on the training clock [s]."""
+
+
+class Cost(NamedTuple):
+    """What a trial is going to take, as far as it is known before it starts."""
+
+    train_s: float
+    """Seconds on the training clock to its end; at least, where that is not known for sure."""
+    num_steps: int | None = None
+    """Optimizer steps to its end; None where only the time is known."""
+    guess_s: float | None = None
+    """What is most likely [s] where `train_s` is but a lower bound; else None."""
+
+    @property
+    def likely_s(self) -> float:
+        """Seconds that it is most likely to take."""
+        return self.train_s if self.guess_s is None else self.guess_s
+
+
+CostOf = Callable[[Mapping[str, Any]], Cost | None]
+"""From a configuration to its cost; None where nothing like it ran yet."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A configuration to try."""
+
+    trial_id: str
+    params: dict[str, Any]
+    reason: str = ""
+    """Why this one, in words."""
+    expected: Expected | None = None
+    """How near the target the model expects it to come; None without one."""
+
+
+class Outcome(NamedTuple):
+    """What a policy needs to know of a finished trial."""
+
+    status: Status
+    train_s: float
+    """Seconds on the training clock, to the target or to the stop."""
+    curve: Curve = NO_CURVE
+    """The target metric as it was evaluated."""
+    memory_ratio: float | None = None
+    """Peak memory over its limit, or None if not measured."""
+    planned_s: float | None = None
+    """Training clock at which it would have come to its end, or None if only guessed before."""
+
+    @property
+    def best_metric(self) -> float | None:
+        """Best value of the target metric, or None if nothing was evaluated."""
+        values = [float(value) for value in self.curve.metric if value == value]
+        return max(values, default=None)
+
+
+class Earlier(NamedTuple):
+    """A trial of another study of the same data."""
+
+    params: dict[str, Any]
+    outcome: Outcome
+    same_times: bool
+    """Whether its clock means the same here: same device, same versions."""
+
+
+class Leader(NamedTuple):
+    """The trial that is to be beaten."""
+
+    trial_id: str
+    time_to_target_s: float
+
+
+class Policy(Protocol):
+    """Which configuration to try next, and when to stop one.
+
+    No Ray, no clock of its own, no randomness but its seed; rebuilt from a ledger by `restore`.
+    """
+
+    @property
+    def leader(self) -> Leader | None:
+        """Shortest time to target so far."""
+
+    def restore(
+        self,
+        *,
+        finished: Iterable[tuple[Proposal, Outcome]],
+        unfinished: Iterable[Proposal],
+    ) -> None:
+        """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
+
+    def ask(self) -> Proposal | None:
+        """Returns the next configuration, or None where there is none for now."""
+
+    def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
+        """Returns why to stop a running trial, or None to let it go on."""
+
+    def finish(self, trial_id: str, outcome: Outcome) -> None:
+        """Learns from a trial that ended."""
+
+    def retry(self, proposal: Proposal) -> None:
+        """Takes back a trial that ended without an outcome; it is proposed again."""
+
+    def withdraw(self, trial_id: str) -> None:
+        """Takes back a trial that ended without an outcome and is not run again for now."""
+
+
+def better(leader: Leader | None, trial_id: str, outcome: Outcome) -> Leader | None:
+    """Returns the leader after an outcome; of equal times that of the smaller number leads."""
+    if outcome.status != Status.REACHED:
+        return leader
+    other = Leader(trial_id, outcome.train_s)
+    if leader is None:
+        return other
+    key = (leader.time_to_target_s, trial_number(leader.trial_id))
+    return other if (other.time_to_target_s, trial_number(trial_id)) < key else leader
+
+
+def trial_number(trial_id: str) -> int:
+    """Returns 7 for `t0007`."""
+    return int(trial_id[1:])
+
+
+def past_leader(leader: Leader, train_s: float) -> str | None:
+    """Returns why a trial whose clock stands at `train_s` cannot lead any more, or None.
+
+    The clock only grows, so the rule never stops a trial that would have led.
+    """
+    if train_s <= leader.time_to_target_s:
+        return None
+    time_s = leader.time_to_target_s
+    return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
+
+
+def params_key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Returns what two equal configurations have in common, to look them up by."""
+    return tuple(sorted(params.items()))

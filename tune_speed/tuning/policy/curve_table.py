@@ -1,0 +1,222 @@
+"""Curves of many runs on one axis, and where a run is heading that has not come to its end.
+
+The metric m is looked at as its signed distance to the target a, in units of two points, on a
+logarithmic scale: near the target a point counts, far below it only the order of magnitude does.
+
+    y = sign(m − a) · log(1 + |m − a| / 0.02)
+
+The axis is what makes runs comparable: the share of the schedule where the length is fixed
+beforehand (a one-cycle run tells little at equal seconds), the training clock where it is not.
+
+A run known up to u is extended to a later v by Bayesian linear regression over the runs that are
+known at both,
+
+    y(v) = α + β · y(u) + γ · (y(u) − y(u/2)) + ε,    ε ~ N(0, s²),
+    α ~ N(0, s²),   β ~ N(1, s²/4),   γ ~ N(0.3 · log2(v/u), s²/4),
+
+with s² the posterior mean scale under an inverse-gamma prior. Without data it says that a run gains
+0.3 of its last doubling's gain in every doubling to come, give or take. Source: Gelman et al.,
+Bayesian Data Analysis, section 14.8.
+"""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from tune_speed.tuning.policy.curve import FloatArray
+
+GAP_UNIT = 0.02
+"""Two points of accuracy: about what a retuned recipe gains or loses."""
+PRIOR_RUNS = 4.0
+"""Runs that the prior of the residual is worth."""
+PRIOR_SLOPE = 0.3
+"""Share of its last doubling's gain that a run gains in each doubling to come, before any was seen
+to its end."""
+PRIOR_SPREAD = 0.6
+"""Standard deviation of such a forecast over the whole axis."""
+
+
+class Expected(NamedTuple):
+    """What is expected of y at the end of interest: a normal distribution."""
+
+    mean: float
+    sd: float
+    threshold: float
+    """What it has to exceed to be of use."""
+
+    @property
+    def chance(self) -> float:
+        """Probability that it does."""
+        return NormalDist(-self.mean, self.sd).cdf(-self.threshold)  # Exact in the tail too.
+
+
+def distance(metric: npt.ArrayLike, target: float) -> FloatArray:
+    """Returns y of a metric, see the module's head."""
+    units = (np.asarray(metric, dtype=float) - target) / GAP_UNIT
+    y: FloatArray = np.sign(units) * np.log1p(np.abs(units))
+    return y
+
+
+def gap(y: float) -> float:
+    """Returns how far below the target a distance lies, in units of `GAP_UNIT`; 0 if above."""
+    return math.expm1(max(-y, 0.0))
+
+
+class CurveTable:
+    """Distances (N, G) of N runs at G places of the axis; NaN where a run was not seen.
+
+    The axis is relative: 1 is the end of interest, whatever that is.
+    """
+
+    def __init__(self, places: FloatArray, rows: Sequence[FloatArray]) -> None:
+        """Takes the axis' places (G,), rising to 1, and a row (G,) for each run."""
+        self.places = places
+        self._table = np.array(rows).reshape(len(rows), len(places))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def extended(self, columns: list[int]) -> tuple[FloatArray, FloatArray]:
+        """Returns the distances (N, K) at K places, and the scale (N,) of what was not seen.
+
+        What was not seen is the forecast's mean; the scale is the largest of the forecasts', 0 for
+        a run that was seen at all places. NaN for a run that was not seen at all.
+        """
+        values, scales = self._table[:, columns], np.zeros(len(self))
+        last_seen = (~np.isnan(self._table)).sum(axis=1) - 1
+        unseen = np.isnan(values)
+        for start in np.unique(last_seen[unseen.any(axis=1) & (last_seen >= 0)]):
+            rows = np.flatnonzero((last_seen == start) & unseen.any(axis=1))
+            for k, column in enumerate(columns):
+                if column > start:
+                    fit, here = self._fit(int(start), column), self._features(int(start))[rows]
+                    values[rows, k] = fit.mean(here)
+                    scales[rows] = np.maximum(scales[rows], fit.scale(here))
+        return values, scales
+
+    def _features(self, column: int) -> FloatArray:
+        """Returns (N, 3): one, the distance at a place, and what was gained since half of it."""
+        here = self._table[:, column]
+        before = self._table[:, self._half(column)]
+        return np.stack([np.ones(len(self)), here, here - before], axis=1)
+
+    def _half(self, column: int) -> int:
+        """Returns the place at half of a place, or the first one."""
+        return self.column(self.places[column] / 2)
+
+    def _fit(self, start: int, end: int) -> "_Fit":
+        both = ~np.isnan(self._table[:, end]) & ~np.isnan(self._table[:, start])
+        left = 1.0 - self.places[start] / self.places[end]
+        doublings = float(np.log2(self.places[end] / self.places[start]))
+        return _fit(
+            self._features(start)[both], self._table[both, end], left=left, doublings=doublings
+        )
+
+    def updated(self, expected: Expected, *, at: float, y: float, y_before: float) -> Expected:
+        """Returns what is expected of the end of a run that stands at `y` at a place of the axis.
+
+        With z the forecast of the end from the place alone, z = α + β · y(1) + ε, ε ~ N(0, s²),
+        over the runs that were seen to the end, says how much a place tells of the end; by Bayes'
+        rule, with N(m, d²) expected before,
+
+            1/d'² = 1/d² + β²/s²,    m' = d'² · (m/d² + β · (z − α)/s²).
+
+        Regressing the end on the curve instead would put in the share of good runs among all, of
+        which a run that was chosen is no fair sample.
+        """
+        column = self.column(at)
+        both = ~np.isnan(self._table[:, -1])
+        coefficients = self._fit(column, len(self.places) - 1).coefficients
+        ends, heres = self._table[both, -1], self._features(column)[both] @ coefficients
+        y = float(np.array([1.0, y, y - y_before]) @ coefficients)
+        left = 1.0 - self.places[column]
+        end, here = ends - ends.mean(), heres - heres.mean()
+        # β shrinks towards 0: a place says nothing until the runs show that it does.
+        beta = float(end @ here) / (float(end @ end) + 1.0)
+        residual = PRIOR_RUNS * (PRIOR_SPREAD * left + 0.05) ** 2 + float(
+            ((here - beta * end) ** 2).sum()
+        )
+        variance = residual / (PRIOR_RUNS + len(end)) * (1 + 1 / len(end))
+        precision = 1 / expected.sd**2 + beta**2 / variance
+        deviation = y - heres.mean() + beta * ends.mean()
+        pull = expected.mean / expected.sd**2 + beta * deviation / variance
+        return Expected(pull / precision, precision**-0.5, expected.threshold)
+
+    def column(self, at: float) -> int:
+        """Returns the first place at or after `at`."""
+        return min(int(np.searchsorted(self.places, at - 1e-9)), len(self.places) - 1)
+
+    def standing(
+        self, *, at: float, mine: tuple[float, float], running: Sequence[tuple[float, float]]
+    ) -> tuple[int, int]:
+        """Returns how many runs were seen at a place, and how many of them promise a nearer end.
+
+        The promise is the forecast from that place, so that a run that is slow but gains fast
+        stands before one that is ahead and has come to a halt. Runs that are not in the table, and
+        `mine`, are given by their distances there and at half of it.
+        """
+        column = self.column(at)
+        fit = self._fit(column, len(self.places) - 1)
+        more = np.array([[1.0, y, y - before] for y, before in (mine, *running)])
+        promises = fit.mean(np.concatenate([more, self._features(column)]))
+        others = promises[1:][~np.isnan(promises[1:])]
+        return len(others), int((others > promises[0]).sum())
+
+    def num_whole(self) -> int:
+        """Returns the number of runs that were seen to the end of the axis."""
+        return int((~np.isnan(self._table[:, -1])).sum())
+
+
+def make_row(
+    places: FloatArray, at: FloatArray, y: FloatArray, *, start: float, is_whole: bool
+) -> FloatArray:
+    """Returns a run's distances (G,): from `start` at 0 through `y` (E,) at the places `at` (E,).
+
+    A whole run keeps its last value for ever; one that was stopped is unknown from there on.
+    """
+    if not len(at):
+        return np.full(len(places), np.nan)
+    row: FloatArray = np.interp(places, np.append(0.0, at), np.append(start, y))
+    if not is_whole:
+        row[places > at[-1] * (1 + 1e-9)] = np.nan
+    return row
+
+
+class _Fit(NamedTuple):
+    """A regression of a later place on an earlier one."""
+
+    coefficients: FloatArray
+    """(3,)"""
+    precision: FloatArray
+    """(3, 3), of the coefficients, in units of 1/variance."""
+    variance: float
+
+    def mean(self, features: FloatArray) -> FloatArray:
+        return features @ self.coefficients
+
+    def scale(self, features: FloatArray) -> FloatArray:
+        spread = (features.T * np.linalg.solve(self.precision, features.T)).sum(axis=0)
+        scale: FloatArray = np.sqrt(self.variance * (1 + spread))
+        return scale
+
+
+def _fit(features: FloatArray, ends: FloatArray, *, left: float, doublings: float) -> _Fit:
+    """Regresses ends (N,) on features (N, 3).
+
+    `left` is the share of the axis between the two places, `doublings` how often the earlier one
+    doubles until the later one.
+    """
+    prior_mean = np.array([0.0, 1.0, PRIOR_SLOPE * doublings])
+    prior_precision = np.diag([1.0, 4.0, 4.0])
+    precision = prior_precision + features.T @ features
+    moments = prior_precision @ prior_mean
+    coefficients = np.linalg.solve(precision, moments + features.T @ ends)
+    prior_sum = PRIOR_RUNS * (PRIOR_SPREAD * left + 0.05) ** 2
+    residual = prior_sum + ends @ ends + prior_mean @ moments
+    residual -= coefficients @ precision @ coefficients
+    variance = max(float(residual) / (PRIOR_RUNS + len(ends)), 1e-6)
+    return _Fit(coefficients, precision, variance)

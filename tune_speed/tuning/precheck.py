@@ -1,0 +1,118 @@
+"""Asks, before any trial starts, whether the networks of a search take its images and techniques.
+
+A process of its own imports torch and tries them (see `tune_speed.training.precheck`), while Ray
+starts.
+Nothing is asked where the answer is known: our CIFAR ResNets take any image.
+"""
+
+import json
+import subprocess
+import sys
+from typing import Any, NamedTuple
+
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.combinations import written_path
+from tune_speed.study.mistake import Mistake
+from tune_speed.study.space import Params, SearchSpace
+from tune_speed.study.yaml import Source
+
+TAKES_ANYTHING = {"resnet20", "resnet", "preact_resnet"}
+"""Networks that need no trial, as long as no speed-up is to change them."""
+MOST = 64
+"""So many different combinations are tried; the others, a trial tries itself."""
+ANSWER_S = 120.0
+"""Longest wait for the answer [s]; a trial that does not fit then fails by itself."""
+SMALL = {"batch_size": 2, "accumulation_steps": 1, "effective_batch_size": None, "epochs": 1}
+
+
+class Question(NamedTuple):
+    """What was asked of a process that may still be at work."""
+
+    process: "subprocess.Popen[str]"
+    cases: tuple[Params, ...]
+    """Parameters of each recipe that was asked about."""
+
+
+def ask(
+    space: SearchSpace, *, image_shape: tuple[int, ...], num_classes: int, num_train: int
+) -> Question | None:
+    """Begins to ask about every combination of model and speed-ups; None if all are known to fit.
+
+    Args:
+        space: of recipes.
+        image_shape: (H, W, C).
+        num_classes: of the data.
+        num_train: images of an epoch.
+    """
+    cases = dict(list(_cases(space).items())[:MOST])
+    if not cases:
+        return None
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tune_speed.training.precheck"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    question = {
+        "recipes": [space.build(params) | SMALL for params in cases.values()],
+        "image_shape": image_shape,
+        "num_classes": num_classes,
+        "num_train": num_train,
+    }
+    assert process.stdin is not None
+    process.stdin.write(json.dumps(question))
+    process.stdin.close()
+    process.stdin = None
+    return Question(process, tuple(cases.values()))
+
+
+def refuse_misfits(question: Question | None, space: SearchSpace, source: Source) -> None:
+    """Waits for the answer. Raises: ConfigError with what does not fit, by file and line."""
+    if question is None:
+        return
+    try:
+        answer, errors = question.process.communicate(timeout=ANSWER_S)
+    except subprocess.TimeoutExpired:
+        question.process.kill()
+        question.process.communicate()
+        return
+    assert question.process.returncode == 0, f"the check of the networks failed:\n{errors}"
+    found: dict[Problem, Params] = {}
+    for params, problems in zip(question.cases, json.loads(answer), strict=True):
+        for fields in problems:
+            found.setdefault(Problem(**fields), params)
+    if found:
+        problems = tuple(_placed(problem, space, source) for problem in found)
+        raise ConfigError(problems=tuple(dict.fromkeys(problems)))
+
+
+def _cases(space: SearchSpace) -> dict[str, Params]:
+    """Returns one point of the space for each different model with its speed-ups."""
+    cases: dict[str, Params] = {}
+    for params in space.corners():
+        tree = space.build(params)
+        parts = {name: tree.get(name) for name in ("model", "speedups")}
+        if not _is_known(parts):
+            cases.setdefault(json.dumps(parts, sort_keys=True), params)
+    return cases
+
+
+def _is_known(parts: dict[str, Any]) -> bool:
+    model, speedups = parts["model"], parts["speedups"] or {}
+    name = model if isinstance(model, str) else next(iter(model))
+    is_off = all(value in ("off", {"off": {}}, {"off": None}) for value in speedups.values())
+    return name in TAKES_ANYTHING and is_off
+
+
+def _placed(problem: Problem, space: SearchSpace, source: Source) -> Problem:
+    names = tuple(problem.path.removeprefix("recipe.").split("."))
+    path = ("recipe", *written_path(space.tree, names))
+    return Mistake(path, problem.must, problem.given, problem.hint).problem(source)
+
+
+def withdraw(question: Question | None) -> None:
+    """Ends the process, if it is still at work."""
+    if question is not None and question.process.poll() is None:
+        question.process.kill()
+        question.process.communicate()

@@ -1,0 +1,168 @@
+"""One process with a whole device to itself, reserved through Ray, for runs whose time counts."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
+
+from tune_speed.components.plugins.shipping import receive, shipped
+from tune_speed.core.errors import ServiceError, TuneSpeedError
+from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.custom.shipping import Loop, calling
+from tune_speed.custom.spec import OwnSpec
+from tune_speed.runtime import process
+from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
+from tune_speed.tuning.ray.node_query import on_nodes
+
+POLL_S = 1.0
+"""How often to look whether to stop [s]."""
+WAIT_S = 1800.0
+"""Longest wait for the device to become free [s]."""
+NOTE_EVERY_S = 30.0
+MAX_ATTEMPTS = 2
+"""A run whose process died is run once more; dying twice, it is recorded as failed."""
+
+
+class Stopped(Exception):
+    """Somebody wants it to end, and nothing was running or the run is given up."""
+
+
+class ExclusiveDevice:
+    """A whole GPU with its cores, or all cores of a node."""
+
+    def __init__(
+        self,
+        *,
+        device: str,
+        cpu_threads: int,
+        devices: int = 1,
+        node_ids: Sequence[str] = (),
+        on_line: Callable[[str], None],
+        is_stopped: Callable[[], bool],
+        loop: Loop | None = None,
+    ) -> None:
+        """Asks for nothing yet; Ray must be connected.
+
+        Args:
+            device: `cpu` or `cuda`.
+            cpu_threads: threads of a run; on a GPU also the cores that are reserved beside it.
+            devices: the most GPUs that one run trains on; all on one node.
+            node_ids: of the nodes that have such a device; empty for any.
+            on_line: sees why it has to wait.
+            is_stopped: whether to give up, which then raises `Stopped`; asked while it waits.
+            loop: the training function that is run; None for recipes.
+        """
+        from tune_speed.tuning.ray.cluster import node_cpus
+
+        is_gpu = device == "cuda"
+        cpus = float(cpu_threads) * devices if is_gpu else node_cpus(node_ids)
+        self._request: dict[str, float] = {"num_cpus": cpus, "num_gpus": float(is_gpu) * devices}
+        self._there = on_nodes(node_ids) or None
+        self._on_line, self._is_stopped = on_line, is_stopped
+        self._loop = "" if loop is None else loop.packed
+        self._actor: Any = None
+
+    def run(self, spec: SpecBase) -> TrialRecord:
+        """Runs a trial and returns its record.
+
+        Raises: ServiceError if the device does not become free; TuneSpeedError as the trial does;
+            Stopped.
+        """
+        started_at, reason = utc_now(), ""
+        for _ in range(MAX_ATTEMPTS):
+            try:
+                return TrialRecord.model_validate_json(self._call("run", spec.model_dump_json()))
+            except RayActorError as error:
+                self._actor, reason = None, f"its process died: {error}"
+        run = RunResult(
+            status=Status.FAILED,
+            seed=spec.seed,
+            stop_reason=reason.splitlines()[0],
+            traceback=reason,
+        )
+        return make_record(spec, spec.recipe, run, started_at=started_at)
+
+    def describe(self, spec: SpecBase) -> str:
+        """Returns what is known of machine, code and model there, as JSON; see `certify`."""
+        return str(self._call("describe", spec.model_dump_json()))
+
+    def close(self) -> None:
+        """Lets the device go."""
+        if self._actor is not None:
+            ray.kill(self._actor)
+            self._actor = None
+
+    def _call(self, method: str, *arguments: str) -> Any:
+        if self._actor is None:
+            self._actor = self._start()
+        try:
+            return self._wait_for(getattr(self._actor, method).remote(*arguments))
+        except RayTaskError as error:
+            if isinstance(error.cause, TuneSpeedError):
+                raise error.cause from error
+            raise
+
+    def _wait_for(self, reference: Any) -> Any:
+        while True:  # A run ends by its workload's time limit.
+            if self._is_stopped():
+                raise Stopped
+            try:
+                return ray.get(reference, timeout=POLL_S)
+            except GetTimeoutError:
+                continue
+
+    def _start(self) -> Any:
+        runner = ray.remote(_Runner).options(**self._request, label_selector=self._there)
+        actor = runner.remote(shipped(), self._loop)
+        waited_s = 0.0
+        ready = actor.ready.remote()
+        while True:
+            try:
+                ray.get(ready, timeout=POLL_S)
+                return actor
+            except GetTimeoutError:
+                waited_s += POLL_S
+            if self._is_stopped():
+                ray.kill(actor)
+                raise Stopped
+            if waited_s % NOTE_EVERY_S == 0:
+                self._on_line(f"waiting for the whole device to become free ({waited_s:.0f} s)")
+            if waited_s >= WAIT_S:
+                ray.kill(actor)
+                raise ServiceError(
+                    f"a whole device must become free within {WAIT_S:.0f} s ({self._request}), but"
+                    " others hold it. Wait for them, and give the same command again."
+                )
+
+
+class _Runner:
+    """Runs trials one after the other in one process."""
+
+    def __init__(self, plugins: str, loop: str) -> None:
+        process.make_patient()
+        receive(plugins)
+        self._loop = loop
+
+    def ready(self) -> bool:
+        return True
+
+    def run(self, spec_json: str) -> str:
+        from tune_speed.custom.trial import run_own_trial
+        from tune_speed.training.distributed.local import run_here
+        from tune_speed.training.objective import finish
+
+        if self._loop:
+            own = OwnSpec.model_validate_json(spec_json)
+            train = calling(self._loop)
+            return run_own_trial(own, train, refuse=(TuneSpeedError,)).model_dump_json()
+        spec = TrialSpec.model_validate_json(spec_json)
+        trial = run_here(spec, refuse=(TuneSpeedError,))
+        return finish(trial, on_report=lambda record: None).model_dump_json()
+
+    def describe(self, spec_json: str) -> str:
+        from tune_speed.tuning.provenance import describe, describe_own
+
+        if self._loop:
+            return describe_own(OwnSpec.model_validate_json(spec_json)).model_dump_json()
+        return describe(TrialSpec.model_validate_json(spec_json)).model_dump_json()

@@ -1,0 +1,133 @@
+"""Ends a search whose Ray has died, where Ray's own driver would wait for it without an end.
+
+Without its raylet a local cluster places nothing any more, and Tune waits. Without the GCS, Ray's
+calls stand still in C++, out of reach of Ctrl-C, until Ray ends the process after a minute with a
+message about its internals. So a thread looks after both, and has the last word.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from tune_speed.core.errors import ServiceError
+
+LOOK_EVERY_S = 1.0
+UNREACHABLE_S = 30.0
+"""A joined cluster's head may not answer for this long [s]; Ray itself gives up after 60."""
+GRACE_S = 20.0
+"""Time for the search to end by itself, as on Ctrl-C [s]; after that the process ends."""
+NEEDED = {"raylet": "raylet", "gcs_server": "GCS"}
+"""Processes that a local cluster cannot do without, as Ray calls them."""
+
+
+@contextmanager
+def ended_with_ray() -> Iterator[None]:
+    """Stops what the block does, as Ctrl-C would, once Ray is dead.
+
+    Where that does not help, because the main thread is in one of Ray's calls, the process ends.
+
+    Raises: ServiceError if Ray has died.
+    """
+    watch = _Watch(_find_cause())
+    watch.start()
+    try:
+        yield
+    except KeyboardInterrupt:
+        if watch.error is None:
+            raise
+    finally:
+        watch.end()
+    if watch.error is not None:
+        raise watch.error
+
+
+class _Watch:
+    def __init__(self, find_cause: Callable[[], str | None]) -> None:
+        self.error: ServiceError | None = None
+        self._find_cause = find_cause
+        self._is_over = threading.Event()
+        self._thread = threading.Thread(target=self._look_on, name="ray watch", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def end(self) -> None:
+        self._is_over.set()
+        self._thread.join(timeout=2 * LOOK_EVERY_S)
+
+    def _look_on(self) -> None:
+        while not self._is_over.wait(LOOK_EVERY_S):
+            cause = self._find_cause()
+            if cause is not None:
+                self._stop(cause)
+                return
+
+    def _stop(self, cause: str) -> None:
+        self.error = ServiceError(
+            f"{cause}. Finished trials are kept; go on with --resume once Ray can run."
+        )
+        os.kill(os.getpid(), signal.SIGINT)
+        if self._is_over.wait(GRACE_S):
+            return
+        sys.stderr.write(f"error: {self.error}\n")
+        sys.stderr.flush()
+        os._exit(self.error.exit_code)
+
+
+def _find_cause() -> Callable[[], str | None]:
+    """Returns what says why the cluster that this process has joined is dead, or None."""
+    node = ray._private.worker._global_node
+    if ray.util.client.ray.is_connected() or node is None:
+        return lambda: None  # Ray's client has a limit of its own.
+    if node.is_head():
+        return lambda: _first_ended(node)
+    host, _, port = node.gcs_address.rpartition(":")
+    return Unreachable(host.strip("[]"), int(port)).cause
+
+
+def _first_ended(node: Any) -> str | None:
+    ended = [(name, process.returncode) for name, process in node.dead_processes()]
+    return next((_ended(name, code) for name, code in ended if name in NEEDED), None)
+
+
+def _ended(name: str, code: int) -> str:
+    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+    return f"Ray's {NEEDED[name]} must run as long as the search does, but it {how}"
+
+
+class Unreachable:
+    """Knows for how long nothing answers at an address."""
+
+    def __init__(
+        self, host: str, port: int, *, limit_s: float = UNREACHABLE_S, timeout_s: float = 5.0
+    ) -> None:
+        self._place, self._limit_s, self._timeout_s = (host, port), limit_s, timeout_s
+        self._since_s: float | None = None
+
+    def cause(self) -> str | None:
+        """Asks; returns why the cluster is taken to be dead, or None."""
+        try:
+            socket.create_connection(self._place, timeout=self._timeout_s).close()
+        except OSError as error:
+            return self._failed(error)
+        self._since_s = None
+        return None
+
+    def _failed(self, error: OSError) -> str | None:
+        now_s = time.monotonic()
+        self._since_s = now_s if self._since_s is None else self._since_s
+        if now_s - self._since_s < self._limit_s:
+            return None
+        host, port = self._place
+        return (
+            f"the head of the Ray cluster must answer at {host}:{port}, but has not for"
+            f" {self._limit_s:.0f} s: {error}"
+        )

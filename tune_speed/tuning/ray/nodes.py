@@ -1,0 +1,274 @@
+"""Which nodes of a cluster run a study's trials: those with the device that the study is pinned to.
+
+Times on different devices are not comparable, so a study has one type of device, from its first
+trial to its last. Nodes that join later are asked too, off the driver's loop.
+"""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, Self
+
+from ray.exceptions import RayError
+
+from tune_speed.core.config import did_you_mean
+from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.study.settings import ResourceConfig
+from tune_speed.tuning.driver.prior_trials import Machine
+from tune_speed.tuning.ray.node_query import Answer, Node, Questions, Unfit, alive_nodes, here
+
+ANSWER_S = 120.0
+"""Longest wait for the first answer: a process on a busy node imports torch."""
+STRAGGLERS_S = 20.0
+"""How long the others are waited for once one node has answered [s]; they join later."""
+POLL_S = 5.0
+"""How often to look for new nodes [s]."""
+
+
+class Asks(Protocol):
+    """Sends questions to nodes and brings their answers; see `machine.Questions`."""
+
+    def ask(self, node_id: str) -> None:
+        """Sends the question and returns."""
+
+    def answers(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
+        """Returns what came from which node, waiting for all no longer than `timeout_s`."""
+
+
+class Nodes:
+    """The nodes of the cluster that Ray is connected to, and what is known of their devices."""
+
+    def __init__(
+        self,
+        resources: ResourceConfig,
+        *,
+        pin: str | None,
+        is_local: bool,
+        study: Path | None = None,
+        asks: Asks | None = None,
+        look: Callable[[], Sequence[Node]] = alive_nodes,
+    ) -> None:
+        """Asks all nodes and returns; Ray must be connected.
+
+        Args:
+            resources: what one device of a trial gets.
+            pin: type of device that the study has run on; None: it has not run yet.
+            is_local: whether this machine is the only node. It is asked only if it must be: a CPU
+                is known here, and a GPU's name costs seconds.
+            study: a file of the study's, which nodes see where storage is shared.
+            asks: brings the answers.
+            look: returns the nodes that are alive.
+        """
+        self._resources, self._pin, self._look = resources, pin, look
+        self.device_type = resources.device_type or pin
+        self._threads = max(1, int(resources.cpu))
+        self.is_local, device = is_local, "cuda" if resources.gpu else "cpu"
+        self._asks = asks or Questions(device=device, cpu_threads=self._threads, study=study)
+        self._nodes: dict[str, Node] = {}
+        self._kinds: dict[str, Answer | Unfit] = {}
+        self._allowed: tuple[str, ...] = ()
+        self._news: list[str] = []
+        self._is_over = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._begin()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._is_over.set()
+        if self._watcher is not None:
+            self._watcher.join(2 * POLL_S)
+
+    def settle(self) -> None:
+        """Waits for the answers and pins the study, if it is not; from then on looks for new nodes.
+
+        Raises: ConfigError if the cluster has no such device; ServiceError if no node answers.
+        """
+        if self.device_type and self._pin and self.device_type != self._pin:
+            raise ConfigError(self._other_type())
+        if self.is_local and not self._kinds and self.device_type is None:
+            return
+        if not self.is_local or not self._kinds:
+            self._wait()
+        if self.device_type is None:
+            self.device_type = commonest(self._machines())
+        self._refuse_missing_type()
+        if self.is_local:
+            return
+        self._allow()
+        self._note_places()
+        self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
+        self._watcher.start()
+
+    def allowed(self) -> tuple[str, ...]:
+        """Returns the Ray ids of the nodes where trials may run; empty where any will do.
+
+        A node that was lost stays among them: it does no harm, and a changed list costs every
+        process that is kept for the next trial.
+        """
+        return self._allowed
+
+    def placement(self) -> dict[str, Any]:
+        """Returns what a trial's process is told: `node_ids` and the `device_type` there."""
+        return {"node_ids": list(self._allowed), "device_type": self.device_type}
+
+    def news(self) -> tuple[str, ...]:
+        """Returns lines for the user since the last call: nodes that are used, or left out."""
+        lines = tuple(self._news)
+        del self._news[: len(lines)]
+        return lines
+
+    def machine(self) -> Machine:
+        """Returns device and torch of a node that runs trials. Raises: ServiceError."""
+        if not self._kinds:
+            self._ask_new()
+            self._wait()
+        fitting = [m for m in self._machines().values() if m.device == self.device_type]
+        first = (fitting or list(self._machines().values()))[0]
+        return Machine(first.device, first.torch)
+
+    def most_cpus(self) -> float:
+        """Returns the CPUs of the largest node that runs trials."""
+        chosen = [self._nodes[i] for i in self._allowed] or list(self._look())
+        return max((node.resources.get("CPU", 0.0) for node in chosen), default=0.0) or 1.0
+
+    def _begin(self) -> None:
+        if not self.is_local:
+            self._ask_new()
+        elif not self._resources.gpu:
+            self._kinds[""] = here(cpu_threads=self._threads)
+        elif self.device_type is not None:
+            self._ask_new()
+
+    def _ask_new(self) -> None:
+        for node in self._look():
+            if node.node_id in self._nodes:
+                continue
+            self._nodes[node.node_id] = node
+            if (lack := _lack(node, self._resources)) is not None:
+                self._kinds[node.node_id] = Unfit(lack)
+            else:
+                self._asks.ask(node.node_id)
+
+    def _wait(self) -> None:
+        """Waits until all nodes have answered, or long enough."""
+        started, first_s = time.monotonic(), None
+        while set(self._nodes) - set(self._kinds):
+            self._kinds.update(self._asks.answers(timeout_s=0.5))
+            waited_s = time.monotonic() - started
+            if first_s is None and self._machines():
+                first_s = waited_s
+            if waited_s > ANSWER_S or (first_s is not None and waited_s > first_s + STRAGGLERS_S):
+                break
+        if not self._machines():
+            reasons = "; ".join(self._left_out()) or "there is no node"
+            raise ServiceError(
+                "a node of the cluster must name the device of its trials, but none did:"
+                f" {reasons}. Wait until a node is there, or change search.resources."
+            )
+
+    def _machines(self) -> dict[str, Answer]:
+        return {i: kind for i, kind in self._kinds.items() if isinstance(kind, Answer)}
+
+    def _refuse_missing_type(self) -> None:
+        there = Counter(machine.device for machine in self._machines().values())
+        if self.device_type in there:
+            return
+        found = ", ".join(f"{name} ({_nodes(n)})" for name, n in sorted(there.items()))
+        if self._pin is not None:
+            raise ConfigError(
+                f"a study must stay on the type of device of its first trials, {self._pin}: times"
+                f" on others do not compare. But here is only {found}. Go on where there is one, or"
+                " begin another study with --set study=NAME."
+            )
+        raise ConfigError(
+            f"search.resources.device_type must be a device of the cluster, but got"
+            f" {self.device_type} and there is {found}"
+            f"{did_you_mean(str(self.device_type), list(there))}."
+        )
+
+    def _other_type(self) -> str:
+        return (
+            f"a study must stay on the type of device of its first trials, {self._pin}, but got"
+            f" search.resources.device_type={self.device_type}. Take that back, or begin another"
+            " study with --set study=NAME."
+        )
+
+    def _allow(self) -> None:
+        fitting = {i for i, m in self._machines().items() if m.device == self.device_type}
+        self._allowed = tuple(sorted(fitting))
+
+    def _note_places(self) -> None:
+        left_out = self._left_out()
+        if len(self._nodes) > 1 or left_out:
+            line = f"trials run on {self.device_type} ({_nodes(len(self._allowed))})"
+            self._news.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
+        blind = [self._nodes[i].address for i in self._allowed if not self._sees_study(i)]
+        if blind:
+            self._news.append(
+                "the study's folder is not visible on "
+                + ", ".join(blind)
+                + ": trials there leave no checkpoints or weights (search.storage_path may name"
+                " storage that all nodes see)"
+            )
+
+    def _sees_study(self, node_id: str) -> bool:
+        kind = self._kinds[node_id]
+        return isinstance(kind, Answer) and kind.sees_study
+
+    def _left_out(self) -> list[str]:
+        """Returns for each node that runs no trial why."""
+        return [
+            f"{node.address}, {why}"
+            for node_id, node in self._nodes.items()
+            if (why := self._why_not(node_id)) is not None
+        ]
+
+    def _why_not(self, node_id: str) -> str | None:
+        kind = self._kinds.get(node_id)
+        if kind is None:
+            return "which has not answered yet"
+        if isinstance(kind, Unfit):
+            return f"as {kind.reason}"
+        return None if kind.device == self.device_type else f"which has {kind.device}"
+
+    def _watch(self) -> None:
+        while not self._is_over.wait(POLL_S):
+            try:
+                self._ask_new()
+                new = self._asks.answers(timeout_s=POLL_S)
+            except (RayError, ConnectionError, RuntimeError, TimeoutError):
+                continue  # The cluster is in trouble; the search itself says so.
+            self._kinds.update(new)
+            self._allow()
+            for node_id in new:
+                self._note_newcomer(node_id)
+
+    def _note_newcomer(self, node_id: str) -> None:
+        why, address = self._why_not(node_id), self._nodes[node_id].address
+        line = f"a node joined, {address}: "
+        self._news.append(line + ("trials run there too" if why is None else f"left out, {why}"))
+
+
+def commonest(machines: Mapping[str, Answer]) -> str:
+    """Returns the device that most nodes have; of equals the first by name."""
+    counts = Counter(machine.device for machine in machines.values())
+    return min(counts, key=lambda device: (-counts[device], device))
+
+
+def _lack(node: Node, resources: ResourceConfig) -> str | None:
+    """Returns what a node is too small in for one trial, or None."""
+    for name, wanted in resources.bundle().items():
+        there = node.resources.get(name, 0.0)
+        if there < wanted:
+            unit = 2**30 if name == "memory" else 1
+            what = "GiB of memory" if name == "memory" else name
+            return f"it has {there / unit:g} {what} and a trial needs {wanted / unit:g}"
+    return None
+
+
+def _nodes(count: int) -> str:
+    return "1 node" if count == 1 else f"{count} nodes"

@@ -1,0 +1,108 @@
+"""Real optimizer steps of a recipe, counted for a while: one of several processes on a device."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import chain, count
+from typing import Self
+
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.device import (
+    cpu_wait_s,
+    device_key,
+    memory_limit_gib,
+    peak_memory_gib,
+    reset_peak_memory,
+    resolve_device,
+    set_up_process,
+    synchronizer,
+)
+from tune_speed.runtime.sharing import Sharing
+from tune_speed.training.autotune.probe_step import Batch, probe_step
+from tune_speed.training.loop import open_loader
+from tune_speed.training.objective import load_splits, resolve
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import Allotment
+from tune_speed.training.workload import Workload
+
+WARM_UP_S = 0.3
+"""Steps are taken for so long [s], and two at least, before any is timed."""
+MARGIN_S = 0.15
+"""Steps before and after those that count go on for so long [s], and one at least: processes that
+are told to begin together begin within less."""
+
+
+class PackedSteps:
+    """A recipe with its own loader, model and optimizer, whose steps can be counted.
+
+    To others on the device it is what a trial is: they see it, and it stands still for them while
+    they measure. `torch.compile` is left out.
+    """
+
+    def __init__(self, recipe: Recipe, workload: Workload, allotment: Allotment, label: str):
+        """Takes the first steps, which are slower than those that follow.
+
+        Raises: what a trial of this recipe would raise.
+        """
+        self._open = ExitStack()
+        device = self._device = resolve_device(allotment.device)
+        set_up_process(device, cpu_threads=allotment.cpu_threads)
+        reset_peak_memory(device)
+        self._sharing = self._open.enter_context(
+            Sharing.open(
+                device_key(device), study=label, trial="packing", may_have_company=True, known=()
+            )
+        )
+        self._clock = Clock(synchronize=synchronizer(device), turnstile=self._sharing.turnstile)
+        with self._clock.span("setup_s"):
+            splits = load_splits(workload)
+        # Off the clock: what is settled by measurement takes the turnstile by itself.
+        recipe = resolve(recipe, splits, device=device, turnstile=self._sharing.turnstile)
+        with self._clock.span("setup_s"):
+            loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
+            self._open.callback(loader.close)
+            self._take = self._open.enter_context(probe_step(recipe, splits, device=device))
+        self._batches: Iterator[Batch] = chain.from_iterable(loader.epoch(i) for i in count())
+        self._steps_in(WARM_UP_S)
+        waited_s = cpu_wait_s() or 0.0
+        num_steps, took_s = self._steps_in(WARM_UP_S)
+        self.step_s = took_s / num_steps
+        """Seconds of a step, roughly."""
+        self.wait_frac = ((cpu_wait_s() or 0.0) - waited_s) / took_s
+        """Share of the time in which this process waited for a core, or more with more threads."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._open.close()
+
+    def rate(self, *, window_s: float) -> float:
+        """Returns steps a second over so long; before and after them it is at work, too."""
+        self._steps_in(MARGIN_S)
+        num_steps, took_s = self._steps_in(window_s)
+        self._steps_in(MARGIN_S)
+        return num_steps / took_s
+
+    def memory_frac(self) -> float:
+        """Returns the share of the device's memory that this process has needed so far."""
+        whole_gib = memory_limit_gib(self._device, gpu_fraction=1.0, cpu_fraction=1.0)
+        return peak_memory_gib(self._device) / whole_gib
+
+    @property
+    def device_key(self) -> str:
+        """What names the physical device."""
+        return device_key(self._device)
+
+    def _steps_in(self, seconds: float) -> tuple[int, float]:
+        """Takes steps for so long, one at least; returns their number and what they took [s].
+
+        Standing still for others does not count.
+        """
+        clock, num_steps = self._clock, 0
+        before_s = clock.elapsed("train_s")
+        with clock.span("train_s"):
+            while num_steps == 0 or clock.elapsed("train_s") - before_s < seconds:
+                clock.let_others_measure()
+                self._take(self._batches)
+                num_steps += 1
+        return num_steps, clock.elapsed("train_s") - before_s

@@ -1,0 +1,1 @@
+"""The same policy in virtual time over recorded or made-up learning curves."""

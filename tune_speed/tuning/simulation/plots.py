@@ -1,0 +1,145 @@
+"""Plots of simulated searches."""
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.reporting.plot_style import COLOURS, DPI
+from tune_speed.tuning.policy.curve import FloatArray
+from tune_speed.tuning.simulation.comparison import Search, budget_s
+from tune_speed.tuning.simulation.scores import BASELINE, best_at
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+DASHES = ("-", "--", "-.", ":")
+MAX_COLUMNS = 3
+PANEL_INCHES = (4.6, 3.3)
+FORMATS = (".png", ".pdf", ".svg")
+TITLE_WIDTH = 44
+"""Characters of a line of a panel's title."""
+POINTS = 400
+
+
+class _Style(NamedTuple):
+    colour: str
+    dash: str
+
+
+def check_format(path: Path) -> None:
+    """Raises a ConfigError if no plot can be written in the format that `path` names."""
+    if path.suffix not in FORMATS:
+        raise ConfigError(f"--plot must be a file that ends in {', '.join(FORMATS)}, got {path}.")
+
+
+def plot_comparison(searches: Sequence[Search], budgets: Sequence[float], path: Path) -> None:
+    """Writes a panel a benchmark: best time to target against virtual time, for each policy.
+
+    Lines are medians over seeds, bands interquartile ranges; a seed that has not met the target yet
+    counts with the longest run (dotted). Dashed lines are the budgets, in full runs' worth.
+
+    Raises: StorageError if the file cannot be written.
+    """
+    figure = comparison_figure(searches, budgets)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=DPI)
+    except OSError as error:
+        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+
+
+def comparison_figure(searches: Sequence[Search], budgets: Sequence[float]) -> "Figure":
+    """Returns the figure of `plot_comparison`."""
+    # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
+    from matplotlib.figure import Figure
+
+    benchmarks = list(dict.fromkeys(search.benchmark for search in searches))
+    styles = _styles(list(dict.fromkeys(search.policy for search in searches)))
+    num_columns = min(MAX_COLUMNS, len(benchmarks))
+    num_rows = math.ceil(len(benchmarks) / num_columns)
+    width, height = PANEL_INCHES
+    figure = Figure(figsize=(width * num_columns, height * num_rows + 0.6), layout="constrained")
+    panels = figure.subplots(num_rows, num_columns, squeeze=False).flat
+    for benchmark, panel in zip(benchmarks, panels, strict=False):
+        own = [search for search in searches if search.benchmark == benchmark]
+        _draw(panel, own, budgets, styles)
+    for panel in list(panels):
+        panel.set_visible(False)
+    drawn = [panel.get_legend_handles_labels() for panel in figure.axes]
+    named = {
+        label: line for lines, labels in drawn for line, label in zip(lines, labels, strict=True)
+    }
+    figure.legend(
+        list(named.values()),
+        list(named),
+        loc="outside lower center",
+        ncols=len(named),
+        frameon=False,
+    )
+    return figure
+
+
+def _styles(policies: Sequence[str]) -> dict[str, "_Style"]:
+    """Returns a style for each policy; dashes keep lines apart that lie on one another."""
+    others = [policy for policy in policies if policy != BASELINE]
+    styles = {
+        policy: _Style(COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)])
+        for i, policy in enumerate(others)
+    }
+    return {policy: styles.get(policy, _Style("#808080", "-")) for policy in policies}
+
+
+def _draw(
+    panel: "Axes", searches: Sequence[Search], budgets: Sequence[float], styles: dict[str, "_Style"]
+) -> None:
+    full_run_s, num_workers = searches[0].full_run_s, searches[0].terms.num_workers
+    limits_s = [budget_s(b, full_run_s=full_run_s, num_workers=num_workers) for b in budgets]
+    starts_s = [search.incumbents[0][0] for search in searches if search.incumbents]
+    first_s = max(1e-9, 0.7 * min(starts_s, default=max(limits_s) / 10))
+    virtual_s = np.geomspace(min(first_s, max(limits_s) / 2), max(limits_s), POINTS)
+    for policy, style in styles.items():
+        own = [search for search in searches if search.policy == policy]
+        if own:
+            quartiles = np.quantile(np.log(_bests(own, virtual_s)), [0.25, 0.5, 0.75], axis=0)
+            low, median, high = np.exp(quartiles)
+            panel.plot(virtual_s, median, style.dash, color=style.colour, label=policy, lw=1.8)
+            panel.fill_between(virtual_s, low, high, color=style.colour, alpha=0.13, lw=0)
+    panel.axhline(full_run_s, color="black", linestyle=":", linewidth=0.8)
+    for runs, limit_s in zip(budgets, limits_s, strict=True):
+        panel.axvline(limit_s, color="black", linestyle="--", linewidth=0.6, alpha=0.5)
+        top = panel.get_xaxis_transform()
+        panel.text(limit_s, 0.01, f"{runs:g} runs ", ha="right", va="bottom", transform=top, size=7)
+    panel.set(xlabel="virtual time [s]", ylabel="best time to target [s]")
+    panel.set_title(textwrap.fill(searches[0].benchmark, TITLE_WIDTH), fontsize="medium")
+    panel.grid(alpha=0.25)
+    # A flat line has no limits of its own.
+    lowest_s = min([best_at(search, max(limits_s)) for search in searches] + [full_run_s])
+    panel.set_ylim(0.8 * lowest_s, 1.2 * full_run_s)
+    _scale(panel)
+
+
+def _scale(panel: "Axes") -> None:
+    """Gives both axes a logarithmic scale, with plain numbers such as 20 and 50."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    panel.set(xscale="log", yscale="log")
+    for axis in (panel.xaxis, panel.yaxis):
+        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
+
+
+def _bests(searches: Sequence[Search], virtual_s: FloatArray) -> FloatArray:
+    """Returns the best times [s] of each search at each virtual time: (S, T)."""
+    return np.array(
+        [
+            [min(best_at(search, at_s), search.full_run_s) for at_s in virtual_s]
+            for search in searches
+        ]
+    )

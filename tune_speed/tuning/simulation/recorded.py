@@ -1,0 +1,223 @@
+"""Benchmarks of searches from real trainings: Parquet tables of recorded learning curves.
+
+| column                      | what it holds                                                  |
+|-----------------------------|----------------------------------------------------------------|
+| `params`                    | the configuration by dotted path, as JSON                      |
+| `step`, `train_s`, `metric` | lists over evaluations, that of the untrained model left out   |
+| `status`                    | `done`, `diverged` (at its last evaluation) or `oom`           |
+| `seed`                      | of the run                                                     |
+| `planned_s` (may be absent) | clock at which the run was to end [s]; null: the others tell   |
+
+The file's metadata has JSON under `tune_speed`: name, space (the tree), target, mode, and how the
+table was made. A configuration that nobody ran is given the run that lies nearest to it.
+"""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pydantic import ConfigDict, ValidationError
+
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.study.space import Params, SearchSpace
+from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode
+from tune_speed.tuning.simulation.nearest import Nearest
+
+METADATA = b"tune_speed"
+SCHEMA = pa.schema(
+    {
+        "params": pa.string(),
+        "step": pa.list_(pa.int64()),
+        "train_s": pa.list_(pa.float64()),
+        "metric": pa.list_(pa.float64()),
+        "status": pa.string(),
+        "seed": pa.int64(),
+        "planned_s": pa.float64(),
+    }
+)
+OPTIONAL = ("planned_s",)
+DONE, DIVERGED, OOM = "done", "diverged", "oom"
+
+
+class Description(Config):
+    """What a table says of itself, as far as a search needs it."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    name: str
+    space: dict[str, Any]
+    target: float
+    mode: Mode
+
+
+class RecordedRun(NamedTuple):
+    """One training."""
+
+    params: Params
+    curve: Curve
+    is_done: bool
+    """Whether it went to the end that it was to have."""
+    planned_s: float | None
+    """Training clock at that end [s]; None if the table does not say."""
+
+
+class RecordedBenchmark:
+    """Real trainings, replayed. Read from a file by `RecordedBenchmark.load`."""
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        space: SearchSpace,
+        target: float,
+        mode: Mode,
+        runs: Sequence[RecordedRun],
+    ) -> None:
+        self.name, self.space, self.target = name, space, target
+        self.mode: Mode = mode
+        self.runs = tuple(runs)
+        self.nearest = Nearest(space, [run.params for run in runs])
+        """From a configuration to the position of its run."""
+        self._planned_s = _planned_ends_s(runs, self.nearest.cells)
+
+    @classmethod
+    def load(cls, path: Path | str) -> "RecordedBenchmark":
+        """Returns the benchmark of a file.
+
+        Raises: ConfigError if the file is no such table, or is damaged.
+        """
+        table, description, space = _read(Path(path))
+        runs = []
+        for number, row in enumerate(table.to_pylist(), start=1):
+            try:
+                runs.append(_run(row, space))
+            except (ConfigError, ValueError, TypeError) as error:
+                raise _unusable(path, f"row {number}: {error}") from error
+        if not any(run.is_done for run in runs):
+            raise _unusable(path, "no run went to its end")
+        return cls(
+            name=description.name,
+            space=space,
+            target=description.target,
+            mode=description.mode,
+            runs=runs,
+        )
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        """Returns the nearest run; no evaluations where it ran out of memory."""
+        return self.runs[self.nearest(params)].curve
+
+    def predicted_cost(self, params: Mapping[str, Any]) -> float:
+        """Returns the seconds to the end that the nearest run was to have."""
+        return float(self._planned_s[self.nearest(params)])
+
+    @property
+    def full_run_s(self) -> float:
+        """Seconds of the longest run."""
+        return float(self._planned_s.max())
+
+
+def _planned_ends_s(runs: Sequence[RecordedRun], cells: Mapping[Any, Any]) -> FloatArray:
+    """Returns for each run the clock at which it was to end: (N,) seconds.
+
+    What a table does not say of a run that ended early is the median of those that agree with it
+    in every choice, or else of all.
+    """
+    ends_s = np.array([_known_end_s(run) for run in runs])
+    overall_s = float(np.nanmedian(ends_s))
+    for where in cells.values():
+        known = ends_s[where][~np.isnan(ends_s[where])]
+        typical_s = float(np.median(known)) if len(known) else overall_s
+        ends_s[where] = np.where(np.isnan(ends_s[where]), typical_s, ends_s[where])
+    return ends_s
+
+
+def _known_end_s(run: RecordedRun) -> float:
+    if run.planned_s is not None:
+        return run.planned_s
+    return run.curve.end_s if run.is_done else math.nan
+
+
+def _read(path: Path) -> tuple[Any, Description, SearchSpace]:
+    """Returns the table, what it says of itself, and its space. Raises: ConfigError."""
+    if not path.is_file():
+        raise ConfigError(f"{path} must be a recorded benchmark, but there is no such file.")
+    try:
+        table = pq.read_table(path)
+        text = (table.schema.metadata or {})[METADATA]
+        description = Description.model_validate_json(text)
+        space = SearchSpace.from_tree(description.space)
+    except KeyError as error:
+        raise _unusable(path, "its metadata has nothing under `tune_speed`") from error
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
+        raise _unusable(path, f"its metadata: {wrong}") from error
+    except ConfigError as error:
+        raise _unusable(path, f"its search space: {error}") from error
+    except (pa.ArrowException, OSError) as error:
+        raise _unusable(path, f"it cannot be read as Parquet: {error}") from error
+    missing = [n for n in SCHEMA.names if n not in table.column_names and n not in OPTIONAL]
+    if missing:
+        raise _unusable(path, f"columns are missing: {', '.join(missing)}")
+    return table, description, space
+
+
+def _unusable(path: Path | str, why: str) -> ConfigError:
+    return ConfigError(
+        f"{path} must be a table of recorded runs, but it is not: {why.rstrip('.')}. Make one from"
+        " a study of yours with `tune-speed simulate --from-study NAME --out FILE.parquet`, or"
+        " fetch this one anew."
+    )
+
+
+def _run(row: Mapping[str, Any], space: SearchSpace) -> RecordedRun:
+    """Returns a run. Raises: ValueError if the row contradicts itself."""
+    params = json.loads(row["params"])
+    if not isinstance(params, dict):
+        raise ValueError(f"`params` must be a mapping, but got {row['params']}")
+    status = row["status"]
+    if status not in (DONE, DIVERGED, OOM):
+        raise ValueError(f"`status` must be done, diverged or oom, but got {status}")
+    curve = NO_CURVE if status == OOM else _curve(row, diverged=status == DIVERGED)
+    planned_s = row.get("planned_s")
+    if planned_s is not None and not curve.end_s <= planned_s < math.inf:
+        raise ValueError(
+            f"`planned_s` must not lie before the last evaluation, but got {planned_s}"
+        )
+    return RecordedRun(space.read(params), curve, status == DONE, planned_s)
+
+
+def _curve(row: Mapping[str, Any], *, diverged: bool) -> Curve:
+    train_s = np.array(row["train_s"], dtype=float)
+    metric = np.array(row["metric"], dtype=float)
+    if not len(train_s) or len(train_s) != len(metric):
+        raise ValueError(f"{len(train_s)} of `train_s` and {len(metric)} of `metric`")
+    if train_s[0] < 0 or not (np.diff(train_s) > 0).all() or not np.isfinite(train_s).all():
+        raise ValueError("`train_s` must increase")
+    if diverged:
+        metric[-1] = math.nan
+    if not np.isfinite(metric[: len(metric) - diverged]).all():
+        raise ValueError("`metric` must be finite where a run did not diverge")
+    return Curve(train_s, metric)
+
+
+def write_table(
+    path: Path | str, rows: Sequence[Mapping[str, Any]], metadata: Mapping[str, Any]
+) -> None:
+    """Writes rows (`params` as JSON, see the columns above) and metadata.
+
+    Raises: StorageError if the file cannot be written.
+    """
+    path = Path(path)
+    schema = SCHEMA.with_metadata({METADATA: json.dumps(metadata)})
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), path, compression="zstd")
+    except OSError as error:
+        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error

@@ -1,0 +1,221 @@
+"""How good simulated searches were: geometric means over seeds, and ratios to a baseline.
+
+A search that never met the target counts with the longest run's time, and one that never came near
+the best known time with its whole budget: both favour the loser.
+
+Intervals are percentile bootstraps (10,000 resamples, always the same) of paired seeds: the seeds
+of a benchmark are drawn with replacement, and a policy and the baseline keep their seeds together.
+Over several benchmarks, each has its seeds drawn by itself.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tune_speed.tuning.policy.curve import FloatArray
+from tune_speed.tuning.simulation.comparison import Search, budget_s
+
+BASELINE = "vanilla"
+NEAR = 1.25
+"""Times the best known: near enough."""
+CONFIDENCE = 0.95
+RESAMPLES = 10_000
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """A policy's geometric mean over the baseline's."""
+
+    value: float
+    low: float | None = None
+    """End of the 95 % interval; None with fewer than two pairs of seeds."""
+    high: float | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Score:
+    """How a policy did on a benchmark, within a budget."""
+
+    benchmark: str
+    policy: str
+    budget_runs: float
+    """Full runs' worth."""
+    num_seeds: int
+    best_s: float
+    """Best time to target [s], geometric mean over seeds."""
+    num_missed: int
+    """Seeds that never met the target."""
+    best_ratio: Ratio | None
+    """None without the baseline."""
+    near_s: float
+    """Virtual time until within 1.25 times the best known [s], geometric mean over seeds."""
+    num_not_near: int
+    """Seeds that never came near."""
+    near_ratio: Ratio | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overall:
+    """How a policy did on all benchmarks: geometric means of its ratios to the baseline."""
+
+    policy: str
+    budget_runs: float
+    num_benchmarks: int
+    best_ratio: Ratio
+    worst_ratio: float
+    """Of best times, on the benchmark where the policy did worst."""
+    near_ratio: Ratio
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Measured:
+    """One search within one budget."""
+
+    seed: int
+    best_s: float
+    is_missed: bool
+    near_s: float
+    is_near: bool
+
+
+def best_at(search: Search, virtual_s: float) -> float:
+    """Returns the best time to target [s] found until then; infinite if there was none."""
+    found = [time_s for at_s, time_s in search.incumbents if at_s <= virtual_s]
+    return found[-1] if found else math.inf
+
+
+def best_known_s(searches: Iterable[Search]) -> float:
+    """Returns the best time to target [s] on one benchmark: what it says, or what any search found.
+
+    Infinite if none found any.
+    """
+    times = [search.incumbents[-1][1] for search in searches if search.incumbents]
+    told = [search.best_known_s for search in searches if search.best_known_s is not None]
+    return min([*times, *told], default=math.inf)
+
+
+def score(searches: Sequence[Search], budgets: Sequence[float]) -> list[Score]:
+    """Returns a score for each benchmark, policy and budget (full runs' worth), in that order."""
+    scores = []
+    for on_benchmark in _by_benchmark(searches):
+        for budget_runs in budgets:
+            measured = _measured_by_policy(on_benchmark, budget_runs)
+            scores += [
+                _score(on_benchmark[0].benchmark, policy, budget_runs, measured)
+                for policy in measured
+            ]
+    return scores
+
+
+def overall(searches: Sequence[Search], budgets: Sequence[float]) -> list[Overall]:
+    """Returns how each policy did on all benchmarks that the baseline ran on too."""
+    rows = []
+    for budget_runs in budgets:
+        measured = [_measured_by_policy(s, budget_runs) for s in _by_benchmark(searches)]
+        for policy in dict.fromkeys(name for on_one in measured for name in on_one):
+            both = [m for m in measured if _has_pairs(m, policy)]
+            if policy != BASELINE and both:
+                rows.append(_overall(policy, budget_runs, both))
+    return rows
+
+
+_ByPolicy = dict[str, list[_Measured]]
+
+
+def _overall(policy: str, budget_runs: float, measured: Sequence[_ByPolicy]) -> Overall:
+    best = [_log_ratios(on_one, policy, "best_s") for on_one in measured]
+    near = [_log_ratios(on_one, policy, "near_s") for on_one in measured]
+    return Overall(
+        policy=policy,
+        budget_runs=budget_runs,
+        num_benchmarks=len(measured),
+        best_ratio=ratio(best),
+        worst_ratio=max(ratio([on_one]).value for on_one in best),
+        near_ratio=ratio(near),
+    )
+
+
+def _by_benchmark(searches: Sequence[Search]) -> list[list[Search]]:
+    groups: dict[str, list[Search]] = {}
+    for search in searches:
+        groups.setdefault(search.benchmark, []).append(search)
+    return list(groups.values())
+
+
+def _measured_by_policy(searches: Sequence[Search], budget_runs: float) -> _ByPolicy:
+    known_s = best_known_s(searches)
+    measured: _ByPolicy = {}
+    for search in searches:
+        one = _measured(search, budget_runs, best_known_s=known_s)
+        measured.setdefault(search.policy, []).append(one)
+    return measured
+
+
+def _measured(search: Search, budget_runs: float, *, best_known_s: float) -> _Measured:
+    full_s, num_workers = search.full_run_s, search.terms.num_workers
+    until_s = budget_s(budget_runs, full_run_s=full_s, num_workers=num_workers)
+    best_s = best_at(search, until_s)
+    near = [at_s for at_s, time_s in search.incumbents if time_s <= NEAR * best_known_s]
+    is_near = bool(near) and near[0] <= until_s
+    return _Measured(
+        seed=search.seed,
+        best_s=best_s if math.isfinite(best_s) else full_s,
+        is_missed=not math.isfinite(best_s),
+        near_s=near[0] if is_near else until_s,
+        is_near=is_near,
+    )
+
+
+def _score(benchmark: str, policy: str, budget_runs: float, measured: _ByPolicy) -> Score:
+    own = measured[policy]
+    has_ratio = policy != BASELINE and _has_pairs(measured, policy)
+    return Score(
+        benchmark=benchmark,
+        policy=policy,
+        budget_runs=budget_runs,
+        num_seeds=len(own),
+        best_s=_geometric_mean([m.best_s for m in own]),
+        num_missed=sum(m.is_missed for m in own),
+        best_ratio=ratio([_log_ratios(measured, policy, "best_s")]) if has_ratio else None,
+        near_s=_geometric_mean([m.near_s for m in own]),
+        num_not_near=sum(not m.is_near for m in own),
+        near_ratio=ratio([_log_ratios(measured, policy, "near_s")]) if has_ratio else None,
+    )
+
+
+def _has_pairs(measured: _ByPolicy, policy: str) -> bool:
+    """Returns whether some seed was run by both the policy and the baseline."""
+    seeds = ({m.seed for m in measured.get(name, ())} for name in (policy, BASELINE))
+    return bool(set.intersection(*seeds))
+
+
+def _log_ratios(measured: _ByPolicy, policy: str, what: str) -> FloatArray:
+    """Returns the logarithm of policy over baseline for each seed that both ran: (S,)."""
+    own = {m.seed: getattr(m, what) for m in measured[policy]}
+    theirs = {m.seed: getattr(m, what) for m in measured[BASELINE]}
+    return np.array([math.log(own[seed] / theirs[seed]) for seed in own if seed in theirs])
+
+
+def ratio(log_ratios: Sequence[FloatArray]) -> Ratio:
+    """Returns the geometric mean over benchmarks of that over seeds, with its interval.
+
+    Args:
+        log_ratios: for each benchmark, one logarithm a seed: (S,).
+    """
+    value = math.exp(np.mean([values.mean() for values in log_ratios]))
+    if any(len(values) < 2 for values in log_ratios):
+        return Ratio(value)
+    generator = np.random.default_rng(0)
+    means = [
+        values[generator.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)
+        for values in log_ratios
+    ]
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.exp(np.quantile(np.mean(means, axis=0), [tail, 1 - tail]))
+    return Ratio(value, float(low), float(high))
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return math.exp(sum(map(math.log, values)) / len(values))

@@ -1,0 +1,248 @@
+"""Searches in virtual time: any policy, any number of workers, recorded or modelled trainings.
+
+The policy is the object that `tune-speed search` runs; nothing here decides anything. Each worker
+asks for a trial, spends `trial_overhead_s` on its start, and then reports every evaluation of the
+benchmark's curve when its clock says so. Of events at the same virtual time, reports and ends come
+before proposals, and each kind in the order of the trials' numbers, so that a result does not
+depend on how a queue sorts what is equal.
+"""
+
+import heapq
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+
+from tune_speed.core.records import Status
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policies import make_policy
+from tune_speed.tuning.policy.base import Cost, Goal, Outcome, Policy, Proposal, trial_number
+from tune_speed.tuning.policy.curve import Curve, Mode, crossing
+
+__all__ = ["Benchmark", "Curve", "SimulatedTrial", "Trace", "simulate"]
+
+MAX_TRIALS = 20_000
+"""Where trials cost nothing at all, such as those out of memory, something has to end a search."""
+
+
+class Benchmark(Protocol):
+    """Trainings that need not be run."""
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+
+    @property
+    def space(self) -> SearchSpace:
+        """What is searched."""
+
+    @property
+    def target(self) -> float:
+        """Metric that counts as reached."""
+
+    @property
+    def mode(self) -> Mode:
+        """`fixed_length`: the target must hold at a curve's end; `anytime`: see `crossing`."""
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        """Returns the whole run of a configuration, always the same."""
+
+    def predicted_cost(self, params: Mapping[str, Any]) -> float:
+        """Returns the seconds to the curve's end, known before the trial."""
+
+
+class Incumbent(NamedTuple):
+    """A best time to target, and when it was found."""
+
+    virtual_s: float
+    time_to_target_s: float
+    params: dict[str, Any]
+
+
+class SimulatedTrial(NamedTuple):
+    """A trial of a simulated search."""
+
+    trial_id: str
+    params: dict[str, Any]
+    reason: str
+    """Why it was proposed."""
+    started_s: float
+    """Virtual time of its start."""
+    ended_s: float
+    """Virtual time of its end."""
+    train_s: float
+    """Training clock at its end."""
+    status: Status
+    stop_reason: str
+
+
+@dataclass
+class Trace:
+    """What happened in a simulated search."""
+
+    incumbents: list[Incumbent] = field(default_factory=list)
+    """Each new best, in order."""
+    trials: list[SimulatedTrial] = field(default_factory=list)
+    """Finished trials, in order of their ends."""
+
+    @property
+    def best_s(self) -> float:
+        """Best time to target [s]; infinite if none met it."""
+        return self.incumbents[-1].time_to_target_s if self.incumbents else math.inf
+
+
+@dataclass
+class _Running:
+    proposal: Proposal
+    curve: Curve
+    started_s: float
+    hit: int | None
+    next_evaluation: int = 0
+
+
+_REPORT, _ASK = 0, 1
+
+
+def simulate(
+    policy_name: str,
+    benchmark: Benchmark,
+    *,
+    num_workers: int,
+    budget_s: float,
+    seed: int,
+    trial_overhead_s: float = 0.0,
+) -> Trace:
+    """Returns what a policy finds within `budget_s` of virtual time.
+
+    Raises: ConfigError if there is no policy of that name.
+    """
+    policy = make_policy(
+        policy_name,
+        space=benchmark.space,
+        goal=Goal(benchmark.target, benchmark.mode, math.inf),
+        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
+        seed=seed,
+    )
+    return run_policy(
+        policy,
+        benchmark,
+        num_workers=num_workers,
+        budget_s=budget_s,
+        trial_overhead_s=trial_overhead_s,
+    )
+
+
+def run_policy(
+    policy: Policy,
+    benchmark: Benchmark,
+    *,
+    num_workers: int,
+    budget_s: float,
+    trial_overhead_s: float = 0.0,
+) -> Trace:
+    """Runs a policy in virtual time, see `simulate`."""
+    return _Simulation(policy, benchmark, trial_overhead_s).run(num_workers, budget_s)
+
+
+class _Simulation:
+    def __init__(self, policy: Policy, benchmark: Benchmark, overhead_s: float) -> None:
+        self._policy, self._benchmark, self._overhead_s = policy, benchmark, overhead_s
+        self._events: list[tuple[float, int, int, int]] = []
+        # (virtual time, kind, number of the trial, worker)
+        self._running: dict[int, _Running] = {}
+        self._idle: list[int] = []
+        self._trace = Trace()
+
+    def run(self, num_workers: int, budget_s: float) -> Trace:
+        for worker in range(num_workers):
+            heapq.heappush(self._events, (0.0, _ASK, 0, worker))
+        while self._events and len(self._trace.trials) < MAX_TRIALS:
+            now_s, kind, number, worker = heapq.heappop(self._events)
+            if now_s > budget_s:
+                break
+            if kind == _ASK:
+                self._start(now_s, worker)
+            else:
+                self._evaluate(now_s, number, worker)
+        return self._trace
+
+    def _start(self, now_s: float, worker: int) -> None:
+        proposal = self._policy.ask()
+        if proposal is None:
+            self._idle.append(worker)
+            return
+        curve = self._benchmark.curve(proposal.params)
+        hit = crossing(curve, target=self._benchmark.target, mode=self._benchmark.mode)
+        self._running[trial_number(proposal.trial_id)] = _Running(proposal, curve, now_s, hit)
+        self._push(self._running[trial_number(proposal.trial_id)], worker)
+
+    def _push(self, trial: _Running, worker: int) -> None:
+        """Puts the trial's next evaluation, or its failure at the start, on the queue."""
+        index, clock = trial.next_evaluation, trial.curve.train_s
+        train_s = float(clock[index]) if len(clock) else 0.0
+        at_s = trial.started_s + self._overhead_s + train_s
+        number = trial_number(trial.proposal.trial_id)
+        heapq.heappush(self._events, (at_s, _REPORT, number, worker))
+
+    def _evaluate(self, now_s: float, number: int, worker: int) -> None:
+        trial = self._running[number]
+        curve, index = trial.curve, trial.next_evaluation
+        if not len(curve.train_s):
+            self._end(now_s, worker, trial, Status.OOM, "out of memory")
+            return
+        trial.next_evaluation += 1
+        if not math.isfinite(curve.metric[index]):
+            self._end(now_s, worker, trial, Status.DIVERGED, "the metric is not a number")
+            return
+        # The second of two passes confirms the first: the run ends there, or at its end.
+        last = len(curve.train_s) - 1
+        confirmed = trial.hit is not None and index == min(last, trial.hit + 1)
+        if index == last or confirmed:
+            reached = trial.hit is not None
+            status = Status.REACHED if reached else Status.MISSED
+            self._end(now_s, worker, trial, status, "target met" if reached else "missed")
+            return
+        reason = self._policy.report(
+            trial.proposal.trial_id,
+            train_s=float(curve.train_s[index]),
+            step=index + 1,
+            metric=float(curve.metric[index]),
+        )
+        if reason is not None:
+            self._end(now_s, worker, trial, Status.CAPPED, reason)
+            return
+        self._push(trial, worker)
+
+    def _end(self, now_s: float, worker: int, trial: _Running, status: Status, reason: str) -> None:
+        seen = slice(0, trial.next_evaluation)
+        curve = Curve(np.asarray(trial.curve.train_s)[seen], np.asarray(trial.curve.metric)[seen])
+        train_s = curve.end_s
+        if status == Status.REACHED:
+            assert trial.hit is not None
+            train_s = float(curve.train_s[trial.hit])
+            self._note(now_s, train_s, trial.proposal.params)
+        proposal = trial.proposal
+        del self._running[trial_number(proposal.trial_id)]
+        self._policy.finish(proposal.trial_id, Outcome(status, train_s, curve))
+        self._trace.trials.append(
+            SimulatedTrial(
+                proposal.trial_id,
+                proposal.params,
+                proposal.reason,
+                trial.started_s,
+                now_s,
+                curve.end_s,
+                status,
+                reason,
+            )
+        )
+        # One that found nothing to try may find it now.
+        for free in sorted([worker, *self._idle]):
+            heapq.heappush(self._events, (now_s, _ASK, 0, free))
+        self._idle.clear()
+
+    def _note(self, now_s: float, time_s: float, params: dict[str, Any]) -> None:
+        if time_s < self._trace.best_s:
+            self._trace.incumbents.append(Incumbent(now_s, time_s, params))

@@ -1,0 +1,182 @@
+"""A table of recorded runs from the trials of a study, on which searches are then simulated."""
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from tune_speed.core.comparability import target_of
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.study.parameter import Scalar
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.simulation.recorded import DIVERGED, DONE, OOM
+
+MIN_RUNS = 5
+REPEATS = 3
+"""Numbers that came up this often on average were listed; a range would hardly repeat any."""
+LOG_FACTOR = 10.0
+"""Numbers that span this factor were searched over their logarithm."""
+STATUSES = {
+    Status.REACHED: DONE,
+    Status.MISSED: DONE,
+    Status.DIVERGED: DIVERGED,
+    Status.OOM: OOM,
+}
+
+
+class StudyTable(NamedTuple):
+    """What `write_table` takes, and what was left out of it."""
+
+    rows: list[dict[str, Any]]
+    metadata: dict[str, Any]
+    left_out: dict[str, int]
+    """Number of trials by the reason for which they are no part of the table."""
+
+
+def table_from_records(
+    records: Sequence[TrialRecord], *, space: SearchSpace | None, command: str
+) -> StudyTable:
+    """Returns the table of a study's finished trials, as far as they can be replayed.
+
+    Args:
+        records: of one study, with curves.
+        space: what was searched; None: what the records' parameters span.
+        command: how the table was made, for its metadata.
+
+    Raises: ConfigError if fewer than five can be replayed.
+    """
+    left_out: Counter[str] = Counter()
+    usable = []
+    most = Counter(map(_setting, records)).most_common(1)
+    for record in records:
+        reason = _unusable(record, setting=most[0][0])
+        if reason is None:
+            usable.append(record)
+        else:
+            left_out[reason] += 1
+    if len(usable) < MIN_RUNS or not any(STATUSES.get(r.status) == DONE for r in usable):
+        raise ConfigError(_too_few(len(usable), left_out))
+    space = space or SearchSpace.from_tree(derived_tree([record.params for record in usable]))
+    first = usable[0]
+    metadata = {
+        "name": f"{first.study} ({first.workload_name})",
+        "space": space.tree,
+        "target": target_of(first.workload).goal,
+        "mode": _mode(first),
+        "clock": "as the study recorded it",
+        "device": first.device,
+        "command": command,
+        "environment": {k: v for k, v in first.environment.items() if k != "host"},
+    }
+    return StudyTable([_row(record) for record in usable], metadata, dict(left_out))
+
+
+def _too_few(usable: int, left_out: Mapping[str, int]) -> str:
+    reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none"
+    return (
+        f"A table needs at least {MIN_RUNS} trials that went to their end, but there are {usable}"
+        f" usable ones (left out: {reasons}). Let the study run on with `tune-speed search …"
+        " --resume`."
+    )
+
+
+def _setting(record: TrialRecord) -> tuple[str, str]:
+    """Returns what a table's runs must have in common."""
+    return record.workload_hash, record.device
+
+
+def _mode(record: TrialRecord) -> str:
+    return str(record.workload.get("mode", "fixed_length"))
+
+
+def _unusable(record: TrialRecord, *, setting: tuple[str, str]) -> str | None:
+    """Returns why a trial cannot be replayed, or None."""
+    if _setting(record) != setting:
+        return "on another device or workload"
+    if record.status == Status.FAILED:
+        return "failed"
+    if record.status == Status.CAPPED and _mode(record) != "anytime":
+        return "stopped before their end"
+    if record.status != Status.OOM and not _evaluations(record):
+        return "without a curve"
+    return None
+
+
+def _evaluations(record: TrialRecord) -> list[Evaluation]:
+    """Returns the evaluations of the last run, that of the untrained model left out."""
+    metric = target_of(record.workload).metric
+    seen = record.runs[-1].evaluations if record.runs else ()
+    return [e for e in seen if e.step and e.value(metric) is not None]
+
+
+def _row(record: TrialRecord) -> dict[str, Any]:
+    evaluations = _evaluations(record)
+    target = target_of(record.workload)
+    return {
+        "params": json.dumps(record.params),
+        "step": [e.step for e in evaluations],
+        "train_s": [e.train_s for e in evaluations],
+        "metric": [target.score(e.value(target.metric) or 0.0) for e in evaluations],
+        "status": STATUSES.get(record.status, DONE),
+        "seed": record.runs[-1].seed if record.runs else 0,
+        "planned_s": _planned_s(record, evaluations),
+    }
+
+
+def _planned_s(record: TrialRecord, evaluations: Sequence[Evaluation]) -> float | None:
+    """Returns the clock at which all epochs of the recipe would have been done [s], or None.
+
+    No later than the workload's time limit, at which a run ends in any case.
+    """
+    epochs = record.recipe.get("epochs")
+    if not evaluations or not evaluations[-1].epoch or not isinstance(epochs, int | float):
+        return None
+    last = evaluations[-1]
+    limit_s = float(record.workload.get("max_train_s") or float("inf"))
+    return max(last.train_s, min(limit_s, last.train_s * epochs / last.epoch))
+
+
+def derived_tree(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Returns the tree of a search space that just holds all configurations.
+
+    Numbers span a range, over the logarithm where they span a factor of 10; numbers that keep
+    coming back, and all else, are choices.
+    """
+    names = list(dict.fromkeys(name for params in configurations for name in params))
+    seen = {name: [p[name] for p in configurations if name in p] for name in names}
+    return {
+        segment: _node(segment, seen)
+        for segment in dict.fromkeys(name.partition(".")[0] for name in names)
+    }
+
+
+def _node(path: str, seen: Mapping[str, list[Scalar]]) -> Any:
+    below = _segments_below(path, seen)
+    if path not in seen:
+        return {segment: _node(f"{path}.{segment}", seen) for segment in below}
+    values = list(dict.fromkeys(seen[path]))
+    if not below:
+        return _leaf(values, num_seen=len(seen[path]))
+    return {"choices": {str(v): _node(f"{path}.{v}", seen) for v in values}}
+
+
+def _segments_below(path: str, names: Iterable[str]) -> list[str]:
+    start = f"{path}."
+    below = (name.removeprefix(start).partition(".")[0] for name in names if name.startswith(start))
+    return list(dict.fromkeys(below))
+
+
+def _leaf(values: list[Scalar], *, num_seen: int) -> dict[str, Any]:
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < len(values):
+        return {"choices": values}
+    numbers.sort()
+    if len(numbers) == 1 or REPEATS * len(numbers) <= num_seen:
+        return {"choices": numbers}
+    low, high = numbers[0], numbers[-1]
+    return {"low": low, "high": high, **({"log": True} if _spans_decade(low, high) else {})}
+
+
+def _spans_decade(low: float, high: float) -> bool:
+    return low > 0 and high / low >= LOG_FACTOR

@@ -1,0 +1,240 @@
+"""Made-up trainings with a known optimum, on which policies are compared.
+
+A configuration's final error is a sum of what is lacking:
+
+    e(x) = 0.62 · (epochs + 1)^(−0.8) + 0.012 · z² / (1 + |z|/4) + 0.012 · (log₁₀ wd − w)²
+           + 0.15 · (pct − q)² + 0.004 · (log₁₀ final_div_factor − g)²
+    z = log₂(lr / best rate), where the best rate grows with the effective batch size
+
+and its accuracy is 0.96 − e. Within a run the error falls with the share of the schedule that is
+done, held up by the present learning rate as in a one-cycle run: in mid-schedule it is high in
+whatever is going to be good. Rates that are far too high diverge. Seconds per epoch fall with the
+batch size until the device is full; a batch that needs more memory than there is has no curve.
+Evaluations carry noise of their own, always the same for the same configuration.
+
+The target is the quantile of the final accuracy that leaves the wanted share of configurations,
+drawn as a sampler without knowledge draws them.
+"""
+
+import functools
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode, crossing
+from tune_speed.tuning.policy.optuna_space import suggest
+
+TREE: dict[str, Any] = {
+    "optimizer": {
+        "choices": {
+            "sgd": {
+                "lr": {"low": 0.01, "high": 10.0, "log": True},
+                "weight_decay": {"low": 1e-6, "high": 1e-1, "log": True},
+            },
+            "adamw": {
+                "lr": {"low": 1e-5, "high": 1e-1, "log": True},
+                "weight_decay": {"low": 1e-4, "high": 1.0, "log": True},
+            },
+        }
+    },
+    "lr_schedule": {
+        "one_cycle": {
+            "pct_start": {"low": 0.05, "high": 0.7},
+            "final_div_factor": {"low": 1.0, "high": 1e4, "log": True},
+        }
+    },
+    "batch_size": {"choices": [32, 64, 128, 256, 512, 1024, 2048]},
+    "accumulation_steps": {"choices": [1, 2, 4]},
+}
+ACCURACY = 0.96
+MIN_EPOCHS = 4.0
+MAX_EPOCHS = 64.0
+NOISE = 0.0015
+"""Standard deviation of an evaluation's accuracy."""
+DRAWS = 4000
+"""Configurations from which the target is taken."""
+EVALUATIONS = 48
+PROGRESS = np.arange(1, EVALUATIONS + 1) / EVALUATIONS
+"""Shares of the schedule at which a run is evaluated."""
+LENGTHS = 1000
+"""Lengths that are tried for the best known time, neighbours 0.3% apart."""
+
+
+class _Setting(NamedTuple):
+    """What a configuration amounts to."""
+
+    rate_error: float
+    """log2 of the learning rate over the best one."""
+    decay_error: float
+    """log10 of the weight decay over the best one."""
+    pct_start: float
+    """Share of the schedule at which the learning rate peaks."""
+    pct_error: float
+    """That less the best one."""
+    final_error: float
+    """log10 of `final_div_factor` over the best one."""
+    epochs: float
+    epoch_s: float
+    fits: bool
+
+
+@dataclass(frozen=True)
+class Synthetic:
+    """A member of the family."""
+
+    feasible_share: float
+    """Share of random configurations that meet the target."""
+    mode: Mode
+    seed: int = 0
+    """Where the optimum lies."""
+
+    @property
+    def name(self) -> str:
+        """Says share, mode and seed, such as `synthetic-4%-anytime`."""
+        seed = f"-{self.seed}" if self.seed else ""
+        return f"synthetic-{self.feasible_share:.0%}-{self.mode}{seed}"
+
+    @functools.cached_property
+    def space(self) -> SearchSpace:
+        """What is searched; the length too where it is fixed beforehand."""
+        tree = dict(TREE)
+        if self.mode == "fixed_length":
+            tree["epochs"] = {"low": MIN_EPOCHS, "high": MAX_EPOCHS, "log": True}
+        return SearchSpace.from_tree(tree)
+
+    @functools.cached_property
+    def target(self) -> float:
+        """Accuracy that counts as reached."""
+        finals = [self._final(params) for params in self._draws()]
+        return float(np.quantile(finals, 1 - self.feasible_share))
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        """Returns the run of a configuration; no evaluations where memory runs out."""
+        setting = self._setting(params)
+        if not setting.fits:
+            return NO_CURVE
+        metric = self._metric(setting, PROGRESS) + _noise(params, self.seed) * NOISE
+        return Curve(PROGRESS * setting.epochs * setting.epoch_s, np.clip(metric, 0.0, 1.0))
+
+    def predicted_cost(self, params: Mapping[str, Any]) -> float:
+        """Returns the seconds to the curve's end."""
+        setting = self._setting(params)
+        return setting.epochs * setting.epoch_s
+
+    @functools.cached_property
+    def full_run_s(self) -> float:
+        """Seconds of the longest run of the family."""
+        return max(self.predicted_cost(params) for params in self._draws())
+
+    @functools.cached_property
+    def best_known_s(self) -> float:
+        """Shortest time to target [s] but for the noise; infinite if the target is out of reach.
+
+        At the optimum nothing is lacking but epochs: n of them leave the error 0.62 · (n + 1)^−0.8,
+        so that the target a takes n = (0.62 / (0.96 − a))^1.25 − 1 epochs of the largest batch that
+        fits. In `anytime` mode n is rounded up to the next evaluation. Optimizer and accumulation
+        move the optimum, and make it no better.
+        """
+        batch_sizes = TREE["batch_size"]["choices"]
+        bests = [self._best_setting(batch_size) for batch_size in batch_sizes]
+        return min(self._shortest_s(best) for best in bests if best.fits)
+
+    def _best_setting(self, batch_size: int) -> _Setting:
+        epoch_s, fits = self._epoch_s(batch_size), self._fits(batch_size)
+        pct_start = self._best_pct_start
+        return _Setting(0.0, 0.0, pct_start, 0.0, 0.0, MAX_EPOCHS, epoch_s, fits)
+
+    def _shortest_s(self, best: _Setting) -> float:
+        """Returns the time to target of a setting at its best length, without noise."""
+        if self.mode == "anytime":
+            metric = self._metric(best, PROGRESS)
+            curve = Curve(PROGRESS * best.epochs * best.epoch_s, metric)
+            hit = crossing(curve, target=self.target, mode=self.mode)
+            return math.inf if hit is None else float(curve.train_s[hit])
+        for epochs in np.geomspace(MIN_EPOCHS, MAX_EPOCHS, LENGTHS):
+            if self._metric(best._replace(epochs=epochs), PROGRESS[-1:])[0] >= self.target:
+                return float(epochs) * best.epoch_s
+        return math.inf
+
+    def _draws(self) -> list[dict[str, Any]]:
+        from optuna.samplers import RandomSampler
+
+        from tune_speed.tuning.policy.samplers import quiet_study
+
+        study = quiet_study(RandomSampler(seed=10_000 + self.seed))
+        return [suggest(self.space, study.ask()) for _ in range(DRAWS)]
+
+    def _final(self, params: Mapping[str, Any]) -> float:
+        curve = self.curve(params)
+        if not len(curve.metric) or np.isnan(curve.metric).any():
+            return 0.0
+        return float(curve.metric[-1] if self.mode == "fixed_length" else curve.metric[-2:].min())
+
+    @functools.cached_property
+    def _optimum(self) -> FloatArray:
+        """Shifts of the best point: rate, decay, pct_start, final_div_factor, batch of a device."""
+        return np.random.default_rng(self.seed).uniform(-1.0, 1.0, size=5)
+
+    @property
+    def _best_pct_start(self) -> float:
+        return 0.3 + 0.1 * float(self._optimum[2])
+
+    def _setting(self, params: Mapping[str, Any]) -> _Setting:
+        shift = self._optimum
+        name = params["optimizer"]
+        batch = params["batch_size"] * params["accumulation_steps"]
+        best_lr = 0.3 if name == "sgd" else 2e-3
+        best_lr *= (batch / 256) ** (0.8 if name == "sgd" else 0.5) * 2 ** shift[0]
+        pct_start = params["lr_schedule.one_cycle.pct_start"]
+        best_decay = (5e-4 if name == "sgd" else 2e-2) * 10 ** (0.5 * shift[1])
+        return _Setting(
+            rate_error=math.log2(params[f"optimizer.{name}.lr"] / best_lr),
+            decay_error=math.log10(params[f"optimizer.{name}.weight_decay"] / best_decay),
+            pct_start=pct_start,
+            pct_error=pct_start - self._best_pct_start,
+            final_error=math.log10(params["lr_schedule.one_cycle.final_div_factor"])
+            - (2.0 + shift[3]),
+            epochs=float(params.get("epochs", MAX_EPOCHS)),
+            epoch_s=self._epoch_s(params["batch_size"]),
+            fits=self._fits(params["batch_size"]),
+        )
+
+    @staticmethod
+    def _epoch_s(batch_size: int) -> float:
+        return 0.6 + 1.4 * math.pow(128 / batch_size, 0.7)
+
+    def _fits(self, batch_size: int) -> bool:
+        return bool(batch_size <= 512 * 2 ** round(self._optimum[4]))
+
+    def _metric(self, s: _Setting, progress: FloatArray) -> FloatArray:
+        if s.rate_error > 4.5:
+            return np.where(progress > 0.25, np.nan, 0.1)
+        done = s.epochs * progress
+        length = 0.62 * (np.maximum(done, 1e-3) + 1.0) ** -0.8
+        rate = 0.012 * s.rate_error**2 / (1 + 0.25 * abs(s.rate_error))
+        rest = 0.012 * s.decay_error**2 + 0.15 * s.pct_error**2 + 0.004 * s.final_error**2
+        error = length + rate + rest
+        if self.mode == "fixed_length":
+            error = error + 0.35 * _heat(progress, s.pct_start) * (1 + 0.1 * s.rate_error)
+        return ACCURACY - np.minimum(error, ACCURACY - 0.1)
+
+
+def _heat(progress: FloatArray, pct_start: float) -> FloatArray:
+    """Returns the learning rate of a one-cycle schedule, relative to its peak: (E,) in [0, 1]."""
+    peak = min(max(pct_start, 0.05), 0.95)
+    up = progress / peak
+    down = (1 + np.cos(np.pi * (progress - peak) / (1 - peak))) / 2
+    heat: FloatArray = np.where(progress < peak, up, down)
+    return heat
+
+
+def _noise(params: Mapping[str, Any], seed: int) -> FloatArray:
+    text = json.dumps([seed, sorted(params.items())]).encode()
+    digest = int.from_bytes(hashlib.sha256(text).digest()[:8])
+    return np.random.default_rng(digest).normal(size=EVALUATIONS)

@@ -1,0 +1,95 @@
+"""What a study learns from earlier ones: read from MLflow once, and from then on in its ledger."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+
+from tune_speed.core.config import did_you_mean
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.file import StudyFile
+from tune_speed.tracking.reader.queries import find_trials, study_names
+from tune_speed.tracking.store.uri import strip_secrets
+from tune_speed.training.workload import Workload
+from tune_speed.tuning.driver.ledger import Ledger
+from tune_speed.tuning.driver.prior_trials import CarriedOver, Machine, carry_over
+from tune_speed.tuning.policy.base import Earlier
+
+NO_CURVE = "a curve that is gone from MLflow"
+
+
+def read_new(
+    study: StudyFile,
+    ledger: Ledger,
+    *,
+    uri: str,
+    data_hash: str,
+    machine: Callable[[], Machine],
+) -> dict[str, CarriedOver]:
+    """Returns what carries over from each study of `search.warm_start` that the ledger lacks.
+
+    `machine` is asked where the trials are going to run, if that matters.
+
+    Raises: ConfigError if such a study is not there; ServiceError.
+    """
+    names = [name for name in study.search.warm_start if name not in ledger.earlier]
+    if not names:
+        return {}
+    refuse_unknown_studies(study, names, uri=uri)
+    there = machine()
+    return {
+        name: read_earlier(study, name, uri=uri, data_hash=data_hash, machine=there)
+        for name in names
+    }
+
+
+def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) -> None:
+    """Raises: ConfigError if one of `names` is no study in MLflow, or is this one."""
+    known = [name for name in study_names(uri) if name != study.name]
+    problems = [
+        Problem(
+            path="search.warm_start",
+            must=f"must name other studies of {strip_secrets(uri)}",
+            given=f'"{name}"',
+            hint=_hint(name, known),
+            file=study.file,
+        )
+        for name in names
+        if name not in known
+    ]
+    if problems:
+        raise ConfigError(problems=tuple(problems))
+
+
+def _hint(name: str, known: list[str]) -> str:
+    near = did_you_mean(name, known).removeprefix("; ")
+    return near[:1].upper() + near[1:] or "`tune-speed list studies` lists them."
+
+
+def read_earlier(
+    study: StudyFile, name: str, *, uri: str, data_hash: str, machine: Machine
+) -> CarriedOver:
+    """Returns what carries over from the finished trials of the study `name`.
+
+    Raises: ServiceError if the store does not answer.
+    """
+    assert isinstance(study.workload, Workload), "refused for a training function"
+    found = find_trials(uri, study=name, kind="estimate", with_curves=True)
+    carried = carry_over(
+        (trial.record for trial in found if trial.has_curve),
+        space=study.space,
+        workload=study.workload,
+        data_hash=data_hash,
+        machine=machine,
+    )
+    num_bare = sum(not trial.has_curve for trial in found)
+    return CarriedOver(carried.trials, Counter({NO_CURVE: num_bare}) + Counter(carried.left_out))
+
+
+def describe(name: str, trials: tuple[Earlier, ...], left_out: Mapping[str, int]) -> str:
+    """Returns in a line how much carries over, and why the rest does not."""
+    total = len(trials) + sum(left_out.values())
+    timed = sum(trial.same_times for trial in trials)
+    line = f"warm start: {len(trials)} of {total} trials of {name} carry over"
+    line += f", {timed} of them with their times" if trials else ""
+    commonest = sorted(left_out.items(), key=lambda item: (-item[1], item[0]))
+    reasons = (f"{count} with {reason}" for reason, count in commonest)
+    return f"{line}; left out: {', '.join(reasons)}" if left_out else line
