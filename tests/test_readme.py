@@ -1,4 +1,7 @@
-"""Every command of the README, in its order, in one folder, as a reader would run them."""
+"""Every command and block of the READMEs, in order, in one folder, as a reader would run them.
+
+Commands of docker/README.md for other programs are in tests/docker/test_docker_readme.py.
+"""
 
 import re
 import shlex
@@ -10,17 +13,46 @@ from pathlib import Path
 
 import pytest
 from command import TUNE_SPEED, Done, environment
+from options import PROGRAMS, unknown_options
 
-from tune_speed.study.file import load_study
+from tune_speed.study.file import load_recipe, load_study
+from tune_speed.study.schema import StudySchema
+from tune_speed.study.settings import SearchConfig
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.workload import Workload
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
-BLOCKS = re.findall(r"```sh\n(.*?)```", README, re.DOTALL)
-PYTHON_BLOCKS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
-YAML_BLOCKS = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
-COMMANDS = [line for block in BLOCKS for line in block.strip().splitlines()]
+FIRST = ROOT / "README.md"
+OTHERS = [
+    file for folder in ("search_spaces", "tune_speed", "docker", "tests")
+    for file in sorted((ROOT / folder).rglob("README.md"))
+]  # fmt: skip
+TEXTS = {str(file.relative_to(ROOT)): file.read_text() for file in (FIRST, *OTHERS)}
+BENCHMARKS = "tests/benchmarks/README.md"
+"""Its commands take minutes to hours: they are held against the programs' options, and not run."""
+
+
+def blocks(kind: str, name: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", TEXTS[name], re.DOTALL)
+
+
+def commands(name: str) -> list[str]:
+    lines = [line for block in blocks("sh", name) for line in block.strip().splitlines()]
+    return [line for line in lines if line.startswith(("tune-speed ", "python"))]
+
+
+PYTHON_BLOCKS = [block for name in TEXTS for block in blocks("python", name)]
+FILES = {match[1]: block for block in PYTHON_BLOCKS if (match := re.match(r"# (\w+\.py)\n", block))}
+"""Python blocks whose first line is the name of a file, which other blocks and commands use."""
+YAML_BLOCKS = [block for name in TEXTS for block in blocks("yaml", name)]
+COMMANDS = list(dict.fromkeys(c for name in TEXTS if name != BENCHMARKS for c in commands(name)))
 INSTALLS = [command for command in COMMANDS if command.startswith("python3 -m venv")]
 NEED_A_GPU = [command for command in COMMANDS if "--download" in command]
+NAMED = [
+    command for text in TEXTS.values()
+    for command in re.findall(r"`(python tests/benchmarks/[^`]+)`", " ".join(text.split()))
+]  # fmt: skip
+NOT_RUN = list(dict.fromkeys([*commands(BENCHMARKS), *NAMED]))
 
 SMALLER = {
     "search techniques": "--trials 5 --set workload.target.value=0.3 --set recipe.epochs=2",
@@ -31,8 +63,16 @@ SMALLER = {
 """What is appended to a command that trains for minutes: fewer and shorter runs of the same."""
 
 MAY_MISS = ("certify ", "train best.yaml")
-"""Commands that train anew, with few seeds here: whether one meets the target is chance, and they
+"""Commands that train again, with few seeds here: whether one meets the target is chance, and they
 say by their exit code, 1, that none did."""
+
+REQUIRED = {
+    "model": "resnet20",
+    "optimizer": "{sgd: {lr: {low: 0.1, high: 0.2}}}",
+    "epochs": "2",
+    "batch_size": "64",
+}
+"""Fields of a recipe that a YAML block about others leaves out."""
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +88,8 @@ def free_port() -> int:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("readme")
     (folder / "search_spaces").symlink_to(ROOT / "search_spaces")
+    for name, text in FILES.items():
+        (folder / name).write_text(text)
     return folder
 
 
@@ -72,9 +114,9 @@ def cluster() -> Iterator[str]:
 
 
 def run(command: str, folder: Path, **variables: str) -> Done:
-    assert command.startswith("tune-speed ")
+    program, *rest = shlex.split(command)
     done = subprocess.run(
-        [TUNE_SPEED, *shlex.split(command)[1:]],
+        [{"tune-speed": TUNE_SPEED, "python": sys.executable}[program], *rest],
         cwd=folder,
         env={**environment(folder), **variables},
         capture_output=True,
@@ -115,18 +157,20 @@ def test_command_does_what_it_says(command: str, folder: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [block for block in PYTHON_BLOCKS if "print(" in block])
-def test_python_of_the_readme_runs(folder: Path, code: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "accuracy" in done.stdout
+def test_python_of_the_readmes_runs(folder: Path, code: str) -> None:
+    done = run(shlex.join(["python", "-c", code]), folder)
+    assert done.code == 0, done.err
+    assert "accuracy" in done.out
+
+
+@pytest.mark.parametrize("file", [file for file in FILES if not file.startswith("test_")])
+def test_file_of_the_readmes_can_be_imported(folder: Path, file: str) -> None:
+    done = run(f"python -W error {file}", folder)
+    assert done.code == 0, done.err
+
+
+def test_every_python_block_is_run_or_imported() -> None:
+    assert [b for b in PYTHON_BLOCKS if "print(" not in b and b not in FILES.values()] == []
 
 
 @pytest.mark.parametrize("command", NEED_A_GPU)
@@ -137,28 +181,63 @@ def test_gpu_search_without_gpu_and_data_is_refused_in_words(command: str, folde
 
 
 def test_search_on_a_cluster(folder: Path, cluster: str) -> None:
-    command = next(c for c in COMMANDS if "--address" in c)
+    [command] = [c for c in COMMANDS if "--address" in c]
     done = run(command.replace("127.0.0.1:6379", cluster), folder)
     assert done.code in (0, 1), done.err
     assert "4 trials: " in done.out
 
 
-def test_study_file_of_the_readme_is_valid(tmp_path: Path) -> None:
-    file = tmp_path / "my_search.yaml"
-    file.write_text(YAML_BLOCKS[0])
-    assert load_study(file, check_data=False).space.parameters
+@pytest.mark.parametrize("command", NOT_RUN)
+def test_command_that_takes_long_is_valid(command: str) -> None:
+    words = shlex.split(command)
+    assert words[1] in PROGRAMS[words[0]]
+    assert unknown_options(words) == []
 
 
-def test_techniques_of_the_readme_are_valid_in_a_study(tmp_path: Path) -> None:
-    [_, techniques] = YAML_BLOCKS
-    rest = ["model: resnet20", "optimizer: {sgd: {lr: 0.1}}", "epochs: 2", "batch_size: 64"]
-    file = tmp_path / "techniques_of_the_readme.yaml"
-    file.write_text("workload: digits\n" + techniques + "".join(f"  {line}\n" for line in rest))
-    names = {parameter.name for parameter in load_study(file, check_data=False).space.parameters}
-    assert {"order", "speedups.init", "speedups.depth", "speedups.resolution"} <= names
+@pytest.mark.parametrize("block", YAML_BLOCKS)
+def test_yaml_of_the_readmes_is_valid(block: str, tmp_path: Path) -> None:
+    """A block without a workload gets one, and the fields that a recipe must have."""
+    text = block if "workload:" in block else f"workload: digits\n{block}"
+    given = text.partition("\nrecipe:")[2]
+    text += "".join(f"  {k}: {v}\n" for k, v in REQUIRED.items() if f"\n  {k}:" not in given)
+    file = tmp_path / "of_the_readme.yaml"
+    file.write_text(text)
+    if "\nablate:" in text:
+        assert load_recipe(file, check_data=False).ablate
+    else:
+        assert load_study(file, check_data=False).space.parameters
+
+
+def test_every_field_of_the_study_file_is_explained() -> None:
+    configs = (StudySchema, Workload, Recipe, SearchConfig)
+    names = {name for config in configs for name in config.model_fields}
+    assert sorted(n for n in names if f"`{n}`" not in TEXTS["search_spaces/README.md"]) == []
 
 
 def test_every_shipped_file_and_benchmark_is_mentioned() -> None:
     shipped = [path.stem for path in (ROOT / "search_spaces").glob("*.yaml")]
     benchmarks = [path.name for path in (ROOT / "tests" / "benchmarks").glob("bench_*.py")]
-    assert [name for name in [*shipped, *benchmarks] if name not in README] == []
+    assert [name for name in shipped if f"`{name}`" not in TEXTS["search_spaces/README.md"]] == []
+    assert [name for name in benchmarks if f"`{name}`" not in TEXTS[BENCHMARKS]] == []
+
+
+def test_first_readme_has_few_lines() -> None:
+    assert len(TEXTS["README.md"].splitlines()) <= 250
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_links_and_named_files_exist(name: str) -> None:
+    missing = []
+    for link in re.findall(r"\]\(([^)]+)\)", TEXTS[name]):
+        path, _, heading = link.partition("#")
+        file = (ROOT / name).parent / path if path else ROOT / name
+        if "://" not in link and not (file.exists() and (not heading or heading in anchors(file))):
+            missing.append(link)
+    named = re.findall(r"`((?:tests|tune_speed|search_spaces)/[\w/.-]+)`", TEXTS[name])
+    assert missing + [path for path in named if not (ROOT / path).exists()] == []
+
+
+def anchors(file: Path) -> set[str]:
+    """Returns what GitHub makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", file.read_text(), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}

@@ -21,7 +21,7 @@ from tune_speed.study.settings import SearchConfig
 from tune_speed.training.recipe import Recipe
 
 BEGIN, END = "<!-- techniques -->", "<!-- /techniques -->"
-"""Between these the README has `techniques_table`."""
+"""Between these search_spaces/TECHNIQUES.md has `techniques_table`."""
 
 SETTINGS = (
     "precision",
@@ -118,7 +118,7 @@ def technique_rows() -> list[dict[str, str]]:
 
 
 def techniques_table() -> str:
-    """Returns the rows as a Markdown table with its legend, for the README."""
+    """Returns the rows as a Markdown table with its legend, for TECHNIQUES.md."""
     legend = "; ".join(f"{name}: {title}" for name, title in SOURCES.items())
     table = rows_as_markdown([_as_cells(row) for row in technique_rows()])
     return f"{table}\n\nSources: {legend}."

@@ -7,13 +7,16 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+
 PROGRAMS = {
     "tune-speed": ("search", "train", "certify", "leaderboard", "best", "list", "show", "doctor",
-                   "report", "watch", "compare", "simulate", "schema"),
+                   "report", "watch", "compare", "simulate", "schema", "ablate", "replicate"),
     "ray": ("start", "status", "job", "submit", "logs", "list", "stop"),
     "mlflow": ("server", "db", "upgrade"),
+    "python": tuple(str(file.relative_to(ROOT)) for file in ROOT.glob("tests/benchmarks/*.py")),
 }  # fmt: skip
-"""Programs of the images, and words that may follow before their options."""
+"""Programs, and words that may follow before their options."""
 
 
 def unknown_options(words: Sequence[str]) -> list[str]:
@@ -36,6 +39,7 @@ def _options(path: tuple[str, ...]) -> frozenset[str]:
         text=True,
         timeout=120,
         check=True,
+        cwd=ROOT,
         env={"PATH": str(program.parent), "COLUMNS": "200", "TERM": "dumb", "HOME": "/tmp"},
     )
     return frozenset(re.findall(r"--[a-z][a-z0-9-]*", done.stdout))
