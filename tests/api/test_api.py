@@ -30,8 +30,8 @@ from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.experiments.certification.certify import CertifyResult
-from tune_speed.reporting.leaderboard.board_html import boards_html
 from tune_speed.reporting.leaderboard.ranking import make_boards
+from tune_speed.reporting.leaderboard.tables import boards_html
 from tune_speed.study.file import load_study, parse_study
 from tune_speed.training.workload import WORKLOADS
 from tune_speed.tuning.search import SearchResult

@@ -1,6 +1,6 @@
 import pytest
 
-from tune_speed.core.error_text import (
+from tune_speed.core.errors import (
     MOST_OF_REASON,
     MOST_OF_TRACEBACK,
     one_line,

@@ -26,8 +26,7 @@ from tune_speed.reporting.leaderboard.text import as_csv, as_json, as_markdown, 
 from tune_speed.reporting.page.study_page import study_page
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.study.reader import read_study
-from tune_speed.reporting.trials.compare_report import as_dict
-from tune_speed.reporting.trials.comparison import compare_records
+from tune_speed.reporting.trials.comparison import as_dict, compare_records
 from tune_speed.reporting.trials.recipe_export import called_with, recipe_yaml
 from tune_speed.reporting.trials.table import machine_row
 from tune_speed.reporting.trials.text import describe, next_steps

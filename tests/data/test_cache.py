@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 from image_files import encode, write_parquet
 
-from tune_speed.core.cache_folder import default_cache_dir
 from tune_speed.core.errors import DataError, StorageError
+from tune_speed.core.folders import default_cache_dir
 from tune_speed.data import cache_entry
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare

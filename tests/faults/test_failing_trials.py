@@ -16,7 +16,7 @@ from faulty_runs import (
     write_study,
 )
 
-from tune_speed.core.error_text import MOST_OF_REASON, MOST_OF_TRACEBACK
+from tune_speed.core.errors import MOST_OF_REASON, MOST_OF_TRACEBACK
 
 pytestmark = pytest.mark.slow
 

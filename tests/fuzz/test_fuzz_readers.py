@@ -26,10 +26,10 @@ from making import make_record, make_run
 from tune_speed.core.errors import ConfigError, StorageError, TuneSpeedError
 from tune_speed.core.records import Status
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
-from tune_speed.study.duration import parse_duration_s
 from tune_speed.study.file import parse_recipe
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
+from tune_speed.study.settings import parse_duration_s
 from tune_speed.study.yaml import dump_yaml, parse_yaml, scan_yaml
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.training.checkpoint.file import BadCheckpoint, split

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from tune_speed.components.optim.torch.newton_schulz import COEFFICIENTS
+from tune_speed.components.optim.torch.muon import COEFFICIENTS
 
 
 def by_hand(matrix, num_iterations):

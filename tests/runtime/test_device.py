@@ -180,7 +180,7 @@ def test_out_of_memory_is_seen_through_what_a_compiler_wraps_round_it() -> None:
 def test_unknown_failure_of_onednn_counts_only_near_the_limit() -> None:
     outcomes = run_python(
         "import resource\n"
-        "from tune_speed.runtime.data_limit import status_bytes\n"
+        "from tune_speed.runtime.device import status_bytes\n"
         "from tune_speed.runtime.device import is_out_of_memory\n"
         "error = RuntimeError('could not create a primitive')\n"
         "_, hard = resource.getrlimit(resource.RLIMIT_DATA)\n"

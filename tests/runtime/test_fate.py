@@ -16,7 +16,7 @@ child.stdout.readline()
 print(child.pid, flush=True)
 child.wait()
 """
-CALL = "from tune_speed.runtime.fate import end_with_parent; end_with_parent()"
+CALL = "from tune_speed.runtime.process import end_with_parent; end_with_parent()"
 
 
 def is_alive(process: psutil.Process) -> bool:

@@ -5,7 +5,7 @@ from itertools import islice
 
 import pytest
 
-from tune_speed.runtime.fed_ratio import Waits, fed_ratio
+from tune_speed.runtime.training_clock import Waits, fed_ratio
 
 
 class FakeClock:

@@ -3,7 +3,7 @@
 import signal
 import threading
 
-from tune_speed.runtime.stop_signals import handlers_kept
+from tune_speed.runtime.process import handlers_kept
 
 BOTH = (signal.SIGINT, signal.SIGUSR1)
 

@@ -17,8 +17,7 @@ import pytest
 from PIL import Image
 
 from tune_speed.core.errors import ConfigError, DataError
-from tune_speed.data.datasets import parquet_files
-from tune_speed.data.datasets.cifar_batch import read_batch
+from tune_speed.data.datasets.cifar import read_batch
 from tune_speed.data.datasets.decoding import Encoded, Part, decode_parts
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet

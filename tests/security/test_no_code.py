@@ -35,7 +35,7 @@ FORBIDDEN = {
 }
 ALLOWED = {
     (
-        "data/datasets/cifar_batch.py",
+        "data/datasets/cifar.py",
         "pickle.Unpickler",
     ): "the base of one that allows three names of numpy",
     ("custom/shipping.py", "pickle.loads"): "a training function, sent by its own search's"
@@ -86,7 +86,7 @@ ALLOWED_LOADS = {
             "tuning/best_model.py",
             "training/distributed/local.py",
             "tuning/ray/exclusive.py",
-            "tuning/ray/packing_probe.py",
+            "tuning/ray/concurrency.py",
             "tuning/ray/multi_gpu.py",
             "tuning/ray/trial_process.py",
         ),

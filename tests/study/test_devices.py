@@ -2,9 +2,9 @@
 
 import pytest
 
-from tune_speed.study.devices import devices_mistakes, most_devices
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.study.space import SearchSpace
+from tune_speed.study.validation import devices_mistakes, most_devices
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_speed.study.duration import parse_duration_s
+from tune_speed.study.settings import parse_duration_s
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 import pytest
 
+from tune_speed.study.points import typical
 from tune_speed.study.space import SearchSpace
-from tune_speed.study.typical import typical
 
 TREE = {
     "optimizer": {

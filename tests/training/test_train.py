@@ -27,8 +27,8 @@ from tune_speed.data.augment import Augmentation
 from tune_speed.data.loaders.base import LoaderConfig, Resident, Streaming
 from tune_speed.data.loaders.streaming import StreamingLoader
 from tune_speed.runtime.clock import Clock, Span
-from tune_speed.runtime.fed_ratio import Waits
 from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import loop, progress
 from tune_speed.training.evaluate import Scores

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tune_speed.core.version import __version__
-from tune_speed.tuning import code_state as module
-from tune_speed.tuning.code_state import code_state, hide_secrets, installed_packages, source_hash
+from tune_speed.tuning.provenance import code_state, hide_secrets, installed_packages, source_hash
 
 
 def git(folder: Path, *arguments: str) -> str:

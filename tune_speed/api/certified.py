@@ -16,9 +16,8 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.experiments.certification.certify import CertifyResult, certify
 from tune_speed.experiments.certification.report import certification_text, luck
 from tune_speed.reporting.display import Displayed, html_block, html_text
-from tune_speed.reporting.leaderboard.board_html import boards_html
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
-from tune_speed.reporting.leaderboard.tables import as_renderable
+from tune_speed.reporting.leaderboard.tables import as_renderable, boards_html
 from tune_speed.study.settings import CertifyConfig
 
 

@@ -12,9 +12,8 @@ from tune_speed.core.targets import Target
 from tune_speed.custom.shipping import packed
 from tune_speed.experiments.rerun import load_rerun
 from tune_speed.study.custom import own_study_of
-from tune_speed.study.file import RecipeFile, StudyFile, load_study, recipe_of, study_of
+from tune_speed.study.file import RecipeFile, StudyFile, find_file, load_study, recipe_of, study_of
 from tune_speed.study.mistake import Mistake, shown
-from tune_speed.study.shipped import find_file
 from tune_speed.study.yaml import (
     MAX_DEPTH,
     Place,

@@ -8,8 +8,8 @@ from typing import Any
 from rich.text import Text
 
 from tune_speed.core.text import printable_lines
+from tune_speed.reporting.display import PlainConsole
 from tune_speed.reporting.live import LiveView
-from tune_speed.reporting.terminal import PlainConsole
 from tune_speed.tuning.driver.controller import Conductor
 
 LOG = logging.getLogger("tune_speed")

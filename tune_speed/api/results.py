@@ -25,9 +25,8 @@ from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
-from tune_speed.reporting.leaderboard.board_row import Row
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
-from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.tracking.filter.fields import FIELDS, answers
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.tracking.reader.matching import find_matching

@@ -14,9 +14,8 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable, printable_lines
 from tune_speed.custom.shipping import Loop
 from tune_speed.reporting.display import Displayed, html_block, html_text
-from tune_speed.reporting.leaderboard.board_html import boards_html
 from tune_speed.reporting.leaderboard.ranking import Board
-from tune_speed.reporting.leaderboard.tables import as_renderable
+from tune_speed.reporting.leaderboard.tables import as_renderable, boards_html
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.reporting.trials.text import next_steps
 from tune_speed.study.settings import CertifyConfig

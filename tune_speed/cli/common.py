@@ -85,14 +85,14 @@ DeviceOption = Annotated[
 
 def print_wide(renderable: "RenderableType") -> None:
     """Prints on stdout; piped output is 100 characters wide."""
-    from tune_speed.reporting.terminal import PlainConsole
+    from tune_speed.reporting.display import PlainConsole
 
     PlainConsole(width=None if sys.stdout.isatty() else 100).print(renderable)
 
 
 def stderr() -> "Console":
     """Returns a console on stderr that shows texts as they are."""
-    from tune_speed.reporting.terminal import PlainConsole
+    from tune_speed.reporting.display import PlainConsole
 
     return PlainConsole(stderr=True, markup=False, highlight=False, soft_wrap=True)
 
@@ -119,8 +119,8 @@ def print_boards(boards: list["Board"], form: Format) -> None:
     from tune_speed.reporting.leaderboard import text as report
 
     if form is Format.TABLE:
+        from tune_speed.reporting.display import PlainConsole
         from tune_speed.reporting.leaderboard.tables import as_renderable
-        from tune_speed.reporting.terminal import PlainConsole
 
         # Piped output is not cut to a terminal's width.
         console = PlainConsole(width=None if sys.stdout.isatty() else 200)
@@ -163,7 +163,7 @@ def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from tune_speed.reporting.terminal import PlainConsole
+    from tune_speed.reporting.display import PlainConsole
 
     if not rows:
         note(f"no {title} on record")

@@ -109,7 +109,7 @@ def _studies() -> tuple[bool, str]:
 
 
 def _cache() -> tuple[bool, str]:
-    from tune_speed.core.cache_folder import default_cache_dir
+    from tune_speed.core.folders import default_cache_dir
 
     return _writable(default_cache_dir())
 

@@ -171,22 +171,22 @@ def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableTyp
     return forms[form](boards)
 
 
-def _history_in(form: BoardFormat, history: list["RecordHeld"]) -> "str | RenderableType":
-    from tune_speed.reporting.leaderboard import history_report
+def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | RenderableType":
+    from tune_speed.reporting.leaderboard import history
 
     if form is BoardFormat.TABLE:
-        return history_report.history_renderable(history)
+        return history.history_renderable(held)
     forms = {
-        BoardFormat.JSON: history_report.history_json,
-        BoardFormat.CSV: history_report.history_csv,
-        BoardFormat.MARKDOWN: history_report.history_markdown,
+        BoardFormat.JSON: history.history_json,
+        BoardFormat.CSV: history.history_csv,
+        BoardFormat.MARKDOWN: history.history_markdown,
     }
-    return forms[form](history)
+    return forms[form](held)
 
 
 def _write(shown: "str | RenderableType", out: Path | None) -> None:
     """Writes a text or a table to `out`, or else to stdout."""
-    from tune_speed.reporting.terminal import PlainConsole
+    from tune_speed.reporting.display import PlainConsole
 
     # What no terminal shows is not cut to its width.
     is_terminal = out is None and sys.stdout.isatty()

@@ -76,12 +76,12 @@ def profile(
 
 
 def _print(found: "ProfileResult", form: Format) -> None:
-    from tune_speed.experiments.profiling import rows, table
+    from tune_speed.experiments.profiling import rows
 
     if form is Format.JSON:
         say(json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))
     elif form is Format.TABLE:
-        for renderable in table.as_renderables(found):
+        for renderable in rows.as_renderables(found):
             print_wide(renderable)
     else:
         print_listing(rows.csv_rows(found), form, title="phases")

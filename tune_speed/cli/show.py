@@ -259,21 +259,21 @@ def _paper_table(trials: Sequence["TrackedTrial"]) -> "PaperTable":
     return paper_table([trial.record for trial in trials])
 
 
-def _print_comparison(comparison: "Comparison", paper: "PaperTable | None", form: Format) -> None:
-    from tune_speed.reporting.trials import compare_report
+def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: Format) -> None:
+    from tune_speed.reporting.trials import comparison
 
     if form is Format.JSON:
         published = {} if paper is None else {"paper": asdict(paper)}
-        say(json.dumps({**compare_report.as_dict(comparison), **published}, indent=2))
+        say(json.dumps({**comparison.as_dict(found), **published}, indent=2))
         return
-    show = {Format.CSV: compare_report.raw_of, Format.MARKDOWN: compare_report.markdown_of}
+    show = {Format.CSV: comparison.raw_of, Format.MARKDOWN: comparison.markdown_of}
     if form is Format.TABLE:
-        print_wide(compare_report.as_renderable(comparison))
+        print_wide(comparison.as_renderable(found))
     else:
-        rows = compare_report.table_rows(comparison, show[form])
+        rows = comparison.table_rows(found, show[form])
         print_listing(rows, form, title="fields")
     if paper is not None:
-        _print_paper(paper, show.get(form, compare_report.text_of), form)
+        _print_paper(paper, show.get(form, comparison.text_of), form)
 
 
 def _print_paper(paper: "PaperTable", show: Callable[[Any], Any], form: Format) -> None:

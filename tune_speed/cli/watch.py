@@ -40,7 +40,7 @@ def watch(
 
 
 def _watch(reader: "StudyReader", interval_s: float, *, as_json: bool) -> None:
-    from tune_speed.reporting.terminal import PlainConsole
+    from tune_speed.reporting.display import PlainConsole
     from tune_speed.reporting.watch.loop import Json, Lines, Screen, watch
 
     if as_json:

@@ -10,10 +10,11 @@ Exit code 0 means that the command did what it says, 1 that a search or a traini
 meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl-C stopped it.
 """
 
+import traceback
 from dataclasses import dataclass
 
 from tune_speed.core.redact import redact
-from tune_speed.core.text import printable
+from tune_speed.core.text import printable, printable_lines
 
 
 class TuneSpeedError(Exception):
@@ -81,3 +82,37 @@ class StorageError(TuneSpeedError):
 def first_line(error: BaseException) -> str:
     """Returns kind and first line of an error, for a message that quotes it."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+
+
+MOST_OF_REASON = 500
+"""Characters of a reason to stop, which is one line of tables and terminals."""
+MOST_OF_TRACEBACK = 50_000
+"""Characters of a traceback."""
+
+
+def reason_of(error: BaseException) -> str:
+    """Returns kind and first line of an error's message, in at most `MOST_OF_REASON` characters."""
+    message = str(error).strip() or "no message"
+    return one_line(f"{type(error).__name__}: {message}")
+
+
+def traceback_of(error: BaseException) -> str:
+    """Returns an error's traceback; of one that is too long, its beginning and its end."""
+    return readable("".join(traceback.format_exception(error)), most=MOST_OF_TRACEBACK)
+
+
+def one_line(text: str) -> str:
+    """Returns the first line of `text`, fit to keep."""
+    lines = text[: 4 * MOST_OF_REASON].strip().splitlines()
+    return readable(lines[0] if lines else "", most=MOST_OF_REASON)
+
+
+def readable(text: str, *, most: int = MOST_OF_TRACEBACK) -> str:
+    """Returns `text` in about `most` characters at most, cut in the middle.
+
+    Passwords in URLs are hidden, and what no terminal or database should get is replaced.
+    """
+    if len(text) > most:
+        half = most // 2
+        text = f"{text[:half]} … ({len(text) - 2 * half} characters left out) … {text[-half:]}"
+    return printable_lines(redact(text))

@@ -7,3 +7,11 @@ from pathlib import Path
 def studies_folder() -> Path:
     """Returns where studies keep their ledgers: $TUNE_SPEED_STUDIES or ./tune_speed_studies."""
     return Path(os.environ.get("TUNE_SPEED_STUDIES", "tune_speed_studies")).absolute()
+
+
+def default_cache_dir() -> Path:
+    """Returns $TUNE_SPEED_CACHE, or tune_speed in $XDG_CACHE_HOME or in ~/.cache."""
+    if chosen := os.environ.get("TUNE_SPEED_CACHE"):
+        return Path(chosen)
+    base = os.environ.get("XDG_CACHE_HOME")
+    return (Path(base) if base else Path.home() / ".cache") / "tune_speed"

@@ -5,8 +5,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from tune_speed.core.config import Config, canonical_hash
+from tune_speed.core.records import TrialRecord
 from tune_speed.core.targets import Task
 from tune_speed.training.trial import SpecBase
+from tune_speed.training.workload import Workload
 
 
 class OwnTask(Task):
@@ -39,3 +41,9 @@ class OwnSpec(SpecBase):
 
     recipe: OwnRecipe
     workload: OwnTask
+
+
+def task_of(record: TrialRecord) -> Workload | OwnTask:
+    """Returns what the record's trial was to reach. Raises: pydantic's ValidationError."""
+    kind: type[Workload] | type[OwnTask] = OwnTask if record.is_own_loop else Workload
+    return kind.model_validate(record.workload)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tune_speed.core.error_text import reason_of, traceback_of
+from tune_speed.core.errors import reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.checkpoints import SavedRuns
 from tune_speed.custom.run import Outcome, OwnRun, StopTraining

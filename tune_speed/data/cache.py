@@ -10,9 +10,9 @@ import os
 import shutil
 from pathlib import Path
 
-from tune_speed.core.cache_folder import default_cache_dir
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import DataError, StorageError
+from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.base import DatasetConfig, DecodedData, OnProgress, reading
 from tune_speed.data.cache_entry import (
     FORMAT_VERSION,

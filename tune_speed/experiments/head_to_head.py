@@ -18,7 +18,7 @@ from tune_speed.experiments.paired_test import Side, Verdict, common_seeds, judg
 from tune_speed.experiments.rerun import cpu_threads, merged, show_end, train_once
 from tune_speed.experiments.run_summary import WHOLE, runs_dict, runs_text
 from tune_speed.runtime.device import resolve_device
-from tune_speed.runtime.stop_signals import stop_signals
+from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.loop import Interrupted
 

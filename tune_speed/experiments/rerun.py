@@ -12,9 +12,8 @@ from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.records import TrialRecord
 from tune_speed.data.cache import prepare
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
-from tune_speed.runtime.stop_signals import stop_signals
-from tune_speed.study.file import RecipeFile, load_recipe, parse_recipe
-from tune_speed.study.shipped import is_file
+from tune_speed.runtime.process import stop_signals
+from tune_speed.study.file import RecipeFile, is_file, load_recipe, parse_recipe
 from tune_speed.training.distributed.local import run_here
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import finish

@@ -8,11 +8,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 
 from markupsafe import Markup, escape
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.text import Text
 
 from tune_speed.core.text import printable_lines
-from tune_speed.reporting.terminal import PlainConsole
+
+
+class PlainConsole(Console):
+    """Draws tables, colours and moving lines; of the texts in them, only what is printable."""
+
+    def render(
+        self, renderable: RenderableType, options: ConsoleOptions | None = None
+    ) -> Iterable[Segment]:
+        """Yields what is drawn, with a mark for each character that a terminal would obey."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment(printable_lines(segment.text), segment.style)
+
 
 WIDTH = 100
 """Characters of a line of text where there is no terminal."""

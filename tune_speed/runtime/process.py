@@ -3,7 +3,15 @@
 Of 3.4 s that the libraries of a search take to import, it takes a fifth.
 """
 
+import ctypes
 import gc
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 USUAL = gc.get_threshold()
 PATIENT = (100_000, 50, 50)
@@ -23,3 +31,58 @@ def settle() -> None:
     """
     gc.freeze()
     gc.set_threshold(*USUAL)
+
+
+_PR_SET_PDEATHSIG = 1
+"""From linux/prctl.h."""
+
+
+def end_with_parent() -> None:
+    """Has the kernel kill this process when the thread that started it ends.
+
+    Most notice by themselves that their parent is gone; one that is frozen, or whose interpreter a
+    library holds, cannot. Does nothing where there is no Linux.
+    """
+    if sys.platform != "linux":
+        return
+    parent = os.getppid()
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # It went before the kernel knew.
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+@contextmanager
+def stop_signals(*numbers: signal.Signals) -> Iterator[Callable[[], bool]]:
+    """Yields whether one of these signals came, which act at the next look and not in mid-sentence.
+
+    An exception that a signal raises anywhere may come out of a library as another one. A second
+    one of the same kind acts at once, as it would without. Outside of the main thread, which alone
+    gets signals, none is heard.
+    """
+    came: list[int] = []
+    with handlers_kept(*numbers) as before:
+
+        def hear(number: int, _frame: object) -> None:
+            came.append(number)
+            signal.signal(number, before[signal.Signals(number)])
+
+        for heard in before:
+            signal.signal(heard, hear)
+        yield lambda: bool(came)
+
+
+@contextmanager
+def handlers_kept(*numbers: signal.Signals) -> Iterator[dict[signal.Signals, Any]]:
+    """Puts back what these signals do now as the block ends; yields it, by signal.
+
+    None of them outside of the main thread: no other one may say what a signal does. Nor is one
+    whose handler is not of Python's making, as Python cannot put it back.
+    """
+    is_main = threading.current_thread() is threading.main_thread()
+    handlers = {number: signal.getsignal(number) for number in numbers if is_main}
+    before = {number: handler for number, handler in handlers.items() if handler is not None}
+    try:
+        yield before
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -7,10 +7,9 @@ from typing import Any
 import pydantic
 
 from tune_speed.core.config import Component, Config
-from tune_speed.study.fields import must_text, split_hint
-from tune_speed.study.fields_folded import component_of, nested_of
-from tune_speed.study.leaf import branches, is_leaf
+from tune_speed.study.fields import component_of, must_text, nested_of, split_hint
 from tune_speed.study.mistake import Mistake
+from tune_speed.study.parameter import branches, is_leaf
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.study.yaml import TreePath
 from tune_speed.training.recipe import Recipe

@@ -4,17 +4,21 @@ Every mistake is found: a wrong field hides none of its neighbours. Rules betwee
 business of `combinations.py`.
 """
 
+import functools
 import re
+import types
+import typing
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pydantic
+from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
 from tune_speed.core.config import Component, Config
 from tune_speed.core.descriptions import descriptions
-from tune_speed.study.fields_folded import component_of, entries_of, nested_of, number_types
-from tune_speed.study.leaf import (
+from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.parameter import (
     branches,
     is_leaf,
     is_number,
@@ -22,8 +26,58 @@ from tune_speed.study.leaf import (
     listed_choices,
     unquote,
 )
-from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.yaml import TreePath
+
+
+def component_of(field: FieldInfo) -> Component | None:
+    """Returns the table whose entries the field holds, or None."""
+    metadata = [*field.metadata, *_annotations(field.annotation)]
+    return next((mark for mark in metadata if isinstance(mark, Component)), None)
+
+
+def _annotations(annotation: Any) -> list[Any]:
+    inner = [_annotations(part) for part in typing.get_args(annotation)]
+    return [*getattr(annotation, "__metadata__", ()), *(mark for marks in inner for mark in marks)]
+
+
+def nested_of(field: FieldInfo) -> type[Config] | None:
+    """Returns the config class whose fields the field holds, or None."""
+    return next((kind for kind in _members(field.annotation) if _is_config(kind)), None)
+
+
+def entries_of(field: FieldInfo) -> type[Config] | None:
+    """Returns the config class of each entry of a list, or value of a mapping; None for others."""
+    holders = (
+        kind for kind in _members(field.annotation) if typing.get_origin(kind) in (list, dict)
+    )
+    kinds = (typing.get_args(holder)[-1] for holder in holders)
+    return next((kind for kind in kinds if _is_config(kind)), None)
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Returns the members of a union, or else the annotation alone."""
+    is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if is_union else (annotation,)
+
+
+def _is_config(kind: Any) -> bool:
+    return isinstance(kind, type) and issubclass(kind, Config)
+
+
+@functools.cache
+def properties(kind: type[Config]) -> dict[str, Any]:
+    """Returns the JSON Schema of each field of `kind`."""
+    schema = kind.model_json_schema()
+    fields: dict[str, Any] = schema.get("properties", {})
+    return fields
+
+
+def number_types(kind: type[Config], name: str) -> frozenset[str]:
+    """Returns which of `integer` and `number` a field takes: none for text, both for a union."""
+    schema = properties(kind)[name]
+    options = [schema, *schema.get("anyOf", [])]
+    return frozenset({"integer", "number"} & {str(option.get("type")) for option in options})
+
 
 _MUST = {
     "model_type": "must be a mapping of fields",

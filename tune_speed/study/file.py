@@ -4,8 +4,10 @@
 form, but with nothing left to search.
 """
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -13,7 +15,7 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
-from tune_speed.study.mistake import Mistake
+from tune_speed.study.mistake import Mistake, near_miss
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import StudySchema
 from tune_speed.study.settings import (
@@ -24,12 +26,46 @@ from tune_speed.study.settings import (
     SearchConfig,
     TrackingConfig,
 )
-from tune_speed.study.shipped import find_file
 from tune_speed.study.space import SearchSpace
 from tune_speed.study.validation import recipe_mistakes, study_mistakes
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
+
+
+def shipped_files() -> dict[str, Path]:
+    """Returns every shipped study file by its name."""
+    package = Path(str(resources.files("tune_speed")))
+    # A wheel puts the folder into the package; in a checkout it stands beside it.
+    folders = (package / "search_spaces", package.parent / "search_spaces")
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+
+
+def is_file(path: Path | str) -> bool:
+    """Returns whether there is such a file; False too for what no file can be called."""
+    try:
+        return os.path.exists(path) and not os.path.isdir(path)
+    except ValueError:  # A NUL.
+        return False
+
+
+def find_file(path_or_name: Path | str) -> Path:
+    """Returns the path of a file, or of the shipped file of that name where there is no such file.
+
+    Raises: ConfigError, naming the shipped files.
+    """
+    path = Path(path_or_name)
+    if is_file(path):
+        return path
+    shipped = shipped_files()
+    if str(path_or_name) in shipped:
+        return shipped[str(path_or_name)]
+    hint = near_miss(path.stem, shipped) or f"Shipped are {', '.join(shipped)}."
+    must = "must be a file, or the name of a shipped one"
+    problem = Problem(path="", must=must, given=str(path_or_name), hint=hint)
+    raise ConfigError(problems=(problem,))
+
 
 __all__ = [
     "AblateConfig",

@@ -9,7 +9,7 @@ from typing import Any
 
 from tune_speed.core.config import Component, Config
 from tune_speed.core.descriptions import descriptions
-from tune_speed.study.fields_folded import (
+from tune_speed.study.fields import (
     component_of,
     entries_of,
     nested_of,

@@ -10,8 +10,8 @@ from typing import Any
 
 from tune_speed.core.config import Component, Config, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.study.fields_folded import component_of, nested_of
-from tune_speed.study.leaf import LEAF_KEYS, branches, is_leaf
+from tune_speed.study.fields import component_of, nested_of
+from tune_speed.study.parameter import LEAF_KEYS, branches, is_leaf
 from tune_speed.study.yaml import Place, Source, TreePath, parse_yaml
 
 

@@ -1,11 +1,13 @@
 """One searched value: its range or choices, and when it plays a part."""
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from decimal import Decimal
+from decimal import Context, Decimal
 from typing import Any, Literal
 
-from tune_speed.study.mistake import shown
+from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.yaml import TreePath, core_scalar
 
 Scalar = str | int | float | bool | None
 
@@ -87,3 +89,156 @@ class Parameter:
             return "one of " + ", ".join(map(shown, self.choices))
         step = f" in steps of {self.step}" if self.step is not None else ""
         return f"from {self.low} to {self.high}{step}{' (log)' if self.log else ''}"
+
+
+RANGE_KEYS = ("low", "high", "log", "step")
+LEAF_KEYS = (*RANGE_KEYS, "choices")
+MAX_CHOICES = 1000
+"""Values of one list. Each is checked alone and together with the rest of the recipe."""
+MAX_STEPS = 1_000_000
+"""Values of a range of whole steps; a grid holds them all."""
+_EXACT = Context(prec=700)
+"""Digits between the least and the greatest float."""
+
+
+def is_leaf(node: Any) -> bool:
+    """Returns whether `node` is searched: a mapping with `low`, `high` or `choices`."""
+    return isinstance(node, Mapping) and not {"low", "high", "choices"}.isdisjoint(node)
+
+
+def branches(node: Any) -> dict[str, Any] | None:
+    """Returns the sub-trees of `choices` by name where each choice has one, else None."""
+    choices = node.get("choices") if is_leaf(node) else None
+    if not isinstance(choices, Mapping):
+        return None
+    return {name: {} if sub is None else sub for name, sub in choices.items()}
+
+
+def listed_choices(leaf: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
+    """Yields position and value of each single value under `choices`, repeated ones left out."""
+    choices = leaf.get("choices")
+    listed = choices[:MAX_CHOICES] if isinstance(choices, list | tuple) else ()
+    for position, choice in enumerate(listed):
+        if is_scalar(choice) and choice not in listed[:position]:
+            yield position, choice
+
+
+def leaf_parameter(
+    name: str, leaf: Mapping[str, Any], condition: Mapping[str, Scalar]
+) -> Parameter:
+    """Returns the parameter of a leaf that has no mistakes."""
+    if "choices" in leaf:
+        choices = tuple(leaf["choices"])
+        return Parameter(name=name, kind="categorical", choices=choices, condition=condition)
+    numbers = [leaf[key] for key in ("low", "high", "step") if leaf.get(key) is not None]
+    is_int = all(isinstance(number, int) for number in numbers)
+    convert = int if is_int else float
+    return Parameter(
+        name=name,
+        kind="int" if is_int else "float",
+        low=convert(leaf["low"]),
+        high=convert(leaf["high"]),
+        log=leaf.get("log") or False,
+        step=convert(leaf["step"]) if leaf.get("step") is not None else None,
+        condition=condition,
+    )
+
+
+def leaf_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
+    """Yields what is wrong with a leaf itself; sub-trees of its choices are not looked at."""
+    own_keys = ("choices",) if "choices" in leaf else RANGE_KEYS
+    for key in leaf:
+        if key not in own_keys:
+            must = f"a searched value may have only {', '.join(own_keys)}"
+            yield Mistake((*path, key), must, f"`{key}`", near_miss(key, own_keys))
+    yield from _choices_mistakes(leaf, path) if "choices" in leaf else _range_mistakes(leaf, path)
+
+
+def _choices_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
+    choices = leaf["choices"]
+    at = (*path, "choices")
+    if not isinstance(choices, list | tuple | Mapping):
+        yield Mistake(at, "choices must be a list, or a mapping from names", shown(choices))
+    elif not choices:
+        yield Mistake(at, "choices must not be empty", shown(choices))
+    elif len(choices) > MAX_CHOICES:
+        must, hint = f"choices must be at most {MAX_CHOICES}", "Try a range: `low` and `high`."
+        yield Mistake(at, must, str(len(choices)), hint)
+    elif not isinstance(choices, Mapping):
+        yield from _list_mistakes(choices, at)
+
+
+def _list_mistakes(choices: Sequence[Any], path: TreePath) -> Iterator[Mistake]:
+    for position, choice in enumerate(choices):
+        if not is_scalar(choice):
+            must = "a listed choice must be a single finite value"
+            hint = "Choices with fields are a mapping: `choices: {sgd: {…}, adamw: {…}}`."
+            yield Mistake((*path, position), must, shown(choice), hint)
+        elif choice in choices[:position]:  # equal to Python and Optuna: 1, 1.0 and true
+            yield Mistake((*path, position), "choices must differ", f"{shown(choice)} again")
+
+
+def _range_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
+    found = list(_range_form_mistakes(leaf, path))
+    yield from found or _range_value_mistakes(leaf, path)
+
+
+def _range_form_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
+    for key in ("low", "high"):
+        if key not in leaf:
+            yield Mistake(path, "a range must have both `low` and `high`", shown(leaf))
+    for key in ("low", "high", "step"):
+        if key in leaf and not is_number(leaf[key]) and not (key == "step" and leaf[key] is None):
+            yield Mistake((*path, key), "must be a number", shown(leaf[key]), unquote(leaf[key]))
+    if not isinstance(leaf.get("log", False), bool):
+        yield Mistake((*path, "log"), "must be true or false", shown(leaf["log"]))
+
+
+def _range_value_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
+    low, high, log, step = (leaf.get(key) for key in RANGE_KEYS)
+    assert low is not None and high is not None
+    if low > high:
+        yield Mistake((*path, "low"), "`low` must be at most `high`", f"low {low}, high {high}")
+    if log and low <= 0:
+        yield Mistake((*path, "low"), "`low` must be above 0 with `log: true`", shown(low))
+    if step is None:
+        return
+    if log:
+        must = "a range must have either `log: true` or `step`"
+        yield Mistake((*path, "step"), must, "both", "Leave out `step`, or list the `choices`.")
+    elif step <= 0:
+        yield Mistake((*path, "step"), "`step` must be above 0", shown(step))
+    elif low <= high:
+        yield from _step_mistakes(low, high, step, path)
+
+
+def _step_mistakes(low: float, high: float, step: float, path: TreePath) -> Iterator[Mistake]:
+    first, last, width = (Decimal(str(number)) for number in (low, high, step))
+    steps = _EXACT.divide_int(_EXACT.subtract(last, first), width)
+    reached = _EXACT.add(first, _EXACT.multiply(steps, width))
+    if steps > MAX_STEPS:
+        must, given = f"a range must have at most {MAX_STEPS} steps", f"low {low}, high {high}"
+        yield Mistake((*path, "step"), must, f"{given}, step {step}", "Leave out `step`.")
+    elif reached != last:
+        must = "`high` must be `low` plus whole steps"
+        given = f"low {low}, high {high}, step {step}"
+        yield Mistake((*path, "high"), must, given, f"Try high: {reached} or {reached + width}.")
+
+
+def is_number(value: Any) -> bool:
+    """Returns whether `value` is a finite number; true and false are none."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def is_scalar(value: Any) -> bool:
+    """Returns whether `value` is text, a finite number, true, false or null."""
+    return value is None or isinstance(value, str | bool) or is_number(value)
+
+
+def unquote(value: Any) -> str | None:
+    """Returns the advice to remove the quotes where `value` is a number in quotes."""
+    try:
+        is_quoted = isinstance(value, str) and is_number(core_scalar(value))
+    except ValueError:
+        return None
+    return "Remove the quotes." if is_quoted else None

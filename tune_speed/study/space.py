@@ -15,16 +15,17 @@ from typing import Any
 
 from tune_speed.core.config import canonical_hash, flatten
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.study.leaf import (
+from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.parameter import (
     MAX_STEPS,
+    Parameter,
+    Scalar,
     branches,
     is_leaf,
     is_scalar,
     leaf_mistakes,
     leaf_parameter,
 )
-from tune_speed.study.mistake import Mistake, near_miss, shown
-from tune_speed.study.parameter import Parameter, Scalar
 from tune_speed.study.yaml import TreePath
 
 Params = dict[str, Any]

@@ -7,11 +7,10 @@ from typing import Any
 
 import pydantic
 
-from tune_speed.components.plugins.plugin_hint import missing_plugin
+from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.study.combinations import combination_mistakes, written_path
-from tune_speed.study.devices import devices_mistakes
 from tune_speed.study.fields import (
     config_mistakes,
     field_mistakes,
@@ -19,8 +18,8 @@ from tune_speed.study.fields import (
     name_mistakes,
     split_hint,
 )
-from tune_speed.study.leaf import is_leaf
 from tune_speed.study.mistake import Mistake, near_miss, shown
+from tune_speed.study.parameter import is_leaf
 from tune_speed.study.points import point_mistakes
 from tune_speed.study.schema import STUDY_NAME, StudySchema
 from tune_speed.study.settings import SearchConfig
@@ -28,6 +27,28 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.study.yaml import TreePath
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
+
+
+def most_devices(space: SearchSpace) -> int:
+    """Returns the largest number of devices that a trial may train on."""
+    searched = [parameter for parameter in space.parameters if parameter.name == "devices"]
+    ends = searched[0].ends() if searched else (space.tree.get("devices", 1),)
+    return max(int(end or 1) for end in ends)
+
+
+def devices_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Yields why several devices cannot be had: a GPU holds no more than one rank of a trial."""
+    if most_devices(space) == 1:
+        return
+    if search.get("concurrent") == "auto":
+        must = "must be a number where recipe.devices may exceed 1, as such trials share no device"
+        yield Mistake(("search", "concurrent"), must, "auto", "Try 1.")
+    gpu = (search.get("resources") or {}).get("gpu", 0)
+    if gpu == int(gpu):
+        return
+    must = "must be a whole number where recipe.devices may exceed 1, as each has a GPU to itself"
+    yield Mistake(("search", "resources", "gpu"), must, shown(gpu), "Try 1.")
+
 
 _ONLY_RECIPE = "only the recipe is searched"
 _FIXED = {

@@ -24,10 +24,9 @@ from tune_speed.runtime.device import (
     reset_peak_memory,
     synchronizer,
 )
-from tune_speed.runtime.fed_ratio import Waits
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.step_timer import isolated_time
-from tune_speed.runtime.training_clock import Phase
+from tune_speed.runtime.training_clock import Phase, Waits
 from tune_speed.training.checkpoint.checkpoints import Checkpoints
 from tune_speed.training.checkpoint.state import Training
 from tune_speed.training.preparation import needs_preparation, prepare, without_trace

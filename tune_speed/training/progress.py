@@ -26,9 +26,8 @@ from tune_speed.runtime.device import (
     peak_memory_gib,
     release_memory,
 )
-from tune_speed.runtime.fed_ratio import Waits, fed_ratio
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.runtime.training_clock import Phase, isolated_train_s
+from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
 from tune_speed.training.evaluate import Scores, evaluate
 from tune_speed.training.progress_state import PhaseState, ProgressState
 from tune_speed.training.ranks import ALONE, Ranks

@@ -13,7 +13,7 @@ from pydantic import Field
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import Config
-from tune_speed.core.error_text import reason_of, traceback_of
+from tune_speed.core.errors import reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, StepTime, TrialRecord
 from tune_speed.core.targets import Task
 from tune_speed.core.version import __version__

@@ -1,10 +1,187 @@
 """What a certificate says of machine, code and model, asked in the process that runs the trials."""
 
+import hashlib
+import os
+import re
+import subprocess
+from collections.abc import Iterator
+from importlib import metadata
+from pathlib import Path
+
 from tune_speed.core.records import Record
+from tune_speed.core.redact import redact
+from tune_speed.core.version import __version__
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime.hardware import SystemFacts
 from tune_speed.training.trial import TrialSpec
-from tune_speed.tuning.code_state import CodeState, code_state
+
+
+class Code(Record):
+    """Which program ran."""
+
+    version: str
+    """Version of this package."""
+    commit: str | None
+    """Commit of the checkout that the package was imported from; None: not from a checkout."""
+    is_dirty: bool | None
+    """Whether the checkout differed from its commit; None: not known."""
+    diff: str | None
+    """The difference, and the names of untracked Python files, without their secrets and cut at
+    200 kB; empty if there is none, None if it is not known."""
+    diff_sha256: str | None
+    """SHA-256 of the whole difference, before it was cut; None if it is not known."""
+    source_sha256: str | None
+    """SHA-256 over the package's Python files, names and contents; None if they cannot be read."""
+    config_hash: str
+    """Hash over the resolved recipe and workload."""
+    lock_sha256: str
+    """SHA-256 over the sorted lines `name==version` of all installed packages."""
+
+
+PACKAGE = Path(__file__).parents[1]
+MAX_DIFF_BYTES = 200_000
+GIT_TIMEOUT_S = 5.0
+
+_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
+"""By these a git that called us, from a hook, would say that its own checkout is meant."""
+_SECRET_NAME = re.compile(r"passw|_pwd|secret|token|credential|api_?key|access_?key", re.I)
+_MIN_SECRET_LENGTH = 8
+"""Shorter values occur in a text by chance, and hiding them would spoil it."""
+
+
+class CodeState(Record):
+    """The program at one moment."""
+
+    commit: str | None
+    """Commit of the checkout that the package was imported from; None: not from a checkout."""
+    is_dirty: bool | None
+    """Whether the checkout differs from its commit; None: not known."""
+    diff: str | None
+    """The difference to the commit, then a line `untracked: name` for each untracked Python file;
+    without secrets, cut at 200 kB. Empty if there is none, None if it is not known."""
+    diff_sha256: str | None
+    """SHA-256 of the same text before it was cut; None if it is not known."""
+    source_sha256: str | None
+    """SHA-256 over the package's Python files, names and contents; None if they cannot be read."""
+    lock: str
+    """Sorted lines `name==version` of all installed packages: to be kept as a file."""
+    lock_sha256: str
+    """SHA-256 of `lock`."""
+
+    def section(self, *, config_hash: str) -> Code:
+        """Returns what a certificate says of it; `config_hash` is over recipe and workload."""
+        fields = self.model_dump(exclude={"lock"})
+        return Code(version=__version__, config_hash=config_hash, **fields)
+
+
+def code_state(package: Path = PACKAGE) -> CodeState:
+    """Returns the state of the code in the folder `package`, which takes some 0.1 s."""
+    commit = _commit(package)
+    diff = None if commit is None else _difference(package)
+    lock = installed_packages()
+    return CodeState(
+        commit=commit,
+        is_dirty=None if diff is None else bool(diff),
+        diff=None if diff is None else _cut(diff, MAX_DIFF_BYTES),
+        diff_sha256=None if diff is None else _sha256(diff),
+        source_sha256=source_hash(package),
+        lock=lock,
+        lock_sha256=_sha256(lock),
+    )
+
+
+def installed_packages() -> str:
+    """Returns the sorted lines `name==version` of all installed packages, names normalised."""
+    return "".join(f"{line}\n" for line in sorted(set(_lock_lines())))
+
+
+def source_hash(package: Path) -> str | None:
+    """Returns SHA-256 over the Python files in `package`; None if there is none to be read."""
+    files = sorted(package.rglob("*.py"), key=lambda file: file.relative_to(package).as_posix())
+    if not files:
+        return None
+    digest = hashlib.sha256()
+    for file in files:
+        try:
+            content = file.read_bytes()
+        except OSError:
+            return None
+        # Lengths keep one file's end from passing for another's beginning.
+        name = file.relative_to(package).as_posix()
+        digest.update(f"{name}\0{len(content)}\0".encode() + content)
+    return digest.hexdigest()
+
+
+def hide_secrets(text: str) -> str:
+    """Returns `text` with `***` for passwords in URIs, and for what secret variables hold.
+
+    Those are the environment variables whose names speak of a password, token or key.
+    """
+    text = redact(text)
+    for name, value in os.environ.items():
+        if _SECRET_NAME.search(name) and len(value) >= _MIN_SECRET_LENGTH:
+            text = text.replace(value, "***")
+    return text
+
+
+def _commit(package: Path) -> str | None:
+    """Returns the commit that `package` belongs to.
+
+    A wheel installed somewhere below a checkout of another project does not belong to it.
+    """
+    if _git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
+        return None
+    return (_git(package, "rev-parse", "--verify", "HEAD") or "").strip() or None
+
+
+def _difference(package: Path) -> str | None:
+    top = (_git(package, "rev-parse", "--show-toplevel") or "").rstrip("\n")
+    if not top:
+        return None
+    # No programs that the user's settings may name, and no colours.
+    plain = ("--no-ext-diff", "--no-textconv", "--no-color")
+    diff = _git(Path(top), "diff", *plain, "HEAD", "--")
+    names = _git(Path(top), "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
+    if diff is None or names is None:
+        return None
+    untracked = "".join(f"untracked: {name}\n" for name in sorted(names.split("\0")) if name)
+    return hide_secrets(diff + untracked)
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """Returns what git prints about the checkout around `folder`, or None if it fails."""
+    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
+    environment = {name: value for name, value in os.environ.items() if name not in _GIT_PLACES}
+    try:
+        done = subprocess.run(
+            command,
+            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=GIT_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
+
+
+def _lock_lines() -> Iterator[str]:
+    for distribution in metadata.distributions():
+        try:
+            name, version = distribution.metadata["Name"], distribution.version
+        except (OSError, KeyError, TypeError, ValueError, AttributeError):
+            continue  # Half removed: its folder is there, its metadata is not.
+        if name and version:
+            yield f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
+
+
+def _cut(text: str, max_bytes: int) -> str:
+    return text.encode()[:max_bytes].decode(errors="ignore")
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Surroundings(Record):

@@ -25,10 +25,10 @@ from tune_speed.custom.spec import OwnTask
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
-from tune_speed.runtime.stop_signals import handlers_kept
-from tune_speed.study.devices import most_devices
+from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import SearchConfig
+from tune_speed.study.validation import most_devices
 from tune_speed.tracking.reader.step_times import find_step_times
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import tracking_uri

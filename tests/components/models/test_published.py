@@ -7,7 +7,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from tune_speed.components.models import MODELS
-from tune_speed.components.models.hybrid import UNTRAINED, Hybrid
+from tune_speed.components.models.published import UNTRAINED, Hybrid
 from tune_speed.core.config import Component
 from tune_speed.core.errors import ConfigError
 

@@ -10,9 +10,8 @@ from tune_speed.components.metrics import METRICS
 from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.plugins import registry
-from tune_speed.components.plugins.plugin_class import class_problems
-from tune_speed.components.plugins.plugin_signature import signature_mistake
 from tune_speed.components.plugins.tables import TABLES
+from tune_speed.components.plugins.validation import class_problems, signature_mistake
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.core.errors import ConfigError, Problem

@@ -13,14 +13,14 @@ from plugging import MY_NET, RECIPE, write
 
 from tune_speed.components.models import MODELS
 from tune_speed.components.plugins import registry
-from tune_speed.components.plugins.plugin_hint import missing_plugin
+from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.components.plugins.shipping import receive, shipped
 from tune_speed.components.plugins.tables import TABLES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.errors import ConfigError
 from tune_speed.reporting.listings import listings
-from tune_speed.study.fields_folded import component_of
+from tune_speed.study.fields import component_of
 from tune_speed.study.file import load_recipe, parse_recipe
 from tune_speed.study.json_schema import json_schema
 from tune_speed.training.recipe import Recipe

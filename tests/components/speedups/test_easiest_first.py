@@ -7,8 +7,7 @@ from torch.nn import functional
 
 from tune_speed.components.models import TorchVision
 from tune_speed.components.models.resnet20 import ResNet20
-from tune_speed.components.speedups.easiest_first import EasiestFirst
-from tune_speed.components.speedups.superclasses import SUPERCLASSES, cifar100_groups
+from tune_speed.components.speedups.easiest_first import SUPERCLASSES, EasiestFirst, cifar100_groups
 from tune_speed.core.errors import ConfigError
 
 GROUPS = (0, 0, 1)

@@ -30,7 +30,7 @@ from tune_speed.experiments.certification.certificate import (
 )
 from tune_speed.runtime.hardware import describe_system
 from tune_speed.training.recipe import Recipe
-from tune_speed.tuning.code_state import code_state
+from tune_speed.tuning.provenance import code_state
 
 RECIPE = Recipe(
     model=ResNet20(),

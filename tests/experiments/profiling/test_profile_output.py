@@ -14,11 +14,11 @@ from tune_speed.experiments.profiling.result import ProfileResult
 from tune_speed.experiments.profiling.rows import (
     NOTHING,
     advice_texts,
+    as_renderables,
     csv_rows,
     phase_rows,
     sentences,
 )
-from tune_speed.experiments.profiling.table import as_renderables
 
 
 def shown(found: ProfileResult) -> str:

@@ -11,9 +11,9 @@ from training import CPU, make_recipe, make_splits
 from tune_speed.experiments.profiling import rates
 from tune_speed.experiments.profiling.pipeline import open_pipeline
 from tune_speed.experiments.profiling.roofline import roofline
-from tune_speed.experiments.profiling.step_work import count_work
 from tune_speed.experiments.profiling.work import (
     StepBytes,
+    count_work,
     moved_bytes,
     parameter_bytes,
     saved_bytes,

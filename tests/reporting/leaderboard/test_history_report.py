@@ -7,12 +7,13 @@ from making import make_record
 from rich.console import Console
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.reporting.leaderboard.history import RecordHeld, record_history
-from tune_speed.reporting.leaderboard.history_report import (
+from tune_speed.reporting.leaderboard.history import (
+    RecordHeld,
     history_csv,
     history_json,
     history_markdown,
     history_renderable,
+    record_history,
 )
 
 

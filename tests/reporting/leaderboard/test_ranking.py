@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from making import make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, StepTime, Timing
-from tune_speed.reporting.leaderboard.ranking_folded import places, timed
+from tune_speed.reporting.leaderboard.ranking import places, timed
 
 ENDS = st.floats(min_value=0.0, max_value=9.0)
 

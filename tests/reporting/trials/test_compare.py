@@ -7,7 +7,7 @@ from making import WORKLOAD, make_record, make_run
 from rich.console import Console
 
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.reporting.trials import compare_report
+from tune_speed.reporting.trials import comparison
 from tune_speed.reporting.trials.comparison import SECTIONS, Comparison, compare_records
 
 SGD = {"optimizer": {"sgd": {"lr": 0.1, "momentum": 0.9}}, "batch_size": 32, "loader": {"a": {}}}
@@ -119,7 +119,7 @@ def evil() -> Comparison:
 
 
 def test_markdown_shows_names_and_does_nothing_with_them() -> None:
-    rows = compare_report.table_rows(evil(), compare_report.markdown_of)
+    rows = comparison.table_rows(evil(), comparison.markdown_of)
     text = "".join(f"{name}{value}" for row in rows for name, value in row.items())
     assert "\\<script\\>" in text
     assert "<script" not in text.replace("\\<", "") and "\x1b" not in text
@@ -128,7 +128,7 @@ def test_markdown_shows_names_and_does_nothing_with_them() -> None:
 def test_the_table_shows_names_as_they_are_but_no_control_characters() -> None:
     console = Console(width=200, file=io.StringIO(), force_terminal=False)
     with console.capture() as captured:
-        console.print(compare_report.as_renderable(evil()))
+        console.print(comparison.as_renderable(evil()))
     shown = captured.get()
     assert "<script>alert(1)</script>|[red]" in shown
     assert "\x1b[2J" not in shown
@@ -136,7 +136,7 @@ def test_the_table_shows_names_as_they_are_but_no_control_characters() -> None:
 
 def test_json_has_unrounded_figures_and_says_why_nothing_is_ranked() -> None:
     pair = [trial("t0000", time_s=1 / 3), changed("device", "NVIDIA H200")]
-    found = json.loads(json.dumps(compare_report.as_dict(compare_records(pair))))
+    found = json.loads(json.dumps(comparison.as_dict(compare_records(pair))))
     assert found["result"]["time_to_target_s"] == [1 / 3, 2.0]
     assert found["runs"][0] == {"name": "study/t0000", "run_id": "run-t0000-estimate"}
     assert found["is_comparable"] is False
@@ -146,5 +146,5 @@ def test_json_has_unrounded_figures_and_says_why_nothing_is_ranked() -> None:
 def test_equal_recipes_are_said_to_be_equal() -> None:
     console = Console(width=100, file=io.StringIO())
     with console.capture() as captured:
-        console.print(compare_report.as_renderable(compare_records([trial("t0"), trial("t1")])))
+        console.print(comparison.as_renderable(compare_records([trial("t0"), trial("t1")])))
     assert "recipe: no difference" in captured.get()

@@ -8,8 +8,7 @@ import pytest
 from making import make_record, make_run
 
 from tune_speed.core.records import Status
-from tune_speed.study.file import load_study
-from tune_speed.study.shipped import shipped_files
+from tune_speed.study.file import load_study, shipped_files
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.driver.cost_model import OPTIMISM, CostModel

@@ -1,7 +1,7 @@
 from making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tuning.driver.packed_records import PackedRecords
+from tune_speed.tuning.driver.ledger import PackedRecords
 
 
 def with_curve(trial_id: str, *, num_evaluations: int) -> TrialRecord:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from sklearn.linear_model import Ridge
 
-from tune_speed.tuning.driver.step_time import (
+from tune_speed.tuning.driver.cost_model import (
     FACTOR_SD,
     GROWTH,
     GROWTH_SD,

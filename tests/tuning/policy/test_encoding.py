@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from optuna.samplers import RandomSampler
 from spaces import TREE, TREES
 
-from tune_speed.study.file import load_study
-from tune_speed.study.shipped import shipped_files
+from tune_speed.study.file import load_study, shipped_files
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.optuna_space import suggest

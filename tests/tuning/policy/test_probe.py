@@ -8,7 +8,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from tune_speed.tuning.policy.probe import NUM_LEVELS, Unsure, expected_rise, neighbours
+from tune_speed.tuning.policy.acquisition import NUM_LEVELS, Unsure, expected_rise, neighbours
 
 DRAWS = 400_000
 

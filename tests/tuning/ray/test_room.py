@@ -3,8 +3,8 @@
 import pytest
 
 from tune_speed.study.settings import ResourceConfig
+from tune_speed.tuning.ray.concurrency import MOST_ON_A_GPU, room_for
 from tune_speed.tuning.ray.node_query import Node
-from tune_speed.tuning.ray.room import MOST_ON_A_GPU, room_for
 
 GIB = 2**30
 

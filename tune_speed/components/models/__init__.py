@@ -1,25 +1,27 @@
 """Models, one file an architecture family."""
 
-from tune_speed.components.models.alexnet import AlexNet
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.densenet121 import DenseNet121
-from tune_speed.components.models.efficientnet_b0 import EfficientNetB0
-from tune_speed.components.models.hybrid import Hybrid
-from tune_speed.components.models.mobilenet import MobileNet
 from tune_speed.components.models.plain_cnn import PlainCNN
 from tune_speed.components.models.preact_resnet import PreActResNet
+from tune_speed.components.models.published import (
+    VGG16BN,
+    VGG19,
+    VGG19BN,
+    AlexNet,
+    DenseNet121,
+    EfficientNetB0,
+    Hybrid,
+    MobileNet,
+    ResNet18,
+    ResNet50,
+    SqueezeNet,
+    ViT,
+)
 from tune_speed.components.models.resnet import ResNet
-from tune_speed.components.models.resnet18 import ResNet18
 from tune_speed.components.models.resnet20 import ResNet20
-from tune_speed.components.models.resnet50 import ResNet50
 from tune_speed.components.models.speednet import SpeedNet
-from tune_speed.components.models.squeezenet import SqueezeNet
 from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.models.torchvision_model import TorchVision
-from tune_speed.components.models.vgg16_bn import VGG16BN
-from tune_speed.components.models.vgg19 import VGG19
-from tune_speed.components.models.vgg19_bn import VGG19BN
-from tune_speed.components.models.vit import ViT
 
 MODELS: dict[str, type[ModelConfig]] = {
     "resnet20": ResNet20,

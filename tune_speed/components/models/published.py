@@ -1,9 +1,15 @@
 """Networks of the libraries that stand in the table under names of their own."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Literal, Self
+
+from pydantic import Field, model_validator
 
 from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.fields import DropPathRate, DropRate, Pretrained, ResizeTo, Stem
+from tune_speed.components.models.timm_model import Timm
+from tune_speed.components.models.torchvision_model import TorchVision
 
 if TYPE_CHECKING:
     from torch import nn
@@ -30,4 +36,353 @@ class Published(ABC):
         """
         return self.published().build(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
+        )
+
+
+class AlexNet(Published, ModelConfig):
+    """AlexNet: 57 million parameters, most in two hidden layers of the classifier.
+
+    Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014;
+    torchvision's `alexnet`. The `cifar` stem is not his; the native one takes images of 63 pixels
+    and more.
+    """
+
+    stem: Stem = "cifar"
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.5
+
+    def published(self) -> TorchVision:
+        """Returns torchvision's model."""
+        return TorchVision(
+            name="alexnet",
+            weights_file=self.weights_file,
+            stem=self.stem,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+        )
+
+
+class DenseNet121(Published, ModelConfig):
+    """DenseNet-121: 7.0 million parameters; each layer sees the outputs of all before it.
+
+    Source: Huang et al., "Densely Connected Convolutional Networks", 2017, table 1; timm's
+    `densenet121`. The `cifar` stem is not theirs.
+    """
+
+    stem: Stem = "cifar"
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.0
+
+    def published(self) -> Timm:
+        """Returns timm's model."""
+        return Timm(
+            name="densenet121",
+            weights_file=self.weights_file,
+            stem=self.stem,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+        )
+
+
+class EfficientNetB0(Published, ModelConfig):
+    """EfficientNet-B0: 4.0 million parameters, depthwise convolutions with attention to channels.
+
+    Source: Tan & Le, "EfficientNet", 2019, table 1; timm's `efficientnet_b0`. Dropout of 0.2 is
+    theirs, where timm's own default is 0; their drop path of 0.2 is left to `drop_path_rate`. The
+    `cifar` stem is not theirs.
+    """
+
+    stem: Stem = "cifar"
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.2
+    drop_path_rate: DropPathRate = 0.0
+
+    def published(self) -> Timm:
+        """Returns timm's model."""
+        return Timm(
+            name="efficientnet_b0",
+            weights_file=self.weights_file,
+            stem=self.stem,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+            drop_path_rate=self.drop_path_rate,
+        )
+
+
+UNTRAINED = ("small_resnet50d_s16",)
+"""Variants without published weights."""
+
+
+class Hybrid(Published, ModelConfig):
+    """Hybrid of CNN and vision transformer: 5.4 to 98 million parameters.
+
+    Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, section 3.1 (base_r50_s16);
+    Steiner et al., "How to train your ViT?", 2021 (tiny_r_s16_p8); timm's `vit_…_224`.
+    """
+
+    variant: Literal["tiny_r_s16_p8", "small_resnet50d_s16", "base_r50_s16"] = "tiny_r_s16_p8"
+    """The transformer's size and its CNN: the first layers of a ResNet, which shrink an image
+    4-fold; or a ResNet-50, 16-fold."""
+    patch_size: int = Field(default=1, ge=1)
+    """Side of a patch [cells of the CNN's feature map]; published: 8 for tiny_r_s16_p8, else 1."""
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.0
+    drop_path_rate: DropPathRate = 0.0
+
+    @model_validator(mode="after")
+    def _check_weights(self) -> Self:
+        if self.pretrained and self.variant in UNTRAINED:
+            raise ValueError(f"`pretrained` must be false: timm has no weights for {self.variant}")
+        return self
+
+    def published(self) -> Timm:
+        """Returns timm's model."""
+        return Timm(
+            name=f"vit_{self.variant}_224",
+            weights_file=self.weights_file,
+            patch_size=self.patch_size,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+            drop_path_rate=self.drop_path_rate,
+        )
+
+
+TIMM_NAMES: Mapping[str, str] = {
+    "v1": "mobilenetv1_100",
+    "v2": "mobilenetv2_100",
+    "v3_large": "mobilenetv3_large_100",
+    "v3_small": "mobilenetv3_small_100",
+    "v3_small_050": "mobilenetv3_small_050",
+}
+"""Name in timm of each variant."""
+
+
+class MobileNet(Published, ModelConfig):
+    """MobileNet: 0.6 to 4.2 million parameters, depthwise convolutions.
+
+    Source: Howard et al., "MobileNets", 2017 (v1); Sandler et al., "MobileNetV2", 2018 (v2); Howard
+    et al., "Searching for MobileNetV3", 2019 (v3); timm's `mobilenet…`. The `cifar` stem is not
+    theirs.
+    """
+
+    variant: Literal["v1", "v2", "v3_large", "v3_small", "v3_small_050"] = "v2"
+    """Version and size; 050 has half as many channels."""
+    stem: Stem = "cifar"
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.0
+    drop_path_rate: DropPathRate = 0.0
+
+    def published(self) -> Timm:
+        """Returns timm's model."""
+        return Timm(
+            name=TIMM_NAMES[self.variant],
+            weights_file=self.weights_file,
+            stem=self.stem,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+            drop_path_rate=self.drop_path_rate,
+        )
+
+
+class ResNet18(Published, ModelConfig):
+    """ResNet-18: 11.2 million parameters, two convolutions a block.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", 2016, table 1; timm's
+    `resnet18`. The `cifar` stem is not theirs.
+    """
+
+    stem: Stem = "cifar"
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.0
+    drop_path_rate: DropPathRate = 0.0
+
+    def published(self) -> Timm:
+        """Returns timm's model."""
+        return Timm(
+            name="resnet18",
+            weights_file=self.weights_file,
+            stem=self.stem,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+            drop_path_rate=self.drop_path_rate,
+        )
+
+
+class ResNet50(Published, ModelConfig):
+    """ResNet-50: 23.5 million parameters, three convolutions a block.
+
+    Source: He et al., "Deep Residual Learning for Image Recognition", 2016, table 1; timm's
+    `resnet50`. Its stride on the 3x3 convolution, and the `cifar` stem, are not theirs.
+    """
+
+    stem: Stem = "cifar"
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.0
+    drop_path_rate: DropPathRate = 0.0
+
+    def published(self) -> Timm:
+        """Returns timm's model."""
+        return Timm(
+            name="resnet50",
+            weights_file=self.weights_file,
+            stem=self.stem,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+            drop_path_rate=self.drop_path_rate,
+        )
+
+
+class SqueezeNet(Published, ModelConfig):
+    """SqueezeNet: 0.7 million parameters, without batch norm.
+
+    Source: Iandola et al., "SqueezeNet", 2016, table 1 (1_0), and its authors' later release (1_1);
+    torchvision's `squeezenet1_0` and `squeezenet1_1`. The `cifar` stem is not theirs.
+    """
+
+    version: Literal["1_0", "1_1"] = "1_1"
+    """1_1 takes 2.4 times fewer operations than 1_0 at 224 pixels, with the native stem."""
+    stem: Stem = "cifar"
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.5
+
+    def published(self) -> TorchVision:
+        """Returns torchvision's model."""
+        return TorchVision(
+            name=f"squeezenet{self.version}",
+            weights_file=self.weights_file,
+            stem=self.stem,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+        )
+
+
+class VGG16BN(Published, ModelConfig):
+    """VGG-16 with batch norm: 134 million parameters, most in two hidden layers of the classifier.
+
+    Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
+    classifier.
+
+    Source: Simonyan & Zisserman, "Very Deep Convolutional Networks", 2015, table 1 (D), dropout
+    by section 3.1; torchvision's `vgg16_bn`; batch norm is not theirs.
+    """
+
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.5
+
+    def published(self) -> TorchVision:
+        """Returns torchvision's model."""
+        return TorchVision(
+            name="vgg16_bn",
+            weights_file=self.weights_file,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+        )
+
+
+class VGG19(Published, ModelConfig):
+    """VGG-19: 140 million parameters, most in two hidden layers of the classifier.
+
+    Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
+    classifier.
+
+    Source: Simonyan & Zisserman, "Very Deep Convolutional Networks", 2015, table 1 (E), dropout
+    by section 3.1; torchvision's `vgg19`.
+    """
+
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.5
+
+    def published(self) -> TorchVision:
+        """Returns torchvision's model."""
+        return TorchVision(
+            name="vgg19",
+            weights_file=self.weights_file,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+        )
+
+
+class VGG19BN(Published, ModelConfig):
+    """VGG-19 with batch norm: 140 million parameters, most in two hidden layers of the classifier.
+
+    Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
+    classifier.
+
+    Source: Simonyan & Zisserman, "Very Deep Convolutional Networks", 2015, table 1 (E), dropout
+    by section 3.1; torchvision's `vgg19_bn`; batch norm is not theirs.
+    """
+
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.5
+
+    def published(self) -> TorchVision:
+        """Returns torchvision's model."""
+        return TorchVision(
+            name="vgg19_bn",
+            weights_file=self.weights_file,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+        )
+
+
+VIT_NAMES: Mapping[str, str] = {
+    "tiny": "vit_tiny_patch16_224",
+    "small": "vit_small_patch16_224",
+    "base": "vit_base_patch16_224",
+    "large": "vit_large_patch16_224",
+    "huge": "vit_huge_patch14_224",
+}
+"""Name in timm of each size; its patches and images are replaced by the fields here."""
+
+
+class ViT(Published, ModelConfig):
+    """Vision transformer: 5.4 (tiny) to 630 (huge) million parameters.
+
+    Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, table 1 (base, large, huge);
+    Touvron et al., "Training data-efficient image transformers", 2021, table 1 (tiny, small);
+    timm's `vit_…_patch16_224`. Published: `resize_to: 224, patch_size: 16` (huge: 14).
+    """
+
+    size: Literal["tiny", "small", "base", "large", "huge"] = "tiny"
+    """Depth and width: 5.5, 21.7, 85.8, 303 and 631 million parameters as published."""
+    patch_size: int = Field(default=4, ge=1)
+    """Side of a patch [pixels]; half of it makes four times the tokens. Where it does not divide
+    the image's side, what is left over at the right and at the bottom is not seen."""
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.0
+    drop_path_rate: DropPathRate = 0.0
+
+    def published(self) -> Timm:
+        """Returns timm's model."""
+        return Timm(
+            name=VIT_NAMES[self.size],
+            weights_file=self.weights_file,
+            patch_size=self.patch_size,
+            pretrained=self.pretrained,
+            resize_to=self.resize_to,
+            drop_rate=self.drop_rate,
+            drop_path_rate=self.drop_path_rate,
         )

@@ -8,8 +8,8 @@ from pydantic import TypeAdapter
 
 from tune_speed.components.plugins import registry
 from tune_speed.components.plugins.plugin import Plugin, refusal
-from tune_speed.core.cache_folder import default_cache_dir
 from tune_speed.core.errors import StorageError
+from tune_speed.core.folders import default_cache_dir
 
 _PLUGINS = TypeAdapter(list[Plugin])
 

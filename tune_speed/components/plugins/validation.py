@@ -4,19 +4,269 @@ Its form only: whether a network gives logits or a schedule starts above 0, the 
 `tune_speed.testing` say.
 """
 
+import inspect
+import json
 import re
+import warnings
 from collections.abc import Callable, Iterator
+from inspect import Parameter
 from itertools import takewhile
 from pathlib import Path
-from types import ModuleType
-from typing import Any
+from types import FunctionType, ModuleType
+from typing import Any, NamedTuple, get_args
 
-from tune_speed.components.plugins.plugin_class import class_problems
-from tune_speed.components.plugins.plugin_metric import metric_mistakes
-from tune_speed.components.plugins.source import Place, PluginSource
-from tune_speed.components.plugins.tables import TABLES, Entries, tables_of
-from tune_speed.core.config import did_you_mean
+from pydantic import ValidationError
+from pydantic.errors import PydanticUserError
+from pydantic.json_schema import PydanticJsonSchemaWarning
+
+from tune_speed.components.metrics import Metric
+from tune_speed.components.plugins.source import Place, PluginSource, own_docstring, source_of
+from tune_speed.components.plugins.tables import TABLES, Entries, PluginTable, tables_of
+from tune_speed.components.speedups.base import Slot, SpeedupConfig
+from tune_speed.core.config import Config, did_you_mean
+from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import Problem
+from tune_speed.data.base import DatasetConfig
+
+_BY_NAME = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
+    """Returns what must hold of a method so that every call of `ours` fits it; None if it does.
+
+    Args:
+        theirs: what a class has in the place of the method, as it stands in its body.
+        ours: the method of the base.
+    """
+    if not isinstance(theirs, FunctionType):
+        return f"must be a method with `self`, not a {type(theirs).__name__}"
+    if inspect.iscoroutinefunction(theirs) and not inspect.iscoroutinefunction(ours):
+        return "must be called without `await`"
+    return _missing(theirs, ours) or _too_many(theirs, ours)
+
+
+def written(method: FunctionType) -> str:
+    """Returns the parameters of a method as its source has them, without types."""
+    parameters = inspect.signature(method).parameters.values()
+    plain = [each.replace(annotation=Parameter.empty) for each in parameters]
+    return str(inspect.Signature(plain))
+
+
+def _missing(theirs: FunctionType, ours: FunctionType) -> str | None:
+    """Returns which parameter of `ours` is not taken in its way."""
+    there = inspect.signature(theirs).parameters
+    kinds = {parameter.kind for parameter in there.values()}
+    for place, (name, parameter) in enumerate(inspect.signature(ours).parameters.items()):
+        by_place = parameter.kind in _BY_PLACE
+        if by_place and not _takes_place(list(there.values()), place, name):
+            return f"must take `{name}` as parameter {place}, `self` being 0"
+        if place == 0 or by_place:
+            continue
+        found = there.get(name)
+        if found is not None and found.kind in _REST:  # `**b` is not called b.
+            found = None
+        if found is None and Parameter.VAR_KEYWORD not in kinds:
+            return f"must take the parameter `{name}`"
+        if found is not None and found.kind not in _BY_NAME:
+            return f"must take the parameter `{name}` by name"
+        may_be_left_out = parameter.default is not Parameter.empty
+        if found is not None and may_be_left_out and found.default is Parameter.empty:
+            return f"must have a default for `{name}`, as it may be left out"
+    return None
+
+
+def _takes_place(there: list[Parameter], place: int, name: str) -> bool:
+    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in there[: place + 1]):
+        return True
+    if place >= len(there) or there[place].kind not in _BY_PLACE:
+        return False
+    return place == 0 or there[place].name == name
+
+
+def _too_many(theirs: FunctionType, ours: FunctionType) -> str | None:
+    """Returns which parameter nobody gives."""
+    known = inspect.signature(ours).parameters
+    for place, (name, parameter) in enumerate(inspect.signature(theirs).parameters.items()):
+        if (
+            place == 0
+            or name in known
+            or parameter.kind in _REST
+            or parameter.default is not Parameter.empty
+        ):
+            continue
+        return f"must have a default for `{name}`, which nobody gives"
+    return None
+
+
+def metric_mistakes(value: Any) -> Iterator[str]:
+    """Yields what a metric must be and is not."""
+    if not isinstance(value, Metric):
+        yield f"must be a tune_speed.components.metrics.Metric, but is a {type(value).__name__}"
+        return
+    for field in ("about", "unit", "source"):
+        text = getattr(value, field)
+        if not isinstance(text, str) or not text.strip():
+            yield f"must have a text as `{field}`"
+    if value.of_run is not None and not _takes(value.of_run, 1):
+        yield "must have None as `of_run`, or a function of one argument, a RunResult"
+    if value.of_logits is not None and not _takes(value.of_logits, 2):
+        yield "must have None as `of_logits`, or a function of two arguments, logits and labels"
+
+
+def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
+    try:
+        inspect.signature(function).bind(*[None] * num_arguments)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+NEEDED: dict[type, tuple[str, ...]] = {
+    DatasetConfig: ("num_train", "num_test", "sources", "decode")
+}
+"""Methods of a base that raise NotImplementedError: the others that are needed are abstract."""
+SAMPLES = {"lr": 0.1}
+"""Values of fields of our bases that have no default."""
+
+
+class Mistake(NamedTuple):
+    """What a class, or a member of it, must be and is not."""
+
+    must: str
+    member: str | None = None
+    hint: str | None = None
+
+
+def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
+    """Yields what is wrong with the class of an entry.
+
+    Args:
+        name: of the entry.
+        kind: what the table has under it.
+        table: ours, that it goes into.
+        place: file and line of the entry, for classes that are none.
+    """
+    base = f"tune_speed.components.{table.base.__name__}"
+    is_ours = isinstance(kind, type) and issubclass(kind, table.base)
+    if not is_ours or not issubclass(kind, Config):
+        given = kind.__qualname__ if isinstance(kind, type) else f"a {type(kind).__name__}"
+        must = f"the {table.noun} `{name}` must be a class that derives from {base}"
+        yield Problem(path="", must=must, given=given, file=place[0], line=place[1])
+        return
+    source = source_of(kind)
+    for must, member, hint in _mistakes(kind, table):
+        line = source.member_line(kind, member) if member else source.class_line(kind)
+        path = f"{kind.__qualname__}.{member}" if member else kind.__qualname__
+        yield Problem(path=path, must=must, file=source.file, line=line, hint=hint)
+
+
+def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
+    yield from _docstring_mistakes(kind, table.noun)
+    yield from _method_mistakes(kind, table.base)
+    yield from _class_variable_mistakes(kind)
+    if not getattr(kind, "__abstractmethods__", ()):
+        yield from _form_mistakes(kind)
+
+
+def _docstring_mistakes(kind: type[Config], noun: str) -> Iterator[Mistake]:
+    if not own_docstring(kind):
+        hint = f"Write under `class {kind.__name__}` in a line what this {noun} is, and its source."
+        yield Mistake("must have a docstring, which `tune-speed list` shows", hint=hint)
+    described = descriptions(kind)
+    for field in kind.model_fields:
+        if field not in described:
+            hint = "Write below it what it means, with unit and range."
+            yield Mistake("must have a docstring, which `tune-speed schema` shows", field, hint)
+
+
+def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
+    """Yields methods that are missing, or that cannot be called as the base's are."""
+    needed = {*getattr(base, "__abstractmethods__", ()), *NEEDED.get(base, ())}
+    for name, ours in _methods(base).items():
+        theirs = inspect.getattr_static(kind, name)
+        if theirs is ours and name in needed:
+            hint = f"Write `def {name}{written(ours)}: …`."
+            yield Mistake(f"must have the method `{name}`", hint=hint)
+        elif theirs is not ours and (mistake := signature_mistake(theirs, ours)):
+            hint = f"Write `def {name}{written(ours)}: …`."
+            yield Mistake(mistake, name, hint)
+
+
+def _methods(base: type) -> dict[str, FunctionType]:
+    """Returns the public methods that our classes give a base, beyond every configuration's."""
+    own = [kind for kind in reversed(base.__mro__) if kind.__module__.startswith("tune_speed.")]
+    return {
+        name: member
+        for kind in own
+        if kind is not Config
+        for name, member in vars(kind).items()
+        if isinstance(member, FunctionType) and not name.startswith("_")
+    }
+
+
+def _class_variable_mistakes(kind: type[Config]) -> Iterator[Mistake]:
+    if issubclass(kind, SpeedupConfig):
+        slot, slots = getattr(kind, "slot", None), get_args(Slot)
+        if slot not in slots:
+            near = did_you_mean(slot, slots) if isinstance(slot, str) else ""
+            must = f"must have `slot: ClassVar[Slot]`, one of {', '.join(slots)}{near}"
+            yield Mistake(must, "slot")
+    if issubclass(kind, DatasetConfig):
+        for name in sorted(set(kind.location_fields) - set(kind.model_fields)):
+            yield Mistake(
+                f"must name fields of the class, which `{name}` is not", "location_fields"
+            )
+        if "name" in kind.model_fields:
+            yield Mistake("must have another name: `name` is the data set's own in YAML", "name")
+
+
+def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
+    """Yields why a configuration cannot be frozen, described by a schema, or read from JSON."""
+    for name in ("frozen", "strict"):
+        if not kind.model_config.get(name):
+            yield Mistake(f"must keep `{name}=True` of its base in `model_config`", "model_config")
+    if kind.model_config.get("extra") != "forbid":
+        yield Mistake('must keep `extra="forbid"` of its base in `model_config`', "model_config")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", PydanticJsonSchemaWarning)
+            kind.model_json_schema()
+    except (PydanticUserError, PydanticJsonSchemaWarning) as error:
+        hint = "Take numbers, texts, booleans, None, and lists of them."
+        yield Mistake(f"must have fields that JSON has: {_line(error)}", hint=hint)
+        return
+    yield from _default_mistakes(kind)
+
+
+def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
+    """Yields why the defaults are refused, or are not read as they were written."""
+    given = {name: value for name, value in SAMPLES.items() if name in kind.model_fields}
+    try:
+        config = kind.model_validate(given)
+        again = kind.model_validate(json.loads(config.model_dump_json()))
+        if issubclass(kind, DatasetConfig):
+            hash(config)  # Processes keep the data of each data set that they have read.
+    except ValidationError as error:
+        details = [each for each in error.errors(include_url=False) if each["type"] != "missing"]
+        for detail in details:
+            member = str(detail["loc"][0]) if detail["loc"] else None
+            hint = "Of lists, YAML gives lists: for a tuple, write `Field(strict=False)`."
+            is_tuple = detail["type"] == "tuple_type"
+            must = f"must take its own default as YAML has it: {detail['msg']}"
+            yield Mistake(must, member, hint if is_tuple else None)
+    except Exception as error:  # A validator or serializer of the plugin's.
+        yield Mistake(f"must be made, written and hashed with its defaults: {_line(error)}")
+    else:
+        if again != config:
+            yield Mistake("must be read from JSON as it was written, with its defaults")
+
+
+def _line(error: BaseException) -> str:
+    """Returns an error's kind and first line."""
+    return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
+
 
 NAME = r"[a-z][a-z0-9_]*"
 """What an entry's name matches."""

@@ -44,8 +44,10 @@ class MeProp(SpeedupConfig):
 
     def check_model(self, model: "nn.Module") -> None:
         """Raises: ConfigError if no hidden layer is linear, or a convolution with a `conv_frac`."""
-        from tune_speed.components.speedups.modules.sparse_backward import hidden_linears
-        from tune_speed.components.speedups.modules.sparse_convolution import hidden_convolutions
+        from tune_speed.components.speedups.modules.sparse_backward import (
+            hidden_convolutions,
+            hidden_linears,
+        )
 
         if hidden_linears(model) or (self.conv_frac and hidden_convolutions(model)):
             return
@@ -60,8 +62,10 @@ class MeProp(SpeedupConfig):
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns `model`, with the same parameters by the same names."""
-        from tune_speed.components.speedups.modules.sparse_backward import sparsify
-        from tune_speed.components.speedups.modules.sparse_convolution import sparsify_convolutions
+        from tune_speed.components.speedups.modules.sparse_backward import (
+            sparsify,
+            sparsify_convolutions,
+        )
 
         sparsify(model, k=self.k, unified=self.unified)
         if self.conv_frac is not None:

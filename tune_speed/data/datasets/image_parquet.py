@@ -1,17 +1,25 @@
 """Images in Parquet files, in the layout that the Hugging Face hub uses."""
 
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
+from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
-from tune_speed.data.datasets import parquet_files
+from tune_speed.data.datasets import image_parquet
 from tune_speed.data.datasets.decoding import Encoded, Part, decode_parts
+
+if TYPE_CHECKING:
+    from pyarrow import DataType
+    from pyarrow.parquet import ParquetFile
+
 
 FileLabels = dict[Path, NDArray[np.int64]]
 """The labels of each file of a part, in its order."""
@@ -39,12 +47,12 @@ class ImageParquet(DatasetConfig):
 
     def num_train(self) -> int:
         """Returns the number of rows of the training part. Raises: DataError if it is missing."""
-        return sum(map(parquet_files.num_rows, self._parts()[0]))
+        return sum(map(image_parquet.num_rows, self._parts()[0]))
 
     def num_test(self) -> int | None:
         """Returns the number of rows of the test part; None without one."""
         parts = self._parts()
-        return sum(map(parquet_files.num_rows, parts[1])) if len(parts) > 1 else None
+        return sum(map(image_parquet.num_rows, parts[1])) if len(parts) > 1 else None
 
     def sources(self) -> list[Path]:
         """Returns all files of both parts. Raises: DataError if a part is missing."""
@@ -55,7 +63,7 @@ class ImageParquet(DatasetConfig):
         parts = [{path: self._labels(path) for path in files} for files in self._parts()]
         names = self._class_names(parts[0])
         for path, labels in (item for part in parts for item in part.items()):
-            parquet_files.check_labels(path, labels, len(names))
+            image_parquet.check_labels(path, labels, len(names))
         pixels = decode_parts(
             [self._part(part) for part in parts],
             image_size=self.image_size,
@@ -70,13 +78,13 @@ class ImageParquet(DatasetConfig):
     def _parts(self) -> list[list[Path]]:
         """Returns the files of the training part and, where there is one, of the test part."""
         places = {"train": self.train} | ({} if self.test is None else {"test": self.test})
-        return [parquet_files.find_files(field, place) for field, place in places.items()]
+        return [image_parquet.find_files(field, place) for field, place in places.items()]
 
     def _labels(self, path: Path) -> NDArray[np.int64]:
-        return parquet_files.read_labels(path, self.label_column)
+        return image_parquet.read_labels(path, self.label_column)
 
     def _class_names(self, train: FileLabels) -> tuple[str, ...]:
-        names = parquet_files.class_names(next(iter(train)), self.label_column)
+        names = image_parquet.class_names(next(iter(train)), self.label_column)
         if names is not None:
             return names
         largest = max(int(labels.max(initial=0)) for labels in train.values())
@@ -95,4 +103,140 @@ class ImageParquet(DatasetConfig):
 
     def _images(self, files: list[Path]) -> Iterator[Encoded]:
         for path in files:
-            yield from parquet_files.read_images(path, self.image_column)
+            yield from image_parquet.read_images(path, self.image_column)
+
+
+ROWS_AT_ONCE = 500
+MAX_ROWS = 100_000_000
+"""Of one file. A few bytes can stand for any number of equal rows."""
+MAX_IMAGE_BYTES = 1 << 28
+"""Of one encoded image."""
+DAMAGE = (UnicodeDecodeError, KeyError, IndexError, OverflowError, MemoryError)
+"""What pyarrow raises, besides its own errors, of schemas that contradict themselves."""
+
+
+def find_files(field: str, place: str) -> list[Path]:
+    """Returns the file `place`, or the `*.parquet` files of the folder `place` in name order.
+
+    Raises:
+        DataError: There is none; `field` is the configuration's field that named the place.
+    """
+    path = Path(place)
+    if path.is_file():
+        return [path]
+    if files := sorted(path.glob("*.parquet")):
+        return files
+    found = "holds no *.parquet files" if path.is_dir() else "does not exist"
+    raise DataError(
+        f"`{field}` must be a Parquet file or a folder of them, but {path.absolute()} {found}. Set"
+        f" `{field}` to where the data are; relative paths start at the current folder."
+    )
+
+
+def num_rows(path: Path) -> int:
+    """Returns the number of rows, from the file's footer. Raises: DataError."""
+    with _open(path) as file:
+        return int(file.metadata.num_rows)
+
+
+def class_names(path: Path, label_column: str) -> tuple[str, ...] | None:
+    """Returns the names in the metadata that Hugging Face's `datasets` writes; None without any."""
+    with _open(path) as file:
+        text = (file.schema_arrow.metadata or {}).get(b"huggingface", b"{}")
+    try:
+        node: Any = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise DataError(f"{path} must have JSON under `huggingface`, but: {error}") from error
+    for key in ("info", "features", label_column, "names"):
+        node = node.get(key) if isinstance(node, dict) else None
+    return tuple(str(name) for name in node) if isinstance(node, list) else None
+
+
+def read_labels(path: Path, column: str) -> NDArray[np.int64]:
+    """Returns the labels of a file. Raises: DataError for a missing column, null or no integers."""
+    import pyarrow as pa
+
+    with _open(path) as file:
+        kind = _column_type(file, path, column, field="label_column")
+        if not pa.types.is_integer(kind):
+            raise DataError(f"Column `{column}` of {path} must hold integers, but holds {kind}.")
+        labels = file.read(columns=[column])[column]
+    if labels.null_count:
+        row = labels.is_null().to_numpy().argmax()
+        raise DataError(f"Column `{column}` must have no gaps, but {_row(path, row)} is null.")
+    return np.asarray(labels.to_numpy().astype(np.int64))
+
+
+def check_labels(path: Path, labels: NDArray[np.int64], num_classes: int) -> None:
+    """Raises DataError with the first row whose label is not in 0 to num_classes - 1."""
+    is_outside = (labels < 0) | (labels >= num_classes)
+    if is_outside.any():
+        row = int(is_outside.argmax())
+        raise DataError(
+            f"Labels must lie in 0 to {num_classes - 1}, but {_row(path, row)} has {labels[row]}."
+        )
+
+
+def read_images(path: Path, column: str) -> Iterator[Encoded]:
+    """Yields the encoded images of a file. Raises: DataError for a missing or unfit column."""
+    with _open(path) as file:
+        _check_image_type(_column_type(file, path, column, field="image_column"), path, column)
+        row = 0
+        for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[column]):
+            for value in batch.column(0).to_pylist():
+                content = value["bytes"] if isinstance(value, dict) else value
+                if content is not None and len(content) > MAX_IMAGE_BYTES:
+                    raise DataError(
+                        f"An encoded image must have at most {MAX_IMAGE_BYTES >> 20} MiB, but"
+                        f" {_row(path, row)} has {len(content) >> 20}."
+                    )
+                if content is None:
+                    raise DataError(
+                        f"Every row must hold an image, but {_row(path, row)} has none."
+                    )
+                yield Encoded(content, _row(path, row))
+                row += 1
+
+
+def _check_image_type(kind: "DataType", path: Path, column: str) -> None:
+    import pyarrow as pa
+
+    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+        kind = kind.field("bytes").type
+    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+        raise DataError(
+            f"Column `{column}` of {path} must hold encoded images, as bytes or as a struct with"
+            f" `bytes`, but holds {kind}."
+        )
+
+
+def _column_type(file: "ParquetFile", path: Path, column: str, *, field: str) -> "DataType":
+    schema = file.schema_arrow
+    if column not in schema.names:
+        raise DataError(
+            f"{path} must have a column `{column}`, but has only {', '.join(schema.names)}"
+            f"{did_you_mean(column, schema.names) or '.'} Set `{field}`."
+        )
+    return schema.field(column).type
+
+
+@contextmanager
+def _open(path: Path) -> Iterator["ParquetFile"]:
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            if file.metadata.num_rows > MAX_ROWS:
+                raise DataError(
+                    f"{path} must have at most {MAX_ROWS:,} rows, but says it has"
+                    f" {file.metadata.num_rows:,}. Split it into several files."
+                )
+            yield file
+    except (pa.ArrowException, OSError, *DAMAGE) as error:
+        raise DataError(f"{path} must be a readable Parquet file, but: {error}") from error
+
+
+def _row(path: Path, row: int) -> str:
+    """Returns how to call a row, counted from 0 as pandas and `datasets` do."""
+    return f"row {row} of {path}"

@@ -27,7 +27,7 @@ from tune_speed.experiments.ablation.retune import best_factor, next_factor, pat
 from tune_speed.experiments.ablation.summarise import summarise_arms
 from tune_speed.experiments.rerun import cpu_threads, train_once
 from tune_speed.runtime.device import describe_device, resolve_device
-from tune_speed.runtime.stop_signals import stop_signals
+from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.loop import Interrupted
 

@@ -18,8 +18,7 @@ from tune_speed.core.stats import (
     sample_of,
     wilson_interval,
 )
-from tune_speed.custom.records import task_of
-from tune_speed.custom.spec import OwnTask
+from tune_speed.custom.spec import OwnTask, task_of
 from tune_speed.experiments.certification.certificate import (
     Certificate,
     CertifiedRecipe,

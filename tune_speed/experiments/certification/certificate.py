@@ -21,7 +21,7 @@ from tune_speed.core.records import (
 )
 from tune_speed.core.stats import RateInterval, TimeInterval
 from tune_speed.runtime.hardware import SystemFacts
-from tune_speed.tuning.code_state import Code
+from tune_speed.tuning.provenance import Code
 
 
 class VerificationStatus(StrEnum):

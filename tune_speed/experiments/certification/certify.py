@@ -20,14 +20,13 @@ from tune_speed.core.records import PROTOCOL_VERSION, RunResult, Status, Timing,
 from tune_speed.core.redact import redact
 from tune_speed.core.stats import expected_time_s, sample_of
 from tune_speed.core.targets import Task
-from tune_speed.custom.records import task_of
 from tune_speed.custom.shipping import Loop
-from tune_speed.custom.spec import OwnRecipe, OwnSpec
+from tune_speed.custom.spec import OwnRecipe, OwnSpec, task_of
 from tune_speed.experiments.certification.assemble import Finalist, Origin, certified_record
 from tune_speed.experiments.certification.ledger import CertifyLedger
 from tune_speed.experiments.certification.schedule import Contest, Placed, Plan, Turn
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
-from tune_speed.runtime.stop_signals import stop_signals
+from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig

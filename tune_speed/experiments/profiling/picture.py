@@ -9,8 +9,14 @@ import numpy as np
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.text import printable
 from tune_speed.experiments.profiling.result import Bounds, ProfileResult
-from tune_speed.experiments.profiling.rows import WORDS, PhaseRow, advice_texts, ms_text, phase_rows
-from tune_speed.experiments.profiling.table import title
+from tune_speed.experiments.profiling.rows import (
+    WORDS,
+    PhaseRow,
+    advice_texts,
+    ms_text,
+    phase_rows,
+    title,
+)
 from tune_speed.reporting.plot_style import COLOURS, write_figure
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.data.split import Splits
 from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient
 from tune_speed.runtime.device import synchronizer
-from tune_speed.runtime.fed_ratio import Waits
 from tune_speed.runtime.step_timer import warm_up
+from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.loop import build_model, forward_of, open_dummy, open_loader, stretches_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps

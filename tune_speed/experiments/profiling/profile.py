@@ -13,13 +13,12 @@ from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
 from tune_speed.experiments.profiling.advice import Situation, advise
 from tune_speed.experiments.profiling.averaging import averaging_s
-from tune_speed.experiments.profiling.blocks import StepsTaken, take_blocks
-from tune_speed.experiments.profiling.busy import busy_s_per_sample
+from tune_speed.experiments.profiling.blocks import StepsTaken, busy_s_per_sample, take_blocks
 from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline
 from tune_speed.experiments.profiling.rates import Rates, measure_rates
 from tune_speed.experiments.profiling.result import ProfileResult
-from tune_speed.experiments.profiling.step_work import Work, count_work
 from tune_speed.experiments.profiling.summarise import Measured, summarise
+from tune_speed.experiments.profiling.work import Work, count_work
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime.device import (
     cpu_wait_s,
@@ -33,7 +32,7 @@ from tune_speed.runtime.device import (
     set_up_process,
     synchronizer,
 )
-from tune_speed.runtime.stop_signals import stop_signals
+from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.loop import Interrupted

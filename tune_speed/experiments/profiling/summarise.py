@@ -17,7 +17,7 @@ from tune_speed.experiments.profiling.result import (
     StepWork,
 )
 from tune_speed.experiments.profiling.roofline import roofline
-from tune_speed.experiments.profiling.step_work import Work
+from tune_speed.experiments.profiling.work import Work
 from tune_speed.runtime.device import describe_devices, memory_limit_gib
 from tune_speed.training.autotune.step_options import CHOICES
 from tune_speed.training.recipe import Recipe

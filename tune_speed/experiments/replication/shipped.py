@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any, Never
 
 from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.study.file import is_file
 from tune_speed.study.mistake import near_miss
 from tune_speed.study.replication import ReplicationConfig
-from tune_speed.study.shipped import is_file
 from tune_speed.study.yaml import read_yaml
 
 

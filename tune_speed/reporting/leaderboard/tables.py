@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
 from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
 from rich.measure import Measurement
@@ -10,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.text import printable
+from tune_speed.reporting.display import html_line, html_table
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.leaderboard.text import (
     COLUMNS,
@@ -149,3 +151,22 @@ def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
     if (len(studies) > 1 or board.kind == "certified") and row.study_trials is not None:
         parts.append(f"found in {row.study_trials} trials, {row.study_device_s:.0f} device-seconds")
     return "; ".join(parts)
+
+
+def boards_html(boards: Sequence[Board]) -> Markup:
+    """Returns a table for each board, under its title and above its caption."""
+    if not boards:
+        return html_line(NO_TRIALS)
+    return Markup("").join(_board_html(board) for board in boards)
+
+
+def _board_html(board: Board) -> Markup:
+    if not board.rows:
+        return html_line(f"{title(board)}: none of {board.trials} trials met the target.")
+    columns = {
+        HEADINGS.get(name, name): [CELLS[name](row) for row in board.rows]
+        for name in LAYOUTS[board.kind][0]
+    }
+    columns["searched"] = [describe_params(row.params) for row in board.rows]
+    table = html_table(columns, left=(NAME, "searched"))
+    return html_line(title(board), tag="h4") + table + html_line(caption(board))

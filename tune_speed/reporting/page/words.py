@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterable
 
-from tune_speed.core.moments import moment_of
+from tune_speed.core.text import moment_of
 
 
 def seconds(value_s: float | None) -> str:

@@ -10,8 +10,8 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import board_key, fastest
-from tune_speed.core.moments import moment_s
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import moment_s
 from tune_speed.reporting.leaderboard.ranking import Board
 
 

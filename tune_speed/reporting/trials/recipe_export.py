@@ -7,7 +7,7 @@ from tune_speed.core.comparability import Totals, target_of
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord, named_settings
 from tune_speed.core.text import printable
-from tune_speed.reporting.leaderboard.board_row import Row, make_row
+from tune_speed.reporting.leaderboard.ranking import Row, make_row
 from tune_speed.reporting.leaderboard.text import interval_text
 from tune_speed.study.yaml import dump_yaml
 from tune_speed.training.recipe import Recipe

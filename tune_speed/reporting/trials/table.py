@@ -14,7 +14,7 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.reporting.leaderboard.tables import plain_table
 from tune_speed.reporting.leaderboard.text import describe_params
-from tune_speed.reporting.trials.compare_report import markdown_of, text_of
+from tune_speed.reporting.trials.comparison import markdown_of, text_of
 from tune_speed.tracking.filter.fields import answers
 
 Trial = tuple[str, TrialRecord]

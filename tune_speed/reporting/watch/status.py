@@ -9,8 +9,8 @@ from enum import StrEnum
 from typing import Any
 
 from tune_speed.core.comparability import target_of
-from tune_speed.core.moments import moment_s
 from tune_speed.core.records import Status
+from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import (
     PartKey,
     RunningTrial,

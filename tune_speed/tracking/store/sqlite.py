@@ -15,8 +15,8 @@ from contextlib import closing, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
 
-from tune_speed.core.cache_folder import default_cache_dir
 from tune_speed.core.errors import ServiceError, StorageError
+from tune_speed.core.folders import default_cache_dir
 
 MIN_FREE_BYTES = 32 << 20
 """Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB."""

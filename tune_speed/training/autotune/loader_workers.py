@@ -22,7 +22,7 @@ import torch
 from tune_speed.data.loaders.base import Streaming
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import release_memory, synchronizer
-from tune_speed.runtime.fed_ratio import Waits
+from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.autotune.probe_step import Batch, TakeStep, probe_step
 from tune_speed.training.loop import open_loader
 from tune_speed.training.recipe import Recipe

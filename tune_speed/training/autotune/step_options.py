@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from tune_speed.core.cache_folder import default_cache_dir
+from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import (
     describe_device,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.loaders.base import Loader
-from tune_speed.runtime.fed_ratio import Waits
+from tune_speed.runtime.training_clock import Waits
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import Group

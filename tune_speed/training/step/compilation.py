@@ -26,7 +26,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from tune_speed.core.cache_folder import default_cache_dir
+from tune_speed.core.folders import default_cache_dir
 from tune_speed.training.step.gradient import Forward
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"

@@ -25,14 +25,60 @@ What such a key is most likely to take stands beside it (see `step_time`): by th
 never ran would always look cheaper than what did.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
+
+import numpy as np
 
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.records import TrialRecord
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.driver.step_time import Key, StepTimes
 from tune_speed.tuning.policy.base import Cost
+from tune_speed.tuning.policy.curve import FloatArray
+
+Key = tuple[Any, ...]
+GROWTH, GROWTH_SD = 0.8, 0.3
+LEVEL_SD = 3.0
+FACTOR_SD = 0.4
+REST_SD = 0.15
+
+
+class StepTimes:
+    """The regression over the kinds of steps that ran."""
+
+    def __init__(self, seen: Mapping[Key, tuple[float, int]]) -> None:
+        """Takes step time [s] and samples of each key; at least one."""
+        self._columns: dict[tuple[int, Any], int] = {}
+        for key in seen:
+            for place in enumerate(key):
+                self._columns.setdefault(place, 2 + len(self._columns))
+        times_s, samples = np.array(list(seen.values()), dtype=float).T
+        rest = np.log(times_s) - GROWTH * np.log(samples)
+        self._level = float(rest.mean())
+        rows = np.array([self._row(key, n) for key, n in zip(seen, samples, strict=True)])
+        self._weights = self._fit(rows, rest - self._level)
+
+    def __call__(self, key: Key, samples: int) -> float:
+        """Returns the step time of a key that is most likely [s]."""
+        beyond = float(self._row(key, samples) @ self._weights)
+        return math.exp(self._level + GROWTH * math.log(samples) + beyond)
+
+    def _row(self, key: Key, samples: float) -> FloatArray:
+        row = np.zeros(2 + len(self._columns))
+        row[0], row[1] = 1.0, math.log(samples)
+        for place in enumerate(key):
+            if place in self._columns:
+                row[self._columns[place]] = 1.0
+        return row
+
+    @staticmethod
+    def _fit(rows: FloatArray, values: FloatArray) -> FloatArray:
+        precision = np.full(rows.shape[1], FACTOR_SD**-2)
+        precision[:2] = LEVEL_SD**-2, GROWTH_SD**-2
+        precisions = np.diag(precision) + rows.T @ rows / REST_SD**2
+        return np.asarray(np.linalg.solve(precisions, rows.T @ values / REST_SD**2), dtype=float)
+
 
 WHOLE = ("model", "augmentation", "loader", "speedups")
 """Fields of a recipe that are in the key with all that lies below them."""

@@ -18,17 +18,47 @@ import json
 import os
 import re
 import stat
-from collections.abc import Mapping, Sequence
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import TrialRecord
-from tune_speed.tuning.driver.packed_records import PackedRecords
 from tune_speed.tuning.driver.prior_trials import earlier_from_json, earlier_to_json
 from tune_speed.tuning.driver.trial_file import read_trial_file
 from tune_speed.tuning.policy.base import Cost, Earlier, Proposal
 from tune_speed.tuning.policy.curve_table import Expected
+
+LEVEL = 1
+"""Of zlib: more saves little, and takes longer."""
+
+
+class PackedRecords(Mapping[str, TrialRecord]):
+    """Records by trial id, in the order in which they came."""
+
+    def __init__(self) -> None:
+        """Holds nothing yet."""
+        self._packed: dict[str, bytes] = {}
+
+    def add(self, record: TrialRecord) -> None:
+        """Keeps a record; one of the same trial is replaced."""
+        data = record.model_dump_json().encode()
+        self._packed[record.trial_id] = zlib.compress(data, LEVEL)
+
+    def __getitem__(self, trial_id: str) -> TrialRecord:
+        """Returns an equal record, made anew. Raises: KeyError."""
+        return TrialRecord.model_validate_json(zlib.decompress(self._packed[trial_id]))
+
+    def __contains__(self, trial_id: object) -> bool:
+        return trial_id in self._packed
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._packed)
+
+    def __len__(self) -> int:
+        return len(self._packed)
+
 
 _TRIAL_ID = re.compile(r"t[0-9]{4,18}")
 BALLAST_BYTES = 1 << 20

@@ -31,13 +31,60 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr
+from scipy.special import ndtr, ndtri
 
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import Expected
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
-from tune_speed.tuning.policy.probe import CHEAPER, Unsure, expected_rise, neighbours
+
+NUM_LEVELS = 8
+"""Values of a parameter that are looked at."""
+CHEAPER = 0.7
+"""Share of the dear run's cost that a look may take."""
+MOST_TOLD = 0.999
+"""Correlation that is taken for the largest: something always stays open."""
+LEVELS = (np.arange(64) + 0.5) / 64
+"""Quantiles at which z is taken. A quadrature for smooth functions does worse: p' may be a step."""
+
+
+class Unsure(NamedTuple):
+    """What is expected of a run."""
+
+    mean: float
+    """m"""
+    sd: float
+    """s"""
+    luck_sd: float
+    """n"""
+    threshold: float
+    """θ"""
+
+
+def neighbours(units: FloatArray) -> FloatArray:
+    """Returns units (8 · P, P) that differ from `units` (P,) in one parameter each."""
+    levels = (np.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
+    beside = np.tile(units, (len(units), NUM_LEVELS, 1))
+    for i in range(len(units)):
+        beside[i, :, i] = levels
+    return beside.reshape(-1, len(units))
+
+
+def expected_rise(run: Unsure, correlations: FloatArray) -> FloatArray:
+    """Returns E[(p' − p)⁺] / p for runs of these correlations ρ (M,) with it: (M,)."""
+    told = np.clip(np.abs(correlations), 0.0, MOST_TOLD)[:, None] * run.sd
+    left = np.sqrt(run.sd**2 - told**2 + run.luck_sd**2)
+    above, spread = run.mean - run.threshold, float(np.hypot(run.sd, run.luck_sd))
+    before = float(ndtr(above / spread))
+    # p' > p where z exceeds this, which may be far out: z is drawn from beyond it alone.
+    is_told = told > 0
+    least = np.where(is_told, above * (left / spread - 1) / np.where(is_told, told, 1.0), 0.0)
+    share = ndtr(-least)
+    after = ndtr((above - told * ndtri(share * LEVELS)) / left)
+    gain = share * np.maximum(after - before, 0.0)
+    rise: FloatArray = gain.mean(axis=1) / max(before, 1e-9)
+    return rise
+
 
 BoolArray = npt.NDArray[np.bool_]
 

@@ -27,8 +27,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 
 from tune_speed.components.plugins.shipping import receive, shipped
-from tune_speed.core.error_text import readable
-from tune_speed.core.errors import TuneSpeedError
+from tune_speed.core.errors import TuneSpeedError, readable
 from tune_speed.runtime.device import limit_memory
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.distributed.supervisor import (

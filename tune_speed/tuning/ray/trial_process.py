@@ -14,12 +14,12 @@ import psutil
 from ray import tune
 
 from tune_speed.components.plugins.shipping import receive
-from tune_speed.core.error_text import readable, reason_of, traceback_of
+from tune_speed.core.errors import readable, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import calling
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat, process
-from tune_speed.runtime.fate import end_with_parent
+from tune_speed.runtime.process import end_with_parent
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now

@@ -21,9 +21,8 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tune_speed.components.plugins.shipping import shipped
-from tune_speed.core.error_text import one_line, readable
-from tune_speed.core.errors import ServiceError
-from tune_speed.runtime.stop_signals import handlers_kept
+from tune_speed.core.errors import ServiceError, one_line, readable
+from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.settings import SearchConfig
 from tune_speed.tuning.driver.controller import Conductor
 from tune_speed.tuning.ray.nodes import Nodes

@@ -3,7 +3,7 @@ import pytest
 import torch
 from singular_values import by_hand
 
-from tune_speed.components.optim.torch.newton_schulz import (
+from tune_speed.components.optim.torch.muon import (
     COEFFICIENTS,
     newton_schulz,
     orthogonalized,

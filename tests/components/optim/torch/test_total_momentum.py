@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tune_speed.components.optim.torch.total_momentum import next_correction, total_momentum
+from tune_speed.components.optim.torch.yellowfin import next_correction, total_momentum
 
 CURVATURES = torch.linspace(0.2, 1.0, 7, dtype=torch.float64)
 RATE = 0.1

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import torch
 
-from tune_speed.components.optim.torch.yellowfin_tuning import (
+from tune_speed.components.optim.torch.yellowfin import (
     Landscape,
     new_record,
     one_minus_root,

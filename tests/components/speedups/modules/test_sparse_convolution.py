@@ -5,7 +5,7 @@ from torch import nn
 
 from tune_speed.components.models import ResNet20
 from tune_speed.components.speedups.meprop import MeProp
-from tune_speed.components.speedups.modules.sparse_convolution import (
+from tune_speed.components.speedups.modules.sparse_backward import (
     Geometry,
     SparseConv2d,
     SparseConvolution,

@@ -1,6 +1,6 @@
 """The torch part of YellowFin: clipping, tuning, stepping, and the closed loop."""
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -14,14 +14,125 @@ from tune_speed.components.optim.torch.tensor_lists import (
     squared_norm,
     with_gradients,
 )
-from tune_speed.components.optim.torch.total_momentum import next_correction, total_momentum
-from tune_speed.components.optim.torch.yellowfin_tuning import (
-    EPS,
-    Record,
-    new_record,
-    observe,
-    single_step,
-)
+
+EPS = 1e-6
+"""The reference code's, against logarithms and quotients of 0."""
+LEAST_P = 1e-18
+"""Keeps the momentum below 1 where gradients vanish."""
+
+Record = dict[str, Any]
+"""What the tuner remembers; plain values and tensors, so that a checkpoint can hold it."""
+
+
+class Landscape(NamedTuple):
+    """What the gradients say about the loss."""
+
+    curvature_min: Tensor
+    curvature_max: Tensor
+    variance: Tensor
+    distance: Tensor
+
+
+def new_record(*, window: int, device: torch.device) -> Record:
+    """Returns the memory before the first step, for extremes over the last `window` steps."""
+
+    def zeros(*shape: int) -> Tensor:
+        return torch.zeros(shape, dtype=torch.float64, device=device)
+
+    names = ("distance", "curvature_max", "momentum", "target", "correction", "rate")
+    return {
+        "num_steps": 0,
+        "squared_norms": zeros(window),
+        "averages": zeros(4),
+        **{name: zeros() for name in names},
+    }
+
+
+def observe(
+    record: Record, *, squared_norm: Tensor, squared_average: Tensor, beta: float
+) -> Landscape:
+    """Takes the gradient of one step into `record` and returns the landscape as it looks now.
+
+    l, h = least and largest n of the window; h_min, h_max = exp(E[log(l, h + EPS)] / z);
+    C = max(E[n]/z - ||E[g]/z||^2, EPS); D = E[E[||g||] / (E[n] + EPS)] / z.
+
+    Args:
+        record: changed in place.
+        squared_norm: n.
+        squared_average: ||E[g]||^2.
+        beta: factor of the running means.
+    """
+    t, squared_norms, averages = record["num_steps"], record["squared_norms"], record["averages"]
+    squared_norms[t % len(squared_norms)] = squared_norm
+    seen = squared_norms[: t + 1]
+    logs = (torch.stack(seen.aminmax()) + EPS).log()
+    now = torch.cat((logs, torch.stack((squared_norm, squared_norm.sqrt()))))
+    averages.lerp_(now, 1 - beta)
+    _, _, mean_square, mean_norm = averages
+    record["distance"].lerp_(mean_norm / (mean_square + EPS), 1 - beta)
+    record["num_steps"] = t + 1
+    debias = 1 - beta ** (t + 1)
+    curvature_min, curvature_max = (averages[:2] / debias).exp()
+    variance = (mean_square / debias - squared_average / debias**2).clamp(min=EPS)
+    record["curvature_max"] = curvature_max
+    return Landscape(curvature_min, curvature_max, variance, record["distance"] / debias)
+
+
+def one_minus_root(p: Tensor) -> Tensor:
+    """Returns s in (0, 1) with p * (1 - s) = s^3, for p > 0; 1 - s is the root of the momentum.
+
+    Deviation: by the hyperbolic sine instead of Vieta's substitution, which is a difference of
+    large numbers and loses digits from p = 1e5 on.
+    """
+    return 2 * (p / 3).sqrt() * torch.sinh(torch.asinh(1.5 * (3 / p).sqrt()) / 3)
+
+
+def single_step(landscape: Landscape) -> tuple[Tensor, Tensor]:
+    """Returns the momentum m and rate a that minimise m D^2 + a^2 C.
+
+    With x = sqrt m, subject to a = (1 - x)^2 / h_min and x >= (sqrt r - 1) / (sqrt r + 1), where
+    r = h_max / h_min. The free minimum is where p x = (1 - x)^3, p = D^2 h_min^2 / (2 C).
+    """
+    low, high, variance, distance = landscape
+    p = ((distance * low).square() / (2 * variance)).clamp(min=LEAST_P)
+    s = one_minus_root(p)
+    root_r = (high / low).sqrt()
+    # x as s^3 / p keeps all digits where 1 - s would not: for large p.
+    x = torch.maximum(s**3 / p, (root_r - 1) / (root_r + 1))
+    return x.square(), (1 - x).square() / low
+
+
+GAIN = 0.01
+"""Share of the difference that the loop takes back in each step (the paper's gamma)."""
+
+
+def total_momentum(velocity: Tensor, previous_velocity: Tensor, gradient: Tensor) -> Tensor:
+    """Returns the median over coordinates of (velocity - gradient) / previous_velocity, shape `()`.
+
+    A velocity is a step divided by minus its rate: (x_{t-s-1} - x_{t-s}) / a and, before that,
+    (x_{t-s-2} - x_{t-s-1}) / a. The paper's formula is the same fraction times -a; divided by the
+    rate, it also holds where the rate changes and momentum acts as in torch's SGD.
+    NaN where no coordinate moved before.
+
+    Args:
+        velocity: that of the step to x_{t-s}, shape `(N,)`.
+        previous_velocity: that of the step before, shape `(N,)`.
+        gradient: at x_{t-s-1}, shape `(N,)`.
+    """
+    return torch.nanmedian((velocity - gradient) / previous_velocity)
+
+
+def next_correction(correction: Tensor, *, target: Tensor, measured: Tensor) -> Tensor:
+    """Returns the next amount to add to the target momentum, shape `()`.
+
+    correction + GAIN * (target - measured); unchanged where the measurement is not finite.
+    For a fixed target this is the paper's m <- m + GAIN * (target - measured), m being
+    target + correction. Where the target moves, m follows it at once; so without staleness, where
+    the measured momentum is m, the correction stays 0.
+    """
+    moved = correction + GAIN * (target - measured)
+    return torch.where(measured.isfinite(), moved, correction)
+
 
 FIRST_RATE = 1e-4
 """The reference code's rate of the first step, whose momentum is 0."""
