@@ -32,7 +32,7 @@ from tune_speed.core.stats import (
     expected_time_interval_s,
     median_interval_s,
 )
-from tune_speed.experiments.certification.elimination import Race
+from tune_speed.experiments.certification.elimination import Elimination
 
 NUMS_OF_RUNS = (5, 10, 20, 50)
 RATES = (0.5, 0.8, 0.9, 0.95, 1.0, None)
@@ -237,13 +237,13 @@ def measure_races(scenario: Scenario, repetitions: int, rng: np.random.Generator
     )
 
 
-def run_race(scenario: Scenario, rng: np.random.Generator) -> tuple[Race, str]:
+def run_race(scenario: Scenario, rng: np.random.Generator) -> tuple[Elimination, str]:
     """Returns a finished race, and the name of the true best."""
     finalists, num_rounds = scenario.finalists, scenario.num_rounds
     if not finalists:
         finalists, num_rounds = draw_field(rng)
     names = [f"t{i:04d}" for i in range(len(finalists))]
-    race = Race(
+    race = Elimination(
         names,
         num_rounds=num_rounds,
         least_success_rate=scenario.least_success_rate,

@@ -236,7 +236,7 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     from tune_speed.study.file import load_study
     from tune_speed.tracking.store.store import open_store
     from tune_speed.tracking.writer.tracker import Tracker
-    from tune_speed.tuning.driver.controller import Conductor
+    from tune_speed.tuning.driver.controller import SearchController
     from tune_speed.tuning.driver.ledger import Ledger
     from tune_speed.tuning.ray import tuner
 
@@ -258,14 +258,14 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
     tuner._Adapter.reported = reported
     with Ledger(folder / "study") as ledger:
-        conductor = Conductor(
+        controller = SearchController(
             study=study,
             workload_hash="w",
             ledger=ledger,
             allotment=Allotment(device="cpu"),
             observers=observers,
         )
-        tuner.run_search(conductor, Anywhere(), on_tick=lambda: None, process=Trivial)
+        tuner.run_search(controller, Anywhere(), on_tick=lambda: None, process=Trivial)
         figures = meter.figures(options.concurrent)
         assert len(ledger.records) == options.trials
     figures["messages_per_s"] += meter.trials / figures["wall_s"]  # Each trial's last.

@@ -46,15 +46,15 @@ def ours(folder: Path, trials: int) -> None:
     from tune_speed.cli.main import _live_view
     from tune_speed.study.file import load_study
     from tune_speed.tuning import search as studies
-    from tune_speed.tuning.driver.controller import Conductor
+    from tune_speed.tuning.driver.controller import SearchController
 
     (folder / "overhead.yaml").write_text(STUDY)
     study = load_study(folder / "overhead.yaml", overrides=[f"search.trials={trials}"])
     began: list[float] = []
 
-    def make_view(conductor: Conductor) -> Any:
+    def make_view(controller: SearchController) -> Any:
         began.append(time.time())
-        return _live_view(conductor)
+        return _live_view(controller)
 
     result = studies.search(
         study,

@@ -34,7 +34,7 @@ import psutil
 from tune_speed.core.records import Status
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
 from tune_speed.tuning.policy.acquisition import GainSettings
-from tune_speed.tuning.policy.base import Cost, Goal, Outcome, Policy, Proposal
+from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import crossing
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.samplers import hush_optuna
@@ -54,7 +54,7 @@ def ours_but(benchmark: Benchmark, seed: int, *, sampler: str = "gain", **parts:
     """Returns our policy with another sampler, or with parts left out."""
     return TimeToTarget(
         space=benchmark.space,
-        goal=Goal(benchmark.target, benchmark.mode, math.inf),
+        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
         sampler=sampler,
@@ -217,7 +217,7 @@ def our_policy(benchmark: Benchmark) -> Policy:
     return make_policy(
         OURS,
         space=benchmark.space,
-        goal=Goal(benchmark.target, benchmark.mode, math.inf),
+        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=0,
     )

@@ -318,7 +318,7 @@ class Side(NamedTuple):
         return self.processes * max(1, self.members)
 
 
-class Crew:
+class WorkerGroup:
     """The processes, started once."""
 
     def __init__(self, size: int, device: str) -> None:
@@ -366,7 +366,7 @@ class Rate(NamedTuple):
     per_cpu_s: float
 
 
-def compare(crew: Crew, case: str, sides: list[Side], rounds: int) -> dict[Side, Rate]:
+def compare(crew: WorkerGroup, case: str, sides: list[Side], rounds: int) -> dict[Side, Rate]:
     """Returns the median rates of each side, in turns."""
     rates: dict[Side, list[Rate]] = {side: [] for side in sides}
     steps: dict[Side, int] = {}
@@ -421,7 +421,7 @@ def main() -> None:
         holds = found.first <= FIRST_STEP and found.most <= may
         cells = ", ".join(f"{field} {value:.1e}" for field, value in found._asdict().items())
         print(f"  {name:12} {cells}: {'holds' if holds else 'MISSED'}", flush=True)
-    crew = Crew(arguments.processes, str(device))
+    crew = WorkerGroup(arguments.processes, str(device))
     for name in arguments.cases:
         for members in arguments.members:
             sides = sides_of(members, arguments.processes, device.type)

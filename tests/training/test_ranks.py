@@ -94,7 +94,7 @@ def outcomes(ranks: Ranks) -> dict[str, Any]:
     ranks.align(model)
     found = {
         "aligned": torch.cat([p.detach().flatten() for p in model.parameters()]),
-        "said": ranks.tell(f"rank {ranks.rank} says so"),
+        "said": ranks.broadcast(f"rank {ranks.rank} says so"),
         "sum": float(ranks.sum(torch.tensor(1.0 + ranks.rank))),
         "lately": [ranks.lately(ranks.is_first and i == 2) for i in range(5)],
         "ragged": gradient(make_model(), ranks, num_samples=5),
@@ -179,7 +179,7 @@ def test_sums_are_over_all_and_noise_is_each_ranks_own(pair: Results) -> None:
 def test_alone_nobody_is_asked() -> None:
     model = make_model()
     assert ALONE.wrap(model, may_skip=True) is model
-    assert ALONE.tell("go") == "go" and ALONE.lately(True)
+    assert ALONE.broadcast("go") == "go" and ALONE.lately(True)
     assert ALONE.share(8) == Share(0, 1, 8)
 
 

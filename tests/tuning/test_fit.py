@@ -32,15 +32,15 @@ def study(folder: Path, *, model: str = "preact_resnet", technique: str = "off")
 
 
 def test_networks_that_take_any_image_are_not_asked_about(tmp_path: Path) -> None:
-    assert precheck.ask(study(tmp_path).space, **DIGITS) is None
-    assert precheck.ask(load_study("digits_quickstart").space, **DIGITS) is None
+    assert precheck.start(study(tmp_path).space, **DIGITS) is None
+    assert precheck.start(load_study("digits_quickstart").space, **DIGITS) is None
 
 
 def test_each_combination_of_network_and_techniques_is_asked_about_once(tmp_path: Path) -> None:
     a_study = study(tmp_path, model="mobilenet", technique="stochastic_depth")
-    question = precheck.ask(a_study.space, **DIGITS)
+    question = precheck.start(a_study.space, **DIGITS)
     assert question is not None
-    precheck.withdraw(question)
+    precheck.cancel(question)
     asked = {(case["model"], case["speedups.depth"]) for case in question.cases}
     assert asked == {
         ("mobilenet", "off"),
@@ -52,26 +52,26 @@ def test_each_combination_of_network_and_techniques_is_asked_about_once(tmp_path
 
 def test_misfits_are_all_named_with_their_lines(tmp_path: Path) -> None:
     a_study = study(tmp_path, model="vgg16_bn", technique="stochastic_depth")
-    question = precheck.ask(a_study.space, **DIGITS)
+    question = precheck.start(a_study.space, **DIGITS)
     with pytest.raises(ConfigError) as refusal:
         precheck.refuse_misfits(question, a_study.space, a_study.source)
     assert {problem.line for problem in refusal.value.problems} == {3}
     a_study = study(tmp_path, model="plain_cnn", technique="stochastic_depth")
-    question = precheck.ask(a_study.space, **DIGITS)
+    question = precheck.start(a_study.space, **DIGITS)
     with pytest.raises(ConfigError, match=r"a_study.yaml:11: recipe.speedups.depth.*residual"):
         precheck.refuse_misfits(question, a_study.space, a_study.source)
 
 
 def test_what_fits_passes(tmp_path: Path) -> None:
     a_study = study(tmp_path, technique="stochastic_depth")
-    question = precheck.ask(a_study.space, **DIGITS)
+    question = precheck.start(a_study.space, **DIGITS)
     assert question is not None
     precheck.refuse_misfits(question, a_study.space, a_study.source)
 
 
 def test_process_is_gone_once_it_is_withdrawn(tmp_path: Path) -> None:
-    question = precheck.ask(study(tmp_path, technique="stochastic_depth").space, **DIGITS)
+    question = precheck.start(study(tmp_path, technique="stochastic_depth").space, **DIGITS)
     assert question is not None
-    precheck.withdraw(question)
+    precheck.cancel(question)
     assert question.process.poll() is not None
-    precheck.withdraw(question)
+    precheck.cancel(question)

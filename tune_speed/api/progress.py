@@ -10,7 +10,7 @@ from rich.text import Text
 from tune_speed.core.text import printable_lines
 from tune_speed.reporting.display import PlainConsole
 from tune_speed.reporting.live import LiveView
-from tune_speed.tuning.driver.controller import Conductor
+from tune_speed.tuning.driver.controller import SearchController
 
 LOG = logging.getLogger("tune_speed")
 
@@ -45,9 +45,9 @@ class Progress:
         if done >= total:
             self.line(f"data: {total} images prepared")
 
-    def view(self, conductor: Conductor) -> LiveView:
+    def view(self, controller: SearchController) -> LiveView:
         """Returns what observes a search."""
-        study = conductor.study
+        study = controller.study
         self.line(
             f"{study.name}: {study.search.trials} trials, {study.search.at_once} at a time;"
             f" target {study.workload.target.words}"
@@ -55,8 +55,8 @@ class Progress:
         return LiveView(
             self._console,
             trials=study.search.trials,
-            finished=list(conductor.ledger.records.values()),
-            time_left_s=conductor.time_left_s,
+            finished=list(controller.ledger.records.values()),
+            time_left_s=controller.time_left_s,
             metric=study.workload.target.metric,
         )
 

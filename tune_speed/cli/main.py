@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from tune_speed.custom.shipping import Loop
     from tune_speed.study.file import RecipeFile, StudyFile
     from tune_speed.study.settings import CertifyConfig
-    from tune_speed.tuning.driver.controller import Conductor
+    from tune_speed.tuning.driver.controller import SearchController
     from tune_speed.tuning.search import SearchResult, View
     from tune_speed.tuning.simulation.comparison import Search, Terms
 
@@ -546,18 +546,18 @@ def _print_simulated(search: "Search", done: int, total: int) -> None:
     note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
 
 
-def _live_view(conductor: "Conductor") -> "View":
+def _live_view(controller: "SearchController") -> "View":
     from tune_speed.reporting.live import LiveView
 
-    study = conductor.study
+    study = controller.study
     started = f"{study.name}: {study.search.trials} trials, {study.search.at_once} at a time"
     target = study.workload.target
     note(f"{started}; target {target.words}, {study.workload.mode}")
     return LiveView(
         stderr(),
         trials=study.search.trials,
-        finished=list(conductor.ledger.records.values()),
-        time_left_s=conductor.time_left_s,
+        finished=list(controller.ledger.records.values()),
+        time_left_s=controller.time_left_s,
         metric=target.metric,
     )
 

@@ -11,7 +11,7 @@ from tune_speed.core.errors import StorageError
 from tune_speed.core.records import PROTOCOL_VERSION, Clocks, Evaluation
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
-from tune_speed.runtime.sharing import Seen
+from tune_speed.runtime.sharing import CotenantHistory
 from tune_speed.training.checkpoint import file
 from tune_speed.training.checkpoint.file import BadCheckpoint, Header
 from tune_speed.training.checkpoint.store import CheckpointStore
@@ -26,7 +26,7 @@ class _Standing(Config):
     evaluations: tuple[Evaluation, ...]
     reported_s: float | None
     clocks: Clocks
-    seen: Seen
+    seen: CotenantHistory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,7 +39,7 @@ class Saved:
     reported_s: float | None
     """The training clock where the function reports it itself [s]."""
     clocks: Clocks
-    seen: Seen
+    seen: CotenantHistory
 
 
 class SavedRuns:

@@ -10,7 +10,7 @@ from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.turnstile import Turnstile
 
 
-class Seen(Config):
+class CotenantHistory(Config):
     """The company that a run had, as a checkpoint keeps it."""
 
     cotenants: tuple[str, ...]
@@ -85,11 +85,13 @@ class Sharing:
         if self._tenancy is not None:
             self._seen.update(self._tenancy.others())
 
-    def seen_so_far(self) -> Seen:
+    def seen_so_far(self) -> CotenantHistory:
         """Returns what a process that goes on with this run must know of its company."""
-        return Seen(cotenants=self.cotenants, isolates=self.isolates, why_not=self._why_not())
+        return CotenantHistory(
+            cotenants=self.cotenants, isolates=self.isolates, why_not=self._why_not()
+        )
 
-    def resume(self, earlier: Seen) -> None:
+    def resume(self, earlier: CotenantHistory) -> None:
         """Takes over what another process saw in the earlier part of this run."""
         self._seen.update(earlier.cotenants)
         self.isolates = self.isolates or earlier.isolates

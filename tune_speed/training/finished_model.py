@@ -16,7 +16,7 @@ from tune_speed.data.base import Images
 from tune_speed.data.split import Splits
 from tune_speed.training.best_weights import load_weights
 from tune_speed.training.evaluate import evaluate
-from tune_speed.training.loop import build_model, stretches_of
+from tune_speed.training.loop import build_model, step_schedule_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 
@@ -67,7 +67,7 @@ def finished_model(record: TrialRecord, weights: Path, splits: Splits) -> Finish
     recipe, run = Recipe.model_validate(record.recipe), record.runs[-1]
     network = build_model(recipe, splits, seed=run.seed, device=torch.device("cpu"))
     recipe.speedups.begin(network, seed=run.seed)
-    last_shape, _ = stretches_of(recipe, splits)[-1]
+    last_shape, _ = step_schedule_of(recipe, splits)[-1]
     recipe.speedups.begin_step(network, last_shape)
     network.load_state_dict(load_weights(weights))
     model = FinishedModel(network, recipe, mean=splits.mean, std=splits.std)

@@ -51,7 +51,7 @@ from tune_speed.training.workload import Workload
 Run = Generator[RunResult, str | None, RunResult]
 """Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
 there, or None to go on; returns the result."""
-Stretches = tuple[tuple[Shape, int], ...]
+StepSchedule = tuple[tuple[Shape, int], ...]
 """A run as shapes of steps, each with its number of steps in a row."""
 
 SAVE_AT_INTERRUPTION_S = 20.0
@@ -116,17 +116,17 @@ def train(
     clock = clock or Clock(synchronize=synchronizer(device))
     sharing = sharing or Sharing.alone()
     speedups = recipe.speedups
-    stretches = stretches_of(recipe, splits)
+    step_schedule = step_schedule_of(recipe, splits)
     earlier = checkpoints.progress if checkpoints else None
     reset_peak_memory(device)
     with clock.span("setup_s"):
         model, loader = _set_up(recipe, splits, seed=seed, device=device, ranks=ranks)
     try:
         with clock.span("compile_s"):
-            own_forward = forward_of(model, recipe)
+            own_forward = build_forward(model, recipe)
             forward = ranks.wrap(own_forward, may_skip=speedups.leaves_gradients_out)
             key_of = _key_of(recipe, splits, loader, device=device)
-            for shape in dict(stretches):
+            for shape in dict(step_schedule):
                 if not _is_warm(shape, key_of, recipe, sharing):
                     _warm_up(model, forward, recipe, splits, shape, device=device, ranks=ranks)
         if earlier is not None:
@@ -138,18 +138,20 @@ def train(
                 loader,
                 recipe,
                 key_of,
-                shapes=dict(stretches),
+                shapes=dict(step_schedule),
                 device=device,
                 clock=clock,
                 sharing=sharing,
             )
         if sharing.warm is not None:
-            sharing.warm.update(map(key_of, dict(stretches)))
+            sharing.warm.update(map(key_of, dict(step_schedule)))
         with clock.span("setup_s"):
             optimizer, scaler = build_optimizer(model, recipe, device=device)
         gradient = gradient_of(recipe, model, forward=forward, scaler=scaler, device=device)
         with clock.span("compile_s"):
-            _record(gradient, model, recipe, splits, loader, shapes=dict(stretches), device=device)
+            _record(
+                gradient, model, recipe, splits, loader, shapes=dict(step_schedule), device=device
+            )
         progress = Progress(
             workload,
             recipe,
@@ -160,7 +162,7 @@ def train(
             model=model,
             clock=clock,
             sharing=sharing,
-            stretches=stretches,
+            step_schedule=step_schedule,
             phases=phases,
             ranks=ranks,
         )
@@ -168,7 +170,7 @@ def train(
             recipe, splits, seed, device, model, loader, optimizer, scaler, progress, ranks
         )
         speedups.begin(model, seed=seed)
-        speedups.begin_step(model, stretches[0][0])
+        speedups.begin_step(model, step_schedule[0][0])
         if earlier is None:
             _begin(training, own_forward)
         averager = progress.averager = speedups.averager(model)
@@ -178,7 +180,7 @@ def train(
             steps = open_steps(
                 loader,
                 recipe,
-                stretches,
+                step_schedule,
                 progress.waits,
                 ranks=ranks,
                 num_done=progress.steps,
@@ -214,13 +216,13 @@ def train(
                 continue
             clock.stop()
             progress.evaluate()
-            stop_reason = ranks.tell(progress.verdict())
+            stop_reason = ranks.broadcast(progress.verdict())
             if not stop_reason:
                 if checkpoints is not None:
                     checkpoints.save_if_due(training)
                 if ranks.is_first:
                     stop_reason = yield progress.result()
-                stop_reason = ranks.tell(stop_reason)
+                stop_reason = ranks.broadcast(stop_reason)
             if stop_reason:
                 result = progress.result(stop_reason=stop_reason)
                 on_end(result, progress.evaluated_model)
@@ -270,10 +272,10 @@ def _save_at_interruption(training: Training, checkpoints: Checkpoints | None) -
         checkpoints.save(training, wait_s=SAVE_AT_INTERRUPTION_S)
 
 
-def stretches_of(recipe: Recipe, splits: Splits) -> Stretches:
+def step_schedule_of(recipe: Recipe, splits: Splits) -> StepSchedule:
     """Returns the run as shapes of steps, each with its number of steps in a row."""
     num_train, height, width, _ = splits.train.pixels.shape
-    return recipe.stretches(num_train=num_train, height=height, width=width)
+    return recipe.step_schedule(num_train=num_train, height=height, width=width)
 
 
 def _set_up(
@@ -306,7 +308,7 @@ def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.devi
     return Half(model, has_fp32_norms=recipe.precision == "half_fp32_norms")
 
 
-def forward_of(model: nn.Module, recipe: Recipe) -> Forward:
+def build_forward(model: nn.Module, recipe: Recipe) -> Forward:
     """Returns what computes the model's logits: compiled where the recipe asks for it."""
     assert recipe.compile != "auto", "it is settled before training"
     return compiled(model, mode=recipe.compile_mode) if recipe.compile else model

@@ -212,7 +212,7 @@ def _begin_with(
     chosen = spec.recipe
     if ranks.is_first:
         chosen = resolve(spec.recipe, splits, device=device, turnstile=turnstile)
-    recipe = ranks.tell(chosen)
+    recipe = ranks.broadcast(chosen)
     if checkpoints is not None:
         checkpoints.first_batch_size = micro_batch_of(recipe)
     return recipe, micro_batch_of(recipe)

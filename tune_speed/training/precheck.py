@@ -40,8 +40,8 @@ def misfits(
                 in_channels=channels, num_classes=num_classes, image_size=image_size
             )
             model = recipe.speedups.change_model(model, num_classes=num_classes, seed=0)
-        stretches = recipe.stretches(num_train=num_train, height=height, width=width)
-        for size in sorted({shape[:2] for shape, _ in stretches} - {(height, width)}):
+        step_schedule = recipe.step_schedule(num_train=num_train, height=height, width=width)
+        for size in sorted({shape[:2] for shape, _ in step_schedule} - {(height, width)}):
             _try(model, (2, channels, *size))
     except ConfigError as error:
         return error.problems or (Problem(path="model", must=str(error)),)

@@ -82,7 +82,7 @@ def prepare(
     with without_trace(model, device=device):
         fit(model, _epochs(loader), max(1, round(num_batches)))
         scores = _losses(model, recipe, splits, device=device)
-    scores = ranks.tell(scores)
+    scores = ranks.broadcast(scores)
     reorder(loader, recipe, splits, seed=seed, scores=scores)
     return scores
 

@@ -55,7 +55,7 @@ class Progress:
         model: nn.Module,
         clock: Clock,
         sharing: Sharing,
-        stretches: Sequence[tuple[Shape, int]],
+        step_schedule: Sequence[tuple[Shape, int]],
         phases: Mapping[Shape, Phase],
         ranks: Ranks = ALONE,
     ) -> None:
@@ -71,20 +71,20 @@ class Progress:
             model: what is evaluated.
             clock: of the run.
             sharing: who else is on the device.
-            stretches: the run as shapes of steps, each with its number of steps in a row.
+            step_schedule: the run as shapes of steps, each with its number of steps in a row.
             phases: what steps of each shape take in isolation; empty: the clock is what counts.
             ranks: those that train together; rank 0 evaluates for all.
         """
         self.workload, self.recipe, self.splits = workload, recipe, splits
         self.seed, self.device, self.model, self.clock = seed, device, model, clock
         self.evaluated_on: Part = evaluated_on
-        self.sharing, self.stretches, self.phases = sharing, stretches, phases
+        self.sharing, self.step_schedule, self.phases = sharing, step_schedule, phases
         self.ranks = ranks
         self.averager: Averager | None = None
         self.waits = Waits()
         self.num_train = len(splits.train.labels)
         self.grid = workload.grid(num_train=self.num_train)
-        self.total_steps = sum(num_steps for _, num_steps in stretches)
+        self.total_steps = sum(num_steps for _, num_steps in step_schedule)
         self.steps = self.samples = 0
         self.init_s = 0.0
         self.evaluations: list[Evaluation] = []
@@ -144,7 +144,7 @@ class Progress:
         """Adds an evaluation of the model as it is: rank 0's."""
         train_loss = self._take_train_loss()
         mine = self._evaluation(train_loss) if self.ranks.is_first else None
-        evaluation, self.losses = self.ranks.tell((mine, self.losses))
+        evaluation, self.losses = self.ranks.broadcast((mine, self.losses))
         assert evaluation is not None
         self.evaluations.append(evaluation)
 
@@ -282,7 +282,7 @@ class Progress:
         """Returns the mean time of a step, over the whole run where it is known beforehand."""
         if self.phases:
             times_s = (
-                count * self.phases[shape].step_time.step_s for shape, count in self.stretches
+                count * self.phases[shape].step_time.step_s for shape, count in self.step_schedule
             )
             return 1000 * sum(times_s) / self.total_steps
         return 1000 * (self.train_s - self.init_s) / self.steps if self.steps else None

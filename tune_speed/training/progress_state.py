@@ -5,7 +5,7 @@ from typing import Self
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.config import Config
 from tune_speed.core.records import Clocks, Evaluation, StepTime
-from tune_speed.runtime.sharing import Seen
+from tune_speed.runtime.sharing import CotenantHistory
 from tune_speed.runtime.training_clock import Phase
 
 
@@ -45,7 +45,7 @@ class ProgressState(Config):
     utilisations: tuple[float, ...]
     peak_memory_gib: float
     clocks: Clocks
-    seen: Seen
+    seen: CotenantHistory
 
     def phases_by_shape(self) -> dict[Shape, Phase]:
         """Returns the phases that the run had, which it goes on with; none: the clock counts."""

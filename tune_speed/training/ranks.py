@@ -132,7 +132,7 @@ class Ranks:
         dist.all_reduce(total)
         return total
 
-    def tell(self, value: Shared) -> Shared:
+    def broadcast(self, value: Shared) -> Shared:
         """Returns what rank 0 says; what the others say counts for nothing."""
         if self.size == 1:
             return value
@@ -141,7 +141,7 @@ class Ranks:
         told: Shared = box[0]
         return told
 
-    def hear(self, value: Shared) -> list[Shared]:
+    def gather(self, value: Shared) -> list[Shared]:
         """Returns what every rank says, in their order."""
         if self.size == 1:
             return [value]

@@ -151,7 +151,7 @@ class Recipe(Config):
             for samples in [factor * self.samples_per_step]
         )
 
-    def stretches(
+    def step_schedule(
         self, *, num_train: int, height: int, width: int
     ) -> tuple[tuple[Shape, int], ...]:
         """Returns the run as shapes of steps, each with its number of steps in a row."""

@@ -38,7 +38,7 @@ MEMORY_FRAC = 0.9
 """Share of a device's memory that trials may fill together."""
 
 
-class Company(Protocol):
+class WorkerPool(Protocol):
     """Processes that take steps of a recipe, on one device or node."""
 
     def grow(self, count: int) -> bool:
@@ -92,7 +92,7 @@ def sizes(most: int) -> list[int]:
     return sorted({size for size in steps if size <= most} | {most})
 
 
-def measure(company: Company, *, most: int) -> tuple[dict[int, float], str]:
+def measure(company: WorkerPool, *, most: int) -> tuple[dict[int, float], str]:
     """Returns the gain g(k) of each k that was tried, and why no larger one was; may be empty.
 
     Every k is measured in turns with one alone, as machines drift, and the median of the ratios is
@@ -115,7 +115,7 @@ def measure(company: Company, *, most: int) -> tuple[dict[int, float], str]:
     return gains, ""
 
 
-def _gain(company: Company, size: int, *, window_s: float) -> float:
+def _gain(company: WorkerPool, size: int, *, window_s: float) -> float:
     alone = sum(company.rates(1, window_s=window_s))
     return sum(company.rates(size, window_s=window_s)) / alone
 

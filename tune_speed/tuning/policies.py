@@ -7,7 +7,7 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import Plain
-from tune_speed.tuning.policy.base import CostOf, Earlier, Goal, Policy
+from tune_speed.tuning.policy.base import CostOf, Earlier, Policy, SearchTarget
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 DEFAULT_SAMPLER = "gain"
@@ -17,7 +17,7 @@ def make_policy(
     name: str,
     *,
     space: SearchSpace,
-    goal: Goal,
+    goal: SearchTarget,
     cost_of: CostOf,
     seed: int,
     sampler: str = DEFAULT_SAMPLER,
@@ -49,7 +49,7 @@ def make_policy(
     return PLAIN_POLICIES[name](space, goal, seed)
 
 
-def _vanilla(space: SearchSpace, goal: Goal, seed: int) -> Policy:
+def _vanilla(space: SearchSpace, goal: SearchTarget, seed: int) -> Policy:
     from tune_speed.tuning.baselines.ray_tune import (
         Vanilla,  # Ray's searchers take a second to import.
     )
@@ -57,19 +57,19 @@ def _vanilla(space: SearchSpace, goal: Goal, seed: int) -> Policy:
     return Vanilla(space=space, goal=goal, seed=seed)
 
 
-def _tpe_penalty(space: SearchSpace, goal: Goal, seed: int) -> Policy:
+def _tpe_penalty(space: SearchSpace, goal: SearchTarget, seed: int) -> Policy:
     return Plain(space=space, goal=goal, sampler="tpe", is_capped=False, seed=seed)
 
 
-def _random(space: SearchSpace, goal: Goal, seed: int) -> Policy:
+def _random(space: SearchSpace, goal: SearchTarget, seed: int) -> Policy:
     return Plain(space=space, goal=goal, sampler="random", is_capped=False, seed=seed)
 
 
-def _random_cap(space: SearchSpace, goal: Goal, seed: int) -> Policy:
+def _random_cap(space: SearchSpace, goal: SearchTarget, seed: int) -> Policy:
     return Plain(space=space, goal=goal, sampler="random", is_capped=True, seed=seed)
 
 
-PLAIN_POLICIES: dict[str, Callable[[SearchSpace, Goal, int], Policy]] = {
+PLAIN_POLICIES: dict[str, Callable[[SearchSpace, SearchTarget, int], Policy]] = {
     "vanilla": _vanilla,
     "tpe_penalty": _tpe_penalty,
     "random": _random,

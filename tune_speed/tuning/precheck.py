@@ -33,7 +33,7 @@ class Question(NamedTuple):
     """Parameters of each recipe that was asked about."""
 
 
-def ask(
+def start(
     space: SearchSpace, *, image_shape: tuple[int, ...], num_classes: int, num_train: int
 ) -> Question | None:
     """Begins to ask about every combination of model and speed-ups; None if all are known to fit.
@@ -111,7 +111,7 @@ def _placed(problem: Problem, space: SearchSpace, source: Source) -> Problem:
     return Mistake(path, problem.must, problem.given, problem.hint).problem(source)
 
 
-def withdraw(question: Question | None) -> None:
+def cancel(question: Question | None) -> None:
     """Ends the process, if it is still at work."""
     if question is not None and question.process.poll() is None:
         question.process.kill()

@@ -40,7 +40,7 @@ from tune_speed.tuning import precheck
 from tune_speed.tuning.admission import admit, begin, pinned_device
 from tune_speed.tuning.best_model import log_best_model
 from tune_speed.tuning.concurrency import Packing
-from tune_speed.tuning.driver.controller import Conductor, Observer
+from tune_speed.tuning.driver.controller import Observer, SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import CarriedOver
 from tune_speed.tuning.ray.job import refuse_throw_away
@@ -109,7 +109,7 @@ def search(
     resume: bool,
     download: bool,
     on_progress: Callable[[int, int], None],
-    make_view: Callable[[Conductor], View],
+    make_view: Callable[[SearchController], View],
     on_line: Callable[[str], None] = lambda _: None,
 ) -> SearchResult:
     """Runs a search, or goes on with one, and returns what it left.
@@ -272,7 +272,7 @@ def _run(
     workload_hash: str,
     ledger: Ledger,
     tracker: Tracker,
-    make_view: Callable[[Conductor], View],
+    make_view: Callable[[SearchController], View],
     notes: Sequence[str],
     step_times: Sequence[StepTime],
     nodes: "Nodes",
@@ -282,7 +282,7 @@ def _run(
     from tune_speed.tuning.ray.health import ended_with_ray
 
     observers: list[Observer] = [tracker]
-    conductor = Conductor(
+    controller = SearchController(
         study=study,
         workload_hash=workload_hash,
         ledger=ledger,
@@ -290,19 +290,19 @@ def _run(
         observers=observers,
         step_times=step_times,
     )
-    view = make_view(conductor)
+    view = make_view(controller)
     observers.append(view)
     with _drawn(view), _sigterm_as_ctrl_c(), ended_with_ray():
         for line in notes:
             view.note(line)
-        tuner.run_search(conductor, nodes, on_tick=lambda: _tick(view, nodes, tracker))
+        tuner.run_search(controller, nodes, on_tick=lambda: _tick(view, nodes, tracker))
         if study.tracking.log_model == "best":
             view.note("logging the fastest trial's model in MLflow, which takes some ten seconds")
-        if conductor.why_exhausted is not None:
-            view.note(f"the search ends here: {conductor.why_exhausted}")
-    if conductor.failure is not None:
-        raise conductor.failure
-    return not conductor.is_over()
+        if controller.why_exhausted is not None:
+            view.note(f"the search ends here: {controller.why_exhausted}")
+    if controller.failure is not None:
+        raise controller.failure
+    return not controller.is_over()
 
 
 @contextmanager
@@ -316,7 +316,7 @@ def _misfits_refused(
     if data is None:
         yield lambda: None
         return
-    question = precheck.ask(
+    question = precheck.start(
         study.space,
         image_shape=data.image_shape,
         num_classes=data.num_classes,
@@ -325,7 +325,7 @@ def _misfits_refused(
     try:
         yield lambda: precheck.refuse_misfits(question, study.space, study.source)
     finally:
-        precheck.withdraw(question)
+        precheck.cancel(question)
 
 
 def prepare_workload(

@@ -10,7 +10,7 @@ from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.experiments.certification.assemble import Finalist
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.certification.report import as_dict, certification_text, luck
-from tune_speed.experiments.certification.schedule import Contest, Plan
+from tune_speed.experiments.certification.schedule import CertificationSchedule, Plan
 
 TARGET = WORKLOAD["target"]["value"]
 
@@ -34,12 +34,14 @@ def certified(*accuracies: float, time_s: float = 2.0) -> CertifyResult:
     estimate = make_record("t0002", time_s=1.6, study="study")
     finalist = Finalist(name="study/t0002", record=estimate, run_id=None)
     plan = Plan(seeds=len(accuracies), final=0, final_seeds=1)
-    contest = Contest([finalist.name], leader=None, plan=plan, seed_base="", miss_s=None)
+    contest = CertificationSchedule(
+        [finalist.name], leader=None, plan=plan, seed_base="", miss_s=None
+    )
     for accuracy in accuracies:
         turn = contest.next()
         assert turn is not None
         contest.add(turn, run_with(accuracy, time_s=time_s))
-    (placed,) = contest.places()
+    (placed,) = contest.ranks()
     record = make_record("t0002", runs=placed.runs, study="study")
     record = record.model_copy(update={"kind": "certified"})
     folder = Path("studies/study")

@@ -11,7 +11,12 @@ from scipy.stats import ttest_rel
 
 from tune_speed.core.records import RunResult, Status
 from tune_speed.core.stats import sample_of
-from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED, Contest, Plan, Turn
+from tune_speed.experiments.certification.schedule import (
+    FIRST_FRESH_SEED,
+    CertificationSchedule,
+    Plan,
+    Turn,
+)
 
 Times = Callable[[Turn], float | None]
 
@@ -21,8 +26,8 @@ PLAN = Plan(seeds=3, final=2, final_seeds=4)
 
 def make_contest(
     *names: str, leader: str | None = None, plan: Plan = PLAN, seed_base: str = "s"
-) -> Contest:
-    return Contest(names, leader=leader, plan=plan, seed_base=seed_base, miss_s=None)
+) -> CertificationSchedule:
+    return CertificationSchedule(names, leader=leader, plan=plan, seed_base=seed_base, miss_s=None)
 
 
 def run_for(turn: Turn, time_s: float | None) -> RunResult:
@@ -31,7 +36,7 @@ def run_for(turn: Turn, time_s: float | None) -> RunResult:
     return make_run(time_s=time_s, seed=turn.seed)
 
 
-def play(contest: Contest, times: Times) -> Contest:
+def play(contest: CertificationSchedule, times: Times) -> CertificationSchedule:
     while (turn := contest.next()) is not None:
         contest.add(turn, run_for(turn, times(turn)))
     return contest
@@ -74,10 +79,10 @@ def test_the_best_of_the_first_stage_and_the_leader_run_the_final() -> None:
 
 def test_certified_figures_of_a_finalist_come_from_the_final_alone() -> None:
     contest = play(make_contest("a", "b", "c"), speeds(a=1.3, b=1.0, c=1.1))
-    places = {placed.name: placed for placed in contest.places()}
-    assert [places[n].stage for n in "abc"] == ["first", "final", "final"]
-    assert [len(places[n].runs) for n in "abc"] == [3, 4, 4]
-    for placed in places.values():
+    ranks = {placed.name: placed for placed in contest.ranks()}
+    assert [ranks[n].stage for n in "abc"] == ["first", "final", "final"]
+    assert [len(ranks[n].runs) for n in "abc"] == [3, 4, 4]
+    for placed in ranks.values():
         assert all(contest.turns[order].name == placed.name for order in placed.orders)
         assert [contest.turns[order].seed for order in placed.orders] == [
             run.seed for run in placed.runs
@@ -86,7 +91,7 @@ def test_certified_figures_of_a_finalist_come_from_the_final_alone() -> None:
 
 def test_without_a_final_the_first_stage_counts() -> None:
     contest = play(make_contest("a", "b", plan=Plan(3, 0, 4)), speeds(a=1.3, b=1.0))
-    assert [(p.name, p.stage, len(p.runs)) for p in contest.places()] == [
+    assert [(p.name, p.stage, len(p.runs)) for p in contest.ranks()] == [
         ("b", "first", 3),
         ("a", "first", 3),
     ]
@@ -95,7 +100,7 @@ def test_without_a_final_the_first_stage_counts() -> None:
 def test_who_is_clearly_out_runs_no_more_and_it_is_said_why() -> None:
     plan = Plan(5, 2, 4)
     contest = play(make_contest("a", "b", "slow", plan=plan), speeds(a=1.0, b=1.1, slow=9.0))
-    slow = next(placed for placed in contest.places() if placed.name == "slow")
+    slow = next(placed for placed in contest.ranks() if placed.name == "slow")
     assert len(slow.runs) < 5
     assert slow.dropped is not None and "slow is out" in slow.dropped.reason
 
@@ -106,7 +111,7 @@ def test_finalists_are_compared_with_the_leader_pair_by_pair() -> None:
         return {"a": 1.0, "l": 1.2}[turn.name] * (1 + (noise if turn.name == "a" else -noise))
 
     contest = play(make_contest("a", leader="l", plan=Plan(3, 1, 4)), times)
-    placed = next(p for p in contest.places() if p.name == "a")
+    placed = next(p for p in contest.ranks() if p.name == "a")
     ours, theirs = ([1.02, 0.99, 1.03, 0.98], [1.2 * f for f in (0.98, 1.01, 0.97, 1.02)])
     expected = ttest_rel([math.log(t) for t in ours], [math.log(t) for t in theirs])
     assert placed.rival == "l"
@@ -120,7 +125,7 @@ def test_p_values_are_corrected_for_the_number_of_finalists() -> None:
         return {"a": 1.0, "b": 1.05, "l": 1.1}[turn.name] * wobble
 
     contest = play(make_contest("a", "b", leader="l", plan=Plan(3, 2, 6)), times)
-    compared = [p for p in contest.places() if p.name != "l"]
+    compared = [p for p in contest.ranks() if p.name != "l"]
     raw = [p.comparison.p_value for p in compared if p.comparison]
     smallest = min(range(2), key=raw.__getitem__)
     assert compared[smallest].adjusted_p_value == pytest.approx(min(1.0, 2 * raw[smallest]))
@@ -128,12 +133,12 @@ def test_p_values_are_corrected_for_the_number_of_finalists() -> None:
 
 def test_the_leader_is_compared_with_the_best_of_the_others() -> None:
     contest = play(make_contest("a", "b", leader="l"), speeds(a=1.3, b=1.1, l=1.0))
-    leader = next(placed for placed in contest.places() if placed.name == "l")
+    leader = next(placed for placed in contest.ranks() if placed.name == "l")
     assert (leader.rival, leader.adjusted_p_value) == ("b", None)
 
 
 def test_a_contest_of_one_has_nobody_to_compare_with() -> None:
-    (placed,) = play(make_contest("a"), speeds(a=1.0)).places()
+    (placed,) = play(make_contest("a"), speeds(a=1.0)).ranks()
     assert (placed.rival, placed.comparison, placed.dropped) == (None, None, None)
 
 
@@ -154,7 +159,7 @@ def test_a_contest_replayed_from_its_runs_goes_on_the_same(
     for turn in whole.turns[:cut]:
         again.add(turn, run_for(turn, times(turn)))
     assert play(again, times).turns == whole.turns
-    assert again.places() == whole.places()
+    assert again.ranks() == whole.ranks()
 
 
 @given(st.sets(st.integers(0, 40)))

@@ -13,8 +13,8 @@ from scipy.stats import binom
 
 from tune_speed.core.stats import Sample
 from tune_speed.experiments.certification.elimination import (
+    Elimination,
     Pair,
-    Race,
     least_leader_rate,
     log_evidence,
     look,
@@ -26,8 +26,11 @@ EQUAL_TIMES = {"leader_miss": 1.0, "rival_hit": 1.0, "rival_miss": 1.0}
 
 
 def run(
-    race: Race, times_s: Mapping[str, float], *, misses: Mapping[str, Sequence[int]] | None = None
-) -> Race:
+    race: Elimination,
+    times_s: Mapping[str, float],
+    *,
+    misses: Mapping[str, Sequence[int]] | None = None,
+) -> Elimination:
     """Returns the race, run to its end; `misses` are the rounds, from 0, that a finalist missed."""
     for i in range(race.num_rounds):
         for shift, name in enumerate(race.alive):
@@ -38,7 +41,7 @@ def run(
 
 
 def test_far_slower_finalist_goes_after_three_rounds_and_the_reason_has_figures() -> None:
-    race = run(Race(["a", "b"]), {"a": 2.6, "b": 7.8})
+    race = run(Elimination(["a", "b"]), {"a": 2.6, "b": 7.8})
     (dropped,) = race.dropped
     assert (dropped.name, dropped.round) == ("b", 3)
     assert dropped.reason.startswith("b is out after 3 runs: 7.77 s a run, ")
@@ -48,14 +51,14 @@ def test_far_slower_finalist_goes_after_three_rounds_and_the_reason_has_figures(
 
 
 def test_hits_alone_prove_too_little_to_drop_what_is_half_as_slow_again() -> None:
-    assert run(Race(["a", "b"]), {"a": 1.0, "b": 1.5}).dropped == ()
-    long = run(Race(["a", "b"], num_rounds=20), {"a": 1.0, "b": 1.5})
+    assert run(Elimination(["a", "b"]), {"a": 1.0, "b": 1.5}).dropped == ()
+    long = run(Elimination(["a", "b"], num_rounds=20), {"a": 1.0, "b": 1.5})
     assert [dropped.round for dropped in long.dropped] == [12]
     assert "so clear a lead had a chance of" in long.dropped[0].reason
 
 
 def test_higher_least_rate_lets_it_go_soon() -> None:
-    race = run(Race(["a", "b"], least_success_rate=0.75), {"a": 1.0, "b": 1.5})
+    race = run(Elimination(["a", "b"], least_success_rate=0.75), {"a": 1.0, "b": 1.5})
     assert [dropped.round for dropped in race.dropped] == [3]
 
 
@@ -66,23 +69,23 @@ def test_leader_that_misses_more_than_the_least_rate_is_taken_at_its_word() -> N
 
 
 def test_three_hits_against_three_misses_are_no_proof() -> None:
-    race = run(Race(["a", "b"], num_rounds=4), {"a": 1.0, "b": 1.0}, misses={"b": range(9)})
+    race = run(Elimination(["a", "b"], num_rounds=4), {"a": 1.0, "b": 1.0}, misses={"b": range(9)})
     assert race.dropped == ()
     assert race.order() == ("a", "b")
 
 
 def test_nobody_is_dropped_before_the_third_or_after_the_last_round() -> None:
-    assert run(Race(["a", "b"], num_rounds=3), {"a": 1.0, "b": 90.0}).dropped == ()
+    assert run(Elimination(["a", "b"], num_rounds=3), {"a": 1.0, "b": 90.0}).dropped == ()
 
 
 def test_order_is_by_expected_time_and_the_dropped_come_last() -> None:
     times_s = {"slow": 9.0, "unsure": 1.0, "sure": 1.2}
-    race = run(Race(list(times_s)), times_s, misses={"unsure": [1, 3]})
+    race = run(Elimination(list(times_s)), times_s, misses={"unsure": [1, 3]})
     assert race.order() == ("sure", "unsure", "slow")
 
 
 def test_single_finalist_runs_all_rounds() -> None:
-    assert run(Race(["a"]), {"a": 1.0}).order() == ("a",)
+    assert run(Elimination(["a"]), {"a": 1.0}).order() == ("a",)
 
 
 def test_evidence_of_equal_times_is_the_likelihood_ratio_by_hand() -> None:
@@ -148,8 +151,8 @@ def test_replayed_runs_make_the_same_race(seed: int) -> None:
     rng = np.random.default_rng(seed)
     times_s = dict(zip("abcd", rng.uniform(1, 4, 4).tolist(), strict=True))
     misses = {name: np.flatnonzero(rng.random(7) < 0.3).tolist() for name in times_s}
-    first = run(Race(list(times_s), num_rounds=7), times_s, misses=misses)
-    again = Race(list(times_s), num_rounds=7)
+    first = run(Elimination(list(times_s), num_rounds=7), times_s, misses=misses)
+    again = Elimination(list(times_s), num_rounds=7)
     for i in range(7):
         for name in again.alive:
             again.add(name, first.samples[name][i])

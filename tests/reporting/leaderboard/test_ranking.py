@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from making import make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, StepTime, Timing
-from tune_speed.reporting.leaderboard.ranking import places, timed
+from tune_speed.reporting.leaderboard.ranking import shared_ranks, timed
 
 ENDS = st.floats(min_value=0.0, max_value=9.0)
 
@@ -41,7 +41,7 @@ def isolated(*shapes: tuple[float, float, float], **changes: Any) -> RunResult:
 
 @given(intervals())
 def test_ranks_never_fall_in_the_order_of_times(rows: list[tuple[float, float]]) -> None:
-    ranks = [place.rank for place in places(rows)]
+    ranks = [place.rank for place in shared_ranks(rows)]
     assert ranks == sorted(ranks)
     # "1224": a rank is 1 + the number of rows before it, of the first row that has it.
     assert all(ranks.index(rank) == rank - 1 for rank in ranks)
@@ -49,7 +49,7 @@ def test_ranks_never_fall_in_the_order_of_times(rows: list[tuple[float, float]])
 
 @given(intervals())
 def test_who_shares_a_rank_overlaps_its_first(rows: list[tuple[float, float]]) -> None:
-    for place, (low, high) in zip(places(rows), rows, strict=True):
+    for place, (low, high) in zip(shared_ranks(rows), rows, strict=True):
         first_low, first_high = rows[place.rank - 1]
         assert low <= first_high and first_low <= high
 
@@ -58,28 +58,28 @@ def test_who_shares_a_rank_overlaps_its_first(rows: list[tuple[float, float]]) -
 def test_who_overlaps_the_first_of_the_rank_before_it_shares_it(
     rows: list[tuple[float, float]],
 ) -> None:
-    found = places(rows)
+    found = shared_ranks(rows)
     for before, place, (low, _) in zip(found, found[1:], rows[1:], strict=False):
         assert (low <= rows[before.rank - 1][1]) == (place.rank == before.rank)
 
 
 @given(intervals())
 def test_tied_is_who_is_not_alone_with_a_rank(rows: list[tuple[float, float]]) -> None:
-    ranks = [place.rank for place in places(rows)]
-    assert [place.tied for place in places(rows)] == [ranks.count(rank) > 1 for rank in ranks]
+    ranks = [place.rank for place in shared_ranks(rows)]
+    assert [place.tied for place in shared_ranks(rows)] == [ranks.count(rank) > 1 for rank in ranks]
 
 
 @given(intervals(), st.integers(0, 12))
 def test_ranks_of_the_first_rows_need_no_more_than_these(
     rows: list[tuple[float, float]], top: int
 ) -> None:
-    whole, head = places(rows), places(rows[: top + 1])
+    whole, head = shared_ranks(rows), shared_ranks(rows[: top + 1])
     assert head[:top] == whole[:top]
 
 
 def test_a_chain_of_neighbours_is_no_tie() -> None:
     """Each overlaps the next, but the third lies clear of the first."""
-    assert [tuple(p) for p in places([(1, 3), (2, 5), (4, 6)])] == [
+    assert [tuple(p) for p in shared_ranks([(1, 3), (2, 5), (4, 6)])] == [
         (1, True),
         (1, True),
         (3, False),

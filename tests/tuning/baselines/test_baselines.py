@@ -14,10 +14,10 @@ from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S, Plain
 from tune_speed.tuning.policy.base import (
-    Goal,
     Leader,
     Outcome,
     Proposal,
+    SearchTarget,
     better,
     past_leader,
     trial_number,
@@ -31,7 +31,7 @@ SPACE = SearchSpace.from_tree(
         "optimizer": {"choices": {"sgd": {"momentum": {"low": 0.0, "high": 0.99}}, "adam": None}},
     }
 )
-GOAL = Goal(target=0.9, mode="fixed_length", max_train_s=100.0)
+GOAL = SearchTarget(target=0.9, mode="fixed_length", max_train_s=100.0)
 SPOILT = [Status.MISSED, Status.CAPPED, Status.DIVERGED, Status.OOM]
 every_kind = pytest.mark.parametrize(
     ("sampler", "is_capped"), [("tpe", False), ("random", False), ("random", True)]

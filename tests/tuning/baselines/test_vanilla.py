@@ -17,7 +17,7 @@ from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S
 from tune_speed.tuning.baselines.ray_tune import Vanilla
-from tune_speed.tuning.policy.base import Goal, Outcome, Proposal
+from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve
 
 SPACE = SearchSpace.from_tree(
@@ -32,7 +32,7 @@ FOR_OPTUNA = {
     "momentum": FloatDistribution(0.0, 0.99),
     "batch_size": CategoricalDistribution([32, 64, 128]),
 }
-GOAL = Goal(target=0.9, mode="fixed_length", max_train_s=100.0)
+GOAL = SearchTarget(target=0.9, mode="fixed_length", max_train_s=100.0)
 EVALUATIONS = 20
 
 

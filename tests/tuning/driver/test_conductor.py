@@ -1,4 +1,4 @@
-"""The conductor with a real policy and ledger, and trials whose outcomes are made by hand."""
+"""The controller with a real policy and ledger, and trials whose outcomes are made by hand."""
 
 import io
 import math
@@ -15,7 +15,7 @@ from tune_speed.study.file import load_study
 from tune_speed.training.checkpoint.file import Header, head
 from tune_speed.training.checkpoint.store import CheckpointStore
 from tune_speed.training.trial import Allotment, TrialSpec, make_record
-from tune_speed.tuning.driver.controller import Conductor
+from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_file import write_trial_file
 from tune_speed.tuning.policy.base import Earlier, Outcome
@@ -57,7 +57,7 @@ class Witness:
         self.seen.append(("interrupted", trial_id))
 
 
-Begin = Callable[..., Conductor]
+Begin = Callable[..., SearchController]
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def begin(tmp_path: Path, witness: Witness) -> Any:
         for ledger in open_ledgers:
             ledger.close()
         open_ledgers[:] = [Ledger(tmp_path / "study")]
-        return Conductor(
+        return SearchController(
             study=load_study(file, overrides=overrides),
             workload_hash="w",
             ledger=open_ledgers[0],
@@ -89,8 +89,8 @@ def begin(tmp_path: Path, witness: Witness) -> Any:
     open_ledgers[0].close()
 
 
-def propose(conductor: Conductor) -> TrialSpec:
-    spec = conductor.propose()
+def propose(controller: SearchController) -> TrialSpec:
+    spec = controller.propose()
     assert spec is not None
     return spec
 
@@ -100,11 +100,11 @@ def ended(spec: TrialSpec, status: Status = Status.REACHED, **run: Any) -> Trial
 
 
 def test_search_ends_after_its_trials(begin: Begin) -> None:
-    conductor = begin()
+    controller = begin()
     for _ in range(3):
-        conductor.finished(ended(propose(conductor)))
-    assert conductor.propose() is None
-    assert conductor.num_finished == 3
+        controller.finished(ended(propose(controller)))
+    assert controller.propose() is None
+    assert controller.num_finished == 3
 
 
 def test_each_trial_has_its_own_seed_and_keeps_it(begin: Begin) -> None:
@@ -120,41 +120,41 @@ def step_time(key: str, step_s: float) -> StepTime:
 
 
 def test_step_time_that_a_trial_measured_goes_with_those_that_follow(begin: Begin) -> None:
-    conductor = begin()
-    first, second = propose(conductor), propose(conductor)
+    controller = begin()
+    first, second = propose(controller), propose(controller)
     assert first.step_times == second.step_times == ()
     for spec, step_s in ((first, 0.1), (second, 0.2)):
         run = make_run().model_copy(update={"step_times": (step_time("k", step_s),)})
-        conductor.finished(make_record(spec, spec.recipe, run, started_at=""))
-    assert propose(conductor).step_times == (step_time("k", 0.1),)
+        controller.finished(make_record(spec, spec.recipe, run, started_at=""))
+    assert propose(controller).step_times == (step_time("k", 0.1),)
 
 
 def test_step_time_goes_with_those_that_begin_before_its_trial_ends(begin: Begin) -> None:
-    conductor = begin()
-    spec = propose(conductor)
+    controller = begin()
+    spec = propose(controller)
     run = make_run(Status.CAPPED).model_copy(update={"step_times": (step_time("k", 0.1),)})
-    conductor.evaluated(make_record(spec, spec.recipe, run, started_at=""))
-    assert propose(conductor).step_times == (step_time("k", 0.1),)
-    assert spec.trial_id in conductor.running
+    controller.evaluated(make_record(spec, spec.recipe, run, started_at=""))
+    assert propose(controller).step_times == (step_time("k", 0.1),)
+    assert spec.trial_id in controller.running
 
 
 def test_resumed_search_knows_the_step_times_of_its_ledger(begin: Begin) -> None:
-    conductor = begin()
-    spec = propose(conductor)
+    controller = begin()
+    spec = propose(controller)
     run = make_run().model_copy(update={"step_times": (step_time("k", 0.1),)})
-    conductor.finished(make_record(spec, spec.recipe, run, started_at=""))
+    controller.finished(make_record(spec, spec.recipe, run, started_at=""))
     assert propose(begin()).step_times == (step_time("k", 0.1),)
 
 
 def test_nothing_starts_after_the_time_budget(begin: Begin) -> None:
     seconds = [0.0]
-    conductor = begin(now=lambda: seconds[0])
-    propose(conductor)
+    controller = begin(now=lambda: seconds[0])
+    propose(controller)
     seconds[0] = 599.0
-    assert conductor.time_left_s() == 1.0
-    propose(conductor)
+    assert controller.time_left_s() == 1.0
+    propose(controller)
     seconds[0] = 600.0
-    assert conductor.propose() is None
+    assert controller.propose() is None
 
 
 def test_proposal_is_on_disk_before_the_trial_is_known(begin: Begin, tmp_path: Path) -> None:
@@ -180,20 +180,20 @@ def test_resumed_search_runs_no_finished_trial_again(begin: Begin) -> None:
 def test_record_that_the_killed_driver_missed_is_taken_over(begin: Begin, tmp_path: Path) -> None:
     spec = propose(begin())
     write_trial_file(tmp_path / "study", ended(spec))
-    conductor = begin()
-    assert conductor.num_finished == 1
-    assert propose(conductor).trial_id == "t0001"
+    controller = begin()
+    assert controller.num_finished == 1
+    assert propose(controller).trial_id == "t0001"
 
 
 def test_observers_hear_each_evaluation_once(begin: Begin, witness: Witness) -> None:
-    conductor = begin()
-    spec = propose(conductor)
+    controller = begin()
+    spec = propose(controller)
     curve = tuple(make_evaluation(step=step) for step in (1, 2, 3))
     for length in (1, 2):
         run = make_run(Status.CAPPED).model_copy(update={"evaluations": curve[:length]})
-        conductor.evaluated(make_record(spec, spec.recipe, run, started_at=""))
+        controller.evaluated(make_record(spec, spec.recipe, run, started_at=""))
     run = make_run().model_copy(update={"evaluations": curve})
-    conductor.finished(make_record(spec, spec.recipe, run, started_at=""))
+    controller.finished(make_record(spec, spec.recipe, run, started_at=""))
     evaluated = [what for kind, what in witness.seen if kind == "evaluated"]
     assert evaluated == ["t0000 at 1", "t0000 at 2", "t0000 at 3"]
     assert witness.seen[0] == ("started", "t0000")
@@ -201,39 +201,39 @@ def test_observers_hear_each_evaluation_once(begin: Begin, witness: Witness) -> 
 
 
 def test_trial_that_cannot_win_is_stopped_and_recorded_with_the_reason(begin: Begin) -> None:
-    conductor = begin(overrides=("workload.mode=anytime",))
-    conductor.finished(ended(propose(conductor), time_s=2.0))
-    slow = propose(conductor)
-    reason = conductor.evaluated(ended(slow, Status.CAPPED, time_s=3.0))
+    controller = begin(overrides=("workload.mode=anytime",))
+    controller.finished(ended(propose(controller), time_s=2.0))
+    slow = propose(controller)
+    reason = controller.evaluated(ended(slow, Status.CAPPED, time_s=3.0))
     assert reason == "stopped at 3.0 s: leader t0000 met the target in 2.0 s"
-    record = conductor.ledger.records[slow.trial_id]
+    record = controller.ledger.records[slow.trial_id]
     assert (record.status, record.stop_reason) == (Status.CAPPED, reason)
-    assert conductor.running == ()
+    assert controller.running == ()
 
 
 def test_untrained_model_is_no_reason_to_stop(begin: Begin) -> None:
-    conductor = begin(overrides=("workload.mode=anytime",))
-    conductor.finished(ended(propose(conductor), time_s=2.0))
-    spec = propose(conductor)
+    controller = begin(overrides=("workload.mode=anytime",))
+    controller.finished(ended(propose(controller), time_s=2.0))
+    spec = propose(controller)
     run = make_run(Status.CAPPED).model_copy(
         update={"evaluations": (make_evaluation(step=0, train_s=3.0),)}
     )
-    assert conductor.evaluated(make_record(spec, spec.recipe, run, started_at="")) is None
+    assert controller.evaluated(make_record(spec, spec.recipe, run, started_at="")) is None
 
 
 def test_reason_of_a_proposal_is_in_ledger_and_record(begin: Begin, tmp_path: Path) -> None:
-    conductor = begin(overrides=TIME_TO_TARGET)
-    spec = propose(conductor)
-    conductor.finished(ended(spec))
+    controller = begin(overrides=TIME_TO_TARGET)
+    spec = propose(controller)
+    controller.finished(ended(spec))
     reason = "start: spread evenly"
-    assert conductor.ledger.records[spec.trial_id].proposal_reason == reason
+    assert controller.ledger.records[spec.trial_id].proposal_reason == reason
     assert begin(overrides=TIME_TO_TARGET).ledger.proposals[spec.trial_id].reason == reason
 
 
 def test_points_to_evaluate_are_tried_first_and_filled_up(begin: Begin) -> None:
     points = "[{epochs: 4}, {optimizer.sgd.lr: 0.5, epochs: 2}]"
-    conductor = begin(overrides=(*TIME_TO_TARGET, f"search.points_to_evaluate={points}"))
-    first, second = propose(conductor).params, propose(conductor).params
+    controller = begin(overrides=(*TIME_TO_TARGET, f"search.points_to_evaluate={points}"))
+    first, second = propose(controller).params, propose(controller).params
     assert first["epochs"] == 4
     assert 0.01 <= first["optimizer.sgd.lr"] <= 1.0
     assert second == {"optimizer.sgd.lr": 0.5, "epochs": 2}
@@ -241,38 +241,38 @@ def test_points_to_evaluate_are_tried_first_and_filled_up(begin: Begin) -> None:
 
 def test_search_that_cannot_beat_its_leader_ends_and_says_so(begin: Begin) -> None:
     """At 1 s a step, the shortest run takes 18 s, and the leader took one of them."""
-    conductor = begin(overrides=(*TIME_TO_TARGET, "search.trials=9"))
-    spec = propose(conductor)
+    controller = begin(overrides=(*TIME_TO_TARGET, "search.trials=9"))
+    spec = propose(controller)
     run = make_run(time_s=1.0).model_copy(update={"step_time_ms": 1000.0})
-    conductor.finished(make_record(spec, spec.recipe, run, started_at=""))
-    assert conductor.why_exhausted is None
-    assert conductor.propose() is None
-    assert conductor.is_over()
-    assert conductor.why_exhausted == "no untried configuration can beat the leader"
+    controller.finished(make_record(spec, spec.recipe, run, started_at=""))
+    assert controller.why_exhausted is None
+    assert controller.propose() is None
+    assert controller.is_over()
+    assert controller.why_exhausted == "no untried configuration can beat the leader"
 
 
 def test_policy_that_found_nothing_is_asked_again_after_a_trial(
     begin: Begin, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    conductor = begin()
-    first, second = propose(conductor), propose(conductor)
-    answers = iter([None, conductor.policy.ask])
-    monkeypatch.setattr(conductor.policy, "ask", lambda: (a := next(answers)) and a())
+    controller = begin()
+    first, second = propose(controller), propose(controller)
+    answers = iter([None, controller.policy.ask])
+    monkeypatch.setattr(controller.policy, "ask", lambda: (a := next(answers)) and a())
     for _ in range(3):
-        assert conductor.propose() is None
-    assert not conductor.is_over()
-    conductor.finished(ended(first))
-    assert propose(conductor).trial_id == "t0002"
-    conductor.finished(ended(second))
-    assert conductor.why_exhausted is None
+        assert controller.propose() is None
+    assert not controller.is_over()
+    controller.finished(ended(first))
+    assert propose(controller).trial_id == "t0002"
+    controller.finished(ended(second))
+    assert controller.why_exhausted is None
 
 
 def test_costs_are_known_again_after_a_restart(begin: Begin) -> None:
-    conductor = begin(overrides=TIME_TO_TARGET)
-    spec = propose(conductor)
-    assert conductor.costs(spec.params) is None
-    conductor.finished(ended(spec))
-    cost = conductor.costs(spec.params)
+    controller = begin(overrides=TIME_TO_TARGET)
+    spec = propose(controller)
+    assert controller.costs(spec.params) is None
+    controller.finished(ended(spec))
+    cost = controller.costs(spec.params)
     assert cost is not None
     assert cost.num_steps == spec.recipe.steps(num_train=1150)
     assert begin(overrides=TIME_TO_TARGET).costs(spec.params) == cost
@@ -290,28 +290,28 @@ def test_what_other_studies_taught_is_in_the_ledger(begin: Begin) -> None:
 
 
 def test_trial_whose_process_dies_again_and_again_counts_as_failed(begin: Begin) -> None:
-    conductor = begin(overrides=("search.attempts=3",))
-    first = propose(conductor)
+    controller = begin(overrides=("search.attempts=3",))
+    first = propose(controller)
     for details in ("once", "twice", "thrice"):
-        conductor.died(first.trial_id, reason=f"killed {details}", details=details)
+        controller.died(first.trial_id, reason=f"killed {details}", details=details)
         if details != "thrice":
-            again = propose(conductor)
+            again = propose(controller)
             assert (again.trial_id, again.params) == (first.trial_id, first.params)
-    record = conductor.ledger.records[first.trial_id]
+    record = controller.ledger.records[first.trial_id]
     assert record.status == Status.FAILED
     assert (record.stop_reason, record.runs[0].traceback) == ("killed thrice", "thrice")
-    assert propose(conductor).trial_id == "t0001"
+    assert propose(controller).trial_id == "t0001"
 
 
 def test_death_of_a_node_is_no_attempt_of_the_trial(begin: Begin) -> None:
-    conductor = begin(overrides=("search.attempts=1",))
+    controller = begin(overrides=("search.attempts=1",))
     for _ in range(5):
-        spec = propose(conductor)
-        conductor.died(spec.trial_id, reason="gone", details="its node", is_blameless=True)
-    again = propose(conductor)
+        spec = propose(controller)
+        controller.died(spec.trial_id, reason="gone", details="its node", is_blameless=True)
+    again = propose(controller)
     assert again.trial_id == spec.trial_id
-    conductor.died(again.trial_id, reason="killed", details="")
-    assert conductor.ledger.records[spec.trial_id].stop_reason == "killed"
+    controller.died(again.trial_id, reason="killed", details="")
+    assert controller.ledger.records[spec.trial_id].stop_reason == "killed"
 
 
 def save(spec: TrialSpec, *, step: int) -> None:
@@ -331,14 +331,14 @@ def save(spec: TrialSpec, *, step: int) -> None:
 
 
 def test_attempts_count_anew_where_the_checkpoint_has_got_further(begin: Begin) -> None:
-    conductor = begin(overrides=("search.attempts=2",))
-    spec = propose(conductor)
+    controller = begin(overrides=("search.attempts=2",))
+    spec = propose(controller)
     for step in (10, 20, 30):
         save(spec, step=step)
-        conductor.died(spec.trial_id, reason="killed", details="")
-        assert propose(conductor).trial_id == spec.trial_id
-    conductor.died(spec.trial_id, reason="killed at 30 again", details="")
-    assert conductor.ledger.records[spec.trial_id].stop_reason == "killed at 30 again"
+        controller.died(spec.trial_id, reason="killed", details="")
+        assert propose(controller).trial_id == spec.trial_id
+    controller.died(spec.trial_id, reason="killed at 30 again", details="")
+    assert controller.ledger.records[spec.trial_id].stop_reason == "killed at 30 again"
 
 
 def test_trials_are_saved_in_the_study_or_on_shared_storage_or_not_at_all(
@@ -359,11 +359,11 @@ def test_checkpoints_of_finished_trials_are_cleared_and_others_stay(
     begin: Begin, tmp_path: Path
 ) -> None:
     storage = f"search.storage_path={tmp_path}/shared"
-    conductor = begin(overrides=(storage,))
-    done, running = propose(conductor), propose(conductor)
+    controller = begin(overrides=(storage,))
+    done, running = propose(controller), propose(controller)
     for spec in (done, running):
         save(spec, step=1)
-    conductor.finished(ended(done))
+    controller.finished(ended(done))
     begin(overrides=(storage,))
     left = [path.name for path in (tmp_path / "shared" / "conducted").iterdir()]
     assert left == [f"{running.trial_id}.ckpt"]
@@ -371,33 +371,33 @@ def test_checkpoints_of_finished_trials_are_cleared_and_others_stay(
 
 def test_policy_is_asked_about_each_evaluation_that_came_together(begin: Begin) -> None:
     """The second of three is past the leader, and so is the reason."""
-    conductor = begin(overrides=("workload.mode=anytime",))
-    conductor.finished(ended(propose(conductor), time_s=2.0))
-    slow = propose(conductor)
+    controller = begin(overrides=("workload.mode=anytime",))
+    controller.finished(ended(propose(controller), time_s=2.0))
+    slow = propose(controller)
     evaluations = tuple(
         make_evaluation(step=step, train_s=train_s, accuracy=0.5)
         for step, train_s in ((10, 1.5), (20, 2.5), (30, 3.5))
     )
     run = make_run(Status.CAPPED).model_copy(update={"evaluations": evaluations})
-    reason = conductor.evaluated(make_record(slow, slow.recipe, run, started_at=""))
+    reason = controller.evaluated(make_record(slow, slow.recipe, run, started_at=""))
     assert reason == "stopped at 2.5 s: leader t0000 met the target in 2.0 s"
-    assert conductor.ledger.records[slow.trial_id].runs[0].evaluations == evaluations
+    assert controller.ledger.records[slow.trial_id].runs[0].evaluations == evaluations
 
 
 def test_trial_that_died_after_writing_its_record_is_not_lost(begin: Begin, tmp_path: Path) -> None:
-    conductor = begin()
-    spec = propose(conductor)
+    controller = begin()
+    spec = propose(controller)
     write_trial_file(tmp_path / "study", ended(spec))
-    conductor.died(spec.trial_id, reason="killed", details="once")
-    assert conductor.ledger.records[spec.trial_id].status == Status.REACHED
+    controller.died(spec.trial_id, reason="killed", details="once")
+    assert controller.ledger.records[spec.trial_id].status == Status.REACHED
 
 
 def test_interrupted_trial_has_no_record_and_runs_again_on_resume(
     begin: Begin, witness: Witness
 ) -> None:
-    conductor = begin()
-    spec = propose(conductor)
-    conductor.interrupted(spec.trial_id, reason="Ctrl-C")
+    controller = begin()
+    spec = propose(controller)
+    controller.interrupted(spec.trial_id, reason="Ctrl-C")
     assert witness.seen[-1] == ("interrupted", spec.trial_id)
     assert propose(begin()).trial_id == spec.trial_id
 
@@ -407,17 +407,17 @@ def test_full_disk_ends_the_search_and_keeps_what_ran(
 ) -> None:
     from tune_speed.core.errors import StorageError
 
-    conductor = begin()
-    spec = propose(conductor)
+    controller = begin()
+    spec = propose(controller)
 
     def refuse(*_: Any) -> None:
         raise StorageError("disk full")
 
-    monkeypatch.setattr(conductor.ledger, "_append", refuse)
-    conductor.finished(ended(spec))
-    assert isinstance(conductor.failure, StorageError)
-    assert conductor.propose() is None
-    assert spec.trial_id in conductor.ledger.records
+    monkeypatch.setattr(controller.ledger, "_append", refuse)
+    controller.finished(ended(spec))
+    assert isinstance(controller.failure, StorageError)
+    assert controller.propose() is None
+    assert spec.trial_id in controller.ledger.records
 
 
 def test_trials_keep_weights_only_where_the_study_asks_for_a_model(
@@ -425,12 +425,12 @@ def test_trials_keep_weights_only_where_the_study_asks_for_a_model(
 ) -> None:
     assert propose(begin()).keep is None
     assert not (tmp_path / "study" / "weights").exists()
-    conductor = begin(overrides=("tracking.log_model=best",))
-    first, second = propose(conductor), propose(conductor)
+    controller = begin(overrides=("tracking.log_model=best",))
+    first, second = propose(controller), propose(controller)
     assert first.keep is not None and first.keep.at_most_s is None
     Path(first.keep.file).write_bytes(b"weights")
-    conductor.finished(ended(first, time_s=2.0))
-    third = propose(conductor)
+    controller.finished(ended(first, time_s=2.0))
+    third = propose(controller)
     assert third.keep is not None and third.keep.at_most_s == 2.0
-    conductor.finished(ended(second, Status.MISSED))
+    controller.finished(ended(second, Status.MISSED))
     assert [p.name for p in (tmp_path / "study" / "weights").iterdir()] == [f"{first.trial_id}.pt"]

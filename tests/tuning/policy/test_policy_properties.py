@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Cost, Goal, Outcome, Proposal
+from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -62,7 +62,7 @@ class Bumpy(NamedTuple):
 def make_policy(benchmark: Bumpy, **parts: Any) -> TimeToTarget:
     return TimeToTarget(
         space=SPACE,
-        goal=Goal(TARGET, benchmark.mode, math.inf),
+        goal=SearchTarget(TARGET, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=benchmark.seed,
         parts=Parts(num_start=6, **parts),

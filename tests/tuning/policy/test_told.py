@@ -10,10 +10,10 @@ import pytest
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Goal, Outcome
+from tune_speed.tuning.policy.base import Outcome, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.curve_table import distance
-from tune_speed.tuning.policy.optuna_study import ToldStudy
+from tune_speed.tuning.policy.optuna_study import OptunaStudy
 
 SPACE = SearchSpace.from_tree(
     {"lr": {"low": 0.01, "high": 1.0, "log": True}, "epochs": {"low": 1, "high": 8}}
@@ -22,22 +22,22 @@ TARGET = 0.9
 PARAMS = {"lr": 0.1, "epochs": 4}
 
 
-def make_told(sampler: str = "tpe", **changes: Any) -> ToldStudy:
-    goal = Goal(TARGET, "fixed_length", 100.0)
-    return ToldStudy(space=SPACE, goal=goal, sampler=sampler, seed=0, **changes)
+def make_told(sampler: str = "tpe", **changes: Any) -> OptunaStudy:
+    goal = SearchTarget(TARGET, "fixed_length", 100.0)
+    return OptunaStudy(space=SPACE, goal=goal, sampler=sampler, seed=0, **changes)
 
 
 def outcome(status: Status, *, train_s: float = 2.0, end: float = 0.8) -> Outcome:
     return Outcome(status, train_s, Curve(np.array([train_s]), np.array([end])), 0.25)
 
 
-def tell(told: ToldStudy, number: int, result: Outcome) -> None:
+def tell(told: OptunaStudy, number: int, result: Outcome) -> None:
     told.enter(f"t{number:04d}", PARAMS)
     y = float(distance(result.curve.metric[-1], TARGET)) if len(result.curve.metric) else -4.0
     told.finish(f"t{number:04d}", result, y=y)
 
 
-def trials(told: ToldStudy) -> list[optuna.trial.FrozenTrial]:
+def trials(told: OptunaStudy) -> list[optuna.trial.FrozenTrial]:
     return told._study.get_trials(deepcopy=False)
 
 

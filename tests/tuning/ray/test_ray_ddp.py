@@ -23,7 +23,7 @@ from tune_speed.training.trial import Allotment, TrialSpec
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.ray.cluster import _quiet_ray
 from tune_speed.tuning.ray.multi_gpu import run_on_cluster
-from tune_speed.tuning.ray.placement_groups import Holdings
+from tune_speed.tuning.ray.placement_groups import PlacementGroups
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 pytestmark = [
@@ -73,8 +73,8 @@ def make_spec(trial_id: str, *, epochs: float = 2.0) -> TrialSpec:
 
 
 @cache
-def holdings() -> Holdings:
-    return Holdings()
+def holdings() -> PlacementGroups:
+    return PlacementGroups()
 
 
 def trial_of(spec: TrialSpec, *, hang_after_s: float = 600.0) -> Any:

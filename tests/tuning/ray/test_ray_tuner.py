@@ -26,7 +26,7 @@ from tune_speed.core.records import Status, TrialRecord
 from tune_speed.runtime import heartbeat
 from tune_speed.study.file import load_study
 from tune_speed.training.trial import Allotment, TrialSpec, make_record
-from tune_speed.tuning.driver.controller import Conductor
+from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.ray import tuner
 from tune_speed.tuning.ray.cluster import _quiet_ray
@@ -140,7 +140,7 @@ def search(study: str, folder: Path, *, nodes: int) -> Outcomes:
     tuner.MARGIN_S = 5.0
     reasons, error = Reasons(), ""
     with Ledger(folder / "study") as ledger, cluster(nodes):
-        conductor = Conductor(
+        controller = SearchController(
             study=load_study(folder / "study.yaml", overrides=()),
             workload_hash="w",
             ledger=ledger,
@@ -148,7 +148,7 @@ def search(study: str, folder: Path, *, nodes: int) -> Outcomes:
             observers=[reasons],
         )
         try:
-            tuner.run_search(conductor, ANYWHERE, on_tick=lambda: None, process=Harmful)
+            tuner.run_search(controller, ANYWHERE, on_tick=lambda: None, process=Harmful)
         except ServiceError as raised:
             error = str(raised)
         return Outcomes(dict(ledger.records), reasons.seen, error, left_after(20.0))

@@ -9,7 +9,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import Plain
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.base import Cost, Goal, Policy
+from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
 from tune_speed.tuning.simulation.comparison import Search, Terms, full_run_s, run_searches
 from tune_speed.tuning.simulation.scores import best_at
 from tune_speed.tuning.simulation.simulate import Benchmark, simulate
@@ -26,7 +26,7 @@ def run(policies: list[str], *, seeds: int = 1, jobs: int = 1) -> list[Search]:
 def capped(benchmark: Benchmark, seed: int) -> Policy:
     return Plain(
         space=benchmark.space,
-        goal=Goal(benchmark.target, benchmark.mode, 1e9),
+        goal=SearchTarget(benchmark.target, benchmark.mode, 1e9),
         sampler="random",
         is_capped=True,
         seed=seed,
@@ -53,7 +53,7 @@ def test_every_compared_policy_can_be_made(name: str) -> None:
     policy = make_policy(
         name,
         space=EASY.space,
-        goal=Goal(EASY.target, EASY.mode, 1e9),
+        goal=SearchTarget(EASY.target, EASY.mode, 1e9),
         cost_of=lambda params: Cost(EASY.predicted_cost(params)),
         seed=0,
     )

@@ -1,8 +1,8 @@
 """One log of trials through Ray's adapters and through the simulator: the same decisions.
 
 The simulator drives a policy in virtual time, and everything that passes between the two is written
-down. Then the same events come to the conductor as Ray's controller brings them, through searcher,
-trial scheduler and callback, as records of trainings. Whatever the conductor's policy answers must
+down. Then the same events come to the controller as Ray's controller brings them, through searcher,
+trial scheduler and callback, as records of trainings. Whatever the controller's policy answers must
 be what the simulator's policy answered.
 """
 
@@ -19,11 +19,11 @@ from ray.tune.schedulers import TrialScheduler
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, TrialRecord
 from tune_speed.study.file import StudyFile, load_study
 from tune_speed.training.trial import Allotment, TrialSpec, make_record
-from tune_speed.tuning.driver.controller import Conductor
+from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.policies import make_policy
-from tune_speed.tuning.policy.base import Goal, Outcome, Policy, Proposal
+from tune_speed.tuning.policy.base import Outcome, Policy, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.ray.reports import Sender
 from tune_speed.tuning.ray.tuner import (
@@ -99,7 +99,7 @@ class Event(NamedTuple):
 
 
 class Logged:
-    """A policy that writes down what passes, and learns costs as the conductor does."""
+    """A policy that writes down what passes, and learns costs as the controller does."""
 
     def __init__(self, policy: Policy, costs: CostModel, benchmark: Digits) -> None:
         self._policy, self._costs, self._benchmark = policy, costs, benchmark
@@ -142,7 +142,7 @@ def simulated(study: StudyFile, benchmark: Digits) -> list[Event]:
     policy = make_policy(
         study.search.policy,
         space=study.space,
-        goal=Goal(workload.target.value, workload.mode, workload.max_train_s),
+        goal=SearchTarget(workload.target.value, workload.mode, workload.max_train_s),
         cost_of=costs,
         seed=study.search.seed,
     )
@@ -154,9 +154,9 @@ def simulated(study: StudyFile, benchmark: Digits) -> list[Event]:
 class Controller:
     """Calls the adapters as Ray Tune's controller does."""
 
-    def __init__(self, conductor: Conductor, benchmark: Digits) -> None:
-        adapter = _Adapter(conductor, ANYWHERE)
-        self._conductor, self._benchmark = conductor, benchmark
+    def __init__(self, controller: SearchController, benchmark: Digits) -> None:
+        adapter = _Adapter(controller, ANYWHERE)
+        self._controller, self._benchmark = controller, benchmark
         self._senders: dict[str, Sender] = {}
         self._told: list[str] = []
         self._searcher = _ConductorSearcher(adapter)
@@ -195,14 +195,14 @@ class Controller:
         self._specs[spec.trial_id] = spec
         self._ray_ids[spec.trial_id] = ray_id
         self._senders[spec.trial_id] = Sender()
-        assert spec.proposal_reason == self._conductor.ledger.proposals[spec.trial_id].reason
-        return self._conductor.ledger.proposals[spec.trial_id]
+        assert spec.proposal_reason == self._controller.ledger.proposals[spec.trial_id].reason
+        return self._controller.ledger.proposals[spec.trial_id]
 
     def _report(self, event: Event) -> str | None:
         if event.num_evaluations == 1:  # The untrained model's comes first.
             assert not self._is_stopped(event.trial_id, 0)
         if self._is_stopped(event.trial_id, event.num_evaluations):
-            return self._conductor.ledger.records[event.trial_id].stop_reason
+            return self._controller.ledger.records[event.trial_id].stop_reason
         return None
 
     def _is_stopped(self, trial_id: str, num_evaluations: int) -> bool:
@@ -222,13 +222,13 @@ class Controller:
         self._callback.on_trial_result(0, [], self._ray_trial(trial_id), report)
 
     def _end(self, event: Event) -> tuple[Status, float]:
-        if event.trial_id not in self._conductor.ledger.records:
+        if event.trial_id not in self._controller.ledger.records:
             status, time_s = event.answer
             reached_s = time_s if status == Status.REACHED else None
             record = self._record(event.trial_id, event.num_evaluations, status, reached_s)
             report = Sender.ended("finished", record)
             self._callback.on_trial_result(0, [], self._ray_trial(event.trial_id), report)
-        record = self._conductor.ledger.records[event.trial_id]
+        record = self._controller.ledger.records[event.trial_id]
         return record.status, record.time_to_target_s or record.runs[0].clocks.train_s
 
     def _ray_trial(self, trial_id: str) -> Any:
@@ -272,10 +272,10 @@ def test_ray_and_simulator_get_the_same_decisions(
     study = load_study(file)
     benchmark = Digits(study)
     log = simulated(study, benchmark)
-    conductor = Conductor(
+    controller = SearchController(
         study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
     )
-    controller = Controller(conductor, benchmark)
+    controller = Controller(controller, benchmark)
     for event in log:
         assert controller.answer(event) == event.answer, event
     kinds = [event.kind for event in log]
@@ -300,11 +300,11 @@ def searched(study: StudyFile, folder: Path, *, stops_after: int | None = None) 
     benchmark, sessions = Digits(study), [stops_after, NUM_TRIALS] if stops_after else [NUM_TRIALS]
     for num_trials in sessions:
         with Ledger(folder) as ledger:
-            conductor = Conductor(
+            controller = SearchController(
                 study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
             )
-            controller = Controller(conductor, benchmark)
-            while conductor.num_finished < num_trials and controller.runs_one():
+            controller = Controller(controller, benchmark)
+            while controller.num_finished < num_trials and controller.runs_one():
                 pass
             proposals = list(ledger.proposals.values())
     return proposals

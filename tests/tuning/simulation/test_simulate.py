@@ -13,7 +13,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import make_policy
-from tune_speed.tuning.policy.base import Cost, Goal, Leader, Outcome, Proposal
+from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode, crossing
 from tune_speed.tuning.simulation import simulate as simulate_module
 from tune_speed.tuning.simulation.simulate import Trace, run_policy, simulate
@@ -311,7 +311,7 @@ def test_trials_after_the_ten_thousandth_keep_their_order() -> None:
 
 def test_leader_of_a_capped_search_is_the_incumbent() -> None:
     benchmark = Recorded([curve(0.1, 0.9), curve(0.9), curve(0.2, 0.3, 0.8)])
-    goal, cost = Goal(TARGET, "fixed_length", 99.0), Cost(1.0)
+    goal, cost = SearchTarget(TARGET, "fixed_length", 99.0), Cost(1.0)
     policy = make_policy("random_cap", space=SPACE, goal=goal, cost_of=lambda _: cost, seed=0)
     trace = run_policy(policy, benchmark, num_workers=2, budget_s=20.0)
     assert isinstance(policy.leader, Leader)

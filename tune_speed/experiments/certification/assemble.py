@@ -34,7 +34,7 @@ from tune_speed.experiments.certification.certificate import (
     was_throttled,
 )
 from tune_speed.experiments.certification.ledger import Ran
-from tune_speed.experiments.certification.schedule import Placed
+from tune_speed.experiments.certification.schedule import FinalRank
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.provenance import Surroundings
@@ -69,13 +69,13 @@ class Origin:
 
 
 def certified_record(
-    placed: Placed,
+    placed: FinalRank,
     *,
     finalists: Mapping[str, Finalist],
     runs: Sequence[Ran],
     surroundings: tuple[Surroundings, Surroundings],
     origin: Origin,
-    places: Mapping[str, Placed],
+    ranks: Mapping[str, FinalRank],
 ) -> TrialRecord:
     """Returns the certified record of a contestant.
 
@@ -85,7 +85,7 @@ def certified_record(
         runs: all runs of the certification, in order.
         surroundings: of its recipe, before the first run and after the last.
         origin: the search.
-        places: all contestants' places by name.
+        ranks: all contestants' ranks by name.
     """
     own = finalists[placed.name]
     records = [runs[order].record for order in placed.orders]
@@ -101,7 +101,7 @@ def certified_record(
         ),
         system=_system(placed, last, surroundings),
         provenance=_provenance(placed, own, origin),
-        verification=_verification(placed, finalists, runs, origin, places),
+        verification=_verification(placed, finalists, runs, origin, ranks),
     )
     hits = sum(run.status == Status.REACHED for run in placed.runs)
     status = Status.REACHED if 2 * hits > len(placed.runs) else Status.MISSED
@@ -147,7 +147,7 @@ def _grid_samples(task: Workload | OwnTask, num_train: int | None) -> int | None
     return task.grid(num_train=num_train)
 
 
-def _result(placed: Placed, records: Sequence[TrialRecord], facts: Surroundings) -> Result:
+def _result(placed: FinalRank, records: Sequence[TrialRecord], facts: Surroundings) -> Result:
     runs, workload = placed.runs, task_of(records[0])
     samples = [sample_of(run) for run in runs]
     times = [s.spent_s for s in samples if s.is_hit]
@@ -182,7 +182,7 @@ def _result(placed: Placed, records: Sequence[TrialRecord], facts: Surroundings)
     )
 
 
-def _rows(placed: Placed, records: Sequence[TrialRecord]) -> tuple[CertifiedRun, ...]:
+def _rows(placed: FinalRank, records: Sequence[TrialRecord]) -> tuple[CertifiedRun, ...]:
     return tuple(
         _row(run, record, order)
         for run, record, order in zip(placed.runs, records, placed.orders, strict=True)
@@ -196,7 +196,7 @@ def _row(run: RunResult, record: TrialRecord, order: int) -> CertifiedRun:
 
 
 def _recipe(
-    placed: Placed, record: TrialRecord, facts: Surroundings, origin: Origin
+    placed: FinalRank, record: TrialRecord, facts: Surroundings, origin: Origin
 ) -> CertifiedRecipe:
     if record.is_own_loop:
         return _own_recipe(placed, record, origin)
@@ -218,7 +218,7 @@ def _recipe(
     )
 
 
-def _own_recipe(placed: Placed, record: TrialRecord, origin: Origin) -> CertifiedRecipe:
+def _own_recipe(placed: FinalRank, record: TrialRecord, origin: Origin) -> CertifiedRecipe:
     """Returns what a training function was called with; the rest is its own affair."""
     return CertifiedRecipe(
         resolved=record.recipe,
@@ -249,7 +249,7 @@ def _source_of(model: str) -> str:
 
 
 def _system(
-    placed: Placed, record: TrialRecord, surroundings: tuple[Surroundings, Surroundings]
+    placed: FinalRank, record: TrialRecord, surroundings: tuple[Surroundings, Surroundings]
 ) -> System:
     before, after = surroundings
     return System(
@@ -262,7 +262,7 @@ def _system(
     )
 
 
-def _provenance(placed: Placed, own: Finalist, origin: Origin) -> Provenance:
+def _provenance(placed: FinalRank, own: Finalist, origin: Origin) -> Provenance:
     used = tuple(run.seed for record in origin.estimates for run in record.runs)
     seeds = {run.seed for run in placed.runs}
     return Provenance(
@@ -288,15 +288,15 @@ def _provenance(placed: Placed, own: Finalist, origin: Origin) -> Provenance:
 
 
 def _verification(
-    placed: Placed,
+    placed: FinalRank,
     finalists: Mapping[str, Finalist],
     runs: Sequence[Ran],
     origin: Origin,
-    places: Mapping[str, Placed],
+    ranks: Mapping[str, FinalRank],
 ) -> Verification:
     rival, compared = placed.rival, placed.comparison
     ratio = None if compared is None else compared.ratio
-    theirs = places[rival] if rival is not None else None
+    theirs = ranks[rival] if rival is not None else None
     return Verification(
         status=VerificationStatus.RETIMED,
         incumbent=rival,

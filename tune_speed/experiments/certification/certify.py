@@ -24,7 +24,12 @@ from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, OwnSpec, task_of
 from tune_speed.experiments.certification.assemble import Finalist, Origin, certified_record
 from tune_speed.experiments.certification.ledger import CertifyLedger
-from tune_speed.experiments.certification.schedule import Contest, Placed, Plan, Turn
+from tune_speed.experiments.certification.schedule import (
+    CertificationSchedule,
+    FinalRank,
+    Plan,
+    Turn,
+)
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
 from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import file_name
@@ -63,7 +68,7 @@ class CertifyResult(NamedTuple):
     """What was certified, the best estimate first."""
     estimates: tuple[TrialRecord, ...]
     """All trials of the study that may be compared with these."""
-    places: tuple[Placed, ...]
+    ranks: tuple[FinalRank, ...]
     folder: Path
     undelivered: tuple[Undelivered, ...]
     was_stopped: bool
@@ -119,9 +124,9 @@ def certify(
         was_stopped = not _is_complete(contest, ledger, everyone) and _run(
             contest, ledger, everyone, address, on_line, loop
         )
-        places = contest.places()
+        ranks = contest.ranks()
         if was_stopped:
-            return CertifyResult((), tuple(finalists), (), places, folder, (), True)
+            return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
         surroundings = {name: _facts(ledger, name) for name in everyone}
         origin = _origin(uri, estimates, config)
         records = tuple(
@@ -131,15 +136,15 @@ def certify(
                 runs=ledger.runs,
                 surroundings=surroundings[placed.name],
                 origin=origin,
-                places={each.name: each for each in places},
+                ranks={each.name: each for each in ranks},
             )
-            for placed in places
+            for placed in ranks
         )
         _save(folder / "certified", records, surroundings)
     own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
     undelivered = _deliver(uri, study, own, number=path.stem)
     return CertifyResult(
-        records, tuple(finalists), origin.estimates, places, folder, undelivered, False
+        records, tuple(finalists), origin.estimates, ranks, folder, undelivered, False
     )
 
 
@@ -226,7 +231,7 @@ def _ledger_path(folder: Path, *, again: bool) -> Path:
     return folder / f"certify-{last + 1 if again or not last else last}.jsonl"
 
 
-def _outlook(contest: Contest, finalists: Sequence[Finalist]) -> str:
+def _outlook(contest: CertificationSchedule, finalists: Sequence[Finalist]) -> str:
     """Returns how much is to come, by what the finalists' runs took in the search."""
     runs = [each.record.runs[-1] for each in finalists]
     run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
@@ -260,8 +265,8 @@ def _contest(
     config: CertifyConfig,
     *,
     seed_base: str,
-) -> Contest:
-    return Contest(
+) -> CertificationSchedule:
+    return CertificationSchedule(
         [each.name for each in finalists],
         leader=leader.name if leader else None,
         plan=Plan(config.seeds, config.final, config.final_seeds),
@@ -271,7 +276,7 @@ def _contest(
 
 
 def _run(
-    contest: Contest,
+    contest: CertificationSchedule,
     ledger: CertifyLedger,
     everyone: dict[str, Finalist],
     address: str | None,
@@ -318,7 +323,7 @@ def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
 
 def _run_on(
     device: ExclusiveDevice,
-    contest: Contest,
+    contest: CertificationSchedule,
     ledger: CertifyLedger,
     everyone: dict[str, Finalist],
     on_line: Callable[[str], None],
@@ -332,7 +337,9 @@ def _run_on(
         ledger.described(name, _describe(device, each, on_line), is_last=True)
 
 
-def _is_complete(contest: Contest, ledger: CertifyLedger, everyone: dict[str, Finalist]) -> bool:
+def _is_complete(
+    contest: CertificationSchedule, ledger: CertifyLedger, everyone: dict[str, Finalist]
+) -> bool:
     return contest.next() is None and all(name in ledger.last_facts for name in everyone)
 
 
@@ -357,7 +364,7 @@ def _describe(
 
 def _take_turn(
     turn: Turn,
-    contest: Contest,
+    contest: CertificationSchedule,
     ledger: CertifyLedger,
     finalist: Finalist,
     device: ExclusiveDevice,

@@ -83,7 +83,7 @@ class Pair(NamedTuple):
     """Mean time of a rival's miss, at least."""
 
 
-class Race:
+class Elimination:
     """Finalists, their runs, and who is out. Replaying the runs in order builds the same race."""
 
     def __init__(

@@ -8,7 +8,7 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.core.targets import Target
 from tune_speed.experiments.certification.assemble import Finalist
 from tune_speed.experiments.certification.certify import CertifyResult
-from tune_speed.experiments.certification.schedule import Placed
+from tune_speed.experiments.certification.schedule import FinalRank
 from tune_speed.experiments.margin import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import make_boards
 
@@ -20,7 +20,7 @@ fails for a reason that no length mends."""
 def certification_text(result: CertifyResult) -> str:
     """Returns estimate beside certified time of each finalist, who was dropped, and what to try."""
     lines = ["the winner's luck, estimate → certified (median of the hits):", *_luck_lines(result)]
-    lines += [each.dropped.reason for each in result.places if each.dropped is not None]
+    lines += [each.dropped.reason for each in result.ranks if each.dropped is not None]
     lines += _suggestions(result)
     lines.append(f"certificates: {result.folder / 'certified'}; every run is in MLflow")
     if result.undelivered:
@@ -37,7 +37,7 @@ def as_dict(result: CertifyResult) -> dict[str, Any]:
     return {
         "boards": [board.model_dump(mode="json") for board in boards],
         "luck": luck(result),
-        "dropped": [p.dropped._asdict() for p in result.places if p.dropped is not None],
+        "dropped": [p.dropped._asdict() for p in result.ranks if p.dropped is not None],
         "suggestions": _suggestions(result),
         "folder": str(result.folder),
         "certificates": [record.certificate for record in result.records],
@@ -50,11 +50,11 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
     `ratio` is certified / estimate: above 1 the finalist was lucky in the search. Only hits are
     compared here; what misses cost is in the expected time.
     """
-    places = {placed.name: placed for placed in result.places}
-    return [_luck_of(each, places.get(each.name)) for each in result.finalists]
+    ranks = {placed.name: placed for placed in result.ranks}
+    return [_luck_of(each, ranks.get(each.name)) for each in result.finalists]
 
 
-def _luck_of(finalist: Finalist, placed: Placed | None) -> dict[str, Any]:
+def _luck_of(finalist: Finalist, placed: FinalRank | None) -> dict[str, Any]:
     runs = placed.runs if placed is not None else ()
     hits = [run.time_to_target_s for run in runs if run.time_to_target_s is not None]
     estimate_s = finalist.record.time_to_target_s

@@ -12,7 +12,7 @@ from typing import Literal, NamedTuple
 
 from tune_speed.core.records import RunResult
 from tune_speed.core.stats import Comparison, compare, holm, sample_of
-from tune_speed.experiments.certification.elimination import Dropped, Race
+from tune_speed.experiments.certification.elimination import Dropped, Elimination
 
 Stage = Literal["first", "final"]
 FIRST_FRESH_SEED = 2**31
@@ -40,7 +40,7 @@ class Plan(NamedTuple):
     """Rounds of the second stage."""
 
 
-class Placed(NamedTuple):
+class FinalRank(NamedTuple):
     """A contestant at the end, with the runs that count for it."""
 
     name: str
@@ -57,7 +57,7 @@ class Placed(NamedTuple):
     dropped: Dropped | None
 
 
-class Contest:
+class CertificationSchedule:
     """A certification as it stands."""
 
     def __init__(
@@ -76,13 +76,13 @@ class Contest:
             leader: name of the present leader if it is none of them.
             plan: rounds and numbers.
             seed_base: what fresh seeds are made from; the same gives the same seeds.
-            miss_s: what a miss costs in the `anytime` mode, see `Race`.
+            miss_s: what a miss costs in the `anytime` mode, see `Elimination`.
         """
         self.leader, self.plan = leader, plan
         self._seed_base, self._miss_s = seed_base, miss_s
         names = (*([leader] if leader else ()), *finalists)
-        self.first = Race(names, num_rounds=plan.seeds, miss_s=miss_s)
-        self.final: Race | None = None
+        self.first = Elimination(names, num_rounds=plan.seeds, miss_s=miss_s)
+        self.final: Elimination | None = None
         self.turns: list[Turn] = []
         """All that ran, in order."""
         self._runs: dict[tuple[Stage, str], list[tuple[int, RunResult]]] = {}
@@ -119,7 +119,7 @@ class Contest:
             left += pairs * self.plan.final_seeds if self.plan.final else 0
         return left
 
-    def places(self) -> tuple[Placed, ...]:
+    def ranks(self) -> tuple[FinalRank, ...]:
         """Returns all contestants with a run, best first, each compared with its rival."""
         order = [*(self.final.order() if self.final else ()), *self.first.order()]
         names = [name for name in dict.fromkeys(order) if self._counting(name)[1]]
@@ -141,9 +141,9 @@ class Contest:
         comparison: Comparison | None,
         adjusted: float | None,
         dropped: Dropped | None,
-    ) -> Placed:
+    ) -> FinalRank:
         stage, runs = self._counting(name)
-        return Placed(
+        return FinalRank(
             name=name,
             stage=stage,
             runs=tuple(run for _, run in runs),
@@ -155,16 +155,16 @@ class Contest:
         )
 
     @property
-    def _race(self) -> tuple[Stage, Race]:
+    def _race(self) -> tuple[Stage, Elimination]:
         return ("first", self.first) if self.final is None else ("final", self.final)
 
-    def _make_final(self) -> Race | None:
+    def _make_final(self) -> Elimination | None:
         if not self.plan.final or not self.plan.final_seeds:
             return None
         finalists = [name for name in self.first.order() if name != self.leader]
         best = [name for name in finalists if name in self.first.alive][: self.plan.final]
         names = (*([self.leader] if self.leader else ()), *best)
-        return Race(names, num_rounds=self.plan.final_seeds, miss_s=self._miss_s)
+        return Elimination(names, num_rounds=self.plan.final_seeds, miss_s=self._miss_s)
 
     def _counting(self, name: str) -> tuple[Stage, list[tuple[int, RunResult]]]:
         """Returns the runs that count: those of the last stage that it ran in."""

@@ -74,7 +74,7 @@ def _rank(
         times = [_once(gradients) for _ in range(1 + REPEATS)]
         if ranks.is_first:
             pipe.send(statistics.median(times[1:]))
-        ranks.hear(None)  # Nobody leaves before all are done.
+        ranks.gather(None)  # Nobody leaves before all are done.
 
 
 def _once(gradients: torch.Tensor) -> float:

@@ -15,7 +15,13 @@ from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient
 from tune_speed.runtime.device import synchronizer
 from tune_speed.runtime.step_timer import warm_up
 from tune_speed.runtime.training_clock import Waits
-from tune_speed.training.loop import build_model, forward_of, open_dummy, open_loader, stretches_of
+from tune_speed.training.loop import (
+    build_forward,
+    build_model,
+    open_dummy,
+    open_loader,
+    step_schedule_of,
+)
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.gradient import Forward, gradient_of
@@ -58,10 +64,10 @@ def open_pipeline(
     torch.backends.cudnn.deterministic = recipe.deterministic
     torch.backends.cudnn.benchmark = not recipe.deterministic
     recipe.speedups.read_data()
-    (shape, _), *_ = stretches_of(recipe, splits)
+    (shape, _), *_ = step_schedule_of(recipe, splits)
     model = build_model(recipe, splits, seed=seed, device=device)
     model.train()
-    forward = forward_of(model, recipe)
+    forward = build_forward(model, recipe)
     loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
     try:
         waits = Waits()

@@ -66,7 +66,7 @@ def timed(record: TrialRecord) -> Timed:
     return Timed(expected_time_s(samples), low, high, SEEDS)
 
 
-def places(intervals: Sequence[tuple[float, float]]) -> list[Place]:
+def shared_ranks(intervals: Sequence[tuple[float, float]]) -> list[Place]:
     """Returns the place of each row, from intervals [s] in the order of the expected times."""
     firsts: list[int] = []
     for number, (low, _) in enumerate(intervals):
@@ -384,7 +384,9 @@ def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
 
     ordered = sorted(rows, key=order)
     timed_rows = [row for row in ordered if row.time_to_target_s is not None]
-    ranks = places([(_or_inf(r.expected_low_s), _or_inf(r.expected_high_s)) for r in timed_rows])
+    ranks = shared_ranks(
+        [(_or_inf(r.expected_low_s), _or_inf(r.expected_high_s)) for r in timed_rows]
+    )
     ranked = [r.model_copy(update=p._asdict()) for r, p in zip(timed_rows, ranks, strict=True)]
     return [*ranked, *ordered[len(ranked) :]]
 

@@ -16,8 +16,8 @@ from tune_speed.reporting.live import ended_line
 from tune_speed.reporting.study.view import StudyView, ViewedTrial
 from tune_speed.reporting.watch.screen import HINT, plain, screen, standing, state_text, target_text
 from tune_speed.reporting.watch.status import (
-    Glance,
     State,
+    StudyStatus,
     as_dict,
     fingerprint,
     glance,
@@ -39,7 +39,7 @@ class Reader(Protocol):
 class Display(Protocol):
     """Shows what there is to say, in one form."""
 
-    def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
+    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
         """Shows the study; `trouble`: why it is not fresh."""
 
 
@@ -91,7 +91,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
+    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
         """See `Display`."""
         hint = "" if seen.state in OVER else HINT
         height = self._console.size.height
@@ -106,11 +106,11 @@ class Lines:
         self._console, self._now = console, now
         self._seen: dict[str, str] = {}
         """How each trial stood, by run id."""
-        self._last: Glance | None = None
+        self._last: StudyStatus | None = None
         self._trouble: str | None = None
         self._told_at = 0.0
 
-    def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
+    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
         """See `Display`."""
         if trouble != self._trouble:
             self._print(trouble or "the store answers again")
@@ -120,7 +120,7 @@ class Lines:
         self._tell_state(seen)
         self._last, self._trouble = seen, trouble
 
-    def _begin(self, view: StudyView, seen: Glance) -> None:
+    def _begin(self, view: StudyView, seen: StudyStatus) -> None:
         """Tells where the study stands; what has ended before is not told one by one."""
         self._print(f"{seen.study}: {target_text(seen)}".removesuffix(": "))
         for device in dict.fromkeys(part.key.device for part in seen.parts):
@@ -141,7 +141,7 @@ class Lines:
         before, self._seen[run_id] = self._seen.get(run_id), state
         return before != state
 
-    def _tell_state(self, seen: Glance) -> None:
+    def _tell_state(self, seen: StudyStatus) -> None:
         last = self._last
         if last and seen.interrupted > last.interrupted:
             self._print(f"{seen.interrupted - last.interrupted} interrupted, without an outcome")
@@ -157,7 +157,7 @@ class Lines:
 class Json:
     """Prints an object for each refresh, in a line."""
 
-    def show(self, view: StudyView, seen: Glance, trouble: str | None) -> None:
+    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
         """See `Display`."""
         found = as_dict(seen, trouble=trouble)
         print(json.dumps(found, allow_nan=False), flush=True)

@@ -12,7 +12,7 @@ from tune_speed.core.records import Status
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import duration, took_s
 from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
-from tune_speed.reporting.watch.status import Glance, PartGlance, State
+from tune_speed.reporting.watch.status import PartGlance, State, StudyStatus
 from tune_speed.tracking.schema import metric_key
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -43,7 +43,7 @@ def plain(text: str) -> str:
 
 
 def screen(
-    seen: Glance, *, trouble: str | None = None, height: int = 60, hint: str = ""
+    seen: StudyStatus, *, trouble: str | None = None, height: int = 60, hint: str = ""
 ) -> RenderableType:
     """Returns the picture, of about `height` lines at most; `trouble`: why it is not fresh."""
     parts = list(_part_rows(seen))
@@ -67,7 +67,7 @@ def screen(
     return Group(*blocks, *_foot(seen, trouble, hint))
 
 
-def standing(seen: Glance) -> str:
+def standing(seen: StudyStatus) -> str:
     """Returns how far the search is, in a line."""
     of = f" of {seen.planned}" if seen.planned is not None else ""
     parts = [f"{seen.num_finished}{of} trials"]
@@ -81,7 +81,7 @@ def standing(seen: Glance) -> str:
     return " · ".join(parts)
 
 
-def state_text(seen: Glance) -> str:
+def state_text(seen: StudyStatus) -> str:
     """Returns how the study stands, in words."""
     if seen.state is State.NOT_BEGUN:
         return "no search of it has begun"
@@ -94,7 +94,7 @@ def state_text(seen: Glance) -> str:
     return "ended short of its plan; `tune-speed search … --resume` may go on"
 
 
-def target_text(seen: Glance) -> str:
+def target_text(seen: StudyStatus) -> str:
     """Returns what the study is about, in a line."""
     return plain(", ".join(text for text in (seen.workload, seen.target, seen.mode) if text))
 
@@ -106,7 +106,7 @@ def sparkline(values: Sequence[float]) -> str:
     return "".join(BLOCKS[round(top * (v - low) / (high - low or 1.0))] for v in values)
 
 
-def _head(seen: Glance) -> Iterator[RenderableType]:
+def _head(seen: StudyStatus) -> Iterator[RenderableType]:
     title = Text(plain(seen.study), style="bold", overflow="fold")
     title.append("  ").append(state_text(seen), style=_STYLES[seen.state])
     yield title
@@ -115,7 +115,7 @@ def _head(seen: Glance) -> Iterator[RenderableType]:
     yield Text(_progress(seen), overflow="fold")
 
 
-def _progress(seen: Glance) -> str:
+def _progress(seen: StudyStatus) -> str:
     counts = [f"{count} {status.value}" for status, count in seen.counts.items()]
     counts += [f"{len(seen.running)} running"] if seen.running else []
     counts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
@@ -128,14 +128,14 @@ def _progress(seen: Glance) -> str:
     return "\n".join([first, *([" · ".join(counts)] if counts else [])])
 
 
-def _bar(seen: Glance) -> str:
+def _bar(seen: StudyStatus) -> str:
     if not seen.planned:
         return ""
     filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
     return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
 
 
-def _part_rows(seen: Glance) -> Iterator[tuple[str, RenderableType]]:
+def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
     """Yields the rows on each part; there is one, unless devices or workloads differ."""
     for part in seen.parts[:MAX_PARTS]:
         is_only = len(seen.parts) == 1
@@ -223,7 +223,7 @@ def _table() -> Table:
     return table
 
 
-def _foot(seen: Glance, trouble: str | None, hint: str) -> Iterator[RenderableType]:
+def _foot(seen: StudyStatus, trouble: str | None, hint: str) -> Iterator[RenderableType]:
     place = seen.url or seen.ui_command
     if trouble is not None:
         yield Text()

@@ -51,7 +51,7 @@ class PartGlance:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Glance:
+class StudyStatus:
     """A study at one moment."""
 
     study: str
@@ -85,7 +85,9 @@ class Glance:
         return sum(self.counts.values())
 
 
-def glance(view: StudyView, *, now_s: float | None = None, unchanged_s: float = math.inf) -> Glance:
+def glance(
+    view: StudyView, *, now_s: float | None = None, unchanged_s: float = math.inf
+) -> StudyStatus:
     """Returns what there is to say.
 
     Args:
@@ -100,7 +102,7 @@ def glance(view: StudyView, *, now_s: float | None = None, unchanged_s: float = 
     planned, state = _planned(view.searches), _state(view, quiet_s)
     elapsed_s = _elapsed_s(view, now_s - quiet_s if state is State.QUIET else now_s)
     tags = view.searches[-1].tags if view.searches else {}
-    return Glance(
+    return StudyStatus(
         study=view.study,
         read_at=view.read_at,
         url=view.url,
@@ -121,7 +123,7 @@ def glance(view: StudyView, *, now_s: float | None = None, unchanged_s: float = 
     )
 
 
-def as_dict(seen: Glance, *, trouble: str | None = None) -> dict[str, Any]:
+def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
     """Returns the facts for machines; `trouble`: why they are not fresh."""
     return {
         "study": seen.study,

@@ -121,7 +121,7 @@ def answers(record: TrialRecord) -> dict[str, Value]:
     return {name: field.value(record) for name, field in FIELDS.items()}
 
 
-class Asked:
+class FieldReader:
     """A record that is asked for values by name.
 
     A name is, in this order: a result field; the dotted place of a setting in the recipe that ran;

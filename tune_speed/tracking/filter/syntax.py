@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, NoReturn
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
-from tune_speed.tracking.filter.fields import FIELDS, Asked
+from tune_speed.tracking.filter.fields import FIELDS, FieldReader
 
 EXAMPLE = "optimizer=sgd and batch_size>=512"
 MAX_DEPTH = 50
@@ -47,7 +47,7 @@ class Comparison:
     sign: str
     literals: tuple[Literal, ...]
 
-    def holds(self, asked: Asked) -> bool:
+    def holds(self, asked: FieldReader) -> bool:
         """Whether it holds for a record."""
         value = asked.value(self.field)
         if self.sign in ("is none", "is not none"):
@@ -68,7 +68,7 @@ class Negation:
 
     part: "Condition"
 
-    def holds(self, asked: Asked) -> bool:
+    def holds(self, asked: FieldReader) -> bool:
         """Whether it holds for a record."""
         return not self.part.holds(asked)
 
@@ -80,7 +80,7 @@ class Joined:
     word: str
     parts: tuple["Condition", ...]
 
-    def holds(self, asked: Asked) -> bool:
+    def holds(self, asked: FieldReader) -> bool:
         """Whether it holds for a record."""
         each = (part.holds(asked) for part in self.parts)
         return all(each) if self.word == "and" else any(each)

@@ -30,7 +30,7 @@ from typing import NamedTuple
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord
-from tune_speed.tracking.filter.fields import FIELDS, RECIPE_FIELDS, Asked
+from tune_speed.tracking.filter.fields import FIELDS, RECIPE_FIELDS, FieldReader
 from tune_speed.tracking.filter.syntax import (
     Comparison,
     Condition,
@@ -73,7 +73,7 @@ class Where:
 
         Raises: ConfigError if a field is the last part of several settings of its recipe.
         """
-        return self.root.holds(Asked(record))
+        return self.root.holds(FieldReader(record))
 
     def pushed(self) -> tuple[Pushed, ...]:
         """Returns conditions that all hold for every run whose record fits; a store checks them.
@@ -95,7 +95,7 @@ class Where:
         """
         missing, known = dict.fromkeys(_fields_of(self.root)), set[str]()
         for record in records:
-            asked = Asked(record)
+            asked = FieldReader(record)
             missing = {name: None for name in missing if not asked.knows(name)}
             if not missing:
                 return

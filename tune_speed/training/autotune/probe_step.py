@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from tune_speed.data.split import Splits
-from tune_speed.training.loop import build_model, forward_of, step_taker, stretches_of
+from tune_speed.training.loop import build_forward, build_model, step_schedule_of, step_taker
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import Group, accumulation_of, micro_batch_of
 
@@ -27,14 +27,14 @@ def probe_step(
     The steps have the shape that the run begins with, which is its quickest where images grow.
     With `compiles` False `torch.compile` is left out. Random numbers are as before afterwards.
     """
-    (shape, _), *_ = stretches_of(recipe, splits)
+    (shape, _), *_ = step_schedule_of(recipe, splits)
     num_batches = accumulation_of(recipe) * shape.growth
     num_samples = num_batches * micro_batch_of(recipe)
 
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(recipe, splits, seed=0, device=device)
         model.train()
-        forward = forward_of(model, recipe) if compiles else model
+        forward = build_forward(model, recipe) if compiles else model
         take = step_taker(model, forward, recipe, device=device)
 
         def take_step(batches: Iterator[Batch]) -> int:

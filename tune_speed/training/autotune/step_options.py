@@ -27,7 +27,7 @@ from tune_speed.runtime.device import (
 from tune_speed.runtime.file_lock import exclusive
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune.probe_step import probe_step
-from tune_speed.training.loop import open_dummy, stretches_of
+from tune_speed.training.loop import open_dummy, step_schedule_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import RECORDERS
 from tune_speed.training.step.step import micro_batch_of
@@ -93,7 +93,7 @@ def _key(recipe: Recipe, splits: Splits, device: torch.device) -> str:
     """Returns the throughput key of the recipe, in which `auto` is a value like others."""
     return throughput_key(
         recipe,
-        shape=stretches_of(recipe, splits)[0][0],
+        shape=step_schedule_of(recipe, splits)[0][0],
         image_shape=splits.train.pixels.shape[1:],
         num_train=len(splits.train.labels),
         num_classes=splits.num_classes,

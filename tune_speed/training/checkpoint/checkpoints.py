@@ -84,7 +84,7 @@ class Checkpoints:
             most_batch_size: micro-batch beyond which memory is known to run out; None: none is.
         """
         found = self._find(most_batch_size) if self._ranks.is_first else None
-        found = self._ranks.tell(found)
+        found = self._ranks.broadcast(found)
         if found is None:
             return
         header, self._state = found
@@ -111,7 +111,7 @@ class Checkpoints:
         except Exception as error:
             _log.warning("the checkpoint %s does not fit", self._store.place, exc_info=True)
             why_not = f"it does not fit: {type(error).__name__}: {error}"
-        reasons = [reason for reason in self._ranks.hear(why_not) if reason is not None]
+        reasons = [reason for reason in self._ranks.gather(why_not) if reason is not None]
         if reasons:
             raise BadCheckpoint(reasons[0])
 
@@ -165,7 +165,7 @@ class Checkpoints:
     def save_if_due(self, training: Training) -> None:
         """Saves the run if that was long ago; called between two steps, off the training clock."""
         wait_s = self._plan.every_s * 2**self._num_failures
-        if self._ranks.tell(self._now() - self._last_s >= wait_s):
+        if self._ranks.broadcast(self._now() - self._last_s >= wait_s):
             self.save(training)
 
     def save(self, training: Training, *, wait_s: float | None = None) -> None:

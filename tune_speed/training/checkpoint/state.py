@@ -72,7 +72,7 @@ def state_of(training: Training) -> State:
         "random": _random_state(training.device),
         "loss_sum": progress.loss_sum,
     }
-    return {**_on_host(shared), "ranks": training.ranks.hear(_on_host(own))}
+    return {**_on_host(shared), "ranks": training.ranks.gather(_on_host(own))}
 
 
 def progress_of(state: State) -> ProgressState:
@@ -116,7 +116,7 @@ def _check_progress(saved: ProgressState, ours: Progress) -> None:
     """Raises: ValueError if the run cannot stand there."""
     if not 0 < saved.steps < ours.total_steps or not saved.evaluations:
         raise ValueError(f"it is at step {saved.steps} of {ours.total_steps}")
-    shapes = {shape for shape, _ in ours.stretches}
+    shapes = {shape for shape, _ in ours.step_schedule}
     if saved.phases and saved.phases_by_shape().keys() != shapes:
         raise ValueError("its step times are of other steps")
 

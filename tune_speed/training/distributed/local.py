@@ -19,10 +19,10 @@ from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.runtime.device import resolve_device
 from tune_speed.training.distributed.supervisor import (
     GRACE_S,
-    Crew,
     Ended,
     RanksDied,
     Standing,
+    WorkerGroup,
     run_together,
     work,
 )
@@ -191,4 +191,4 @@ class _Pipe:
         self._pipe.send(ended)
 
 
-_: type[Crew] = LocalCrew
+_: type[WorkerGroup] = LocalCrew

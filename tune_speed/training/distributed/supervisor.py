@@ -59,7 +59,7 @@ class RanksDied(Exception):
     """Processes of a trial on several devices are gone without a word."""
 
 
-class Line(Protocol):
+class RankChannel(Protocol):
     """What a rank has of its keeper."""
 
     def ask(self, standing: Standing) -> str | None:
@@ -69,7 +69,7 @@ class Line(Protocol):
         """Says how this rank ended; returns once the keeper can no longer miss it."""
 
 
-class Crew(Protocol):
+class WorkerGroup(Protocol):
     """What a keeper has of its ranks, in one attempt."""
 
     def receive(self, *, timeout_s: float) -> Standing | Ended | None:
@@ -85,11 +85,11 @@ class Crew(Protocol):
         """Ends all ranks that still run and frees what they hold."""
 
 
-Launch = Callable[[TrialSpec], Crew]
+Launch = Callable[[TrialSpec], WorkerGroup]
 """Starts one process a device, each of which calls `work`."""
 
 
-def work(spec: TrialSpec, ranks: Ranks, line: Line) -> None:
+def work(spec: TrialSpec, ranks: Ranks, line: RankChannel) -> None:
     """Does one rank's part of a trial."""
     trial = run_trial(spec, refuse=(TuneSpeedError,), ranks=ranks)
     try:
@@ -188,7 +188,7 @@ def _attempt(
         crew.close()
 
 
-def _wait(crew: Crew, interrupt: Callable[[], bool]) -> Standing | Ended:
+def _wait(crew: WorkerGroup, interrupt: Callable[[], bool]) -> Standing | Ended:
     """Returns what the ranks say next. A run ends by its workload's time limit."""
     while not interrupt():
         said = crew.receive(timeout_s=POLL_S)
@@ -198,7 +198,7 @@ def _wait(crew: Crew, interrupt: Callable[[], bool]) -> Standing | Ended:
     raise Interrupted
 
 
-def _end_of_all(crew: Crew, ended: Ended, *, num_ranks: int) -> Ended:
+def _end_of_all(crew: WorkerGroup, ended: Ended, *, num_ranks: int) -> Ended:
     """Returns how the run ended: where one rank fails, others fail of it, so all are heard.
 
     Out of memory explains all the rest; otherwise who spoke first does.

@@ -29,7 +29,7 @@ class Position(NamedTuple):
 def open_steps(
     loader: Loader,
     recipe: Recipe,
-    stretches: Iterable[tuple[Shape, int]],
+    step_schedule: Iterable[tuple[Shape, int]],
     waits: Waits,
     *,
     ranks: Ranks = ALONE,
@@ -41,7 +41,7 @@ def open_steps(
     batch that was had is drawn again and dropped, so that what an epoch begins with is not paid for
     twice on the training clock.
     """
-    shapes = (shape for shape, num_steps in stretches for _ in range(num_steps))
+    shapes = (shape for shape, num_steps in step_schedule for _ in range(num_steps))
     position = _position(loader, recipe, islice(shapes, num_done), ranks)
     had: list[Batch] = []
     rest: Iterator[Batch] = iter(())

@@ -15,10 +15,10 @@ from optuna.trial import TrialState, create_trial
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.base import (
-    Goal,
     Leader,
     Outcome,
     Proposal,
+    SearchTarget,
     better,
     past_leader,
     trial_number,
@@ -34,7 +34,7 @@ class Plain:
     """An Optuna sampler that is told the time to target, or `PENALTY_S`."""
 
     def __init__(
-        self, *, space: SearchSpace, goal: Goal, sampler: str, is_capped: bool, seed: int
+        self, *, space: SearchSpace, goal: SearchTarget, sampler: str, is_capped: bool, seed: int
     ) -> None:
         self._space, self._goal, self._is_capped = space, goal, is_capped
         self._study = quiet_study(make_sampler(sampler, space=space, seed=seed))

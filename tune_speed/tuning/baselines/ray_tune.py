@@ -19,7 +19,14 @@ from ray.tune.search.optuna import OptunaSearch
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S, penalised_s
-from tune_speed.tuning.policy.base import Goal, Leader, Outcome, Proposal, better, trial_number
+from tune_speed.tuning.policy.base import (
+    Leader,
+    Outcome,
+    Proposal,
+    SearchTarget,
+    better,
+    trial_number,
+)
 from tune_speed.tuning.policy.optuna_space import distributions, suggest
 from tune_speed.tuning.policy.samplers import hush_optuna
 
@@ -32,7 +39,7 @@ MAX_EVALUATIONS = 100_000
 class Vanilla:
     """Ray's searcher and scheduler behind the seam of a policy."""
 
-    def __init__(self, *, space: SearchSpace, goal: Goal, seed: int) -> None:
+    def __init__(self, *, space: SearchSpace, goal: SearchTarget, seed: int) -> None:
         self._space, self._goal = space, goal
         hush_optuna()
         self._searcher = OptunaSearch(space=self._suggest, metric=TIME, mode="min", seed=seed)

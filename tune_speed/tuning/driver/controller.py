@@ -1,6 +1,6 @@
 """One search, seen from the driver: policy, ledger and observers, in the order that loses nothing.
 
-The conductor knows neither Ray nor time-sharing: whatever runs the trials asks it for the next one
+The controller knows neither Ray nor time-sharing: whatever runs the trials asks it for the next one
 (`propose`), and tells it what became of them (`evaluated`, `finished`, `interrupted`, `died`).
 Everything is written to the ledger before anyone else hears of it. After an error of the disk the
 search ends: `failure` holds the error, and no further trial is proposed.
@@ -30,10 +30,10 @@ from tune_speed.tuning.driver.retries import Attempts
 from tune_speed.tuning.driver.trial_file import read_trial_file
 from tune_speed.tuning.policy.base import (
     Cost,
-    Goal,
     Outcome,
     Policy,
     Proposal,
+    SearchTarget,
     params_key,
     trial_number,
 )
@@ -57,7 +57,7 @@ class Observer(Protocol):
         """A trial was stopped without an outcome; resuming the study runs it again."""
 
 
-class Conductor:
+class SearchController:
     """Drives one search from first to last trial."""
 
     def __init__(
@@ -108,7 +108,7 @@ class Conductor:
         return make_policy(
             search.policy,
             space=space,
-            goal=Goal(workload.target.goal, workload.mode, workload.max_train_s),
+            goal=SearchTarget(workload.target.goal, workload.mode, workload.max_train_s),
             cost_of=self._cost_of,
             seed=search.seed,
             sampler=search.sampler,
@@ -213,7 +213,7 @@ class Conductor:
         """Takes a running trial's record so far; returns why to stop it, or None.
 
         The policy is asked about each evaluation since the last call, in order, up to the first
-        that it stops the trial for. A trial that is told to stop has ended for the conductor: its
+        that it stops the trial for. A trial that is told to stop has ended for the controller: its
         record so far is its record.
         """
         self._learn_step_times(record)  # Trials that begin before it ends need not measure them.

@@ -106,7 +106,7 @@ class Evidence(NamedTuple):
     """(N,) whether it had enough memory; if not, its distances mean nothing."""
 
 
-class Aim(NamedTuple):
+class Objective(NamedTuple):
     """What a candidate is measured by."""
 
     best_s: float
@@ -118,7 +118,7 @@ class Aim(NamedTuple):
     """τ (K,), falling from 1; of no meaning where runs count by their ends."""
 
 
-class Pick(NamedTuple):
+class Candidate(NamedTuple):
     """The best candidate."""
 
     units: FloatArray
@@ -127,7 +127,7 @@ class Pick(NamedTuple):
     """Of its distance at the end of interest."""
     cost_s: float
     """NaN if not known."""
-    before: "Pick | None" = None
+    before: "Candidate | None" = None
     """The dearer one that this one is to tell about."""
 
 
@@ -164,11 +164,11 @@ def pick(
     evidence: Evidence,
     *,
     running: tuple[FloatArray, FloatArray],
-    aim: Aim,
+    aim: Objective,
     allowed: Allowed,
     rng: np.random.Generator,
     settings: GainSettings,
-) -> Pick | None:
+) -> Candidate | None:
     """Returns the candidate of the largest expected gain; None if none is allowed."""
     scorer = _Scorer(encoder, evidence, running, aim, rng, settings)
     candidates = _Candidates(encoder, allowed, scorer)
@@ -191,8 +191,8 @@ def pick(
 
 
 def _probe(
-    encoder: Encoder, dear: Pick, scorer: "_Scorer", allowed: Allowed, least: float
-) -> Pick | None:
+    encoder: Encoder, dear: Candidate, scorer: "_Scorer", allowed: Allowed, least: float
+) -> Candidate | None:
     """Returns the cheaper run that tells most about a dear one for its cost; None if too little."""
     units = neighbours(dear.units)
     params = encoder.params(units)
@@ -205,7 +205,7 @@ def _probe(
     if worth.max() < least:
         return None
     expected = scorer.expected(units[first], float(costs[first]))
-    return Pick(units[first], params[first], expected, float(costs[first]), before=dear)
+    return Candidate(units[first], params[first], expected, float(costs[first]), before=dear)
 
 
 class _Candidates:
@@ -213,7 +213,7 @@ class _Candidates:
 
     def __init__(self, encoder: Encoder, allowed: Allowed, scorer: "_Scorer") -> None:
         self._encoder, self._allowed, self._scorer = encoder, allowed, scorer
-        self.best: list[tuple[float, Pick]] = []
+        self.best: list[tuple[float, Candidate]] = []
 
     def add(self, units: FloatArray) -> None:
         params = self._encoder.params(units)
@@ -225,7 +225,7 @@ class _Candidates:
         gain, mean, sd = self._scorer.score(units[rows], cost_s)
         for i in np.argsort(-gain, kind="stable")[:6]:
             expected = Expected(float(mean[i]), float(sd[i]), self._scorer.threshold)
-            picked = Pick(units[rows[i]], params[rows[i]], expected, float(cost_s[i]))
+            picked = Candidate(units[rows[i]], params[rows[i]], expected, float(cost_s[i]))
             self.best.append((float(gain[i]), picked))
         self.best.sort(key=lambda scored: -scored[0])
         del self.best[6:]
@@ -239,7 +239,7 @@ class _Scorer:
         encoder: Encoder,
         evidence: Evidence,
         running: tuple[FloatArray, FloatArray],
-        aim: Aim,
+        aim: Objective,
         rng: np.random.Generator,
         settings: GainSettings,
     ) -> None:
@@ -274,7 +274,7 @@ class _Scorer:
         _, mean, sd = self.score(units[None, :], np.array([cost_s]))
         return Expected(float(mean[0]), float(sd[0]), self.threshold)
 
-    def rise(self, units: FloatArray, costs: FloatArray, dear: Pick) -> FloatArray:
+    def rise(self, units: FloatArray, costs: FloatArray, dear: Candidate) -> FloatArray:
         """Returns what each candidate (M,) would tell about a dear run, see `probe`."""
         there = self._points(dear.units[None, :], np.array([dear.cost_s]))
         mean, sd = self._model.predict(there)

@@ -9,7 +9,7 @@ from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode
 from tune_speed.tuning.policy.curve_table import Expected
 
 
-class Goal(NamedTuple):
+class SearchTarget(NamedTuple):
     """What a search is to reach."""
 
     target: float

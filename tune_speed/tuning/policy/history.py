@@ -13,10 +13,10 @@ from tune_speed.tuning.policy.base import (
     Cost,
     CostOf,
     Earlier,
-    Goal,
     Leader,
     Outcome,
     Proposal,
+    SearchTarget,
     better,
     params_key,
     trial_number,
@@ -90,7 +90,7 @@ class History:
     """The trials of a policy."""
 
     def __init__(
-        self, *, encoder: Encoder, goal: Goal, cost_of: CostOf, share_first: bool = True
+        self, *, encoder: Encoder, goal: SearchTarget, cost_of: CostOf, share_first: bool = True
     ) -> None:
         self._share_first = share_first
         self.encoder, self.goal, self._cost_of = encoder, goal, cost_of

@@ -31,7 +31,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.study.settings import JOURNALS
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Earlier, Goal, Outcome
+from tune_speed.tuning.policy.base import Earlier, Outcome, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.curve_table import gap
 from tune_speed.tuning.policy.optuna_space import distributions, suggest
@@ -52,14 +52,14 @@ OUTCOME = "tune_speed"
 """User attribute of a finished trial: its outcome as JSON, for drivers that share the storage."""
 
 
-class ToldStudy:
+class OptunaStudy:
     """An Optuna study that trials are proposed by or entered into, and told to."""
 
     def __init__(
         self,
         *,
         space: SearchSpace,
-        goal: Goal,
+        goal: SearchTarget,
         sampler: str,
         seed: int,
         storage: str | None = None,

@@ -26,15 +26,15 @@ from scipy.stats import qmc
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.acquisition import Aim, Pick, pick
-from tune_speed.tuning.policy.base import CostOf, Earlier, Goal, Leader, Outcome, Proposal
+from tune_speed.tuning.policy.acquisition import Candidate, Objective, pick
+from tune_speed.tuning.policy.base import CostOf, Earlier, Leader, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import Expected, distance
 from tune_speed.tuning.policy.early_stopping import Stopping
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.history import WHOLE, History, Trial
 from tune_speed.tuning.policy.one_thread import one_thread
-from tune_speed.tuning.policy.optuna_study import ToldStudy
+from tune_speed.tuning.policy.optuna_study import OptunaStudy
 from tune_speed.tuning.policy.settings import Parts
 
 NUM_QUASI = 4096
@@ -55,7 +55,7 @@ class TimeToTarget:
         self,
         *,
         space: SearchSpace,
-        goal: Goal,
+        goal: SearchTarget,
         cost_of: CostOf,
         seed: int,
         sampler: str = "gain",
@@ -87,7 +87,7 @@ class TimeToTarget:
             encoder=self._encoder, goal=goal, cost_of=cost_of, share_first=parts.share_first
         )
         self._stopping = Stopping(self._history, parts, seed=seed)
-        self._told = ToldStudy(
+        self._told = OptunaStudy(
             space=space,
             goal=goal,
             sampler=sampler,
@@ -294,18 +294,18 @@ class TimeToTarget:
         reason = self._reason(picked.expected.chance, picked.cost_s)
         return picked.params, reason, picked.expected
 
-    def _aim(self) -> Aim:
+    def _aim(self) -> Objective:
         longest_s = self._history.longest_s()
         leader = self.leader
         best_s = leader.time_to_target_s if leader is not None else 2 * longest_s
-        return Aim(
+        return Objective(
             best_s=best_s if math.isfinite(best_s) else 1.0,
             has_leader=leader is not None,
             at_end=self._history.by_share,
             fractions=self._history.fractions,
         )
 
-    def _why_first(self, picked: Pick, dear: Pick) -> str:
+    def _why_first(self, picked: Candidate, dear: Candidate) -> str:
         use = "come nearer the target" if self.leader is None else "meet the target"
         return (
             f"probe: {picked.cost_s:.1f} s to see first, whether a run of {dear.cost_s:.1f} s is"

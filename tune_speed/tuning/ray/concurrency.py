@@ -141,7 +141,7 @@ class Prober:
 
 
 class Probers:
-    """Processes on one node, as `packing.Company`."""
+    """Processes on one node, as `packing.WorkerPool`."""
 
     def __init__(self, study: StudyFile, room: Room) -> None:
         """Starts none yet."""

@@ -16,7 +16,7 @@ ANSWER_S = 30.0
 """How long the actor that keeps the list may take to answer [s]."""
 
 
-class Holdings:
+class PlacementGroups:
     """The driver's list of placement groups by trial."""
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""Ray Tune runs the trials; every decision is the conductor's.
+"""Ray Tune runs the trials; every decision is the controller's.
 
 Ray's own experiment state is not used to resume: it keeps neither the trial scheduler's state nor
 what a searcher was told last. The ledger has both. Tune's clock (`time_total_s`) counts imports and
@@ -24,9 +24,9 @@ from tune_speed.components.plugins.shipping import shipped
 from tune_speed.core.errors import ServiceError, one_line, readable
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.settings import SearchConfig
-from tune_speed.tuning.driver.controller import Conductor
+from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.ray.nodes import Nodes
-from tune_speed.tuning.ray.placement_groups import Holdings
+from tune_speed.tuning.ray.placement_groups import PlacementGroups
 from tune_speed.tuning.ray.reports import Receiver
 from tune_speed.tuning.ray.silence import MARGIN_S, OwnTime, Silence, Standstill
 from tune_speed.tuning.ray.trial_process import TrialProcess
@@ -49,14 +49,14 @@ NODE_DIED = ("its node has died", "is unavailable: ")
 class _Adapter:
     """What searcher, trial scheduler and callback share: Ray's trial ids beside ours."""
 
-    def __init__(self, conductor: Conductor, nodes: Nodes) -> None:
-        self.conductor = conductor
+    def __init__(self, controller: SearchController, nodes: Nodes) -> None:
+        self.controller = controller
         self._nodes = nodes
-        self._holdings: Holdings | None = None
+        self._holdings: PlacementGroups | None = None
         self.trial_ids: dict[str, str] = {}
         """Our id of each Ray trial that is running."""
         self._receivers: dict[str, Receiver] = {}
-        search, loop = conductor.study.search, conductor.study.loop
+        search, loop = controller.study.search, controller.study.loop
         self._loop = "" if loop is None else loop.packed
         self._heartbeat_s = max(HEARTBEAT_S, search.at_once / HEARTBEATS_PER_S)
         self._report_every_s = max(REPORT_EVERY_S, search.at_once / REPORTS_PER_S)
@@ -69,10 +69,10 @@ class _Adapter:
         """Why the search cannot go on."""
 
     def propose(self, ray_id: str) -> dict[str, Any] | None:
-        spec = self.conductor.propose()
+        spec = self.controller.propose()
         if spec is None:
             return None
-        search = self.conductor.study.search
+        search = self.controller.study.search
         self.trial_ids[ray_id] = spec.trial_id
         self._receivers[ray_id] = Receiver()
         return {
@@ -83,8 +83,8 @@ class _Adapter:
             "holdings": self._holdings_for(spec.devices),
             "resources": search.resources.model_dump_json(),
             **self._nodes.placement(),
-            "folder": str(self.conductor.ledger.folder),
-            "stop_after_s": self.conductor.time_left_s(),
+            "folder": str(self.controller.ledger.folder),
+            "stop_after_s": self.controller.time_left_s(),
             "hang_after_s": search.hang_after_s,
             "heartbeat_s": self._heartbeat_s,
             "report_every_s": self._report_every_s,
@@ -97,7 +97,7 @@ class _Adapter:
         """
         if devices == 1:
             return ""
-        self._holdings = self._holdings or Holdings()
+        self._holdings = self._holdings or PlacementGroups()
         return self._holdings.name
 
     def reported(self, ray_id: str, report: Mapping[str, Any]) -> bool:
@@ -108,9 +108,9 @@ class _Adapter:
         record = self._receivers[ray_id].record(report)
         if report.get("end") == "hung":  # Its process ends, once it is asked for more.
             self._forget(ray_id)
-            self.conductor.finished(record)
+            self.controller.finished(record)
             return False
-        is_stopped = self.conductor.evaluated(record) is not None
+        is_stopped = self.controller.evaluated(record) is not None
         if is_stopped:
             self._forget(ray_id)
         return is_stopped
@@ -121,9 +121,9 @@ class _Adapter:
             return  # Stopped by us; its record is written.
         receiver, trial_id = self._receivers[ray_id], self._forget(ray_id)
         if report["end"] == "interrupted":
-            self.conductor.interrupted(trial_id, reason="the search's time budget ended")
+            self.controller.interrupted(trial_id, reason="the search's time budget ended")
             return
-        self.conductor.finished(receiver.record(report))
+        self.controller.finished(receiver.record(report))
 
     def died(self, ray_trial: RayTrial) -> None:
         ray_id = ray_trial.trial_id
@@ -138,17 +138,17 @@ class _Adapter:
         is_blameless = silent is None and any(text in details for text in NODE_DIED)
         if is_blameless:
             reason = "its node died, or cannot be reached"
-        self.conductor.died(trial_id, reason=reason, details=details, is_blameless=is_blameless)
+        self.controller.died(trial_id, reason=reason, details=details, is_blameless=is_blameless)
 
     def look_after(self, started: Callable[[], Mapping[str, Any]]) -> None:
         """Kills processes that are silent; gives up where no trial finds a place."""
         if not self._time.is_time_to_look():
             return
-        handles, limit_s = started(), self.conductor.study.search.hang_after_s
+        handles, limit_s = started(), self.controller.study.search.hang_after_s
         for ray_id in self._silence.look(handles):
             self._killed[ray_id] = f"its process gave no sign of life for {limit_s:g} s"
         if self._standstill.look(is_waiting=bool(self.trial_ids), is_running=bool(handles)):
-            self.failure = self.failure or _no_place(self.conductor.study.search, self._nodes)
+            self.failure = self.failure or _no_place(self.controller.study.search, self._nodes)
 
     def _forget(self, ray_id: str) -> str:
         """Returns our id of a trial that ended."""
@@ -156,8 +156,8 @@ class _Adapter:
         return self.trial_ids.pop(ray_id)
 
     def experiment_ended(self) -> None:
-        for trial_id in self.conductor.running:
-            self.conductor.interrupted(trial_id, reason="the search was stopped")
+        for trial_id in self.controller.running:
+            self.controller.interrupted(trial_id, reason="the search was stopped")
 
 
 def _no_place(search: SearchConfig, nodes: Nodes) -> ServiceError:
@@ -197,7 +197,7 @@ class _Unpickled:
 
 
 class _ConductorSearcher(_Unpickled, Searcher):  # type: ignore[misc]
-    """Hands out the conductor's proposals."""
+    """Hands out the controller's proposals."""
 
     def __init__(self, adapter: _Adapter) -> None:
         super().__init__()
@@ -208,7 +208,7 @@ class _ConductorSearcher(_Unpickled, Searcher):  # type: ignore[misc]
         if config is not None:
             return config
         # A trial whose process dies is proposed again, so the search is over when nothing runs.
-        is_over = not self._adapter.conductor.running
+        is_over = not self._adapter.controller.running
         return Searcher.FINISHED if is_over else None
 
     def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
@@ -227,7 +227,7 @@ class _ConductorSearcher(_Unpickled, Searcher):  # type: ignore[misc]
 
 
 class _ConductorScheduler(FIFOScheduler):  # type: ignore[misc]
-    """Stops a trial when the conductor says so.
+    """Stops a trial when the controller says so.
 
     Tune is told to go on with it: the trial's process then reports its end, once it is through
     with it. Told to stop, Tune would give it the next trial while this one still trains.
@@ -268,7 +268,7 @@ class _ConductorScheduler(FIFOScheduler):  # type: ignore[misc]
 
 
 class _ConductorCallback(_Unpickled, tune.Callback):  # type: ignore[misc]
-    """Passes results, deaths and the end on to the conductor."""
+    """Passes results, deaths and the end on to the controller."""
 
     def __init__(
         self, adapter: _Adapter, scheduler: _ConductorScheduler, on_tick: Callable[[], None]
@@ -336,17 +336,17 @@ def _take_idle_processes() -> None:
 
 
 def run_search(
-    conductor: Conductor,
+    controller: SearchController,
     nodes: Nodes,
     *,
     on_tick: Callable[[], None],
     process: type[TrialProcess] = TrialProcess,
 ) -> None:
-    """Runs trials until the conductor proposes no more; Ctrl-C stops it and keeps what finished.
+    """Runs trials until the controller proposes no more; Ctrl-C stops it and keeps what finished.
 
     Raises: ServiceError if for `search.hang_after` no node has room for a trial.
     """
-    adapter = _Adapter(conductor, nodes)
+    adapter = _Adapter(controller, nodes)
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
     # Ray's state of the experiment: nothing in it that the ledger does not have.
     with tempfile.TemporaryDirectory(prefix="tune_speed-", ignore_cleanup_errors=True) as folder:
@@ -355,7 +355,7 @@ def run_search(
         if ray.util.client.ray.is_connected():
             _keep_tune_here(Path(folder))
         _run_tune(adapter, process, folder, on_tick)
-    conductor.clear_checkpoints()
+    controller.clear_checkpoints()
     if adapter.failure is not None:
         raise adapter.failure
 
@@ -372,7 +372,7 @@ def _run_tune(
             storage_path=folder,
             num_samples=10**9,  # The searcher says when it is over.
             search_alg=tune.search.ConcurrencyLimiter(
-                _ConductorSearcher(adapter), max_concurrent=adapter.conductor.study.search.at_once
+                _ConductorSearcher(adapter), max_concurrent=adapter.controller.study.search.at_once
             ),
             scheduler=scheduler,
             callbacks=[_ConductorCallback(adapter, scheduler, on_tick)],

@@ -18,7 +18,14 @@ import numpy as np
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import make_policy
-from tune_speed.tuning.policy.base import Cost, Goal, Outcome, Policy, Proposal, trial_number
+from tune_speed.tuning.policy.base import (
+    Cost,
+    Outcome,
+    Policy,
+    Proposal,
+    SearchTarget,
+    trial_number,
+)
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 
 __all__ = ["Benchmark", "Curve", "SimulatedTrial", "Trace", "simulate"]
@@ -121,7 +128,7 @@ def simulate(
     policy = make_policy(
         policy_name,
         space=benchmark.space,
-        goal=Goal(benchmark.target, benchmark.mode, math.inf),
+        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
     )
