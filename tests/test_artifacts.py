@@ -18,19 +18,19 @@ from command import Done, finished, run
 from golden import EVERYWHERE
 
 import tune_speed
-from tune_speed import plugins
-from tune_speed.certificate import Certificate
-from tune_speed.checkpoint import identity_of, load
-from tune_speed.checkpoint_file import head, split, write
-from tune_speed.contest import FIRST_FRESH_SEED
-from tune_speed.loop_file import function_of
-from tune_speed.objective import finish, run_trial
-from tune_speed.own.spec import OwnRecipe, OwnSpec, OwnTask
-from tune_speed.own.trial import run_own_trial
-from tune_speed.recipe import Recipe
-from tune_speed.records import TrialRecord
-from tune_speed.trial import Allotment, CheckpointPlan, TrialSpec
-from tune_speed.workload import Workload
+from tune_speed.cli.function_file import function_of
+from tune_speed.components.plugins import registry
+from tune_speed.core.records import TrialRecord
+from tune_speed.custom.spec import OwnRecipe, OwnSpec, OwnTask
+from tune_speed.custom.trial import run_own_trial
+from tune_speed.experiments.certification.certificate import Certificate
+from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
+from tune_speed.training.checkpoint.checkpoints import identity_of, load
+from tune_speed.training.checkpoint.file import head, split, write
+from tune_speed.training.objective import finish, run_trial
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec
+from tune_speed.training.workload import Workload
 
 Call = Callable[..., Done]
 CPU = torch.device("cpu")
@@ -40,9 +40,9 @@ PLUGIN = ("--plugin", "my_nets.py")
 
 @pytest.fixture(autouse=True)
 def _no_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.delenv(plugins.VARIABLE, raising=False)
+    monkeypatch.delenv(registry.VARIABLE, raising=False)
     yield
-    plugins.unload()
+    registry.unload()
 
 
 @pytest.fixture(scope="module")

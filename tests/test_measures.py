@@ -1,0 +1,238 @@
+"""The measures of the package's layout, and that what measures them counts."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import measures
+import pytest
+
+TARGETS = {
+    "lines in the package": "at most 57000",
+    "modules a folder, median": "at most 8",
+    "modules a folder, max": "at most 20",
+    "entries at the top": "at most 16",
+    "private functions used once, % of all": "at most 18",
+    "comment lines per 100": "2 to 3",
+    "README, lines": "at most 250",
+    "function lines, median": "at most 10",
+    "functions over 40 lines, %": "at most 1",
+}
+
+HELPERS = '''"""A module."""
+
+# A reason of two
+# lines.
+LIMIT = 3  # beside code
+TEXT = """
+# inside a string
+"""
+import os  # noqa
+# noqa: E402
+# type: ignore
+
+
+def _once(x: int) -> int:
+    """Says what it does.
+
+    At length.
+    """
+    return x + LIMIT
+
+
+def _twice() -> int:
+    return 1
+
+
+def _never() -> int:
+    return 2
+
+
+def _elsewhere() -> int:
+    return 3
+
+
+def public() -> int:
+    return _once(_twice()) + _twice() + _elsewhere()
+
+
+class Thing:
+    def __init__(self) -> None:
+        self._set()
+
+    def _set(self) -> None:
+        def _inner() -> int:
+            return 4
+
+        self.value = _inner()
+'''
+
+OTHER = """from made_up.helpers import _elsewhere
+
+
+def other() -> int:
+    return _elsewhere()
+
+
+def _once() -> int:
+    return 1
+"""
+
+
+@pytest.fixture
+def made_up(tmp_path: Path) -> Path:
+    """Returns a package of five modules in three folders, next to a README of three lines."""
+    folder = tmp_path / "made_up"
+    long = "def long() -> None:\n" + "    print()\n" * 45
+    files = {
+        "__init__.py": "",
+        "py.typed": "",
+        "helpers.py": HELPERS,
+        "__pycache__/helpers.pyc": "",
+        "room/__init__.py": "",
+        "room/other.py": OTHER,
+        "room/long.py": long,
+        "room/large.py": "x = 1\n" * 401,
+        "room/inner/deep.py": "x = 1\n",
+        "left/__pycache__/gone.pyc": "",
+    }
+    for name, text in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    (tmp_path / "README.md").write_text("one\ntwo\nthree\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def package() -> dict[str, measures.Measure]:
+    """Returns the package's own measures, by name."""
+    return {m.name: m for m in measures.measure(measures.PACKAGE)}
+
+
+def value(folder: Path, name: str) -> float:
+    [found] = [m.value for m in measures.measure(folder) if m.name == name]
+    return found
+
+
+def run(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(measures.__file__), *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.mark.parametrize("name", TARGETS)
+def test_the_package_meets_its_target(package: dict[str, measures.Measure], name: str) -> None:
+    found = package[name]
+    assert found.target == TARGETS[name]
+    assert found.passes, f"{name}: {found.value:g}, {found.target} {found.note}"
+
+
+def test_no_other_measure_has_a_target(package: dict[str, measures.Measure]) -> None:
+    assert {m.name for m in package.values() if m.target} == set(TARGETS)
+
+
+def test_every_line_counts(made_up: Path) -> None:
+    wanted = HELPERS.count("\n") + OTHER.count("\n") + 46 + 401 + 1
+    assert value(made_up, "lines in the package") == wanted
+    assert value(made_up, "README, lines") == 3
+
+
+def test_modules_are_counted_by_folder_without_init(made_up: Path) -> None:
+    folders = measures.modules_by_folder(measures.read_package(made_up))
+    assert folders == {".": 1, "room": 3, "room/inner": 1}
+    assert value(made_up, "modules a folder, median") == 1
+    assert value(made_up, "modules a folder, max") == 3
+
+
+def test_entries_leave_out_caches_and_folders_that_hold_nothing_else(made_up: Path) -> None:
+    assert measures.top_entries(made_up) == ["__init__.py", "helpers.py", "room"]
+
+
+def test_private_functions_used_once(made_up: Path) -> None:
+    found = measures.used_once(measures.read_package(made_up))
+    assert {(f.file, f.name) for f in found} == {
+        ("helpers.py", "_once"),
+        ("helpers.py", "_set"),
+        ("helpers.py", "_inner"),
+    }
+    functions = 8 + 2 + 1
+    share = value(made_up, "private functions used once, % of all")
+    assert share == pytest.approx(100 * 3 / functions)
+
+
+def test_another_use_takes_a_function_off_the_list(made_up: Path) -> None:
+    more = "\n\nprint(_once(2))\n"
+    (made_up / "helpers.py").write_text(HELPERS + more)
+    found = measures.used_once(measures.read_package(made_up))
+    assert {f.name for f in found} == {"_set", "_inner"}
+
+
+def test_only_lines_that_are_a_comment_count() -> None:
+    assert measures.count_comments(HELPERS) == 2
+    assert measures.count_comments("f(\n    1,\n    # why\n    2,  # not\n)\n") == 1
+
+
+def test_comments_are_per_hundred_lines(made_up: Path) -> None:
+    lines = value(made_up, "lines in the package")
+    assert value(made_up, "comment lines per 100") == pytest.approx(200 / lines)
+
+
+def test_a_docstring_is_no_line_of_its_function() -> None:
+    once = next(f for f in measures.read_module("a.py", HELPERS).functions if f.name == "_once")
+    assert (once.lines, once.body_lines) == (2, 1)
+
+
+def test_lines_of_functions(made_up: Path) -> None:
+    longest = next(m for m in measures.measure(made_up) if m.name == "function lines, longest")
+    assert (longest.value, longest.note) == (46, "room/long.py:1 long")
+    assert value(made_up, "functions over 30 lines, %") == pytest.approx(100 / 11)
+    assert value(made_up, "functions over 40 lines, %") == pytest.approx(100 / 11)
+    assert value(made_up, "function lines, median") == 2
+
+
+def test_long_modules_are_listed(made_up: Path) -> None:
+    assert measures.long_modules(measures.read_package(made_up)) == {"room/large.py": 401}
+
+
+@pytest.mark.parametrize(
+    ("figure", "passes"), [(1.9, False), (2, True), (3, True), (3.1, False)], ids=str
+)
+def test_a_range_has_two_ends(figure: float, passes: bool) -> None:
+    assert measures.Measure("any", figure, 3, at_least=2).passes is passes
+
+
+def test_the_worst_are_listed_by_room(made_up: Path) -> None:
+    rooms = measures.worst(measures.read_package(made_up), 1)
+    assert list(rooms) == [".", "room"]
+    assert rooms["room"] == {
+        "modules": {"room": 3},
+        "longest functions": {"room/long.py:1 long": 46},
+        "used once and small": {},
+    }
+    assert rooms["."]["used once and small"] == {"helpers.py:14 _once": 1}
+
+
+def test_the_script_prints_a_verdict_for_each_target(made_up: Path) -> None:
+    done = run(made_up, "--worst", "2")
+    assert (done.returncode, done.stderr) == (1, "")
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("README, lines") and line.endswith("pass") for line in lines)
+    assert any(line.startswith("functions over 40") and line.endswith("FAIL") for line in lines)
+    assert any("helpers.py:14 _once" in line for line in lines)
+
+
+def test_the_script_prints_json(made_up: Path) -> None:
+    done = run(made_up, "--json")
+    result: dict[str, Any] = json.loads(done.stdout)
+    rows = {row["name"]: row for row in result["measures"]}
+    assert (rows["README, lines"]["value"], rows["README, lines"]["passes"]) == (3, True)
+    assert result["long_modules"] == {"room/large.py": 401}
+
+
+def test_the_exit_code_is_zero_where_all_targets_are_met(tmp_path: Path) -> None:
+    folder = tmp_path / "made_up"
+    folder.mkdir()
+    (folder / "one.py").write_text("# Why.\n" + "x = 1\n" * 38 + "def f() -> int:\n    return 1\n")
+    done = run(folder)
+    assert done.returncode == 0, done.stdout
