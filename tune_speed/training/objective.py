@@ -32,11 +32,12 @@ from tune_speed.training.best_weights import save_weights
 from tune_speed.training.checkpoint.checkpoints import Checkpoints, identity_of
 from tune_speed.training.checkpoint.file import BadCheckpoint
 from tune_speed.training.checkpoint.store import CheckpointStore, discard
-from tune_speed.training.loop import Interrupted, LoneImage, Run, train
+from tune_speed.training.loop import Interrupted, Run, train
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now
+from tune_speed.training.warm_up import LoneImage
 from tune_speed.training.workload import Workload
 
 Trial = Generator[TrialRecord, str | None, TrialRecord]

@@ -22,11 +22,12 @@ from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.training.autotune.micro_batch import halved
 from tune_speed.training.checkpoint.store import discard
-from tune_speed.training.loop import Interrupted, LoneImage
+from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import Trial, run_trial
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now
+from tune_speed.training.warm_up import LoneImage
 
 POLL_S = 0.5
 """How often the keeper looks whether it is to interrupt [s]."""
