@@ -142,10 +142,3 @@ def test_event_that_the_session_cannot_take_is_damage_and_frees_the_file(
     for _ in range(2):
         with pytest.raises(StorageError, match=r"session\.jsonl:2: .* damaged"):
             Session(path)
-
-
-def test_session_that_did_not_begin_is_damaged(tmp_path: Path) -> None:
-    path = tmp_path / "session.jsonl"
-    path.write_text('{"event": "ran", "s": 1}\n')
-    with pytest.raises(StorageError, match=r"session\.jsonl:1"):
-        Session(path)

@@ -25,7 +25,7 @@ class LogAdvice:
     locked: str = "Wait for it, or stop it."
     """Another process holds it."""
     damaged: str = "start {what} from scratch with --again"
-    """Instead of fixing or removing a line that cannot be read; `{what}` is what the log is about."""
+    """Instead of fixing or removing a line that cannot be read; `{what}` is replaced."""
     unwritable: str = (
         "Free some space, or set TUNE_SPEED_STUDIES to another folder; the same command goes on"
         " where it stopped."
@@ -198,8 +198,6 @@ class SessionLog(ABC):
     def _replay(self, kind: str, event: dict[str, Any]) -> None:
         if kind == "begin":
             self.header = event
-        elif self.header is None:
-            raise ValueError("a run before what was begun")
         else:
             self.take(kind, event)
 

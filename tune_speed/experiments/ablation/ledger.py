@@ -58,6 +58,8 @@ class AblationLedger(SessionLog):
 
     def take(self, kind: str, event: dict[str, Any]) -> None:
         """See `SessionLog`."""
+        if self.header is None:
+            raise ValueError("a run before what was begun")
         record = TrialRecord.model_validate(event.pop("record"))
         if kind == "tuned":
             self.tried[Tried(**event)] = record
