@@ -121,7 +121,7 @@ def _problem(must: str, place: Place, **rest: str | None) -> Problem:
 def metric_mistakes(value: Any) -> Iterator[str]:
     """Yields what a metric must be and is not."""
     if not isinstance(value, Metric):
-        yield f"must be a tune_speed.components.metrics.Metric, but is a {type(value).__name__}"
+        yield f"must be a tune_speed.components.Metric, but is a {type(value).__name__}"
         return
     for field in ("about", "unit", "source"):
         text = getattr(value, field)
