@@ -59,3 +59,10 @@ def test_column_is_in_listings_frames_and_filters(name: str, results: Results) -
 def test_metric_of_a_run_is_explained(name: str) -> None:
     assert run_metrics(record().runs[0])[name] == COLUMNS[name].value(record())
     assert METRICS[name].about == COLUMNS[name].about
+
+
+def test_share_of_the_memory_needs_a_limit() -> None:
+    share = COLUMNS["peak_memory_frac"]
+    assert share.value(record(peak_memory_gib=3.0, memory_limit_gib=4.0)) == 0.75
+    assert share.value(record(memory_limit_gib=None)) is None
+    assert share.value(make_record(runs=())) is None
