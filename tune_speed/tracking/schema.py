@@ -59,6 +59,7 @@ from tune_speed.core.records import (
     named_settings,
 )
 from tune_speed.core.stats import median_time_s, ranked_s
+from tune_speed.tracking.columns import run_metrics
 from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.store.uri import strip_secrets
 
@@ -168,11 +169,8 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
         "final_accuracy": final.accuracy if final else None,
         "final_macro_f1": final.macro_f1 if final else None,
         f"final_{safe_key(target.metric)}"[:MAX_KEY]: final.value(target.metric) if final else None,
-        "images_per_s": run.images_per_s,
-        "step_time_ms": run.step_time_ms,
-        "peak_memory_gib": run.peak_memory_gib,
+        **run_metrics(run),
         "shared_train_s": run.shared_train_s,
-        "slowdown": run.slowdown,
         "init_s": run.init_s,
         "amortised_time_to_target_s": run.amortised_time_to_target_s if run.init_s else None,
         "fed_ratio": run.fed_ratio,
