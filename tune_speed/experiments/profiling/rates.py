@@ -12,11 +12,13 @@ own kernels may beat a matrix product, where Winograd's convolutions do fewer mu
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
 
 import torch
+
+from tune_speed.experiments.profiling.result import DeviceRates
 
 LONG_S = 0.02
 """A repetition this long is long enough [s]."""
@@ -39,25 +41,14 @@ DTYPES = {
 Clock = Callable[[], float]
 
 
-class Rates(NamedTuple):
-    """What was measured."""
-
-    flop_per_s: dict[str, float]
-    """Matrix products, by precision [FLOP/s]."""
-    memory_bytes_per_s: float
-    """Bytes read and written within the device's memory [byte/s]."""
-    host_bytes_per_s: float | None
-    """Bytes copied from the host [byte/s]; None where the device is the host."""
-
-
 def measure_rates(
-    precisions: tuple[str, ...],
+    precisions: Iterable[str],
     *,
     device: torch.device,
     pin_memory: bool,
     synchronize: Callable[[], None],
     now: Clock = time.perf_counter,
-) -> Rates:
+) -> DeviceRates:
     """Returns the device's rates, in about a second.
 
     Args:
@@ -67,10 +58,13 @@ def measure_rates(
         synchronize: waits for the device.
         now: a monotonic clock [s].
     """
-    return Rates(
-        {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions},
-        memory_rate(device, synchronize, now),
-        None if device.type == "cpu" else host_rate(device, pin_memory, synchronize, now),
+    products = {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions}
+    is_host = device.type == "cpu"
+    host = None if is_host else host_rate(device, pin_memory, synchronize, now) / 1e9
+    return DeviceRates(
+        matrix_tflop_per_s={name: rate / 1e12 for name, rate in products.items()},
+        memory_gb_per_s=memory_rate(device, synchronize, now) / 1e9,
+        host_to_device_gb_per_s=host,
     )
 
 
@@ -85,16 +79,12 @@ def matrix_rate(
     with _as_convolutions(device):
         while True:
             a, b, out = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(3))
-            multiply = _product(a, b, out)
+            multiply = partial(torch.mm, a, b, out=out)
             seconds = shortest(multiply, synchronize=synchronize, now=now)
             best = max(best, 2 * size**3 / seconds)
             if seconds >= LONG_S or size >= LARGEST_MATRIX:
                 return best
             size *= 2
-
-
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-    return lambda: torch.mm(a, b, out=out)
 
 
 def memory_rate(device: torch.device, synchronize: Callable[[], None], now: Clock) -> float:

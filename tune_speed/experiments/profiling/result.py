@@ -1,8 +1,9 @@
 """What a profile found: frozen records for JSON, whose names carry their units."""
 
+from typing import Literal
+
 from tune_speed.core.records import Record
 from tune_speed.experiments.profiling.phases import Phase
-from tune_speed.experiments.profiling.roofline import Binding
 
 
 class StepTimes(Record):
@@ -91,7 +92,7 @@ class Bounds(Record):
     """Estimated bytes over the memory rate [ms]."""
     host_bound_ms: float | None
     """Bytes from the host over the rate of such copies [ms]."""
-    binding: Binding
+    binding: Literal["compute", "memory"]
     """Which of the first two is larger."""
     intensity_flop_per_byte: float
     """Operations over bytes."""

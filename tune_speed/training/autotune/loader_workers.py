@@ -81,17 +81,14 @@ def tuned(recipe: Recipe, splits: Splits, *, device: torch.device) -> Choice:
             release_memory(device)
             return served
 
-        return choose(settings(granted_cpus()), measure)
+        # `set_up_process` gives torch as many threads as the trial was granted.
+        return choose(settings(min(usable_cores(), torch.get_num_threads())), measure)
 
 
-def granted_cpus() -> int:
-    """Returns the cores that this trial may use: its threads, or fewer where it is bound to some.
-
-    `set_up_process` gives torch as many threads as the trial was granted.
-    """
+def usable_cores() -> int:
+    """Returns the cores that this process may use, fewer than all where it is bound to some."""
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min(cores, torch.get_num_threads())
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def settings(cpus: int) -> list[Setting]:
