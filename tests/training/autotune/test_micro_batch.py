@@ -81,11 +81,11 @@ def fake_probes(
     """Gives each micro-batch its seconds per sample; returns those that were asked for."""
     probed: list[int | None] = []
 
-    def probe(recipe: Recipe, splits: object, *, device: object) -> float | None:
+    def probe(_: object, recipe: Recipe, splits: object, device: object) -> float | None:
         probed.append(recipe.batch_size)
         return times[recipe.batch_size or 0]
 
-    monkeypatch.setattr(micro_batch, "_probe", probe)
+    monkeypatch.setattr(micro_batch, "seconds_or_none", probe)
     return probed
 
 

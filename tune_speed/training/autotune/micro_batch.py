@@ -51,7 +51,8 @@ def fastest(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     sizes = candidates(recipe.samples_per_step // recipe.devices)
     times: dict[int, float] = {}
     for batch_size in sizes:
-        seconds = _probe(recipe.with_micro_batch(batch_size), splits, device=device)
+        smaller = recipe.with_micro_batch(batch_size)
+        seconds = seconds_or_none(_seconds_per_sample, smaller, splits, device)
         release_memory(device)
         if seconds is None:
             break
@@ -68,14 +69,15 @@ def candidates(effective_batch_size: int) -> list[int]:
     return [effective_batch_size // n for n in reversed(shares) if effective_batch_size % n == 0]
 
 
-def _probe(recipe: Recipe, splits: Splits, *, device: torch.device) -> float | None:
-    return seconds_or_none(lambda: _seconds_per_sample(recipe, splits, device=device))
-
-
-def seconds_or_none(measure: Callable[[], float]) -> float | None:
+def seconds_or_none(
+    measure: Callable[[Recipe, Splits, torch.device], float],
+    recipe: Recipe,
+    splits: Splits,
+    device: torch.device,
+) -> float | None:
     """Returns what is measured [s]; infinite where batch norm refuses, None where memory ends."""
     try:
-        return measure()
+        return measure(recipe, splits, device)
     except Exception as error:
         if is_out_of_memory(error):
             return None
@@ -84,18 +86,27 @@ def seconds_or_none(measure: Callable[[], float]) -> float | None:
         raise
 
 
-def _seconds_per_sample(recipe: Recipe, splits: Splits, *, device: torch.device) -> float:
+def _seconds_per_sample(recipe: Recipe, splits: Splits, device: torch.device) -> float:
     """Returns the median seconds per sample of forward and backward, after one warm-up."""
     size = min(micro_batch_of(recipe), len(splits.train.labels))
-    synchronize, times = synchronizer(device), list[float]()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(recipe, splits, seed=0, device=device)
         ((images, labels),) = open_dummy(recipe, splits, num_samples=size, device=device).epoch(0)
-        while len(times) < 1 + PROBE_STEPS and sum(times[1:]) < PROBE_S:
-            synchronize()
-            started = time.perf_counter()
+
+        def pass_once() -> None:
             loss = sum_of_losses(images, labels, recipe, frac=1.0, forward=model, device=device)
             torch.autograd.backward(loss)
-            synchronize()
-            times.append(time.perf_counter() - started)
-    return statistics.median(times[1:]) / size
+
+        return median_s(pass_once, device=device) / size
+
+
+def median_s(call: Callable[[], object], *, device: torch.device) -> float:
+    """Returns the median time of a call [s], over a few that follow one warm-up."""
+    synchronize, times = synchronizer(device), list[float]()
+    while len(times) < 1 + PROBE_STEPS and sum(times[1:]) < PROBE_S:
+        synchronize()
+        began_s = time.perf_counter()
+        call()
+        synchronize()
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times[1:])

@@ -82,7 +82,10 @@ def resolved(
     file = folder / f"{key}.json"
     with exclusive(file.with_suffix(".lock"), wait_s=WAIT_S):
         settled = _read(file, recipe) or _measured(recipe, splits, device, turnstile)
-        _write(file, settled)
+        # Replaced at once, so that a killed process leaves no half of a file.
+        new = file.with_suffix(f".{os.getpid()}")
+        new.write_text(json.dumps(settled))
+        new.replace(file)
     return recipe.model_copy(update=settled)
 
 
@@ -92,36 +95,27 @@ def _read(file: Path, recipe: Recipe) -> Settled | None:
         found = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    names = unsettled(recipe)
-    is_whole = isinstance(found, dict) and set(found) == set(names)
-    return found if is_whole and all(found[name] in CHOICES[name] for name in names) else None
-
-
-def _write(file: Path, settled: Settled) -> None:
-    """Replaces the file at once, so that a killed process leaves no half of one."""
-    new = file.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(settled))
-    new.replace(file)
+    if not isinstance(found, dict) or set(found) != set(unsettled(recipe)):
+        return None
+    return found if all(value in CHOICES[name] for name, value in found.items()) else None
 
 
 def _measured(
     recipe: Recipe, splits: Splits, device: torch.device, turnstile: Turnstile
 ) -> Settled:
     settled: Settled = {}
+    records = device.type in RECORDERS
     for name in unsettled(recipe):
         so_far = provisional(recipe.model_copy(update=settled))
-        values = [value for value in CHOICES[name] if _is_possible(so_far, name, value, device)]
+        # Nothing is recorded on a CPU, so that there `cuda_graph` is not worth a measurement.
+        values = [
+            value for value in CHOICES[name] if not (name == "cuda_graph" and value and not records)
+        ]
         recipes = [so_far.model_copy(update={name: value}) for value in values]
+        recipes = [each for each in recipes if not any(each.conflicts())]
         times = step_times(recipes, splits, device=device, turnstile=turnstile)
-        settled[name] = values[quickest(times)]
+        settled[name] = getattr(recipes[quickest(times)], name)
     return settled
-
-
-def _is_possible(recipe: Recipe, name: str, value: object, device: torch.device) -> bool:
-    """Returns whether a value goes with the rest of the recipe, and means anything here."""
-    if name == "cuda_graph" and value and device.type not in RECORDERS:
-        return False
-    return not any(recipe.model_copy(update={name: value}).conflicts())
 
 
 def quickest(times: list[float]) -> int:
