@@ -24,7 +24,7 @@ from tune_speed.runtime.device import (
     release_memory,
     synchronizer,
 )
-from tune_speed.runtime.file_lock import exclusive
+from tune_speed.runtime.file_lock import file_lock
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune.probe_step import probe_step
 from tune_speed.training.loop import open_dummy, step_schedule_of
@@ -83,7 +83,7 @@ def resolved(
     folder = default_cache_dir() / "step_choices"
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{_key(recipe, splits, device)}.json"
-    with exclusive(file.with_suffix(".lock"), wait_s=WAIT_S):
+    with file_lock(file.with_suffix(".lock"), wait_s=WAIT_S):
         settled = _read(file, recipe) or _measured(recipe, splits, device, turnstile)
         _write(file, settled)
     return recipe.model_copy(update=settled)
