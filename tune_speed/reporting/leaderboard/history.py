@@ -9,7 +9,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import BoardKey, board_key
+from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.stats import finite_or_none, median_time_s
 from tune_speed.core.text import moment_of, moment_s, printable
@@ -80,14 +80,14 @@ def _counts(record: TrialRecord) -> bool:
     return median_time_s(times_s) is not None
 
 
-def _order(record: TrialRecord) -> tuple[BoardKey, datetime, float, str, str]:
+def _order(record: TrialRecord) -> tuple[ComparisonKey, datetime, float, str, str]:
     finished = moment_of(record.finished_at)
     assert finished is not None
     return board_key(record), finished, timed(record).expected_s, record.study, record.trial_id
 
 
-def _key(held: RecordHeld) -> BoardKey:
-    return BoardKey(
+def _key(held: RecordHeld) -> ComparisonKey:
+    return ComparisonKey(
         held.workload, held.workload_hash, held.protocol_version, held.device, held.kind
     )
 
