@@ -142,6 +142,20 @@ class BoardColumns(Config):
             is_metric=True,
         ),
     ]
+    peak_memory_frac: Annotated[
+        float | None,
+        Column(
+            "peak of the device's memory over what the last run was allowed to use",
+            of_run=lambda x: (
+                x.peak_memory_gib / x.memory_limit_gib
+                if x.peak_memory_gib is not None and x.memory_limit_gib
+                else None
+            ),
+            unit="1",
+            format=".2f",
+            is_metric=True,
+        ),
+    ]
     timing: Annotated[
         str,
         Column(

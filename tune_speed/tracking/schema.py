@@ -41,7 +41,7 @@ import yaml
 from pydantic import ValidationError
 
 from tune_speed.core.comparability import (
-    BoardKey,
+    ComparisonKey,
     Totals,
     board_key,
     final_metric,
@@ -58,7 +58,7 @@ from tune_speed.core.records import (
     TrialRecord,
     named_settings,
 )
-from tune_speed.core.stats import expected_time_s, median_time_s, sample_of
+from tune_speed.core.stats import median_time_s, ranked_s
 from tune_speed.tracking.columns import run_metrics
 from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.store.uri import strip_secrets
@@ -225,14 +225,6 @@ def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     return _points(values, at_ms=at_ms, step=last.steps, suffix="")
 
 
-def ranked_s(record: TrialRecord) -> float | None:
-    """Returns the expected time with restarts [s], for a single run its time; None: no rank."""
-    median_s = _median_s(record)
-    if median_s is None or len(record.runs) == 1:
-        return median_s
-    return expected_time_s(list(map(sample_of, record.runs)))
-
-
 def gap(record: TrialRecord, run: RunResult) -> float | None:
     """Returns how far the run stayed off the target, in units of the metric; 0 if it met it.
 
@@ -332,18 +324,18 @@ def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
         return None
 
 
-def board_id(key: BoardKey) -> str:
+def board_id(key: ComparisonKey) -> str:
     """Returns a board's name in tags: no device's name needs to be quoted then."""
     return sha256(_printable(key).encode()).hexdigest()[:16]
 
 
-def pack_boards(totals: Mapping[BoardKey, Totals]) -> dict[str, str]:
+def pack_boards(totals: Mapping[ComparisonKey, Totals]) -> dict[str, str]:
     """Returns what trials come to as tags: `tune_speed.boards`, and `.1`, `.2` if long."""
     entries = [{**key._asdict(), **each.model_dump()} for key, each in totals.items()]
     return _split(BOARDS, _printable(entries))
 
 
-def unpack_boards(tags: Mapping[str, str]) -> dict[BoardKey, Totals] | None:
+def unpack_boards(tags: Mapping[str, str]) -> dict[ComparisonKey, Totals] | None:
     """Returns what the trials of a parent run come to, or None if its tags do not say it."""
     try:
         # What follows the list, if anything, is the rest of an older and longer one.
@@ -427,8 +419,8 @@ def _joined(name: str, tags: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
-def _key_of(entry: Mapping[str, Any]) -> BoardKey:
-    return BoardKey(**{name: entry[name] for name in BoardKey._fields})
+def _key_of(entry: Mapping[str, Any]) -> ComparisonKey:
+    return ComparisonKey(**{name: entry[name] for name in ComparisonKey._fields})
 
 
 def _totals_of(entry: Mapping[str, Any]) -> Totals:

@@ -9,10 +9,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import (
-    BoardKey,
+    ComparisonKey,
+    SortKey,
     Totals,
     board_key,
     goodness,
+    sort_key,
     target_of,
     totals_of,
 )
@@ -240,6 +242,11 @@ class BoardFacts(Config):
     """`estimate` or `certified`."""
 
     @property
+    def key(self) -> ComparisonKey:
+        """What results must share with these to be ranked among them."""
+        return ComparisonKey(*(getattr(self, name) for name in ComparisonKey._fields))
+
+    @property
     def goal(self) -> str:
         """The target for people: `accuracy ≥ 0.97`."""
         return f"{self.metric} {SIGNS[self.target_mode]} {self.target:g}"
@@ -278,8 +285,8 @@ def make_boards(
     *,
     top: int | None = None,
     with_misses: bool = False,
-    totals: Mapping[BoardKey, Totals] | None = None,
-    study_totals: Mapping[tuple[BoardKey, str], Totals] | None = None,
+    totals: Mapping[ComparisonKey, Totals] | None = None,
+    study_totals: Mapping[tuple[ComparisonKey, str], Totals] | None = None,
     where: str = "",
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
@@ -293,7 +300,7 @@ def make_boards(
         study_totals: the same for each study of a board.
         where: the condition that chose `trials`, where not all were asked for.
     """
-    groups: dict[BoardKey, list[Trial]] = defaultdict(list)
+    groups: dict[ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
         groups[board_key(trial[1])].append(trial)
     if study_totals is None:
@@ -317,10 +324,10 @@ def make_boards(
 
 
 def _totals_by_study(
-    groups: Mapping[BoardKey, Sequence[Trial]],
-) -> dict[tuple[BoardKey, str], Totals]:
+    groups: Mapping[ComparisonKey, Sequence[Trial]],
+) -> dict[tuple[ComparisonKey, str], Totals]:
     """Returns what the trials of each study on each board come to."""
-    records: dict[tuple[BoardKey, str], list[TrialRecord]] = defaultdict(list)
+    records: dict[tuple[ComparisonKey, str], list[TrialRecord]] = defaultdict(list)
     for key, trials in groups.items():
         for _, record in trials:
             records[key, record.study].append(record)
@@ -334,14 +341,9 @@ def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
     times the better final metric stands first, then the trial id.
     """
 
-    def order(row: Row) -> tuple[bool, float, float, str, str]:
-        return (
-            row.time_to_target_s is None,
-            _or_inf(row.expected_s),
-            -goodness(row.final_metric, target),
-            row.study,
-            row.trial_id,
-        )
+    def order(row: Row) -> SortKey:
+        time_s = None if row.time_to_target_s is None else row.expected_s
+        return sort_key(time_s, goodness(row.final_metric, target), row.study, row.trial_id)
 
     ordered = sorted(rows, key=order)
     timed_rows = [row for row in ordered if row.time_to_target_s is not None]

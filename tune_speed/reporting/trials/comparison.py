@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from tune_speed.core.comparability import BoardKey, board_key
+from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.config import flatten
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
@@ -132,8 +132,8 @@ def _setting(record: TrialRecord) -> dict[str, Any]:
     }
 
 
-def _differing_keys(keys: Sequence[BoardKey]) -> dict[str, tuple[Any, ...]]:
-    values = {name: tuple(getattr(key, name) for key in keys) for name in BoardKey._fields}
+def _differing_keys(keys: Sequence[ComparisonKey]) -> dict[str, tuple[Any, ...]]:
+    values = {name: tuple(getattr(key, name) for key in keys) for name in ComparisonKey._fields}
     return {name: each for name, each in values.items() if len(set(each)) > 1}
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import BoardKey, board_key
+from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.reporting.leaderboard.text import describe_params
@@ -56,7 +56,7 @@ def markdown_row(trial: Trial) -> dict[str, Any]:
     return {name: markdown_of(value) for name, value in cells.items()}
 
 
-def _board(key: BoardKey, trials: Sequence[Trial]) -> RenderableType:
+def _board(key: ComparisonKey, trials: Sequence[Trial]) -> RenderableType:
     kind = {"estimate": "estimates"}.get(key.kind, key.kind)
     heading = f"{key.workload}, {kind}, on {key.device}; protocol {key.protocol_version}"
     figures = [name for name in FIGURES if name not in ("hits", "n") or key.kind == "certified"]
