@@ -26,8 +26,11 @@ def not_applicable(
         return recipe.needs_cuda()
     ours, theirs = recipe.loader, base.loader
     # Another kind of loader is a change of its own, even if it pins by default.
-    are_alike = isinstance(ours, Streaming) and isinstance(theirs, Streaming)
-    if are_alike and ours.pin_memory != theirs.pin_memory:
+    if (
+        isinstance(ours, Streaming)
+        and isinstance(theirs, Streaming)
+        and (ours.pin_memory != theirs.pin_memory)
+    ):
         return "pinned memory speeds up copies to a GPU, and there is none here"
     if recipe.cuda_graph != base.cuda_graph:
         return "a CUDA graph spares launches on a GPU, and there is none here"

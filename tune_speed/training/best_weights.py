@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.core.records import RunResult
+from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.training.trial import KeepWeights
 
 _log = logging.getLogger(__name__)
@@ -22,18 +23,16 @@ def save_weights(keep: KeepWeights | None, run: RunResult, model: nn.Module) -> 
     """
     if keep is None or run.time_to_target_s is None:
         return
-    path, is_late = Path(keep.file), run.time_to_target_s > (keep.at_most_s or math.inf)
-    if is_late or not path.parent.is_dir():
+    path, at_most_s = Path(keep.file), math.inf if keep.at_most_s is None else keep.at_most_s
+    if run.time_to_target_s > at_most_s or not path.parent.is_dir():
         return
-    temporary = path.with_suffix(".tmp")
     try:
         buffer = io.BytesIO()  # torch's own writing to a full disk is no OSError.
         torch.save({name: value.cpu() for name, value in model.state_dict().items()}, buffer)
-        temporary.write_bytes(buffer.getvalue())
-        temporary.replace(path)
+        with write_atomically(path) as file:
+            file.write(buffer.getvalue())
     except (OSError, RuntimeError, MemoryError):
         _log.warning("the weights were not kept in %s", path, exc_info=True)
-        temporary.unlink(missing_ok=True)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
