@@ -77,7 +77,7 @@ class SpecBase(Config):
     keep: KeepWeights | None = None
     """None: weights are not kept."""
     checkpoint: CheckpointPlan | None = None
-    """None: a trial that breaks off begins anew."""
+    """None: a trial that breaks off starts again from its first step."""
 
     @property
     def devices(self) -> int:

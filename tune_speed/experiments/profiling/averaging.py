@@ -22,10 +22,12 @@ WAIT_S = 120.0
 
 
 def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | None:
-    """Returns the median time of averaging `num_bytes` of fp32 over `size` devices [s].
+    """Returns the median time of averaging `num_bytes` of fp32 over `size` devices [s]; 0 for one.
 
     None if that many could not meet in time, or a process died.
     """
+    if size == 1:
+        return 0.0
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="tune_speed-averaging-") as folder:

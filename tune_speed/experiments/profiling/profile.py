@@ -122,12 +122,9 @@ def _profile(
     rates = _rates(recipe, device)
     check_stop()
     num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
-    sync_s: float | None = 0.0
-    if recipe.devices > 1:
-        is_possible = device.type == "cpu" or recipe.devices <= num_gpus
-        size, num_bytes = recipe.devices, work.parts.gradients
-        sync_s = averaging_s(num_bytes, size=size, device=device) if is_possible else None
-    is_host = device.type == "cpu"
+    is_host, sync_s = device.type == "cpu", None
+    if is_host or recipe.devices <= max(1, num_gpus):
+        sync_s = averaging_s(work.parts.gradients, size=recipe.devices, device=device)
     found = ProfileResult(
         **_described(file, recipe, device, pipeline.shape),
         peak_memory_gib=peak_gib,

@@ -174,7 +174,7 @@ def as_renderables(found: ProfileResult) -> tuple[RenderableType, ...]:
     return (
         Text(printable(title(found)), style="italic"),
         _phases(found),
-        _rates(found),
+        Table.of_rows(rate_rows(found), left=["rate"]),
         _lines(sentences(found), style="dim"),
         _lines([f"advice: {text}" for text in advice_texts(found)]),
     )
@@ -199,14 +199,6 @@ def _phases(found: ProfileResult) -> Table:
         for row in phase_rows(found)
     ]
     return Table(columns, rows)
-
-
-def _rates(found: ProfileResult) -> Table:
-    def shown(cell: Any) -> str:
-        return fixed(cell, 3) if isinstance(cell, float) else cell or ABSENT
-
-    rows = [{name: shown(cell) for name, cell in row.items()} for row in rate_rows(found)]
-    return Table.of_rows(rows, left=["rate"])
 
 
 def _lines(texts: list[str], *, style: str = "") -> RenderableType:

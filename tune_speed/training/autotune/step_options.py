@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -135,7 +136,13 @@ def step_times(
         return unmeasured
     try:
         with ExitStack() as stack:
-            steps = [_step(stack, recipe, splits, device) for recipe in recipes]
+            steps: list[TakeStep] = []
+            for recipe in recipes:
+                opened = probe_step(recipe, splits, device=device, compiles=True)
+                take = stack.enter_context(opened)
+                size = min(micro_batch_of(recipe), len(splits.train.labels))
+                dummy = open_dummy(recipe, splits, num_samples=size, device=device)
+                steps.append(partial(take, repeat(*dummy.epoch(0))))
             for step in steps * WARM_UP_STEPS:
                 step()
             with turnstile.measuring(patience_s=WAIT_S):
@@ -146,13 +153,6 @@ def step_times(
             raise
     release_memory(device)
     return unmeasured
-
-
-def _step(stack: ExitStack, recipe: Recipe, splits: Splits, device: torch.device) -> TakeStep:
-    take = stack.enter_context(probe_step(recipe, splits, device=device, compiles=True))
-    num_samples = min(micro_batch_of(recipe), len(splits.train.labels))
-    (batch,) = open_dummy(recipe, splits, num_samples=num_samples, device=device).epoch(0)
-    return lambda: take(repeat(batch))
 
 
 def _rounds(steps: list[TakeStep], device: torch.device) -> Iterator[list[float]]:
