@@ -19,7 +19,6 @@ def save_weights(keep: KeepWeights | None, run: RunResult, model: nn.Module) -> 
     """Writes the weights of a run that met the target as soon as the best so far, or sooner.
 
     Does nothing where the study's folder is not visible: on another node without shared storage.
-    A trial does not fail of it: what cannot be written is left out, and missed at the search's end.
     """
     if keep is None or run.time_to_target_s is None:
         return
@@ -27,12 +26,14 @@ def save_weights(keep: KeepWeights | None, run: RunResult, model: nn.Module) -> 
     if run.time_to_target_s > at_most_s or not path.parent.is_dir():
         return
     try:
-        buffer = io.BytesIO()  # torch's own writing to a full disk is no OSError.
+        # torch's own writing to a full disk is no OSError.
+        buffer = io.BytesIO()
         torch.save({name: value.cpu() for name, value in model.state_dict().items()}, buffer)
         with write_atomically(path) as file:
             file.write(buffer.getvalue())
+    # No trial fails of it: what cannot be written is left out, and missed at the search's end.
     except (OSError, RuntimeError, MemoryError):
-        _log.warning("the weights were not kept in %s", path, exc_info=True)
+        _log.warning("the weights were not saved in %s", path, exc_info=True)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

@@ -63,10 +63,8 @@ def evaluate(
 
 
 def _sums(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns (4, num_classes): hits, labels and predictions of each class, and the loss in [3, 0].
-
-    Counts in float64 are exact, in whatever order a device adds them up.
-    """
+    """Returns (4, num_classes): hits, labels, predictions of each class, and the loss in [3, 0]."""
+    # Counts in float64 are exact, in whatever order a device adds them up.
     predictions = logits.argmax(dim=1)
     is_hit = (predictions == labels).double()
     sums = torch.zeros((4, logits.shape[1]), dtype=torch.float64, device=logits.device)

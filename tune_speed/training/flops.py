@@ -21,7 +21,7 @@ def training_flop_per_sample(
 
     Those of convolutions, matrix products and attention, a multiply-add as two; for a network
     without any of them, None. Element-wise operations, augmentation and optimizer are not counted.
-    What a backward computes anew counts again, as in flash attention.
+    What a backward recomputes counts again, as in flash attention.
     The model is copied, so that gradients, statistics and random numbers stay as they are; the
     copy counts towards the device's peak memory.
 

@@ -42,7 +42,7 @@ from tune_speed.training.workload import Workload
 
 Trial = Generator[TrialRecord, str | None, TrialRecord]
 """Yields the record so far (`capped`) after each evaluation but the last; takes a reason to stop
-there, or None to go on; returns the record."""
+there, or None to continue; returns the record."""
 
 
 @cache
@@ -63,10 +63,10 @@ def run_trial(
 
     Out of memory: the micro-batch is halved and the accumulation doubled, so that the effective
     batch size and with it the learning rate stay; with a micro-batch of one, the outcome is `oom`.
-    It is at once where this process is one of several `ranks`, which have to start anew together.
+    It is at once where this process is one of several `ranks`, which have to restart together.
 
-    Where the specification names a place for checkpoints, the trial goes on from one that an
-    earlier process left there, and removes it once it has an outcome.
+    Where the specification names a place for checkpoints, the trial resumes from one that an
+    earlier process left there, and removes it when it has an outcome.
 
     A process that runs trials one after the other gives them one set `warm`, into which go the
     throughput keys of their steps: no trial warms up for steps that an earlier one has taken.
@@ -136,7 +136,7 @@ class _Trial:
                 return self._record(recipe, result)
             except BadCheckpoint as error:
                 assert checkpoints is not None
-                checkpoints.begin_anew(str(error))
+                checkpoints.start_over(str(error))
                 message = None
             except Exception as error:
                 # Once memory ran out, a micro-batch that is too small is no way out either.

@@ -1,4 +1,4 @@
-"""Where a run stands: samples seen, losses, evaluations, and whether it has ended."""
+"""How far a run is: samples seen, losses, evaluations, and whether it has ended."""
 
 import math
 import statistics
@@ -33,7 +33,7 @@ from tune_speed.training.step.step import accumulation_of, micro_batch_of
 
 
 class Progress:
-    """Counts a run's steps, evaluates it when it is due, and says how it ended."""
+    """Counts a run's steps, evaluates it when it is due, and returns how it ended."""
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class Progress:
         self.losses: list[float] = []
         """Validation losses so far, where the schedule follows them; all are finite, as a run with
         another one has ended."""
-        self.status = Status.CAPPED  # What a run is until it has ended by itself.
+        # What a run is until it has ended by itself.
+        self.status = Status.CAPPED
         num_validation = len(self.splits.validation.labels)
         self._eval_batch_size = min(self.workload.eval_batch_size, num_validation)
         self.loss_sum = torch.zeros((), device=self.device)
@@ -80,7 +81,7 @@ class Progress:
         self._peak_gib = 0.0
 
     def begin(self) -> None:
-        """Takes note that the first step is next: what is on the clock is what went before it."""
+        """Marks the first step: what is on the clock is what came before it."""
         self.init_s = self.clock.elapsed("train_s")
 
     def advance(self, shape: Shape, num_samples: int, loss_sum: Tensor, num_learned: int) -> None:
@@ -162,7 +163,7 @@ class Progress:
         raise ConfigError(problems=(problem,))
 
     def verdict(self) -> str | None:
-        """Sets the status and returns why the run has ended, or None if it goes on."""
+        """Sets the status and returns why the run has ended, or None if it continues."""
         evaluation, target = self.evaluations[-1], self.workload.target
         score = f"{target.metric} {self.workload.metric_of(evaluation):.4f}"
         if evaluation.train_loss is None or evaluation.loss is None:
@@ -182,7 +183,7 @@ class Progress:
         return None
 
     def result(self, *, stop_reason: str = "") -> RunResult:
-        """Returns the run's result as it stands."""
+        """Returns the run's result so far."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
         wall_s = passed_s - self.init_s  # Since the first step.
         timing, note = (Timing.ISOLATED, "") if self.phases else self.sharing.timing_of_clock()
@@ -214,7 +215,7 @@ class Progress:
         )
 
     def state(self) -> ProgressState:
-        """Returns all that another process must know to go on from here."""
+        """Returns all that another process needs to resume the run."""
         return ProgressState(
             steps=self.steps,
             samples=self.samples,
@@ -233,7 +234,7 @@ class Progress:
         )
 
     def resume(self, state: ProgressState, *, loss_sum: Tensor) -> None:
-        """Goes on where another process stood; its phases were given when this was made.
+        """Resumes where another process was; its phases were given when this was made.
 
         Args:
             state: of the other process.
@@ -295,7 +296,7 @@ class Progress:
         return mean if math.isfinite(mean) else None
 
     def _follow_loss(self, scores: Scores) -> None:
-        """Keeps the validation loss where the schedule follows it; `scores` may be the test's."""
+        """Stores the validation loss where the schedule follows it; `scores` may be the test's."""
         if not self.recipe.lr_schedule.follows_loss:
             return
         if self.evaluated_on != "validation":

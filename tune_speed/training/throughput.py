@@ -44,7 +44,7 @@ LEARNING_ONLY = {
     "init_loss_scale",
     "loss_scale_growth_steps",
 }
-"""Fields of a recipe that leave a step's speed alone, or are said by others."""
+"""Fields of a recipe that leave a step's speed alone, or are implied by others."""
 VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
 
 

@@ -1,10 +1,8 @@
 """What to change about a recipe, read from where its time goes: one function a rule, in order.
 
-Shares are those of the sum of the phases. A rule's threshold is where its change begins to be worth
-a try: a phase that takes the share s of a step can at most make it 1 / (1 - s) times as quick.
-Nothing is advised that `Recipe` refuses, or that has no effect on this device. Advice is a guess
-from one measurement: the changed recipe is to be profiled, and where it learns differently (another
-batch size) to be trained again.
+Shares are those of the sum of the phases. Nothing is advised that `Recipe` refuses, or that has no
+effect on this device. Advice is a guess from one measurement: the changed recipe is to be profiled,
+and where it learns differently (another batch size) to be trained again.
 """
 
 from collections.abc import Callable, Mapping
@@ -20,6 +18,8 @@ from tune_speed.experiments.profiling.result import Advice, Change, ProfileResul
 from tune_speed.training.applicability import not_applicable
 from tune_speed.training.recipe import Recipe
 
+# A phase that takes the share s of a step can at most make it 1 / (1 - s) times as quick: a
+# threshold is where its change begins to be worth a try.
 DATA_SHARE = 0.10
 COPY_SHARE = 0.05
 COMPUTE_SHARE = 0.40
@@ -36,8 +36,9 @@ FASTER_ARITHMETIC = 1.3
 """How many times as quick a matrix product in another precision must be."""
 FAR_FROM_PEAK, NEAR_PEAK = 0.30, 0.60
 """Shares of the measured matrix rate."""
+# About 2 is what its operations make.
 SLOW_BACKWARD = 2.6
-"""Backward over forward; about 2 is what its operations make."""
+"""Backward over forward."""
 ROOM = 0.45
 """Share of the memory limit in use up to which a batch twice as large is expected to fit."""
 RESIDENT_ROOM = 0.25
@@ -86,7 +87,7 @@ class Situation(NamedTuple):
 
 
 class Suggestion(NamedTuple):
-    """What a rule says, before it is checked."""
+    """What a rule suggests, before it is checked."""
 
     phase: str
     because: str
@@ -181,10 +182,8 @@ def convolutions_in_channels_last(at: Situation) -> Suggestion | None:
 
 
 def compiled_network(at: Situation) -> Suggestion | None:
-    """Forward and backward ≥ 40 % at < 30 % of the matrix rate, not compiled: `compile`.
-
-    On a GPU only: on a CPU it needs a C++ compiler, which is not looked for.
-    """
+    """Forward and backward ≥ 40 % at < 30 % of the matrix rate on a GPU: `compile`."""
+    # On a CPU it needs a C++ compiler, which is not looked for.
     share, bounds = at.compute_share, at.found.bounds
     if bounds is None or at.device.type != "cuda" or at.recipe.compile:
         return None
@@ -297,35 +296,30 @@ RULES: dict[str, Rule] = {
 
 def advise(at: Situation) -> tuple[Advice, ...]:
     """Returns what to try; empty where nothing stands out."""
+    suggested = ((name, rule(at)) for name, rule in RULES.items())
     found: list[Advice] = []
     seen: list[Mapping[str, Any]] = []
-    for name, rule in RULES.items():
-        said = rule(at)
-        if said is None or (said.changes and said.changes in seen) or not _is_possible(said, at):
+    for name, suggestion in suggested:
+        if suggestion is None or not _is_possible(suggestion, at):
             continue
-        seen.append(said.changes)
-        changes = tuple(
-            Change(
-                field=field,
-                before=_shown(attrgetter(field)(at.recipe)),
-                after=_shown(value),
-            )
-            for field, value in said.changes.items()
+        phase, because, changes, hint = suggestion
+        if changes and changes in seen:
+            continue
+        seen.append(changes)
+        shown = tuple(
+            Change(field=field, before=_shown(attrgetter(field)(at.recipe)), after=_shown(value))
+            for field, value in changes.items()
         )
-        found.append(
-            Advice(
-                rule=name, phase=said.phase, because=said.because, changes=changes, hint=said.hint
-            )
-        )
+        found.append(Advice(rule=name, phase=phase, because=because, changes=shown, hint=hint))
     return tuple(found)
 
 
-def _is_possible(said: Suggestion, at: Situation) -> bool:
+def _is_possible(suggested: Suggestion, at: Situation) -> bool:
     """Returns whether the changed recipe is a valid one that acts on this device."""
-    if not said.changes:
+    if not suggested.changes:
         return True
     try:
-        recipe = changed(at.recipe, said.changes)
+        recipe = changed(at.recipe, suggested.changes)
     except ConfigError:
         return False
     device, count = at.device, at.num_devices

@@ -1,7 +1,7 @@
 """How long devices take to average their gradients, measured apart from a training.
 
-As many processes as the recipe has devices meet, as in `together`, and average as many bytes a few
-times over. In a training, part of that hides behind the backward: an upper bound.
+As many processes as the recipe has devices average as many bytes a few times over. In a training,
+part of that hides behind the backward: an upper bound.
 """
 
 import statistics
@@ -41,7 +41,7 @@ def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | N
                 process.start()
             there.close()
             seconds: float | None = here.recv() if here.poll(WAIT_S) else None
-        except EOFError:  # All are gone, and none has said anything.
+        except EOFError:  # All are gone, without a result.
             seconds = None
         finally:
             for process in processes:
@@ -61,8 +61,10 @@ def _rank(
         for _ in range(1 + REPEATS):
             began_s = time.perf_counter()
             dist.all_reduce(gradients)
-            gradients.sum().item()  # Waits for the device.
+            # Waits for the device.
+            gradients.sum().item()
             times.append(time.perf_counter() - began_s)
         if ranks.is_first:
             pipe.send(statistics.median(times[1:]))
-        ranks.gather(None)  # Nobody leaves before all are done.
+        # Nobody leaves before all are done.
+        ranks.gather(None)

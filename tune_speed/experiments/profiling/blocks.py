@@ -1,10 +1,4 @@
-"""Steps as they run and steps with borders, in turns: a drift of the machine's speed favours none.
-
-Blocks of either kind follow one another as A B B A A B B A …; a block of A is synchronised at its
-ends only, as a training is, so that what host and device do at the same time stays so. Figures are
-seconds per sample times the samples of a full step, so that a ragged step at an epoch's end counts
-by its samples.
-"""
+"""Steps as they run and steps with borders, in turns."""
 
 import time
 from collections.abc import Callable
@@ -43,7 +37,7 @@ class StepsTaken(NamedTuple):
     total_s: dict[Phase, float]
     """Phases of a step with borders [s]."""
     launched_s: dict[Phase, float]
-    """Of these, until the host had said what to do [s]."""
+    """Of these, until the host had queued the work [s]."""
     copied_bytes: float
     """Bytes that left the host for the device in a step."""
 
@@ -80,11 +74,13 @@ def take_blocks(
     pairs = -(-num_steps // steps)
     plain: list[_Block] = []
     timed_samples = 0
+    # The order is A B B A A B B A …, so that a drift of the machine's speed favours neither kind.
     for number in range(2 * pairs):
         if number % 4 in (1, 2):
             timed_samples += sum(_timed_step(take_step, timer) for _ in range(steps))
         else:
             waited_s, core_wait_s = waited(), core_waited()
+            # At its ends only, as in a training, so that what overlaps there does so here.
             synchronize()
             began_s = now()
             samples = sum(take_step() for _ in range(steps))
@@ -92,6 +88,7 @@ def take_blocks(
             block_s = now() - began_s
             plain.append(_Block(samples, block_s, waited() - waited_s, core_waited() - core_wait_s))
         on_block((number + 1) * steps, 2 * pairs * steps)
+    # Per sample, so that a ragged step at an epoch's end counts by its samples.
     per_sample = [samples_per_step * block.seconds / block.samples for block in plain]
     a_step = samples_per_step / sum(block.samples for block in plain)
     a_timed_step = samples_per_step / timed_samples

@@ -1,4 +1,4 @@
-"""The phases of an optimizer step, told apart by borders at which the device is waited for.
+"""The phases of an optimizer step, separated by borders at which the device is waited for.
 
 ```
         next()                  gradient.add()                  rest of the step
@@ -64,8 +64,8 @@ class PhaseTimer:
         self.total_s: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         """Seconds from border to border, by phase."""
         self.launched_s: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
-        """Of these, until the host had said what to do; the rest it waited for the device. Where
-        both are equal, the device kept up with the host, or there is none beside it."""
+        """Of these, until the host had queued the work; the rest it waited for the device. Where
+        both are equal, the device kept up with the host, or there is no other device."""
         self.copied_bytes = 0
         """Bytes that left the host for the device."""
 
@@ -158,16 +158,14 @@ def _copied(func: Any, args: Any, named: dict[str, Any], device: torch.device) -
 
 
 class TimedGradient:
-    """A gradient whose forward and backward are told apart."""
+    """A gradient whose forward and backward are timed apart."""
 
     def __init__(self, inner: Gradient, timer: PhaseTimer, scaler: torch.amp.GradScaler) -> None:
-        """Takes what computes the gradient, and the scaler of its loss.
-
-        The loss is scaled right before its backward, so that call is the border. Where it does not
-        come, forward and backward are one call, as in a recorded graph, whose recording must not be
-        waited in.
-        """
+        """Takes what computes the gradient, and the scaler of its loss."""
         self._inner, self._timer = inner, timer
+        # The loss is scaled right before its backward, so that call is the border. Where it does
+        # not come, forward and backward are one call, as in a recorded graph, whose recording must
+        # not be waited in.
         if isinstance(inner, RecordedGradient):
             return
         scale = scaler.scale

@@ -74,7 +74,7 @@ def profile_figure(found: ProfileResult) -> "Figure":
 
 
 def _plain(text: str) -> str:
-    """Returns a text that matplotlib draws as it stands: `$` would begin a formula."""
+    """Returns a text that matplotlib draws as it is: `$` would begin a formula."""
     return printable(text).replace("$", r"\$")
 
 

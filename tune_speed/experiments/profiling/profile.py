@@ -53,7 +53,7 @@ FEWEST_STEPS, MOST_STEPS = 10, 500
 ENOUGH_S = 4.0
 """Without a number of steps, so many are taken of each kind as fit into this [s]."""
 LINES = 5
-"""That say how many steps are done."""
+"""Of progress, at most."""
 
 
 def profile_recipe(
@@ -106,7 +106,8 @@ def _profile(
     splits = load_splits(file.workload)
     turnstile = Turnstile.open(device_key(device))
     recipe = resolve(file.recipe, splits, device=device, turnstile=turnstile)
-    alone = recipe.model_copy(update={"devices": 1})  # What one of its devices does in a step.
+    # What one of its devices does in a step.
+    alone = recipe.model_copy(update={"devices": 1})
     reset_peak_memory(device)
     opened = open_pipeline(alone, splits, seed=file.run.seed, device=device, before_step=check_stop)
     with opened as pipeline:
@@ -148,7 +149,7 @@ def _profile(
 def _described(
     file: RecipeFile, recipe: Recipe, device: torch.device, shape: Shape
 ) -> dict[str, Any]:
-    """Returns what a profile says of what was profiled."""
+    """Returns the fields of a profile that are known without a measurement."""
     return {
         "name": file.name,
         "workload_name": file.workload.name,
@@ -185,12 +186,12 @@ def _take(
     on_line: Callable[[str], None],
 ) -> StepsTaken:
     enough = min(MOST_STEPS, max(FEWEST_STEPS, int(ENOUGH_S / step_s)))
-    said = 0
+    num_lines = 0
 
     def on_block(done: int, total: int) -> None:
-        nonlocal said
-        if done * LINES // total > said:
-            said = done * LINES // total
+        nonlocal num_lines
+        if done * LINES // total > num_lines:
+            num_lines = done * LINES // total
             on_line(f"{done} of {total} steps, half of them with borders between the phases")
 
     return take_blocks(

@@ -6,9 +6,7 @@
 | memory [byte/s]         | 2 b / t: each byte read and written | copy of b bytes on the device    |
 | host to device [byte/s] | b / t                               | copy of b bytes from the host    |
 
-t is the shortest of several repetitions: what disturbs can only slow a device down. Sizes grow
-until one repetition takes `LONG_S`, so that a slow device is not kept busy for seconds. A network's
-own kernels may beat a matrix product, where Winograd's convolutions do fewer multiplications.
+t is the shortest of several repetitions.
 """
 
 import time
@@ -26,8 +24,8 @@ MEASURE_S = 0.15
 """Repetitions of one size end by then [s], but for the first two."""
 MOST_REPEATS = 20
 SMALLEST_MATRIX, LARGEST_MATRIX = 256, 8192
+# Larger than the last cache, mostly.
 COPY_BYTES = {"cpu": 128 * 1024**2, "cuda": 1024**3}
-"""Larger than the last cache, mostly."""
 HOST_COPY_BYTES = 64 * 1024**2
 DTYPES = {
     "fp32": torch.float32,
@@ -75,6 +73,9 @@ def matrix_rate(
 
     In fp32 on CUDA with the arithmetic that convolutions have there, TF32 by torch's default.
     """
+    # A network's own kernels may beat a matrix product, where Winograd's convolutions do fewer
+    # multiplications. Sizes grow only until a repetition takes `LONG_S`, so that a slow device is
+    # not busy for seconds.
     best, size = 0.0, SMALLEST_MATRIX
     with _as_convolutions(device):
         while True:
@@ -110,6 +111,7 @@ def host_rate(
 
 def shortest(call: Callable[[], object], *, synchronize: Callable[[], None], now: Clock) -> float:
     """Returns the shortest time of a call [s]; the first call, which warms up, does not count."""
+    # The shortest, as what disturbs can only slow a device down.
     call()
     synchronize()
     best_s, began_s = float("inf"), now()

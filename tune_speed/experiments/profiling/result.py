@@ -50,7 +50,7 @@ class StepTimes(Record):
     the time of its kernels. On a CPU: what a thread waited for a core that others had. None where
     that is not known."""
     launch_frac: float | None
-    """Share of forward, backward and optimizer that had passed when the host had said what to do:
+    """Share of forward, backward and optimizer that had passed when the host had queued it:
     near 1 the device waits for its host. None where the device is the host."""
 
 
@@ -76,7 +76,7 @@ class StepWork(Record):
     optimizer_state_mib: float
     """What the optimizer remembers [MiB]."""
     activations_mib: float
-    """What the forward of one micro-batch keeps for its backward [MiB], uncompiled."""
+    """What the forward of one micro-batch saves for its backward [MiB], uncompiled."""
     moved_mib: float
     """Least bytes that a step moves within the device, an estimate [MiB]; see `work`."""
     copied_mib: float
@@ -125,7 +125,7 @@ class Advice(Record):
     changes: tuple[Change, ...] = ()
     """What would change; none where no field would help."""
     hint: str = ""
-    """What to keep in mind."""
+    """What to consider."""
 
 
 class ProfileResult(Record):

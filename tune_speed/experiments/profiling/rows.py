@@ -98,34 +98,34 @@ def sentences(found: ProfileResult) -> list[str]:
     """Returns what the figures mean."""
     times, bounds = found.times, found.bounds
     spread = f"{ms_text(times.step_low_ms)} to {ms_text(times.step_high_ms)}"
-    said = [
+    lines = [
         f"A step as it runs takes {ms_text(times.step_ms)} ({spread} by blocks, {times.num_steps}"
         f" steps): {_difference(found)}.",
         *_idling(found),
     ]
     if times.launch_frac is not None:
-        said.append(
+        lines.append(
             f"The host was busy launching for {times.launch_frac:.0%} of forward, backward and"
             " optimizer; near 100% the device waits for it."
         )
     if bounds is not None:
         what = {"compute": "arithmetic", "memory": "memory"}[bounds.binding]
-        said.append(
+        lines.append(
             f"{bounds.achieved_tflop_per_s:.3g} TFLOP/s, {bounds.peak_frac:.0%} of the measured"
             f" matrix rate, at {bounds.intensity_flop_per_byte:.3g} FLOP a byte: of both bounds"
             f" {what} binds, and the larger is {bounds.roof_frac:.0%} of a step."
         )
-    said += [f"`{field}`: auto, found {value}." for field, value in found.resolved.items()]
+    lines += [f"`{field}`: auto, found {value}." for field, value in found.resolved.items()]
     if found.devices > 1:
-        said.append(
+        lines.append(
             f"One of {found.devices} devices was profiled; averaging gradients was measured apart,"
             " without the backward behind which part of it hides."
         )
     if found.device_type == "cpu":
-        said.append("Nothing is copied to the device: it is the host.")
+        lines.append("Nothing is copied to the device: it is the host.")
     elif found.times.host_to_device_ms == 0:
-        said.append(f"Nothing was copied from the host: the loader is `{found.loader}`.")
-    return said
+        lines.append(f"Nothing was copied from the host: the loader is `{found.loader}`.")
+    return lines
 
 
 def _difference(found: ProfileResult) -> str:

@@ -37,8 +37,6 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     optimizer steps on dummy data: doubled from 16 until memory ends, then halving the interval, or
     until two doublings gained nothing, or to the whole training part. Where none fits, it is 1.
 
-    A size that would leave a lone image over at the epoch's end is passed over, as batch norm may
-    refuse it.
     """
     if recipe.batch_size != "auto":
         return recipe
@@ -53,6 +51,8 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
         return seconds
 
     times = probed(probe, most=num_train)
+    # A size that leaves a lone image over at the epoch's end is passed over, as batch norm may
+    # refuse it.
     whole = {size: seconds for size, seconds in times.items() if num_train % size != 1}
     return with_batch(smallest_near_best(whole or times) if times else 1)
 

@@ -17,11 +17,12 @@ from tune_speed.training.step.step import is_lone_image, micro_batch_of
 PROBE_STEPS = 3
 PROBE_S = 0.5
 """A probe ends after so many timed steps, or so many seconds of them."""
+# Below that share, accumulation only costs.
 SMALLEST_SHARE = 64
-"""Micro-batches below effective_batch_size / 64 are not probed: accumulation only costs there."""
+"""Micro-batches below effective_batch_size / 64 are not probed."""
+# Larger ones are slower still, and one alone may have been disturbed.
 WORSE = 1.1
-"""Two sizes in a row this much slower than the best end the search: larger ones are slower still,
-and one alone may have been disturbed."""
+"""Two sizes in a row this much slower than the best end the search."""
 
 
 def halved(recipe: Recipe) -> Recipe | None:
@@ -44,7 +45,7 @@ def fastest(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     Probes a device's share of it / 64 … 4, 2, 1 (whole numbers only), small ones first, so that the
     first that does not fit is the last that is tried, with forward and backward on dummy data, and
     compares the median time per sample. `torch.compile` is left out. Where none fits, the smallest
-    is returned, from which `halved` goes on. A recipe that gives its micro-batch is returned as is.
+    is returned, from which `halved` continues. A recipe with a micro-batch is returned as is.
     """
     if recipe.accumulation_steps != "auto":
         return recipe

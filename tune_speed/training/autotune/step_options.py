@@ -1,8 +1,4 @@
-"""Settles what a recipe leaves `auto` about how a step is computed, by taking steps both ways.
-
-The arithmetic is the same whatever is chosen, so the answer depends on the machine alone: it is
-kept on the node, under the throughput key, for all trials with that kind of step.
-"""
+"""Settles what a recipe leaves `auto` about how a step is computed, by taking steps both ways."""
 
 import json
 import statistics
@@ -75,6 +71,8 @@ def resolved(
         return recipe
     if recipe.devices > 1:
         return provisional(recipe)
+    # The arithmetic is the same whatever is chosen, so the answer depends on the machine alone: it
+    # is stored on the node, under the throughput key, for all trials with that kind of step.
     folder = default_cache_dir() / "step_choices"
     folder.mkdir(parents=True, exist_ok=True)
     shape, num_train = step_schedule_of(recipe, splits)[0][0], len(splits.train.labels)
@@ -156,13 +154,14 @@ def step_times(
 
 
 def _rounds(steps: list[TakeStep], device: torch.device) -> Iterator[list[float]]:
-    """Yields the seconds of one step of each, round after round; every other one backwards."""
+    """Yields the seconds of one step of each, round after round."""
     synchronize = synchronizer(device)
     began_s = time.perf_counter()
     for number in range(MOST_ROUNDS):
         if number >= LEAST_ROUNDS and time.perf_counter() - began_s > MEASURE_S:
             return
         times = [0.0] * len(steps)
+        # Every other round backwards, so that a drift of the machine's speed favours none.
         for index in list(range(len(steps)))[:: -1 if number % 2 else 1]:
             synchronize()
             step_began_s = time.perf_counter()

@@ -11,10 +11,6 @@
 | `random`     | torch's generators, on the CPU and on the device     | each its own          |
 | `progress`   | counts, evaluations, losses, clocks, step times, …   | rank 0, who evaluates |
 | `scores`     | of the images, where their order follows from them   | all have the same     |
-
-What else sets a step is a function of the recipe, the seed and the step's number: rates, shapes,
-the network's stage, batches and their augmentation. NumPy's and Python's own generators are not
-seeded, and nothing in a run draws from them.
 """
 
 from dataclasses import dataclass
@@ -53,6 +49,9 @@ def state_of(training: Training) -> State:
     job, stepper, progress = training.job, training.stepper, training.progress
     averager, scores = progress.averager, training.scores
     is_cuda = job.device.type == "cuda"
+    # What else sets a step is a function of the recipe, the seed and the step's number: rates,
+    # shapes, the network's stage, batches and their augmentation. NumPy's and Python's own
+    # generators are not seeded, and nothing in a run draws from them.
     shared = {
         "weights": dict(training.model.named_parameters()),
         "optimizer": stepper.optimizer.state_dict(),

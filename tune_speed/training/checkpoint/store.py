@@ -1,8 +1,9 @@
 """Where checkpoints lie: a file, or a place that fsspec reaches (`s3://…`, `ftp://…`, …).
 
-A checkpoint is there whole or not at all: it is written beside its place and moved there. Each call
-ends within `WAIT_S`; a store that does not answer keeps its thread, and takes nothing new until it
-has answered. All that goes wrong is a `StorageError`, without passwords, which costs no trial.
+A checkpoint is there whole or not at all: it is written next to its place and moved there. Each
+call ends within `WAIT_S`; a store that does not answer blocks its thread, and takes nothing new
+until it has answered. All that goes wrong is a `StorageError`, without passwords, and costs no
+trial.
 """
 
 import glob
@@ -97,6 +98,7 @@ class CheckpointStore:
         self, what: str, call: Callable[[], Result], *, wait_s: float | None = None
     ) -> Result:
         """Returns what `call` does, in a thread that nobody waits for longer than the limit."""
+        # A thread that hangs in a store cannot be ended: it stays, and nothing new is begun.
         wait_s = self._wait_s if wait_s is None else wait_s
         if self._is_busy:
             raise self._error(what, "the store has not answered an earlier call yet")
@@ -113,7 +115,8 @@ class CheckpointStore:
         try:
             return answer.result(wait_s)
         except TimeoutError as error:
-            if answer.done():  # The store's own.
+            # A done call's time-out is the store's own, not ours.
+            if answer.done():
                 raise self._error(what, _words(error)) from error
             raise self._error(what, f"no answer within {wait_s:g} s") from None
         # Stores raise errors of their own libraries, which nobody can list.
@@ -126,7 +129,8 @@ class CheckpointStore:
 
 
 def _words(error: Exception) -> str:
-    """Returns what went wrong; the system's own words leave out names of temporary files."""
+    """Returns what went wrong."""
+    # The system's own words leave out names of temporary files.
     reason = getattr(error, "strerror", None) or error
     return f"{type(error).__name__}: {reason}"
 
@@ -140,7 +144,7 @@ def discard(place: str) -> None:
 
 
 def saved_step(place: str) -> int | None:
-    """Returns the optimizer step that a trial would go on from; None if it would begin anew.
+    """Returns the optimizer step that a trial would resume from; None if it would start over.
 
     A cheap look: the trial itself may still refuse the checkpoint. What is in the way is logged.
     """
@@ -153,9 +157,9 @@ def saved_step(place: str) -> int | None:
 
 
 def check_place(place: str, *, path: str) -> None:
-    """Refuses a place for checkpoints that this machine cannot reach for want of a library.
+    """Refuses a place for checkpoints that this machine cannot reach for lack of a library.
 
-    Nothing is asked of the store itself.
+    The store itself is not contacted.
 
     Raises: ConfigError, which names the field `path`.
     """
@@ -240,7 +244,8 @@ def _open_remote(place: str) -> tuple[Any, str]:
     import fsspec
 
     files, path = fsspec.core.url_to_fs(place)
-    files.invalidate_cache()  # Another process, or node, wrote there.
+    # Listings are cached, and another process, or node, may have written there.
+    files.invalidate_cache()
     folder = path.rsplit("/", 1)[0]
     if folder and folder != path:
         files.makedirs(folder, exist_ok=True)

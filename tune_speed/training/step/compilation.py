@@ -15,7 +15,7 @@ from tune_speed.core.folders import default_cache_dir
 from tune_speed.training.step.gradient import Forward
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
-"""The variable of torch's for where it keeps what it compiles. What the user sets holds."""
+"""Torch's variable for the folder of what it compiles. What the user sets holds."""
 WITHOUT_CUDA_GRAPHS = ("default", "max-autotune-no-cudagraphs")
 """Modes in which a model may run what another one's weights were compiled with."""
 MOST_GRAPHS = 8
@@ -55,7 +55,7 @@ def compiled(model: nn.Module, *, mode: str = "default") -> Forward:
 
 
 def keep_on_disk(cache_dir: Path) -> None:
-    """Has torch keep what it compiles in a folder of `cache_dir`, unless it knows another place.
+    """Has torch store what it compiles in a folder of `cache_dir`, unless it knows another place.
 
     Where the folder cannot be made, torch's own default stays: it is a cache.
     """

@@ -1,8 +1,4 @@
-"""The gradient of a micro-batch: computed operation by operation, or recorded once and replayed.
-
-On a fast GPU a small network's step is bound by the host, which launches hundreds of short kernels
-one by one. Recorded as a CUDA graph, they are launched together, with the same results.
-"""
+"""The gradient of a micro-batch: computed operation by operation, or recorded once and replayed."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,12 +21,12 @@ AUTOCAST_DTYPES = {
 
 Forward = Callable[[Tensor], Tensor]
 """Images (N, C, H, W) to logits (N, num_classes)."""
+# Libraries choose kernels and take their workspaces in the first passes.
 REHEARSALS = 2
-"""Passes before one is recorded, in which libraries choose kernels and take their workspaces."""
-
-
+"""Passes before one is recorded."""
+# Where epochs differ in length, later kinds are not worth one.
 MOST_KINDS = 16
-"""Recordings of a run; where epochs differ in length, later kinds are not worth one."""
+"""Recordings of a run."""
 
 
 class Gradient(Protocol):
@@ -130,11 +126,12 @@ RECORDERS: dict[str, Callable[[Callable[[], Tensor], torch.device, Any], Recorde
 """What records a call on each type of device; on the others nothing is recorded."""
 
 
+# On a fast GPU a small network's step is bound by the host, which launches hundreds of short
+# kernels one by one. Recorded as a CUDA graph, they are launched together, with the same results.
 class RecordedGradient:
     """Records a pass of each kind of micro-batch as a CUDA graph, and replays it.
 
-    Gradients are in buffers of their own, which every pass adds to. All recordings share their
-    other memory, as no two of them run at once.
+    Gradients are in buffers of their own, which every pass adds to.
     """
 
     def __init__(
@@ -149,8 +146,8 @@ class RecordedGradient:
         self._eager, self._model, self._scaler, self._device = eager, model, scaler, device
         self._gradients = [(p, torch.zeros_like(p)) for p in model.parameters() if p.requires_grad]
         self._recordings: dict[_Kind, _Recording] = {}
+        # Memory of the first recording; the others share it, as no two of them run at once.
         self._pool: Any = None
-        """Memory of the first recording, which the others share."""
 
     def begin(self) -> None:
         """Gives the parameters that are trained their gradients' buffers, all zero."""
@@ -177,7 +174,8 @@ class RecordedGradient:
 
     def _record(self, images: Tensor, labels: Tensor, kind: _Kind) -> _Recording:
         images, labels = images.clone(), labels.clone()
-        self._scaler.scale(torch.zeros((), device=self._device))  # Makes the scale: not recorded.
+        # The first call makes the scale, which must not be recorded.
+        self._scaler.scale(torch.zeros((), device=self._device))
 
         def once() -> Tensor:
             return self._eager.add(images, labels, divisor=kind.divisor, shape=kind.shape, frac=1.0)
@@ -207,7 +205,7 @@ def gradient_of(
     scaler: torch.amp.GradScaler,
     device: torch.device,
 ) -> Gradient:
-    """Returns what computes the recipe's gradients: recorded where it asks for it, on a GPU."""
+    """Returns what computes the recipe's gradients: recorded on a GPU with `cuda_graph`."""
     eager = EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
     assert recipe.cuda_graph != "auto", "it is settled before training"
     if not recipe.cuda_graph or device.type not in RECORDERS:
