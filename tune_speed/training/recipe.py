@@ -162,10 +162,6 @@ class Recipe(Config):
         )
         return tuple((shape, sum(1 for _ in steps)) for shape, steps in groupby(shapes))
 
-    def steps_per_epoch(self, *, num_train: int) -> int:
-        """Returns `⌈num_train / effective_batch_size⌉`: a ragged last group is a step too."""
-        return math.ceil(num_train / self.samples_per_step)
-
     @property
     def is_channels_last(self) -> bool:
         """`channels_last`, which is settled before training."""

@@ -139,8 +139,10 @@ def _profile(
         found=found,
         device=device,
         num_devices=num_gpus,
+        # Beyond the threads of this process.
         spare_cores=max(0, usable_cores() - torch.get_num_threads()),
-        set_bytes=math.prod(splits.train.pixels.shape),  # One byte each.
+        # A pixel has one byte.
+        set_bytes=math.prod(splits.train.pixels.shape),
         has_convolutions=any(isinstance(part, nn.Conv2d) for part in model.modules()),
     )
     return found.model_copy(update={"advice": advise(situation)})

@@ -71,20 +71,26 @@ class EagerGradient:
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
         """Adds the gradient; see `Gradient`."""
-        learned = learned_from(images, labels, self._recipe, shape, self._forward, self._device)
+        speedups, forward, device = self._recipe.speedups, self._forward, self._device
+        images = speedups.change_batch(images, shape)
+        images, labels = speedups.choose(images, labels, shape, losses=self._losses)
         loss = sum_of_losses(
-            *learned, self._recipe, frac=frac, forward=self._forward, device=self._device
+            images, labels, self._recipe, frac=frac, forward=forward, device=device
         )
         torch.autograd.backward(self._scaler.scale(loss / divisor))
         return loss.detach()
 
+    def _losses(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Returns the loss of each image, (B,), by which a speed-up may choose among them."""
+        dtype = AUTOCAST_DTYPES[self._recipe.precision]
+        autocast = torch.autocast(self._device.type, dtype, enabled=dtype is not None)
+        with torch.no_grad(), autocast:
+            logits = self._forward(images)
+        return functional.cross_entropy(logits.float(), labels, reduction="none")
 
-class _Kind(NamedTuple):
-    """What is fixed in a recording."""
 
-    image_shape: tuple[int, ...]
-    divisor: float
-    shape: Shape
+_Kind = tuple[tuple[int, ...], float, Shape]
+"""What is fixed in a recording: shape of the images, divisor, shape of the step."""
 
 
 class Recorded(NamedTuple):
@@ -159,7 +165,7 @@ class RecordedGradient:
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
         """Adds the gradient; see `Gradient`. The sum of losses holds until the next call."""
-        kind = _Kind(tuple(images.shape), divisor, shape)
+        kind = (tuple(images.shape), divisor, shape)
         is_new = kind not in self._recordings
         if is_new and len(self._recordings) == MOST_KINDS:
             return self._eager.add(images, labels, divisor=divisor, shape=shape, frac=frac)
@@ -177,8 +183,10 @@ class RecordedGradient:
         # The first call makes the scale, which must not be recorded.
         self._scaler.scale(torch.zeros((), device=self._device))
 
+        _, divisor, shape = kind
+
         def once() -> Tensor:
-            return self._eager.add(images, labels, divisor=kind.divisor, shape=kind.shape, frac=1.0)
+            return self._eager.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
 
         recorded = RECORDERS[self._device.type](once, self._device, self._pool)
         self._pool = recorded.pool
@@ -238,23 +246,3 @@ def sum_of_losses(
     return functional.cross_entropy(
         logits.float(), labels, reduction="sum", label_smoothing=smoothing
     )
-
-
-def learned_from(
-    images: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    shape: Shape,
-    forward: Forward,
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """Returns what the network learns from of a micro-batch, as it sees it."""
-
-    def losses(images: Tensor, labels: Tensor) -> Tensor:
-        dtype = AUTOCAST_DTYPES[recipe.precision]
-        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype is not None):
-            logits = forward(images)
-        return functional.cross_entropy(logits.float(), labels, reduction="none")
-
-    images = recipe.speedups.change_batch(images, shape)
-    return recipe.speedups.choose(images, labels, shape, losses=losses)
