@@ -270,7 +270,8 @@ def _failed(spec: TrialSpec, error: Exception) -> RunResult:
     result = failure(spec, error)
     try:
         device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
-    except ConfigError:  # The device itself may be what is wrong.
+    # The device itself may be what is wrong.
+    except ConfigError:
         return result
     return result.model_copy(update={"device": device})
 

@@ -185,7 +185,8 @@ class Progress:
     def result(self, *, stop_reason: str = "") -> RunResult:
         """Returns the run's result so far."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
-        wall_s = passed_s - self.init_s  # Since the first step.
+        # Since the first step.
+        wall_s = passed_s - self.init_s
         timing, note = (Timing.ISOLATED, "") if self.phases else self.sharing.timing_of_clock()
         return RunResult(
             status=self.status,

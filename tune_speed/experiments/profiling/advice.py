@@ -337,7 +337,8 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     tree = recipe.model_copy(update=update).model_dump(mode="json")
     try:
         return Recipe.model_validate(tree)
-    except ValueError as error:  # Pydantic's own, whose text is for those who read files.
+    # Pydantic's own, whose text is for those who read files.
+    except ValueError as error:
         raise ConfigError(str(error)) from error
 
 

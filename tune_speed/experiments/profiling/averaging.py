@@ -1,7 +1,6 @@
 """How long devices take to average their gradients, measured apart from a training.
 
-As many processes as the recipe has devices average as many bytes a few times over. In a training,
-part of that hides behind the backward: an upper bound.
+As many processes as the recipe has devices average as many bytes a few times over.
 """
 
 import statistics
@@ -41,7 +40,8 @@ def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | N
                 process.start()
             there.close()
             seconds: float | None = here.recv() if here.poll(WAIT_S) else None
-        except EOFError:  # All are gone, without a result.
+        # All are gone, without a result.
+        except EOFError:
             seconds = None
         finally:
             for process in processes:
@@ -59,6 +59,7 @@ def _rank(
     with local_rank(rank, size, device, folder=folder, wait_s=WAIT_S) as ranks:
         gradients, times = torch.zeros(max(1, num_bytes // 4), device=device), list[float]()
         for _ in range(1 + REPEATS):
+            # In a training, part of that hides behind the backward: this is an upper bound.
             began_s = time.perf_counter()
             dist.all_reduce(gradients)
             # Waits for the device.

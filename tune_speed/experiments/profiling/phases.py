@@ -7,7 +7,6 @@
 ```
 
 The step itself is `step.take_step`, as in training: what is measured are the calls that it makes.
-A border is one call of `PhaseTimer.enter`; with the timer off, that returns at once.
 
 | phase              | from                       | to                                            |
 |--------------------|----------------------------|-----------------------------------------------|
@@ -93,6 +92,7 @@ class PhaseTimer:
             ending_as: what the time up to now is counted as, if not as what had begun.
         """
         before = self._phase
+        # With the timer off, a border costs next to nothing: the same calls run in both kinds.
         if before is None:
             return None
         launched_s = self._now()
@@ -121,11 +121,10 @@ class PhaseTimer:
 
 
 class CopyWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts copies from the host to a device of another kind as a phase of their own.
+    """Counts copies from the host to a device of another kind as a phase of their own."""
 
-    Copies that another thread begins are not seen: they count as `data_wait` as far as they are
-    waited for.
-    """
+    # Copies that another thread begins are not seen: they count as `data_wait` as far as they are
+    # waited for.
 
     def __init__(self, timer: PhaseTimer, device: torch.device) -> None:
         """Takes who counts, and the device that is copied to."""

@@ -122,7 +122,8 @@ def _small_texts(panel: "Axes", *, legend_columns: int) -> None:
 def _draw_roofline(panel: "Axes", found: ProfileResult, bounds: Bounds) -> None:
     """Draws min(R, I · W) over the intensity I, and the recipe below it."""
     own = found.rates.matrix_tflop_per_s[found.precision]
-    memory = found.rates.memory_gb_per_s / 1e3  # 10¹² byte/s, so that I · W is in TFLOP/s.
+    # 10¹² byte/s, so that I · W is in TFLOP/s.
+    memory = found.rates.memory_gb_per_s / 1e3
     intensity, achieved = bounds.intensity_flop_per_byte, bounds.achieved_tflop_per_s
     ends = sorted((own / memory, intensity))
     across = np.geomspace(ends[0] / BEYOND, ends[1] * BEYOND, POINTS)

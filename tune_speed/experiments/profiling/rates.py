@@ -69,14 +69,12 @@ def measure_rates(
 def matrix_rate(
     dtype: torch.dtype, device: torch.device, synchronize: Callable[[], None], now: Clock
 ) -> float:
-    """Returns 2 n³ / t [FLOP/s], the best over n = 256, 512, … that take no longer than needed.
-
-    In fp32 on CUDA with the arithmetic that convolutions have there, TF32 by torch's default.
-    """
+    """Returns 2 n³ / t [FLOP/s], the best over n = 256, 512, … that take no longer than needed."""
     # A network's own kernels may beat a matrix product, where Winograd's convolutions do fewer
     # multiplications. Sizes grow only until a repetition takes `LONG_S`, so that a slow device is
     # not busy for seconds.
     best, size = 0.0, SMALLEST_MATRIX
+    # In fp32 on CUDA with the arithmetic that convolutions have there, TF32 by torch's default.
     with _as_convolutions(device):
         while True:
             a, b, out = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(3))

@@ -6,8 +6,7 @@ With F operations and B bytes of a step (`work`), the device's rates R [FLOP/s] 
     t_compute = F / R      t_memory = B / W      t_host = H / V      t ≥ max(t_compute, t_memory)
 
 The arithmetic intensity is I = F / B [FLOP/byte]; the roof over it, min(R, I · W), is reached by
-a step that takes exactly max(t_compute, t_memory). Where I < R / W, memory binds. Copies from the
-host can be hidden behind computing, so t_host is a bound by itself.
+a step that takes exactly max(t_compute, t_memory). Where I < R / W, memory binds.
 
 Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
 multicore architectures", CACM 52(4), 2009. We differ in measuring both rates.
@@ -38,6 +37,7 @@ def roofline(
         step_s: what a step takes as it runs.
     """
     compute_s, memory_s = flop / flop_per_s, moved_bytes / memory_bytes_per_s
+    # Copies from the host can be hidden behind computing, so theirs is a bound by itself.
     return Bounds(
         compute_bound_ms=1e3 * compute_s,
         memory_bound_ms=1e3 * memory_s,

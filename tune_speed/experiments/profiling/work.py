@@ -18,9 +18,6 @@ Bytes that are moved, at least, if nothing stays in a cache from one use to the 
     optimizer     2 P + G + 2 S    weights and state read and written, gradients read
 
     B = m (2 P + X + 2 A + G) + (m - 1) G + 2 P + G + 2 S
-
-That is an estimate: what is not saved (activations' gradients, results of element-wise operations)
-is left out, and what a cache holds is counted. A is that of the uncompiled network.
 """
 
 from collections.abc import Callable
@@ -54,6 +51,8 @@ class StepBytes(NamedTuple):
 
 def moved_bytes(step: StepBytes) -> int:
     """Returns B = m (2 P + X + 2 A + G) + (m - 1) G + 2 P + G + 2 S, in bytes."""
+    # An estimate: what is not saved (activations' gradients, results of element-wise operations) is
+    # left out, and what a cache holds is counted.
     p, g, s, m = step.parameters, step.gradients, step.optimizer_state, step.num_micro_batches
     return m * (2 * p + step.images + 2 * step.saved + g) + (m - 1) * g + 2 * p + g + 2 * s
 
@@ -85,9 +84,10 @@ def _tensor_bytes(state: Any) -> int:
 def saved_bytes(call: Callable[[], object], model: nn.Module) -> int:
     """Returns the bytes that autograd saves during `call`, which does a forward and a backward.
 
-    Memory that several operations save counts once, parameters and buffers of `model` not at all.
+    Parameters and buffers of `model` do not count.
     """
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
+    # By address, as memory that several operations save counts once.
     saved_by_address: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -123,6 +123,7 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
         autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
     )
     parameters, gradients = parameter_bytes(model)
+    # Loaders give normalised images, of four bytes a value.
     image_bytes = micro_batch_of(recipe) * channels * shape.height * shape.width * 4
     parts = StepBytes(
         parameters=parameters,
@@ -140,6 +141,7 @@ def _saved(pipeline: Pipeline, recipe: Recipe, splits: Splits, device: torch.dev
     """Returns the bytes that the forward of one micro-batch saves, on black images."""
     model, shape, size = pipeline.stepper.model, pipeline.shape, micro_batch_of(recipe)
     _, scaler = build_optimizer(model, recipe, device=device)
+    # Of the uncompiled network, whatever the recipe has.
     eager = EagerGradient(recipe, forward=model, scaler=scaler, device=device)
     dummy = open_dummy(recipe, splits, num_samples=size, device=device)
     ((images, labels),) = dummy.epoch(0)
