@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 
 import torch
@@ -81,7 +81,12 @@ def run_trial(
     except passed_on:
         raise
     except Exception as error:
-        record = make_record(spec, spec.recipe, _failed(spec, error), started_at=started_at)
+        result = failure(spec, error)
+        # The device itself may be what is wrong.
+        with suppress(ConfigError):
+            device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
+            result = result.model_copy(update={"device": device})
+        record = make_record(spec, spec.recipe, result, started_at=started_at)
     # Of several ranks, their supervisor does it.
     if spec.checkpoint is not None and ranks.size == 1:
         discard(spec.checkpoint.place)
@@ -263,17 +268,6 @@ def with_micro_batch_note(result: RunResult, first_batch_size: int, ran: Recipe)
         return result
     note = f"micro-batch {first_batch_size} ran out of memory, {ran.batch_size} did not"
     return result.model_copy(update={"stop_reason": f"{result.stop_reason} ({note})"})
-
-
-def _failed(spec: TrialSpec, error: Exception) -> RunResult:
-    """Returns the result of a run that never began."""
-    result = failure(spec, error)
-    try:
-        device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
-    # The device itself may be what is wrong.
-    except ConfigError:
-        return result
-    return result.model_copy(update={"device": device})
 
 
 def resolve(

@@ -134,7 +134,12 @@ class Progress:
             self._utilisations.append(utilisation)
         with self.clock.span("eval_s"):
             scores = self._scores(self.evaluated_on)
-            self._follow_loss(scores)
+            if self.recipe.lr_schedule.follows_loss:
+                # The schedule follows the validation part, whatever is evaluated.
+                on_test = self.evaluated_on != "validation"
+                followed = self._scores("validation") if on_test else scores
+                if followed.loss is not None:
+                    self.losses.append(followed.loss)
         return Evaluation(
             step=self.steps,
             samples=self.samples,
@@ -296,15 +301,6 @@ class Progress:
         self._loss_samples = 0
         return mean if math.isfinite(mean) else None
 
-    def _follow_loss(self, scores: Scores) -> None:
-        """Stores the validation loss where the schedule follows it; `scores` may be the test's."""
-        if not self.recipe.lr_schedule.follows_loss:
-            return
-        if self.evaluated_on != "validation":
-            scores = self._scores("validation")
-        if scores.loss is not None:
-            self.losses.append(scores.loss)
-
     def _scores(self, part: Part) -> Scores:
         """Returns the model's scores; in smaller batches, from now on, where memory runs out."""
         while True:
@@ -318,8 +314,15 @@ class Progress:
             self._eval_batch_size = math.ceil(self._eval_batch_size / 2)
 
     def _scores_by(self, batch_size: int, part: Part) -> Scores:
+        images: Images | HeldImages
+        images = self.splits.validation if part == "validation" else self.splits.test
+        # Where the training part is on the device, this one is too from its first evaluation on.
+        if isinstance(self.recipe.loader, Resident):
+            if part not in self._held:
+                self._held[part] = hold(images, self.device)
+            images = self._held[part]
         batches = eval_batches(
-            self._images_of(part),
+            images,
             mean=self.splits.mean,
             std=self.splits.std,
             batch_size=batch_size,
@@ -336,15 +339,6 @@ class Progress:
             predict=self.recipe.speedups.predict,
             of_logits=None if metric is None else metric.of_logits,
         )
-
-    def _images_of(self, part: Part) -> Images | HeldImages:
-        """Returns the part's images, on the device from its first evaluation on if the set is."""
-        images = self.splits.validation if part == "validation" else self.splits.test
-        if not isinstance(self.recipe.loader, Resident):
-            return images
-        if part not in self._held:
-            self._held[part] = hold(images, self.device)
-        return self._held[part]
 
     def _one_by_one(
         self, batches: Iterator[tuple[Tensor, Tensor]]

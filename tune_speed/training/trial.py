@@ -3,6 +3,7 @@
 import platform
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -153,22 +154,18 @@ def with_failure(record: TrialRecord, failed: RunResult) -> TrialRecord:
 def environment() -> Mapping[str, str]:
     """Returns what a later reader needs to judge a figure: versions, host, commit."""
     packages = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "mlflow")
-    versions = {name: _version(name) for name in packages}
+    versions: dict[str, str] = {}
+    for name in packages:
+        with suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     return {
         "tune_speed": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": platform.node(),
         "commit": _commit(),
-        **{name: version for name, version in versions.items() if version},
+        **versions,
     }
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
 
 
 def _commit() -> str:

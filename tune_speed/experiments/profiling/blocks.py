@@ -77,7 +77,9 @@ def take_blocks(
     # The order is A B B A A B B A …, so that a drift of the machine's speed favours neither kind.
     for number in range(2 * pairs):
         if number % 4 in (1, 2):
-            timed_samples += sum(_timed_step(take_step, timer) for _ in range(steps))
+            for _ in range(steps):
+                with timer.on():
+                    timed_samples += take_step()
         else:
             waited_s, core_wait_s = waited(), core_waited()
             # At its ends only, as in a training, so that what overlaps there does so here.
@@ -112,11 +114,6 @@ class _Block(NamedTuple):
     seconds: float
     waited_s: float
     core_wait_s: float
-
-
-def _timed_step(take_step: TakeStep, timer: PhaseTimer) -> int:
-    with timer.on():
-        return take_step()
 
 
 def busy_s_per_sample(take_step: TakeStep, *, device: torch.device) -> float | None:

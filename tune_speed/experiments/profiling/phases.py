@@ -46,9 +46,6 @@ Phase = Literal[
 PHASES: tuple[Phase, ...] = get_args(Phase)
 Batch = TypeVar("Batch")
 
-_COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
-"""What torch's ways from one device to another come down to."""
-
 
 class PhaseTimer:
     """Adds up the seconds of each phase while it is on."""
@@ -136,24 +133,20 @@ class CopyWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Does one operation of torch."""
         named = kwargs or {}
-        source = _copied(func, args, named, self._device) if func in _COPIES else None
-        if source is None:
+        source: Any = None
+        to: Any = None
+        if func is torch.ops.aten._to_copy.default:
+            source, to = args[0], named.get("device") or args[0].device
+        elif func is torch.ops.aten.copy_.default:
+            source, to = args[1], args[0].device
+        is_from_host = source is not None and source.device.type == "cpu"
+        if not is_from_host or not to.type == self._device.type != "cpu":
             return func(*args, **named)
         before = self._timer.enter("host_to_device")
         done = func(*args, **named)
         self._timer.enter(before or "loop")
         self._timer.copied_bytes += source.nbytes
         return done
-
-
-def _copied(func: Any, args: Any, named: dict[str, Any], device: torch.device) -> Tensor | None:
-    """Returns the tensor that the copy takes from the host to such a device, if it does."""
-    if func is torch.ops.aten._to_copy.default:
-        source, to = args[0], named.get("device") or args[0].device
-    else:
-        source, to = args[1], args[0].device
-    is_crossing = source.device.type == "cpu" and to.type == device.type != "cpu"
-    return source if is_crossing else None
 
 
 class TimedGradient:

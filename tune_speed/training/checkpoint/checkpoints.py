@@ -217,6 +217,14 @@ class Checkpoints:
 
 def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
     """Returns what must be the same in a process that resumes the trial, by name."""
+    fields = spec.model_dump(
+        mode="json", exclude={"step_times", "keep", "checkpoint", "proposal_reason"}
+    )
+    fields["allotment"]["device"], recipe = None, fields["recipe"]
+    # The micro-batch may differ: a trial that ran out of memory continues with a smaller one.
+    if spec.recipe.batch_size != "auto":
+        recipe["effective_batch_size"] = spec.recipe.samples_per_step
+        recipe["batch_size"] = recipe["accumulation_steps"] = None
     versions = environment()
     shown = ("tune_speed", "torch", "torchvision", "timm")
     return {
@@ -227,7 +235,7 @@ def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
         "protocol": str(PROTOCOL_VERSION),
         **{f"version of {name}": versions[name] for name in shown if name in versions},
         **{f"plugin {title}": source for title, source in registry.hashes().items()},
-        "specification": _hash_of(spec),
+        "specification": canonical_hash(fields),
     }
 
 
@@ -257,15 +265,3 @@ def scratch_file() -> IO[bytes]:
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("tune_speed", os.MFD_CLOEXEC), "w+b")
     return tempfile.TemporaryFile()
-
-
-def _hash_of(spec: TrialSpec) -> str:
-    fields = spec.model_dump(
-        mode="json", exclude={"step_times", "keep", "checkpoint", "proposal_reason"}
-    )
-    # The micro-batch may differ: a trial that ran out of memory continues with a smaller one.
-    fields["allotment"]["device"], recipe = None, fields["recipe"]
-    if spec.recipe.batch_size != "auto":
-        recipe["effective_batch_size"] = spec.recipe.samples_per_step
-        recipe["batch_size"] = recipe["accumulation_steps"] = None
-    return canonical_hash(fields)

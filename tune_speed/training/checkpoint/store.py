@@ -63,7 +63,11 @@ class CheckpointStore:
         def put() -> None:
             with payload:
                 if (path := local_path(self.place)) is not None:
-                    _put_local(path, beginning, payload)
+                    # The folder alone: where a study's folder is not visible, on another node, none
+                    # is made up.
+                    path.parent.mkdir(exist_ok=True)
+                    with write_atomically(path, durable=True) as file:
+                        write(file, beginning, payload)
                 else:
                     _put_remote(self.place, beginning, payload)
 
@@ -187,13 +191,6 @@ def local_path(place: str) -> Path | None:
     if url.scheme != "file" or url.netloc not in ("", "localhost"):
         return None
     return Path(urllib.request.url2pathname(url.path))
-
-
-def _put_local(path: Path, beginning: bytes, payload: IO[bytes]) -> None:
-    # The folder alone: where a study's folder is not visible, on another node, none is made up.
-    path.parent.mkdir(exist_ok=True)
-    with write_atomically(path, durable=True) as file:
-        write(file, beginning, payload)
 
 
 def _put_remote(place: str, beginning: bytes, payload: IO[bytes]) -> None:

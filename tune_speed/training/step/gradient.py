@@ -1,7 +1,6 @@
 """The gradient of a micro-batch: computed operation by operation, or recorded once and replayed."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -170,8 +169,7 @@ class RecordedGradient:
         if is_new and len(self._recordings) == MOST_KINDS:
             return self._eager.add(images, labels, divisor=divisor, shape=shape, frac=frac)
         if is_new:
-            with self._unchanged():
-                self._recordings[kind] = self._record(images, labels, kind)
+            self._recordings[kind] = self._record(images, labels, kind)
         recording = self._recordings[kind]
         recording.images.copy_(images)
         recording.labels.copy_(labels)
@@ -179,30 +177,25 @@ class RecordedGradient:
         return recording.recorded.result
 
     def _record(self, images: Tensor, labels: Tensor, kind: _Kind) -> _Recording:
+        """Leaves gradients, batch statistics and random numbers as they were."""
         images, labels = images.clone(), labels.clone()
+        before = [gradient.clone() for _, gradient in self._gradients]
+        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         # The first call makes the scale, which must not be recorded.
         self._scaler.scale(torch.zeros((), device=self._device))
-
         _, divisor, shape = kind
 
         def once() -> Tensor:
             return self._eager.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
 
-        recorded = RECORDERS[self._device.type](once, self._device, self._pool)
-        self._pool = recorded.pool
-        return _Recording(recorded, images, labels)
-
-    @contextmanager
-    def _unchanged(self) -> Iterator[None]:
-        """Puts gradients, batch statistics and random numbers back as they were."""
-        kept = [gradient.clone() for _, gradient in self._gradients]
-        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
-            yield
-        for (_, gradient), before in zip(self._gradients, kept, strict=True):
-            gradient.copy_(before)
+            recorded = RECORDERS[self._device.type](once, self._device, self._pool)
+        self._pool = recorded.pool
+        for (_, gradient), value in zip(self._gradients, before, strict=True):
+            gradient.copy_(value)
         for name, buffer in self._model.named_buffers():
             buffer.copy_(buffers[name])
+        return _Recording(recorded, images, labels)
 
 
 def gradient_of(
