@@ -1,8 +1,8 @@
-"""A training function on its way to the processes that call it.
+"""A training function, serialised for the processes that call it.
 
-It travels by cloudpickle, as functions of Ray do, from the driver that was handed it to the trials
-of that driver's search: no file, and no message of anybody else, is ever read this way. A module
-that belongs to no installed distribution goes along by value, as its file is not on other nodes.
+It is pickled by cloudpickle, as functions of Ray are, by the driver that was handed it, for the
+trials of that driver's search: no file, and no message of anybody else, is ever unpickled. A module
+that belongs to no installed distribution is pickled by value, as its file is not on other nodes.
 """
 
 import ast
@@ -49,7 +49,7 @@ def packed(train: Callable[..., Any]) -> Loop:
 def calling(text: str) -> Callable[[dict[str, Any], Any], object]:
     """Returns what calls the function of `packed`; unpacking it is part of the call.
 
-    So what goes wrong there, such as a library that this node lacks, is told as an error of it.
+    So what goes wrong there, such as a library that this node lacks, is reported as its error.
     """
     return lambda params, run: _unpacked(text)(params, run)
 
@@ -70,8 +70,11 @@ def source_hash(train: Callable[..., Any]) -> str:
     """
     digest = hashlib.sha256()
     for part in _parts(_plain(train), {}):
-        digest.update(_source(part).encode())
-        digest.update(repr(_constants(part)).encode())
+        source, scope = _source(part), _scope(part)
+        named = [(name, scope.get(name)) for name in sorted(_names(source))]
+        constants = [pair for pair in named if isinstance(pair[1], int | float | str)]
+        digest.update(source.encode())
+        digest.update(repr(constants).encode())
     return digest.hexdigest()[:16]
 
 
@@ -105,13 +108,6 @@ def _scope(kind: Any) -> dict[str, Any]:
     return getattr(kind, "__globals__", None) or (dict(vars(module)) if module else {})
 
 
-def _constants(kind: Any) -> list[tuple[str, Any]]:
-    """Returns the numbers and texts of its module that a function or class names."""
-    scope = _scope(kind)
-    found = ((name, scope.get(name)) for name in sorted(_names(_source(kind))))
-    return [(name, value) for name, value in found if isinstance(value, int | float | str)]
-
-
 def _names(source: str) -> set[str]:
     try:
         tree = ast.parse(source)
@@ -131,27 +127,24 @@ def _source(kind: Any) -> str:
 def _refuse_other_arguments(train: Callable[..., Any], name: str) -> None:
     if not callable(train):
         raise ConfigError(f"train must be a function of (params, run), but got {train!r:.80}.")
+    taken = "others"
     try:
-        inspect.signature(train).bind({}, None)
+        signature = inspect.signature(train)
+        taken = str(signature)
+        signature.bind({}, None)
+    # Builtins may have no signature: a ValueError.
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"train must be a function of two arguments, (params, run), but {name} takes"
-            f" {_arguments(train)}: {error}."
+            f" {taken}: {error}."
         ) from error
-
-
-def _arguments(train: Callable[..., Any]) -> str:
-    try:
-        return str(inspect.signature(train))
-    except (TypeError, ValueError):
-        return "others"
 
 
 def _packed(train: Callable[..., Any], name: str) -> str:
     import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        """Takes functions with a cache along as well, of modules that go by value, caches empty."""
+        """Pickles functions with a cache as well, of modules that go by value, caches empty."""
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ in by_value:
