@@ -106,6 +106,7 @@ class SavedRuns:
 
         from tune_speed.training.checkpoint.checkpoints import scratch_file
 
+        # Headers count from 1; an evaluation may be of the untrained model.
         step = max(1, standing.evaluations[-1].step)
         payload = scratch_file()
         try:

@@ -76,7 +76,7 @@ class SpeedCallback(Callback):  # type: ignore[misc]
     """
 
     def __init__(self, run: OwnRun, metric: str = "val_acc") -> None:
-        """Takes note of what to report.
+        """Reports nothing yet.
 
         Args:
             run: what the training function was handed.
@@ -128,7 +128,8 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Counts a step if the batch ended one: with accumulation, not each batch does."""
+        """Counts a step if the batch ended one."""
+        # With accumulation, not each batch ends a step.
         if trainer.global_step > self._steps:
             self._steps = trainer.global_step
             self._heed(trainer, self._run.step)
@@ -158,13 +159,13 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException
     ) -> None:
         """Stops the clock and leaves the trainer as it was."""
-        self._let_go()
+        self._release()
 
     def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
         """Stops the clock and leaves the trainer as it was."""
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._timed.close()
         self._wrapped.close()
 
@@ -190,11 +191,9 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         )
 
     def _take_off_the_clock(self, trainer: "Trainer") -> None:
-        """Stops the clock in validation and in saving, until `_let_go`.
-
-        Hooks would not do: Lightning makes the validation's iterator, and with it worker processes,
-        before the first of them, and saves after the last.
-        """
+        """Stops the clock in validation and in saving, until `_release`."""
+        # Hooks would not do: Lightning makes the validation's iterator, and with it worker
+        # processes, before the first of them, and saves after the last.
         validation = trainer.fit_loop.epoch_loop.val_loop
         self._wrapped.close()
         for owner, name, is_skipped in (

@@ -183,6 +183,7 @@ class OwnRun:
             is over, the search stops it, or the metric is not finite. BadReport for what cannot be.
         """
         self._refuse_ended()
+        # The report may write files and wait for others: none of it is training.
         with self._stopped():
             reading_s = self._reading(train_s)
             self._check_step(step, reading_s)
@@ -350,6 +351,7 @@ class OwnRun:
 
     def _at_end(self, status: Status) -> str:
         last, target = self.evaluations[-1], self._task.target
+        # The time to target is that of the last evaluation, without what was trained after it.
         late_s = self.train_s - last.train_s
         note = (
             f", {late_s:.2f} s of training before its end" if late_s > 0.01 * last.train_s else ""

@@ -111,7 +111,8 @@ def _scope(kind: Any) -> dict[str, Any]:
 def _names(source: str) -> set[str]:
     try:
         tree = ast.parse(source)
-    except SyntaxError:  # A lambda within an expression, or bytecode.
+    # A lambda within an expression, or bytecode.
+    except SyntaxError:
         return set()
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
@@ -165,6 +166,7 @@ def _packed(train: Callable[..., Any], name: str) -> str:
             f" {error}. Make what it uses of open files, locks and the like inside it."
         ) from error
     finally:
+        # It holds for the process: all that is pickled later would take the module by value, too.
         if module is not None:
             cloudpickle.unregister_pickle_by_value(module)
     content = file.getvalue()
@@ -177,6 +179,7 @@ def _packed(train: Callable[..., Any], name: str) -> str:
     return base64.b64encode(content).decode()
 
 
+# At the module's level, as pickles name it.
 def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     """Returns the function with a cache as it had one; what unpickling calls."""
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
@@ -188,7 +191,8 @@ def _own_module(train: Callable[..., Any]) -> ModuleType | None:
     module = sys.modules.get(getattr(_plain(train), "__module__", "") or "")
     file = getattr(module, "__file__", None)
     if module is None or file is None or module.__name__ == "__main__":
-        return None  # What was typed in, or is in the script itself, goes by value anyhow.
+        # What was typed in, or is in the script itself, cloudpickle takes by value anyhow.
+        return None
     shared = [sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")]
     is_installed = any(Path(file).resolve().is_relative_to(Path(p).resolve()) for p in shared)
     return None if is_installed else module

@@ -75,7 +75,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
     """
 
     def __init__(self, run: OwnRun, metric: str = "eval_accuracy") -> None:
-        """Takes note of what to report.
+        """Reports nothing yet.
 
         Args:
             run: what the training function was handed.

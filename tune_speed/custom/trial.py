@@ -137,10 +137,17 @@ class _Training:
             interrupt=interrupt,
             saved=self._saved,
         )
+        details = self._traceback(train, run)
+        if run.is_interrupted:
+            raise Interrupted
+        assert run.outcome is not None
+        return self._result(run, run.outcome).model_copy(update={"traceback": details})
+
+    def _traceback(self, train: Train, run: OwnRun) -> str | None:
+        """Calls the function; returns the traceback of what it raised, if it did."""
         random.seed(self._spec.seed)
         np.random.seed(self._spec.seed)
         torch.manual_seed(self._spec.seed)
-        details: str | None = None
         try:
             # A copy, as the function may change it.
             train(copy.deepcopy(self._spec.recipe.params), run)
@@ -149,16 +156,13 @@ class _Training:
             pass
         # The function's, whatever it raised; Ctrl-C and the process's end are not.
         except Exception as error:
-            details = traceback_of(error)
             status = Status.OOM if is_out_of_memory(error) else Status.FAILED
             # What it raises after its outcome was settled is part of that.
             run.outcome = run.outcome or Outcome(status, reason_of(error))
+            return traceback_of(error)
         finally:
             run.close()
-        if run.is_interrupted:
-            raise Interrupted
-        assert run.outcome is not None
-        return self._result(run, run.outcome).model_copy(update={"traceback": details})
+        return None
 
     def _result(self, run: OwnRun, outcome: Outcome) -> RunResult:
         last, share = run.evaluations[-1] if run.evaluations else None, self._spec.allotment
