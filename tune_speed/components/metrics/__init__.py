@@ -7,8 +7,6 @@ this package imports no torch.
 from tune_speed.components.metrics.base import Metric
 from tune_speed.components.metrics.convergence import CONVERGENCE
 from tune_speed.components.metrics.memory import MEMORY
-from tune_speed.components.metrics.memory_network import MEMORY_NETWORK
-from tune_speed.components.metrics.quantisation import QUANTISATION
 from tune_speed.components.metrics.repeats import REPEATS
 from tune_speed.components.metrics.scores import SCORES
 from tune_speed.components.metrics.speed_up import SPEED_UPS
@@ -22,9 +20,7 @@ METRICS: dict[str, Metric] = {
     **WORK,
     **MEMORY,
     **SPEED_UPS,
-    **QUANTISATION,
     **REPEATS,
-    **MEMORY_NETWORK,
 }
 """Every metric by its name."""
 

@@ -31,11 +31,10 @@ class Boosted(SpeedupConfig):
     Source: Huang, Ash, Langford, Schapire, arXiv 1706.04964, and their code,
     JordanAsh/boostresnet.
     Deviations: stages have equal shares of the run instead of ending when the edge γ_t is large
-    enough, because a run's cost must be known before it begins (`speedups/boosting.py` has the
-    edges of a trained network); α is part of the head's scale; the loss is a mean over samples of
-    exp(cross-entropy), not exp of the mean, and its straight line replaces the clamped gradients;
-    heads normalise over classes, not over the batch, and frozen blocks keep no graph, both of
-    which that code gets wrong.
+    enough, because a run's cost must be known before it begins; α is part of the head's scale; the
+    loss is a mean over samples of exp(cross-entropy), not exp of the mean, and its straight line
+    replaces the clamped gradients; heads normalise over classes, not over the batch, and frozen
+    blocks keep no graph, both of which that code gets wrong.
     """
 
     slot: ClassVar[Slot] = "depth"

@@ -125,7 +125,7 @@ INVENTORY: dict[int, Item] = {
     ),
     28: Item(
         "schedule of the ResNet paper",
-        ("schedules.step_drops.milestones", "search_spaces/seed_resnet20.yaml"),
+        ("schedules.multi_step.milestones", "search_spaces/seed_resnet20.yaml"),
         about="Drops after 50 % and 75 % of the run: 32k and 48k of 64k steps.",
     ),
     29: Item(
@@ -188,7 +188,7 @@ INVENTORY: dict[int, Item] = {
     ),
     41: Item(
         "gradual warm-up",
-        ("schedules.constant.warmup_frac", "schedules.step_drops.warmup_frac"),
+        ("schedules.constant.warmup_frac", "schedules.multi_step.warmup_frac"),
     ),
     42: Item(
         "stochastic depth",
@@ -223,8 +223,8 @@ INVENTORY: dict[int, Item] = {
         ("schedules.constant", "optim.sgd.momentum"),
         "S4: one number to tune",
     ),
-    53: Item("step drops", ("schedules.step_drops",), "S4: a reliable trick"),
-    54: Item("drop when learning has stalled", ("schedules.drop_on_stall",)),
+    53: Item("step drops", ("schedules.multi_step",), "S4: a reliable trick"),
+    54: Item("drop when learning has stalled", ("schedules.reduce_on_plateau",)),
     55: Item("one-cycle", ("schedules.one_cycle", "schedules.one_cycle_fastai")),
     56: Item(
         "re-check the optimizer after every other change",
@@ -292,8 +292,8 @@ INVENTORY: dict[int, Item] = {
     ),
     73: Item(
         "S0's memory equations 5 to 7",
-        ("metrics.allocated_memory", "metrics.pin_score", "metrics.updated_memory"),
-        about="They describe a memory network, not page-locked memory.",
+        about="Not built in: they describe a memory network, not page-locked memory, and no model"
+        " here is one.",
     ),
     74: Item(
         "stacking techniques",
@@ -312,8 +312,14 @@ INVENTORY: dict[int, Item] = {
     79: Item("training and validation loss", ("metrics.loss", "metrics.train_loss")),
     80: Item("S_mixed and speed-up", ("metrics.speed_up",)),
     81: Item("throughput", ("metrics.images_per_s", "metrics.flop_per_s")),
-    82: Item("quantisation error", ("metrics.quantisation_error",)),
-    83: Item("S0's dynamic loss scale", ("metrics.dynamic_loss_scale",)),
+    82: Item(
+        "quantisation error",
+        about="Not built in: no run could use it, as `precision` is judged by accuracy and time.",
+    ),
+    83: Item(
+        "S0's dynamic loss scale",
+        about="Not built in: no library scales so; `precision: fp16` has torch's GradScaler.",
+    ),
     84: Item("memory in GiB", ("metrics.peak_memory_gib",)),
     85: Item("memory as a share", ("metrics.peak_memory_frac",)),
     86: Item("utilisation", ("metrics.gpu_utilisation", "metrics.fed_ratio")),

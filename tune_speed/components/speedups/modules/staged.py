@@ -80,18 +80,6 @@ class Staged(nn.Module):
             features = self._run(features, 0, first)
         return self._head(self._run(features, first, last), stage)
 
-    @torch.no_grad()
-    def hypotheses(self, images: Tensor) -> Tensor:
-        """Returns the probabilities o_1, o_2, … of all stages, (num_stages, N, K).
-
-        For a network in evaluation mode; `boosting.follow` makes edges of them.
-        """
-        features, outputs = self.net.stem(images), list[Tensor]()
-        for stage in range(self.num_stages):
-            features = self._run(features, *self._bounds(stage))
-            outputs.append(self._head(features, stage).float().softmax(dim=1))
-        return torch.stack(outputs)
-
     def train(self, mode: bool = True) -> Self:
         """Sets training mode for what the stage trains, evaluation mode for what is frozen."""
         super().train(mode)
