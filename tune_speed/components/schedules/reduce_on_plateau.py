@@ -23,7 +23,7 @@ from tune_speed.components.schedules.base import Factors, share_before
 from tune_speed.components.schedules.warmup import WithWarmup
 
 
-class DropOnStall(WithWarmup):
+class ReduceOnPlateau(WithWarmup):
     """The rate is multiplied by `factor` when the validation loss has stopped falling.
 
     Source: torch's ReduceLROnPlateau, equal to it call by call, on the mean validation loss.

@@ -26,7 +26,7 @@ ROUNDING = 1e-6
 """Share of a step by which a milestone may be missed and counts as met: k / T is rounded."""
 
 
-class StepDrops(WithWarmup):
+class MultiStep(WithWarmup):
     """The rate is multiplied by `gamma` at each milestone.
 
     Source: He et al., arXiv 1512.03385; equal to torch's MultiStepLR, also after a warm-up.
