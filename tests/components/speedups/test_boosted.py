@@ -9,7 +9,8 @@ from torch.nn import functional
 from tune_speed.components.models import MODELS, Timm
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.boosted import Boosted
-from tune_speed.components.speedups.modules.staged import Staged, sum_of_exponential_losses
+from tune_speed.components.speedups.modules.losses import sum_of_exponential_losses
+from tune_speed.components.speedups.modules.staged import Staged
 from tune_speed.core.errors import ConfigError
 
 GENERATOR = torch.Generator().manual_seed(0)

@@ -15,7 +15,7 @@ class Metric:
     """A figure that `tune-speed list metrics` names, and `tune-speed show` where a run has it."""
 
     about: str
-    """One line: what it is, and the function of this package that computes it."""
+    """One line: what it is and, where it is not of a run, what shows it."""
     unit: str
     """`1` for a ratio or share."""
     source: str

@@ -12,34 +12,10 @@ prediction Σ n_c = Σ p_c, so that micro F1 is the accuracy: equal columns of b
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from tune_speed.components.metrics.base import Metric
 from tune_speed.core.records import Evaluation, RunResult
-
-
-class LearningCurve(NamedTuple):
-    """A run's evaluations as columns, (n,) each; what is not finite or not stored is None."""
-
-    epoch: tuple[float, ...]
-    train_s: tuple[float, ...]
-    accuracy: tuple[float | None, ...]
-    loss: tuple[float | None, ...]
-    """Of the evaluated part [nat]."""
-    train_loss: tuple[float | None, ...]
-    """Mean since the evaluation before [nat]."""
-
-
-def learning_curve(run: RunResult) -> LearningCurve:
-    """Returns accuracy and losses over epochs and over the training clock."""
-    seen = run.evaluations
-    return LearningCurve(
-        epoch=tuple(evaluation.epoch for evaluation in seen),
-        train_s=tuple(evaluation.train_s for evaluation in seen),
-        accuracy=tuple(evaluation.accuracy for evaluation in seen),
-        loss=tuple(evaluation.loss for evaluation in seen),
-        train_loss=tuple(evaluation.train_loss for evaluation in seen),
-    )
 
 
 def top5_accuracy(logits: Any, labels: Any) -> float:
@@ -102,7 +78,7 @@ SCORES = {
         of_run=_final(lambda evaluation: evaluation.train_loss),
     ),
     "learning_curve": Metric(
-        about="Losses and accuracy over epochs and over the training clock: `learning_curve`.",
+        about="Losses and accuracy over epochs and over the training clock: `Results.curves`.",
         unit="nat, 1",
         source="S0, Figures 3 and 4",
     ),

@@ -1,8 +1,5 @@
 """How much faster a variant is, and whether techniques together are worth more than one by one."""
 
-import math
-from collections.abc import Sequence
-
 from tune_speed.components.metrics.base import Metric
 
 
@@ -15,19 +12,6 @@ def speed_up(base_s: float, variant_s: float) -> float:
     return base_s / variant_s
 
 
-def expected_speed_up(parts: Sequence[float]) -> float:
-    """Returns the product of the parts' speed-ups: that of all together, if they do not interact.
-
-    Without parts it is 1.
-    """
-    return math.prod(parts)
-
-
-def synergy(together: float, parts: Sequence[float]) -> float:
-    """Returns ln S_all - Σ ln S_i: above 0 the techniques help one another, below they overlap."""
-    return math.log(together) - math.fsum(math.log(part) for part in parts)
-
-
 SPEED_UPS = {
     "speed_up": Metric(
         about="Time of the base over that of the variant; S_mixed where the variant is mixed"
@@ -36,12 +20,13 @@ SPEED_UPS = {
         source="S0, equation 1",
     ),
     "expected_speed_up": Metric(
-        about="Product of the parts' speed-ups, expected of all together: `expected_speed_up`.",
+        about="Product of the parts' speed-ups, expected of all together: `tune-speed replicate`.",
         unit="1",
         source="S3, Results",
     ),
     "synergy": Metric(
-        about="Log of the speed-up of all together less the sum of the parts' logs: `synergy`.",
+        about="Log of the speed-up of all together less the sum of the parts' logs:"
+        " `tune-speed replicate`.",
         unit="1",
         source="S2, Next Checks 2; additive on the log scale",
     ),

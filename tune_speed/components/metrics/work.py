@@ -8,23 +8,6 @@ if TYPE_CHECKING:
     import torch
 
 
-def throughput(amount: float, *, time_s: float) -> float:
-    """Returns N / T: samples or operations per second, as `amount` counts the one or the other."""
-    assert time_s > 0, time_s
-    return amount / time_s
-
-
-def flop_per_s(flop_per_sample: float, *, samples_per_s: float) -> float:
-    """Returns floating-point operations per second of training.
-
-    Args:
-        flop_per_sample: forward and backward of one image, a multiply-add as two, as
-            `tune_speed.training.flops.training_flop_per_sample` counts them.
-        samples_per_s: training samples per second.
-    """
-    return flop_per_sample * samples_per_s
-
-
 def gpu_utilisation(device: "torch.device") -> float | None:
     """Returns the share of the last second or less in which some kernel ran on the GPU, in [0, 1].
 
@@ -48,14 +31,14 @@ def gpu_utilisation(device: "torch.device") -> float | None:
 
 WORK = {
     "images_per_s": Metric(
-        about="Training samples per second of the training clock: `throughput`.",
+        about="Training samples per second of the training clock.",
         unit="images/s",
         source="S0, equation 2",
         of_run=lambda run: run.images_per_s,
     ),
     "flop_per_s": Metric(
         about="Floating-point operations per second of the training clock, from those of"
-        " convolutions, matrix products and attention: `flop_per_s`.",
+        " convolutions, matrix products and attention: `tune-speed profile`.",
         unit="FLOP/s",
         source="S0, equation 2; torch.utils.flop_counter",
     ),

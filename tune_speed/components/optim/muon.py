@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from tune_speed.components.optim.base import OptimizerConfig, fused_or_default
-from tune_speed.components.optim.groups import with_bias_lr
+from tune_speed.components.optim.base import OptimizerConfig, fused_or_default, with_bias_lr
 
 if TYPE_CHECKING:
     from torch import nn

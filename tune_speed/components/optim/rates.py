@@ -1,24 +1,14 @@
 """Setting an optimizer's rates for one step."""
 
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
+
+from tune_speed.components.schedules.base import Factors
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
 
 
-class Rates(Protocol):
-    """What a schedule gives for one step; `tune_speed.components.schedules.Factors` is one."""
-
-    @property
-    def lr(self) -> float:
-        """Multiplies each group's base rate."""
-
-    @property
-    def momentum(self) -> float | None:
-        """Momentum (SGD) or beta1 (Adam) itself; None leaves it as it is."""
-
-
-def set_rates(optimizer: "Optimizer", factors: Rates) -> None:
+def set_rates(optimizer: "Optimizer", factors: Factors) -> None:
     """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given.
 
     A group without either finds its momentum by itself (YellowFin), and the schedule's is ignored.

@@ -1,15 +1,17 @@
 """Residual networks that are trained block after block, then as a whole."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from tune_speed.components.speedups.base import RecipeView, Shape, Slot, SpeedupConfig
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.components.speedups.base import RecipeView, Shape, Slot, SpeedupConfig, refusal
+from tune_speed.core.errors import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+PATH = "speedups.depth.boosted"
 
 
 class Boosted(SpeedupConfig):
@@ -38,6 +40,7 @@ class Boosted(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "depth"
+    timed_fields: ClassVar[set[str] | None] = {"stages"}
     is_recordable: ClassVar[bool] = False
     leaves_gradients_out: ClassVar[bool] = True
     conflicts: ClassVar[dict[str, str]] = {
@@ -52,10 +55,6 @@ class Boosted(SpeedupConfig):
     """What the stages minimise."""
     max_weight: float = Field(default=4.0, ge=1, le=1e6)
     """Largest weight of a sample in the exponential loss; 1 is what it weighs at first."""
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns the number of stages; which one a step trains is in its shape."""
-        return {"stages": self.stages}
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
         """Yields that a compiled network cannot change its stage."""
@@ -72,16 +71,16 @@ class Boosted(SpeedupConfig):
         from tune_speed.components.speedups.modules.staged import is_staged_net
 
         if not is_staged_net(model):
-            raise self._refusal(
-                "must have a residual network for CIFAR, which consists of stem, blocks and head",
-                type(model).__name__,
+            raise refusal(
+                PATH,
+                must="must have a residual network for CIFAR, which consists of stem, blocks and"
+                " head",
+                given=type(model).__name__,
             )
         num_blocks = len(model.blocks)
         if self.stages > num_blocks:
-            raise self._refusal(
-                f"must have at most as many stages as the network has blocks, {num_blocks}",
-                f"stages={self.stages}",
-            )
+            must = f"must have at most as many stages as the network has blocks, {num_blocks}"
+            raise refusal(PATH, must=must, given=f"stages={self.stages}")
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns the network with its auxiliary heads; it begins in the first stage."""
@@ -107,14 +106,10 @@ class Boosted(SpeedupConfig):
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
         """Returns the sum of the exponential losses, or None in the steps that refine."""
-        from tune_speed.components.speedups.modules.staged import sum_of_exponential_losses
+        from tune_speed.components.speedups.modules.losses import sum_of_exponential_losses
 
         if self.loss == "cross_entropy" or frac > 1 - self.refine_frac + 1e-9:
             return None
         return sum_of_exponential_losses(
             logits, labels, max_weight=self.max_weight, label_smoothing=label_smoothing
         )
-
-    def _refusal(self, must: str, given: str) -> ConfigError:
-        problem = Problem(path="speedups.depth.boosted", must=must, given=given)
-        return ConfigError(problems=(problem,))

@@ -1,7 +1,7 @@
 """Learning from the harder part of each batch alone."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -27,6 +27,7 @@ class SelectiveBackprop(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "selection"
+    timed_fields: ClassVar[set[str] | None] = set()
     is_recordable: ClassVar[bool] = False
 
     start: float = Field(default=0.5, ge=0, lt=1)
@@ -41,10 +42,6 @@ class SelectiveBackprop(SpeedupConfig):
         if self.start >= self.end:
             raise ValueError("start must be less than end")
         return self
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns nothing: the share is in the shapes."""
-        return {}
 
     def shape(self, shape: Shape, *, frac: float) -> Shape:
         """Returns `shape` with the share of samples that is learned from."""

@@ -103,7 +103,11 @@ def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8]
     source = BytesIO(encoded.file) if isinstance(encoded.file, bytes) else encoded.file
     try:
         with Image.open(source, formats=FORMATS) as image:
-            _check_mode(image, encoded)
+            if image.mode not in GREY_MODES | COLOUR_MODES:
+                raise DataError(
+                    f"{encoded.name} must have 8 bits a channel, but its mode is {image.mode}."
+                    " Convert it first: scaling 16 bits or floats here would be a guess."
+                )
             colour = _as_rgb(image)
             if image_size is not None:
                 colour = ImageOps.fit(colour, (image_size, image_size), Image.Resampling.BILINEAR)
@@ -124,14 +128,6 @@ def _as_rgb(image: Image.Image) -> Image.Image:
     if "transparency" in image.info:
         image = image.convert("RGBA")  # Pillow warns about a direct way to RGB
     return image.convert("RGB")
-
-
-def _check_mode(image: Image.Image, encoded: Encoded) -> None:
-    if image.mode not in GREY_MODES | COLOUR_MODES:
-        raise DataError(
-            f"{encoded.name} must have 8 bits a channel, but its mode is {image.mode}. Convert it"
-            " first: scaling 16 bits or floats here would be a guess."
-        )
 
 
 def _check_size(image: NDArray[np.uint8], pixels: NDArray[np.uint8], encoded: Encoded) -> None:

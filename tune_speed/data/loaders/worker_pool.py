@@ -71,7 +71,9 @@ class WorkerPool:
         while self._asked:
             self._receive()
         if not self._workers:
-            self._start()
+            self._workers.extend(self._start_one() for _ in range(self._num_workers))
+            for worker in self._workers:
+                self._wait_for(worker)
         self._batches = batches
         self._ask(len(self._slots.array))
 
@@ -108,12 +110,6 @@ class WorkerPool:
         self.stop()
         for array in self._arrays.values():
             array.close()
-
-    def _start(self) -> None:
-        """Starts the workers and waits until they are ready."""
-        self._workers.extend(self._start_one() for _ in range(self._num_workers))
-        for worker in self._workers:
-            self._wait_for(worker)
 
     def _start_one(self) -> _Worker:
         ours, theirs = socket.socketpair()
@@ -162,17 +158,13 @@ class WorkerPool:
             failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
         except OSError:
             failure = _ending(worker.process)
-        self._kill()
+        for each in self._workers:
+            each.process.kill()
+        self.stop()
         raise DataError(
             f"A loader's worker process must deliver its batch, but it {failure}. Try fewer"
             " `workers`, or the `resident` loader."
         )
-
-    def _kill(self) -> None:
-        """Ends workers that may not listen any more."""
-        for worker in self._workers:
-            worker.process.kill()
-        self.stop()
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:

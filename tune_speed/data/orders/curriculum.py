@@ -1,7 +1,8 @@
 """Curriculum: easy images first, and the others as the training goes on."""
 
 import math
-from typing import ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,8 +53,8 @@ class Curriculum(OrderConfig):
         self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
         """Returns the order, which is a plain shuffle until it gets scores."""
-        plain = SampleOrder(len(labels), batch_size, seed)
-        return UnscoredCurriculum(self, labels, self.step_length * samples_per_step, plain)
+        stage_samples = self.step_length * samples_per_step
+        return UnscoredCurriculum(len(labels), batch_size, seed, self, labels, stage_samples)
 
     def fractions(self) -> list[float]:
         """Returns the share of the images in each stage; the last is 1."""
@@ -62,36 +63,29 @@ class Curriculum(OrderConfig):
         return grown[: grown.index(1.0) + 1]
 
 
-class CurriculumOrder(NamedTuple):
-    """Stages of a growing part of the set, then epochs of all of it."""
+@dataclass(frozen=True, eq=False)
+class CurriculumOrder(SampleOrder):
+    """Stages of a growing part of the set, then epochs of all of it, numbered on from these."""
 
     ranked: NDArray[np.int64]
     """Indices of all images, in the order in which they join."""
     sizes: tuple[int, ...]
     """Images that have joined, in each stage before the last."""
     stage_samples: int
-    plain: SampleOrder
-    """Epochs of the whole set; their numbers go on from those of the stages."""
-    repeats: bool = True
 
     @property
-    def batch_size(self) -> int:
-        """Samples of a batch."""
-        return self.plain.batch_size
-
-    @property
-    def seed(self) -> int:
-        """Of the order and of the changes to images."""
-        return self.plain.seed
+    def repeats(self) -> bool:
+        """Always: a stage may go through its images more than once."""
+        return True
 
     def num_in(self, epoch: int) -> int:
         """Returns the samples of round number `epoch`: of its stage, or of the set."""
-        return self.stage_samples if epoch < len(self.sizes) else self.plain.num_samples
+        return self.stage_samples if epoch < len(self.sizes) else self.num_samples
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Returns the indices of the images of round number `epoch`, (num_in,)."""
         if epoch >= len(self.sizes):
-            return self.plain.epoch(epoch)
+            return super().epoch(epoch)
         size = self.sizes[epoch]
         passes = [
             randomness.permutation(self.seed, epoch, PASS, number, count=size)
@@ -99,39 +93,16 @@ class CurriculumOrder(NamedTuple):
         ]
         return self.ranked[np.concatenate(passes)[: self.stage_samples]]
 
-    def with_scores(self, scores: NDArray[np.floating]) -> Self:
-        """Returns the same order: it has its scores."""
-        return self
 
-
-class UnscoredCurriculum(NamedTuple):
-    """A plain shuffle, until it is told how hard each image is."""
+@dataclass(frozen=True, eq=False)
+class UnscoredCurriculum(SampleOrder):
+    """A plain shuffle, until it gets scores."""
 
     config: Curriculum
     labels: NDArray[np.int64]
     stage_samples: int
-    plain: SampleOrder
-    repeats: bool = False
 
-    @property
-    def batch_size(self) -> int:
-        """Samples of a batch."""
-        return self.plain.batch_size
-
-    @property
-    def seed(self) -> int:
-        """Of the order and of the changes to images."""
-        return self.plain.seed
-
-    def num_in(self, epoch: int) -> int:
-        """Returns the number of images."""
-        return self.plain.num_in(epoch)
-
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Returns the indices of all images, (N,)."""
-        return self.plain.epoch(epoch)
-
-    def with_scores(self, scores: NDArray[np.floating]) -> CurriculumOrder:
+    def with_scores(self, scores: NDArray[np.floating]) -> Order:
         """Returns the curriculum.
 
         Args:
@@ -141,10 +112,12 @@ class UnscoredCurriculum(NamedTuple):
         ranks = _ranks(scores, self.config.direction, self.seed)
         sizes = [round(part * len(self.labels)) for part in self.config.fractions()[:-1]]
         return CurriculumOrder(
+            self.num_samples,
+            self.batch_size,
+            self.seed,
             ranked=balanced(ranks, self.labels),
             sizes=tuple(max(1, size) for size in sizes),
             stage_samples=self.stage_samples,
-            plain=self.plain,
         )
 
 

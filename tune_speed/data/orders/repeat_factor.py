@@ -1,6 +1,6 @@
 """Repeat-factor sampling: images of rare classes come several times an epoch."""
 
-from typing import NamedTuple, Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +48,8 @@ def repeat_factors(shares: NDArray[np.float64], threshold: float) -> NDArray[np.
     return np.asarray(np.maximum(1.0, np.sqrt(threshold / present)))
 
 
-class RepeatedOrder(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RepeatedOrder(Order):
     """Every image as often as its factor says, in random order."""
 
     factors: NDArray[np.float64]
@@ -69,10 +70,6 @@ class RepeatedOrder(NamedTuple):
         """Returns the indices of the images of epoch number `epoch`, (num_in,)."""
         indices = np.repeat(np.arange(len(self.factors)), self._copies(epoch))
         return indices[randomness.permutation(self.seed, epoch, ORDER, count=len(indices))]
-
-    def with_scores(self, scores: NDArray[np.floating]) -> Self:
-        """Returns the same order: it has no use for scores."""
-        return self
 
     def _copies(self, epoch: int) -> NDArray[np.int64]:
         whole = np.floor(self.factors)

@@ -188,7 +188,8 @@ class YellowFinOptimizer(Optimizer):
             self._sense(weights)
         gradients = self._tune(weights, decayed_gradients(self.param_groups))
         if self.closed_loop:
-            self._remember(weights, gradients)
+            for name, tensors in (("last_weight", weights), ("last_gradient", gradients)):
+                torch._foreach_copy_([self._memory(w, name) for w in weights], tensors)
         self._move(weights, gradients)
         return loss
 
@@ -200,7 +201,7 @@ class YellowFinOptimizer(Optimizer):
         square = squared_norm(gradients)
         if is_clipped:
             gradients, square = _clipped(gradients, square, STATISTICS_BOUND * bound)
-        averages = [self._kept(weight, "gradient_average") for weight in weights]
+        averages = [self._memory(weight, "gradient_average") for weight in weights]
         torch._foreach_lerp_(averages, gradients, 1 - self.beta)
         landscape = observe(
             tuner,
@@ -224,7 +225,7 @@ class YellowFinOptimizer(Optimizer):
     def _move(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
         momentum = self.tuner["momentum"].to(weights[0].dtype)
         rate = self.tuner["rate"].to(weights[0].dtype)
-        buffers = [self._kept(weight, "momentum_buffer") for weight in weights]
+        buffers = [self._memory(weight, "momentum_buffer") for weight in weights]
         torch._foreach_mul_(buffers, momentum)
         torch._foreach_add_(buffers, gradients)
         torch._foreach_sub_(weights, torch._foreach_mul(buffers, rate))
@@ -235,7 +236,7 @@ class YellowFinOptimizer(Optimizer):
         if tuner["num_steps"] == 0:
             return
         last, before, gradient = (
-            [self._kept(weight, name) for weight in weights]
+            [self._memory(weight, name) for weight in weights]
             for name in ("last_weight", "last_velocity", "last_gradient")
         )
         moves = torch._foreach_sub(last, weights)
@@ -247,11 +248,7 @@ class YellowFinOptimizer(Optimizer):
         )
         torch._foreach_copy_(before, velocity)
 
-    def _remember(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
-        torch._foreach_copy_([self._kept(weight, "last_weight") for weight in weights], weights)
-        torch._foreach_copy_([self._kept(weight, "last_gradient") for weight in weights], gradients)
-
-    def _kept(self, weight: Tensor, name: str) -> Tensor:
+    def _memory(self, weight: Tensor, name: str) -> Tensor:
         """Returns a tensor of the weight's record, zeros at first."""
         record = self.state[weight]
         if name not in record:

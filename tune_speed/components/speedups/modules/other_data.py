@@ -7,10 +7,9 @@ from functools import cache
 
 from torch import Tensor, nn
 
-from tune_speed.components.speedups.base import Start
+from tune_speed.components.speedups.base import Start, refusal
 from tune_speed.components.speedups.modules.heads import Classifier, find_classifier
 from tune_speed.components.speedups.modules.patches import first_conv
-from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import DatasetConfig
 from tune_speed.data.cache import prepare
@@ -65,12 +64,11 @@ def _check_channels(model: nn.Module, splits: Splits) -> None:
     channels = splits.train.pixels.shape[-1]
     if first is None or first.in_channels == channels:
         return
-    problem = Problem(
-        path=f"{PATH}.dataset",
+    raise refusal(
+        f"{PATH}.dataset",
         must=f"must have images of {first.in_channels} channels, as those of the run",
         given=f"{channels} channels",
     )
-    raise ConfigError(problems=(problem,))
 
 
 def _for_classes(layer: Classifier, num_classes: int) -> Classifier:
