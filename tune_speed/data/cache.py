@@ -1,4 +1,4 @@
-"""Decoded data sets, kept on disk: each is decoded once per node, however many processes start.
+"""Decoded data sets, cached on disk: each is decoded once per node, however many processes start.
 
 The name of an entry holds the data set's configuration and a fingerprint of its source files, so
 that changed files give a new entry; the old one is removed. Leftovers of a process that was killed
@@ -27,8 +27,8 @@ from tune_speed.runtime.file_lock import exclusive
 
 __all__ = ["PreparedData", "prepare"]
 
+# Longest wait for another process that prepares the same set; a million images take less.
 LOCK_WAIT_S = 1800.0
-"""Longest wait for another process that prepares the same set; a million images take less."""
 
 logger = logging.getLogger(__name__)
 
@@ -130,7 +130,8 @@ def _set_name(dataset: DatasetConfig) -> str:
     fields = dataset.model_dump(mode="json")
     places = {f: os.path.realpath(fields[f]) for f in dataset.location_fields if fields[f]}
     kind, source = type(dataset).__name__, getattr(type(dataset), "plugin_source", None)
-    theirs = {"plugin": source} if source else {}  # Other code may decode the same otherwise.
+    # Other code may decode the same otherwise.
+    theirs = {"plugin": source} if source else {}
     return f"{kind.lower()}-{canonical_hash({'kind': kind, **fields, **places, **theirs})}"
 
 

@@ -22,10 +22,10 @@ from tune_speed.data.loaders.shared_array import file_map
 from tune_speed.data.mapped_rows import MappedRows, Pixels
 
 Indices = NDArray[np.int64]
+# A larger part of a mapped set is not copied: its pages are shared by all processes of a node.
 MOST_COPIED_BYTES = 2**30
-"""A larger part of a mapped set is not copied: its pages are shared by all processes of a node."""
+# Images per step of the statistics; sums of 100 squares fit into 32 bits with room to spare.
 CHUNK = 100
-"""Images per step of the statistics; sums of 100 squares fit into 32 bits with room to spare."""
 
 
 class SplitConfig(Config):
@@ -84,10 +84,7 @@ class Splits(NamedTuple):
 def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> SplitSizes:
     """Returns the sizes that `make_splits` gives, known before any image is decoded.
 
-    Args:
-        num_train: Images of the training part that the data set brings.
-        num_test: Images of its test part; None if it brings none.
-        split: How it is cut.
+    The data set brings `num_train` and `num_test` images; None: it has no test part.
 
     Raises:
         ConfigError: A part would be empty, or a subset is larger than what it is taken from.
@@ -131,8 +128,7 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
 def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and (population) standard deviation of each channel, pixels in [0, 1].
 
-    Args:
-        pixels: Shape (N, H, W, C). Sums are integers, so that the result is exact to rounding.
+    Of pixels (N, H, W, C). Sums are integers, so that the result is exact to rounding.
 
     Raises:
         DataError: A channel has the same value everywhere: it cannot be normalised.

@@ -20,7 +20,7 @@ class Metric:
     """`1` for a ratio or share."""
     source: str
     of_run: Callable[[RunResult], float | None] | None = None
-    """Returns it for a run; None where the run does not tell. No function: not of a single run."""
+    """Returns it for a run; None where the record lacks it. No function: not of a single run."""
     of_logits: OfLogits | None = None
     """Returns it for all logits (N, K), float32, and labels (N,) of the part that is evaluated,
     both on the run's device. With this function the metric may be a workload's target."""

@@ -5,10 +5,10 @@ from typing import NamedTuple
 
 from tune_speed.core.records import RunResult
 
+# Accuracy that counts as a rise; S1 says `significantly`, without a figure.
 LEAST_RISE = 0.005
-"""Accuracy that counts as a rise; S1 says `significantly`, without a figure."""
+# Epochs in which it may come.
 FURTHER_EPOCHS = 5.0
-"""Epochs in which it may come."""
 
 
 class Point(NamedTuple):

@@ -1,4 +1,4 @@
-"""Figures of one run, from what its record stores; None where the record does not tell."""
+"""Figures of one run, from what its record stores; None where the record lacks it."""
 
 from collections.abc import Callable, Mapping
 

@@ -11,7 +11,7 @@ def gpu_utilisation(device: "torch.device") -> float | None:
 
     What nvidia-smi shows; it says nothing on how many of the GPU's cores that kernel used. Does not
     wait for the device. None on a CPU, where the driver or `nvidia-ml-py` is missing, and on a part
-    of a GPU, which does not count it: then the fed ratio stands in.
+    of a GPU, which does not count it: then the fed ratio replaces it.
     """
     if device.type != "cuda":
         return None

@@ -24,8 +24,8 @@ class Published(ModelConfig):
     def __init_subclass__(
         cls,
         *,
-        library: type[Timm] | type[TorchVision],
-        architecture: str | Mapping[str, str],
+        library: type[Timm] | type[TorchVision] = Timm,
+        architecture: str | Mapping[str, str] = "",
         **config: Any,
     ) -> None:
         super().__init_subclass__(**config)
@@ -56,26 +56,8 @@ class Published(ModelConfig):
         )
 
 
-class AlexNet(Published, library=TorchVision, architecture="alexnet"):
-    """AlexNet: 57 million parameters, most in two hidden layers of the classifier.
-
-    Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014;
-    torchvision's `alexnet`. The `cifar` stem is not his; the native one takes images of 63 pixels
-    and more.
-    """
-
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
-
-
-class DenseNet121(Published, library=Timm, architecture="densenet121"):
-    """DenseNet-121: 7.0 million parameters; each layer sees the outputs of all before it.
-
-    Source: Huang et al., "Densely Connected Convolutional Networks", 2017, table 1; timm's
-    `densenet121`. The `cifar` stem is not theirs.
-    """
+class PublishedCNN(Published):
+    """One whose stem can be fit to small images."""
 
     stem: Stem = "cifar"
     pretrained: Pretrained = False
@@ -83,7 +65,26 @@ class DenseNet121(Published, library=Timm, architecture="densenet121"):
     drop_rate: DropRate = 0.0
 
 
-class EfficientNetB0(Published, library=Timm, architecture="efficientnet_b0"):
+class AlexNet(PublishedCNN, library=TorchVision, architecture="alexnet"):
+    """AlexNet: 57 million parameters, most in two hidden layers of the classifier.
+
+    Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014;
+    torchvision's `alexnet`. The `cifar` stem is not his; the native one takes images of 63 pixels
+    and more.
+    """
+
+    drop_rate: DropRate = 0.5
+
+
+class DenseNet121(PublishedCNN, architecture="densenet121"):
+    """DenseNet-121: 7.0 million parameters; each layer sees the outputs of all before it.
+
+    Source: Huang et al., "Densely Connected Convolutional Networks", 2017, table 1; timm's
+    `densenet121`. The `cifar` stem is not theirs.
+    """
+
+
+class EfficientNetB0(PublishedCNN, architecture="efficientnet_b0"):
     """EfficientNet-B0: 4.0 million parameters, depthwise convolutions with attention to channels.
 
     Source: Tan & Le, "EfficientNet", 2019, table 1; timm's `efficientnet_b0`. Dropout of 0.2 is
@@ -91,9 +92,6 @@ class EfficientNetB0(Published, library=Timm, architecture="efficientnet_b0"):
     `cifar` stem is not theirs.
     """
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
     drop_rate: DropRate = 0.2
     drop_path_rate: DropPathRate = 0.0
 
@@ -110,7 +108,7 @@ HYBRIDS: Mapping[str, str] = {
 """Name in timm of each variant."""
 
 
-class Hybrid(Published, library=Timm, architecture=HYBRIDS):
+class Hybrid(Published, architecture=HYBRIDS):
     """Hybrid of CNN and vision transformer: 5.4 to 98 million parameters.
 
     Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, section 3.1 (base_r50_s16);
@@ -144,7 +142,7 @@ MOBILENETS: Mapping[str, str] = {
 """Name in timm of each variant."""
 
 
-class MobileNet(Published, library=Timm, architecture=MOBILENETS):
+class MobileNet(Published, architecture=MOBILENETS):
     """MobileNet: 0.6 to 4.2 million parameters, depthwise convolutions.
 
     Source: Howard et al., "MobileNets", 2017 (v1); Sandler et al., "MobileNetV2", 2018 (v2); Howard
@@ -161,31 +159,23 @@ class MobileNet(Published, library=Timm, architecture=MOBILENETS):
     drop_path_rate: DropPathRate = 0.0
 
 
-class ResNet18(Published, library=Timm, architecture="resnet18"):
+class ResNet18(PublishedCNN, architecture="resnet18"):
     """ResNet-18: 11.2 million parameters, two convolutions a block.
 
     Source: He et al., "Deep Residual Learning for Image Recognition", 2016, table 1; timm's
     `resnet18`. The `cifar` stem is not theirs.
     """
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
     drop_path_rate: DropPathRate = 0.0
 
 
-class ResNet50(Published, library=Timm, architecture="resnet50"):
+class ResNet50(PublishedCNN, architecture="resnet50"):
     """ResNet-50: 23.5 million parameters, three convolutions a block.
 
     Source: He et al., "Deep Residual Learning for Image Recognition", 2016, table 1; timm's
     `resnet50`. Its stride on the 3x3 convolution, and the `cifar` stem, are not theirs.
     """
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
     drop_path_rate: DropPathRate = 0.0
 
 
@@ -207,7 +197,15 @@ class SqueezeNet(Published, library=TorchVision, architecture=SQUEEZENETS):
     drop_rate: DropRate = 0.5
 
 
-class VGG16BN(Published, library=TorchVision, architecture="vgg16_bn"):
+class VGG(Published):
+    """One that takes images of 32 pixels and more."""
+
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.5
+
+
+class VGG16BN(VGG, library=TorchVision, architecture="vgg16_bn"):
     """VGG-16 with batch norm: 134 million parameters, most in two hidden layers of the classifier.
 
     Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
@@ -217,12 +215,8 @@ class VGG16BN(Published, library=TorchVision, architecture="vgg16_bn"):
     by section 3.1; torchvision's `vgg16_bn`; batch norm is not theirs.
     """
 
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
 
-
-class VGG19(Published, library=TorchVision, architecture="vgg19"):
+class VGG19(VGG, library=TorchVision, architecture="vgg19"):
     """VGG-19: 140 million parameters, most in two hidden layers of the classifier.
 
     Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
@@ -232,12 +226,8 @@ class VGG19(Published, library=TorchVision, architecture="vgg19"):
     by section 3.1; torchvision's `vgg19`.
     """
 
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
 
-
-class VGG19BN(Published, library=TorchVision, architecture="vgg19_bn"):
+class VGG19BN(VGG, library=TorchVision, architecture="vgg19_bn"):
     """VGG-19 with batch norm: 140 million parameters, most in two hidden layers of the classifier.
 
     Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
@@ -246,10 +236,6 @@ class VGG19BN(Published, library=TorchVision, architecture="vgg19_bn"):
     Source: Simonyan & Zisserman, "Very Deep Convolutional Networks", 2015, table 1 (E), dropout
     by section 3.1; torchvision's `vgg19_bn`; batch norm is not theirs.
     """
-
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
 
 
 VITS: Mapping[str, str] = {
@@ -262,7 +248,7 @@ VITS: Mapping[str, str] = {
 """Name in timm of each size; its patches and images are replaced by the fields here."""
 
 
-class ViT(Published, library=Timm, architecture=VITS):
+class ViT(Published, architecture=VITS):
     """Vision transformer: 5.4 (tiny) to 630 (huge) million parameters.
 
     Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, table 1 (base, large, huge);

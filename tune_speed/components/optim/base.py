@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
+from tune_speed.components.schedules.base import Factors
 from tune_speed.core.config import Config
 
 if TYPE_CHECKING:
@@ -81,3 +82,18 @@ def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[st
         split += [{**group, "params": weights}] if weights else []
         split += [{**group, "params": biases, "lr": lr, "base_lr": lr}] if biases else []
     return split
+
+
+def set_rates(optimizer: "Optimizer", factors: Factors) -> None:
+    """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given.
+
+    A group without either finds its momentum by itself (YellowFin), and the schedule's is ignored.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factors.lr
+        if factors.momentum is None:
+            continue
+        if "betas" in group:
+            group["betas"] = (factors.momentum, *group["betas"][1:])
+        elif "momentum" in group:
+            group["momentum"] = factors.momentum

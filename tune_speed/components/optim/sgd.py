@@ -30,7 +30,7 @@ class Sgd(OptimizerConfig):
     nesterov: bool = True
     """Nesterov's form of momentum; needs a momentum above 0."""
     decoupled_weight_decay: bool = False
-    """Shrink the weights beside the step instead of adding the decay to the gradient."""
+    """Shrink the weights separately from the step instead of adding the decay to the gradient."""
     bias_lr: float | None = Field(default=None, gt=0)
     """Rate of norms and biases, the tensors of at most one dimension, above 0, in the unit of `lr`;
     null: `lr`. The CIFAR-10 record's SGD variant (airbench94) has 64 times `lr` for norms."""

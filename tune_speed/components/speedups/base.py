@@ -30,11 +30,11 @@ Slot = Literal[
     "averaging",
     "views",
 ]
-"""Field of `Speedups` that a speed-up stands in; two of one slot exclude each other."""
+"""Field of `Speedups` that a speed-up belongs in; two of one slot exclude each other."""
 
 
 class Shape(NamedTuple):
-    """What the duration of an optimizer step hangs on, beyond the recipe's fixed fields."""
+    """What the duration of an optimizer step depends on, beyond the recipe's fixed fields."""
 
     height: int
     """Of the images that the network sees [pixels]."""
@@ -77,7 +77,7 @@ class Averager(Protocol):
 
 
 class RecipeView(Protocol):
-    """What a speed-up may ask of the recipe that it is part of."""
+    """What a speed-up may read of the recipe that it is part of."""
 
     @property
     def model(self) -> Config:
@@ -109,7 +109,7 @@ class SpeedupConfig(Config):
     """A technique that a search can switch on; every method is a hook and does nothing here."""
 
     slot: ClassVar[Slot]
-    """Where it stands in a recipe's `speedups`."""
+    """Its field of a recipe's `speedups`."""
     conflicts: ClassVar[dict[str, str]] = {}
     """Why it cannot be had together with another technique, by that one's name."""
     leaves_gradients_out: ClassVar[bool] = False
@@ -143,7 +143,7 @@ class SpeedupConfig(Config):
         """Reads data of its own into memory. Raises: ConfigError, DataError."""
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
-        """Starts afresh what steps on dummy data and timed steps have moved, such as draws."""
+        """Resets what warm-up and timed steps have moved, such as random draws."""
 
     def state(self, model: "nn.Module") -> dict[str, Any]:
         """Returns what the changed model remembers beyond tensors, as tensors and plain values.

@@ -28,7 +28,7 @@ class Boosted(SpeedupConfig):
     Loss of a stage, with logits z of the K classes: the multiclass exponential loss
     Σ_{l≠y} exp(z_l − z_y) = exp(cross-entropy) − 1, divided by K, so that a sample about which
     nothing is known weighs as much as in cross-entropy. Beyond a sample's weight of `max_weight`
-    it goes on as a straight line.
+    it continues as a straight line.
 
     Source: Huang, Ash, Langford, Schapire, arXiv 1706.04964, and their code,
     JordanAsh/boostresnet.

@@ -15,9 +15,9 @@ Group = Annotated[int, Field(ge=0, lt=10_000)]
 
 
 class EasiestFirst(SpeedupConfig):
-    """Easiest task first: the network learns to tell groups of classes, then the classes too.
+    """Easiest task first: the network learns to classify groups of classes, then the classes too.
 
-    A second head tells the groups from the same features. The loss is w_g(s) · cross-entropy of
+    A second head classifies the groups by the same features. The loss is w_g(s) · cross-entropy of
     the groups + w_c(s) · cross-entropy of the classes at progress s: w_g is 1, and w_c 0 up to
     `start_frac`, from where it grows to 1 within `ramp_frac`. Evaluation sees the classes' head
     alone. CIFAR-100's 20 superclasses are such groups.

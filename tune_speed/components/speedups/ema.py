@@ -18,7 +18,7 @@ class Ema(SpeedupConfig):
     step does not. Weights before the first step count nothing: the average is over steps.
     For a decay of d a step and T steps, h = ln 0.5 / (T · ln d): 0.999 in 2,000 steps is 0.35.
 
-    Training goes on with its own weights, unlike with Lookahead.
+    Training continues with its own weights, unlike with Lookahead.
 
     Source: Polyak and Juditsky 1992; half-life as in mosaicml/composer, EMA; timm's ModelEmaV3.
     """

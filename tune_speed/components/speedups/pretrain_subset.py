@@ -10,8 +10,8 @@ from tune_speed.components.speedups.base import Slot, SpeedupConfig, Start
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+# Number of the epoch whose beginning is the part; a run does not get there.
 EPOCH = 2**31
-"""Number of the epoch whose beginning is the part; a run does not get there."""
 
 
 class PretrainSubset(SpeedupConfig):

@@ -23,7 +23,7 @@ class SelectiveBackprop(SpeedupConfig):
 
     Source: Jiang et al. 2019, Accelerating Deep Learning by Focusing on the Biggest Losers
     (arXiv:1910.00762); drawing by place in the batch: mosaicml/composer, SelectiveBackprop.
-    Deviation: no whole batches in between (its `interrupt`), for which a larger `keep` stands in.
+    Deviation: no whole batches in between (its `interrupt`); a larger `keep` replaces them.
     """
 
     slot: ClassVar[Slot] = "selection"

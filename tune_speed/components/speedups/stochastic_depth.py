@@ -86,7 +86,7 @@ class StochasticDepth(SpeedupConfig):
         return model
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
-        """Begins the draws anew: warm-up and step timing have drawn, and must leave no trace."""
+        """Restarts the draws: warm-up and step timing have drawn, and must leave no trace."""
         from tune_speed.components.speedups.modules.stochastic_depth import restart_draws
 
         restart_draws(model, seed=seed)
@@ -98,7 +98,7 @@ class StochasticDepth(SpeedupConfig):
         return {"draws": draws_state(model)}
 
     def restore(self, model: "nn.Module", state: dict[str, Any]) -> None:
-        """Goes on with the draws."""
+        """Continues the draws."""
         from tune_speed.components.speedups.modules.stochastic_depth import set_draws_state
 
         set_draws_state(model, state["draws"])

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
 class Tta(SpeedupConfig):
     """Test-time augmentation: the logits are a mean over flipped and shifted views of the image.
 
-    It makes evaluation, and later use, `views` times as dear, and training not at all; a target is
-    met earlier in return. Results with different numbers of views do not compare as networks: the
+    It makes evaluation, and later use, `views` times as costly, not training; a target is met
+    earlier in return. Results with different numbers of views do not compare as networks: the
     number is part of the recipe, and must be named with the result.
 
     Source: K. Jordan 2024, 94% on CIFAR-10 in 3.29 Seconds on a Single GPU (arXiv:2404.00498),

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
 
 
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
+# All that the published files name: an array of bytes. Lists and texts need no name.
 _ALLOWED: Mapping[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
 }
-"""All that the published files name: an array of bytes. Lists and texts need no name."""
 
 
 def read_batch(path: Path, *, md5: str) -> Mapping[str, Any]:
@@ -43,7 +43,8 @@ def read_batch(path: Path, *, md5: str) -> Mapping[str, Any]:
         raise DataError(f"{path.name} is missing or corrupted")
     try:
         fields = _Unpickler(io.BytesIO(content), encoding="latin1").load()
-    except Exception as error:  # Bytes that are no pickle make almost any error.
+    except Exception as error:
+        # Bytes that are no pickle make almost any error.
         raise DataError(f"{path.name} is no file of CIFAR: {error}") from error
     if not isinstance(fields, dict):
         raise DataError(f"{path.name} is no file of CIFAR: it holds a {type(fields).__name__}")
@@ -59,10 +60,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 NUM_TRAIN, NUM_TEST = 50_000, 10_000
+# Longest silence of the server before a download is given up.
 DOWNLOAD_STALL_S = 60.0
-"""Longest silence of the server before a download is given up."""
+# What NumPy raises for fields that are missing or of another shape.
 UNFIT = (KeyError, TypeError, ValueError)
-"""What arrays say to fields that are missing or of another shape."""
 
 
 class Cifar10(DatasetConfig):

@@ -16,8 +16,8 @@ from tune_speed.data.base import OnProgress
 GREY_MODES = frozenset({"1", "L", "LA", "La"})
 COLOUR_MODES = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 PROGRESS_EVERY = 1000
+# What is decoded, whatever a file is called. Pillow knows more, and starts Ghostscript for one.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""What is decoded, whatever a file is called. Pillow knows more, and starts Ghostscript for one."""
 
 
 class Encoded(NamedTuple):
@@ -51,7 +51,7 @@ def decode_parts(
     Args:
         parts: What to decode.
         image_size: Height and width [pixels]: the shorter side is scaled to it, bilinear with
-            antialiasing, and the middle is kept. None: all images of a part must have one size.
+            antialiasing, then its centre is cropped. None: all images of a part must have one size.
         on_progress: Called with (done, total) every 1,000 images and at the end.
 
     Raises:
@@ -114,7 +114,8 @@ def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8]
             return np.asarray(colour), image.mode in GREY_MODES
     except DataError:
         raise
-    except Exception as error:  # Pillow's readers raise almost anything on damaged files
+    except Exception as error:
+        # Pillow's readers raise almost anything on damaged files.
         raise DataError(
             f"{encoded.name} must be an image, but it cannot be decoded: {error}"
         ) from error
@@ -126,7 +127,8 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         image.load()
         return image
     if "transparency" in image.info:
-        image = image.convert("RGBA")  # Pillow warns about a direct way to RGB
+        # Pillow warns about a direct way to RGB.
+        image = image.convert("RGBA")
     return image.convert("RGB")
 
 

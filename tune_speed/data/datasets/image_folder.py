@@ -33,7 +33,7 @@ class ImageFolder(DatasetConfig):
     root: str
     """Folder that holds `train`, or the class folders themselves."""
     image_size: int = Field(ge=1)
-    """Height and width [pixels]: the shorter side is scaled to it and the middle is kept."""
+    """Height and width [pixels]: the shorter side is scaled to it and the centre cropped."""
 
     def num_train(self) -> int:
         """Returns the number of image files of the training part. Raises: DataError if none."""
@@ -90,7 +90,7 @@ class ImageFolder(DatasetConfig):
         return classes
 
     def _test_files(self, train: ClassFiles) -> ClassFiles | None:
-        """Returns the files of the test part, if there is one beside `root/train`."""
+        """Returns the files of the test part, if there is one next to `root/train`."""
         root = Path(self.root)
         folders = [root / name for name in TEST_FOLDERS if (root / name).is_dir()]
         if not folders or not (root / "train").is_dir():

@@ -103,12 +103,12 @@ class ImageParquet(DatasetConfig):
 
 
 ROWS_AT_ONCE = 500
+# Of one file. A few bytes can encode any number of equal rows.
 MAX_ROWS = 100_000_000
-"""Of one file. A few bytes can stand for any number of equal rows."""
 MAX_IMAGE_BYTES = 1 << 28
 """Of one encoded image."""
+# What pyarrow raises, besides its own errors, of schemas that contradict themselves.
 DAMAGE = (UnicodeDecodeError, KeyError, IndexError, OverflowError, MemoryError)
-"""What pyarrow raises, besides its own errors, of schemas that contradict themselves."""
 
 
 def find_files(field: str, place: str) -> list[Path]:

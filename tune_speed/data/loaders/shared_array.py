@@ -36,12 +36,12 @@ class SharedArray:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Lets no more processes share it; the memory is freed when the last one lets it go."""
+        """Lets no more processes share it; the memory is freed with the last mapping."""
         self._file.close()
 
 
 class FileArray:
-    """An array in a file of its own, for reading: whoever maps it shares its pages."""
+    """An array in a file of its own, for reading: processes that map it share its pages."""
 
     def __init__(self, mapped: "np.memmap[Any, Any]") -> None:
         """Opens the file that `mapped` lies in. Raises: OSError if it is not there any more."""

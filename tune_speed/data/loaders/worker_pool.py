@@ -18,8 +18,8 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.loaders import gather_worker
 from tune_speed.data.loaders.shared_array import SharedArray, shared
 
+# How long a worker has to end of itself; it needs no longer than for one batch.
 END_WAIT_S = 5.0
-"""How long a worker has to end of itself; it needs no longer than for one batch."""
 
 
 class _Worker(NamedTuple):
@@ -135,7 +135,8 @@ class WorkerPool:
             self._indices.array[job.slot, : job.size] = indices
             self._num_asked += 1
             self._asked.append(job)
-            with suppress(OSError):  # a dead worker is reported when its batch is waited for
+            # A dead worker is reported when its batch is waited for.
+            with suppress(OSError):
                 self._worker(job).connection.sendall(gather_worker.REQUEST.pack(*job))
 
     def _receive(self) -> _Job:
@@ -173,5 +174,5 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
         code = process.wait(END_WAIT_S)
     except subprocess.TimeoutExpired:
         return "closed its connection"
-    cause = "memory may have run out" if code == -9 else "what it printed stands above"
+    cause = "memory may have run out" if code == -9 else "see what it printed above"
     return f"ended with exit code {code}: {cause}"

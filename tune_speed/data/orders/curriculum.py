@@ -12,9 +12,9 @@ from tune_speed.data import randomness
 from tune_speed.data.orders.base import Order, OrderConfig
 from tune_speed.data.orders.shuffle import SampleOrder
 
+# Keys of random streams: of a pass within a round, under (seed, round, pass), and of the ranks
+# of the random control, under (seed).
 PASS, RANK = 8, 9
-"""Names of random streams: of a pass within a round, under (seed, round, pass), and of the ranks
-of the random control, under (seed)."""
 
 Direction = Literal["easy_first", "anti", "random"]
 
@@ -103,11 +103,7 @@ class UnscoredCurriculum(SampleOrder):
     stage_samples: int
 
     def with_scores(self, scores: NDArray[np.floating]) -> Order:
-        """Returns the curriculum.
-
-        Args:
-            scores: How hard each image is, (N,): its loss. Not a number counts as hardest.
-        """
+        """Returns the curriculum by each image's loss, (N,). Not a number counts as hardest."""
         assert scores.shape == self.labels.shape, (scores.shape, self.labels.shape)
         ranks = _ranks(scores, self.config.direction, self.seed)
         sizes = [round(part * len(self.labels)) for part in self.config.fractions()[:-1]]
@@ -124,12 +120,8 @@ class UnscoredCurriculum(SampleOrder):
 def balanced(ranks: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the indices of all images, (N,), so that every beginning is balanced.
 
-    The i-th image of a class of n, by rank, stands at (i + 1/2) / n of the way. So a beginning has
-    the same share of every class, to within one image where the classes are of equal size.
-
-    Args:
-        ranks: Places of the images in one order of all, (N,).
-        labels: Their classes, (N,).
+    The i-th image of a class of n, by rank (N,), is put at (i + 1/2) / n of the way. So a beginning
+    has the same share of every class, to within one image where the classes are of equal size.
     """
     counts = np.bincount(labels)
     by_class = np.lexsort((ranks, labels))

@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from tune_speed.data import randomness
 from tune_speed.data.orders.base import Order, OrderConfig
 
+# Key of the random stream of the order, under (seed, epoch).
 ORDER = 0
-"""Name of the random stream of the order, under (seed, epoch)."""
 
 
 class Shuffle(OrderConfig):

@@ -17,11 +17,11 @@ from tune_speed.components.optim.torch.tensor_lists import (
     with_gradients,
 )
 
+# Of s <- a s + b s^3 + c s^5 on every singular value: Keller Jordan's, which lift small values
+# as fast as possible and leave all of them between about 0.68 and 1.13 instead of at 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of s <- a s + b s^3 + c s^5 on every singular value: Keller Jordan's, which lift small values as
-fast as possible and leave all of them between about 0.68 and 1.13 instead of at 1."""
+# Keeps the norm of a zero matrix from dividing by 0.
 EPS = 1e-7
-"""Keeps the norm of a zero matrix from dividing by 0."""
 
 
 def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Tensor]:

@@ -81,7 +81,7 @@ class SwatsOptimizer(Adam):
         self._records["switch"] = NOT_SWITCHED
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        # Adam's own asks every weight for its step count, which none has after the switch. State
+        # Adam's own reads every weight's step count, which none has after the switch. State
         # that was saved before this class derived from Adam has fewer fields in its groups.
         Optimizer.__setstate__(self, state)
         for group in self.param_groups:

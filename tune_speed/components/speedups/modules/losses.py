@@ -17,14 +17,9 @@ def sum_of_focal_losses(
     gamma: float,
     label_smoothing: float,
 ) -> Tensor:
-    """Returns the sum over samples and classes of the focal loss [nat].
+    """Returns the sum over samples and classes of the focal loss [nat]; see `Focal`.
 
-    Args:
-        logits: (N, K).
-        labels: (N,).
-        alpha: weight of the sample's class, others weigh 1 - alpha; None: all weigh 1.
-        gamma: exponent of 1 - p_t.
-        label_smoothing: share of the target that is spread evenly over the classes.
+    Of logits (N, K) and labels (N,); an `alpha` of None weighs all classes 1.
     """
     num_classes = logits.shape[1]
     targets = one_hot(labels, num_classes).to(logits.dtype)
@@ -45,12 +40,8 @@ def sum_of_task_losses(
 ) -> Tensor:
     """Returns the sum over samples of the weighted cross-entropies of groups and classes [nat].
 
-    Args:
-        logits: of classes and groups, (N, K + G).
-        labels: classes, (N,).
-        group_of: the group of each class, K of them.
-        weights: of groups and classes.
-        label_smoothing: share of the target that is spread evenly over classes, or groups.
+    Of logits (N, K + G) of classes and groups, and labels (N,); `group_of` has the group of each of
+    K classes, `weights` those of groups and classes.
     """
     by_class, by_group = logits[:, : len(group_of)], logits[:, len(group_of) :]
     groups = _on_device(group_of, logits.device)[labels]
@@ -74,14 +65,9 @@ def sum_of_exponential_losses(
 ) -> Tensor:
     """Returns Σ exp(e) / K over the samples, with cross-entropies e and K classes.
 
-    Where exp(e) / K passes `max_weight`, the loss goes on along its tangent, so that no sample's
-    gradient is more than `max_weight` times that of cross-entropy.
-
-    Args:
-        logits: (N, K), fp32.
-        labels: (N,).
-        max_weight: at least 1.
-        label_smoothing: share of the target that is spread over the classes.
+    Of logits (N, K), fp32, and labels (N,). Where exp(e) / K passes `max_weight`, at least 1, the
+    loss continues along its tangent, so that no sample's gradient is more than `max_weight` times
+    that of cross-entropy.
     """
     entropy = cross_entropy(logits, labels, reduction="none", label_smoothing=label_smoothing)
     excess = entropy - math.log(logits.shape[1])

@@ -35,12 +35,7 @@ def learn_from_other(
 ) -> None:
     """Gives `model` the weights and statistics that a copy of it learns, final layer apart.
 
-    Args:
-        model: changed in place; its final layer stays as it is.
-        start: of the run.
-        read_other_of: data set, and images of it.
-        epochs: passes over them.
-        batch_size: images of a step.
+    `read_other_of` names the data set and how many images of it.
 
     Raises:
         ConfigError: if the images have another number of channels, or there is no final layer.
@@ -98,5 +93,6 @@ def _open(splits: Splits, *, batch_size: int, start: Start) -> Loader:
 def _passes(loader: Loader, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
     for epoch in range(epochs):
         for images, labels in loader.epoch(epoch):
-            if len(labels) > 1:  # Batch norm may refuse a lone image.
+            # Batch norm may refuse a lone image.
+            if len(labels) > 1:
                 yield images, labels
