@@ -84,6 +84,11 @@ class SpecBase(Config):
         """Devices that train together."""
         return 1
 
+    @staticmethod
+    def recipe_of(tree: Mapping[str, Any]) -> Config:
+        """Returns the recipe of one point of the search space."""
+        raise NotImplementedError
+
 
 class TrialSpec(SpecBase):
     """A trial of a recipe."""
@@ -95,6 +100,11 @@ class TrialSpec(SpecBase):
     def devices(self) -> int:
         """Devices that train together."""
         return self.recipe.devices
+
+    @staticmethod
+    def recipe_of(tree: Mapping[str, Any]) -> Recipe:
+        """Returns the recipe of one point of the search space, with absolute paths."""
+        return Recipe.model_validate(tree).located()
 
 
 def failure(spec: SpecBase, error: BaseException) -> RunResult:
