@@ -7,7 +7,7 @@ from pydantic import Field
 from tune_speed.core.config import Config, canonical_hash
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.targets import Task
-from tune_speed.training.trial import SpecBase
+from tune_speed.training.trial import SpecBase, TrialSpec
 from tune_speed.training.workload import Workload
 
 
@@ -47,3 +47,9 @@ def task_of(record: TrialRecord) -> Workload | OwnTask:
     """Returns what the record's trial was to reach. Raises: pydantic's ValidationError."""
     kind: type[Workload] | type[OwnTask] = OwnTask if record.is_own_loop else Workload
     return kind.model_validate(record.workload)
+
+
+def spec_of(task: Task, recipe: Config, **fields: Any) -> SpecBase:
+    """Returns the specification of a trial, of a recipe or of a training function by its task."""
+    kind: type[SpecBase] = OwnSpec if isinstance(task, OwnTask) else TrialSpec
+    return kind(workload=task, recipe=recipe, **fields)

@@ -10,16 +10,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tune_speed.core.config import Config
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
-from tune_speed.core.targets import Task
-from tune_speed.custom.spec import OwnRecipe, OwnSpec, OwnTask
+from tune_speed.custom.spec import OwnRecipe, OwnTask, spec_of
 from tune_speed.study.file import StudyFile
 from tune_speed.study.points import read_point
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.trial import Allotment, SpecBase, TrialSpec, make_record, utc_now
+from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.best_weights import KeptWeights
 from tune_speed.tuning.driver.checkpoints import Checkpoints
@@ -276,21 +274,14 @@ class SearchController:
 
     def _spec(self, proposal: Proposal) -> SpecBase:
         tree, workload = self.study.space.build(proposal.params), self.study.workload
-        if isinstance(workload, OwnTask):
-            return self._complete(proposal, OwnSpec, OwnRecipe(params=tree), workload)
-        recipe = Recipe.model_validate(tree).located()
-        return self._complete(proposal, TrialSpec, recipe, workload)
-
-    def _complete(
-        self, proposal: Proposal, kind: type[SpecBase], recipe: Config, workload: Task
-    ) -> SpecBase:
-        return kind(
+        is_own = isinstance(workload, OwnTask)
+        return spec_of(
+            workload,
+            OwnRecipe(params=tree) if is_own else Recipe.model_validate(tree).located(),
             study=self.study.name,
             trial_id=proposal.trial_id,
             params=proposal.params,
             proposal_reason=proposal.reason,
-            recipe=recipe,
-            workload=workload,
             workload_hash=self.workload_hash,
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
