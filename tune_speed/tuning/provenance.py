@@ -206,8 +206,8 @@ def describe(spec: SpecBase) -> Surroundings:
 
 def _describe_model(spec: TrialSpec, device: "torch.device") -> dict[str, Any]:
     from tune_speed.data.cache import prepare
+    from tune_speed.training.build import build_model
     from tune_speed.training.flops import num_parameters, training_flop_per_sample
-    from tune_speed.training.loop import build_model
     from tune_speed.training.objective import load_splits
     from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 

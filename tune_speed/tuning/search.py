@@ -102,17 +102,16 @@ def search(
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
-    if isinstance(study.workload, Workload):
-        study = replace(study, workload=study.workload.located())
+    study = replace(study, workload=study.workload.located())
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
     refuse_throw_away(folder, uri)
-    data = None  # A training function has data of its own.
+    data = None
     if isinstance(study.workload, Workload):
         data = prepare_workload(study.workload, download=download, on_progress=on_progress)
         workload_hash = data.workload_hash
-    else:
+    else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
         admit(ledger, study, workload_hash=workload_hash, resume=resume)

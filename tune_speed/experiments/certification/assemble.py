@@ -10,7 +10,7 @@ from tune_speed.core.comparability import sign_of, totals_of
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.records import Status, Timing, TrialRecord
 from tune_speed.core.stats import RunStatistics, finite_or_none, sample_of
-from tune_speed.custom.spec import OwnTask, task_of
+from tune_speed.custom.spec import task_of
 from tune_speed.experiments.certification.certificate import (
     Certificate,
     CertifiedRecipe,
@@ -29,7 +29,6 @@ from tune_speed.experiments.certification.finalists import Finalist
 from tune_speed.experiments.certification.ledger import Ran
 from tune_speed.experiments.certification.schedule import FinalRank
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.workload import Workload
 from tune_speed.tuning.provenance import Surroundings
 
 CONFIDENCE = 0.95
@@ -130,23 +129,19 @@ class _Parts:
     def task(self) -> Task:
         record, facts = self.records[-1], self.surroundings[0]
         task = task_of(record)
-        workload = task if isinstance(task, Workload) else None
-        grid = None
-        if workload and facts.num_train is not None:
-            grid = workload.grid(num_train=facts.num_train)
         return Task(
             workload=record.workload_name,
             workload_hash=record.workload_hash,
-            dataset=workload.dataset_name if workload else None,
+            dataset=task.dataset_name,
             dataset_checksum=facts.dataset_checksum,
-            split_seed=workload.split.seed if workload else None,
+            split_seed=task.split_seed,
             split_part="test",
             target=task.target.value,
             metric=task.target.metric,
             target_mode=task.target.mode,
-            function_hash=task.function_hash if isinstance(task, OwnTask) else None,
+            function_hash=task.function_hash,
             mode=task.mode,
-            grid_samples=grid,
+            grid_samples=task.grid_samples(num_train=facts.num_train),
             max_train_s=task.max_train_s,
             tta_views=1,
         )

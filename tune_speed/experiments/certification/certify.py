@@ -18,7 +18,7 @@ from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.custom.shipping import Loop
-from tune_speed.custom.spec import OwnRecipe, spec_of, task_of
+from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
 from tune_speed.experiments.certification.assemble import Origin, certified_record
 from tune_speed.experiments.certification.finalists import (
     Finalist,
@@ -305,14 +305,14 @@ def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
 
 
 def _spec(finalist: Finalist, *, seed: int) -> SpecBase:
-    record, kind = finalist.record, finalist.record.device_kind
+    record, task, kind = finalist.record, task_of(finalist.record), finalist.record.device_kind
     is_own = record.is_own_loop
-    return spec_of(
-        task_of(record),
-        OwnRecipe.model_validate(record.recipe) if is_own else recipe_that_ran(record),
+    return spec_type(task)(
         study=record.study,
         trial_id=record.trial_id,
         params=record.params,
+        recipe=OwnRecipe.model_validate(record.recipe) if is_own else recipe_that_ran(record),
+        workload=task,
         workload_hash=record.workload_hash,
         space_hash=record.space_hash,
         seed=seed,

@@ -6,14 +6,14 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from tune_speed.components.plugins.shipping import shipped
+from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, TuneSpeedError
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import Loop, calling
-from tune_speed.custom.spec import OwnSpec
+from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.ray.node_query import on_nodes
-from tune_speed.tuning.ray.worker import read_spec, set_up_worker
+from tune_speed.tuning.ray.worker import set_up_worker
 
 POLL_S = 1.0
 """How often to look whether to stop [s]."""
@@ -152,7 +152,7 @@ class _Runner:
         from tune_speed.training.distributed.local import run_here
         from tune_speed.training.objective import finish
 
-        spec = read_spec(spec_json, is_own=bool(self._loop))
+        spec = read_spec(spec_json)
         if isinstance(spec, OwnSpec):
             train = calling(self._loop)
             return run_own_trial(spec, train, refuse=(TuneSpeedError,)).model_dump_json()
@@ -163,4 +163,4 @@ class _Runner:
     def describe(self, spec_json: str) -> str:
         from tune_speed.tuning.provenance import describe
 
-        return describe(read_spec(spec_json, is_own=bool(self._loop))).model_dump_json()
+        return describe(read_spec(spec_json)).model_dump_json()

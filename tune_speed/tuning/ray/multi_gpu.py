@@ -23,7 +23,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from tune_speed.components.plugins.shipping import shipped
+from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import TuneSpeedError, readable
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.distributed.supervisor import (

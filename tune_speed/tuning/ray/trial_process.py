@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
-from tune_speed.components.plugins.shipping import receive
+from tune_speed.components.plugins.registry import receive
 from tune_speed.core.errors import readable, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import calling
-from tune_speed.custom.spec import OwnSpec
+from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.runtime import heartbeat, process
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.checkpoint.store import discard
@@ -26,7 +26,7 @@ from tune_speed.tuning.ray.liveness import Watchdog, leave
 from tune_speed.tuning.ray.node_query import on_nodes, refuse_other_device
 from tune_speed.tuning.ray.reports import Sender
 from tune_speed.tuning.ray.trial_thread import End, TrialThread
-from tune_speed.tuning.ray.worker import limit_memory_to, read_spec, set_up_worker
+from tune_speed.tuning.ray.worker import limit_memory_to, set_up_worker
 
 if TYPE_CHECKING:
     from tune_speed.training.objective import Trial
@@ -118,7 +118,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     def _begin(self, config: dict[str, Any]) -> None:
         # After the plugins: the specification names what they bring.
-        self._spec = read_spec(config["spec"], is_own=bool(config.get("loop")))
+        self._spec = read_spec(config["spec"])
         self._folder = Path(config["folder"])
         self._heartbeat_s: float = config["heartbeat_s"]
         self._report_every_s: float = config["report_every_s"]

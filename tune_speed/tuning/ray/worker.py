@@ -7,10 +7,9 @@ from typing import TYPE_CHECKING
 
 import psutil
 
-from tune_speed.components.plugins.shipping import receive
-from tune_speed.custom.spec import OwnSpec
+from tune_speed.components.plugins.registry import receive
 from tune_speed.runtime import process
-from tune_speed.training.trial import Allotment, SpecBase, TrialSpec
+from tune_speed.training.trial import Allotment
 
 if TYPE_CHECKING:
     import torch
@@ -38,9 +37,3 @@ def limit_memory_to(allotment: Allotment, device: "torch.device") -> None:
         gpu_fraction=allotment.gpu_fraction,
         cpu_fraction=None if memory_gib is None else min(1.0, memory_gib * 2**30 / node_bytes),
     )
-
-
-def read_spec(text: str, *, is_own: bool) -> SpecBase:
-    """Returns the specification of a trial from its JSON."""
-    kind: type[SpecBase] = OwnSpec if is_own else TrialSpec
-    return kind.model_validate_json(text)
