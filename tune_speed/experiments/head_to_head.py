@@ -92,6 +92,7 @@ def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:
 
 def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
     """Returns the fields that two recipes must have in common, by path."""
+    # Where the data lies may differ: `_prepare_both` compares its hash.
     fields = flatten({"workload": file.workload.model_dump(mode="json")})
     for location in file.workload.dataset.location_fields:
         fields.pop(f"workload.dataset.{location}", None)

@@ -15,10 +15,10 @@ from tune_speed.core.targets import Target
 
 SUCCESS_RATE = 0.95
 """Share of runs that a margin is to make meet the target."""
+# Beyond this much longer, a straight line in ln(length) is guesswork.
 LEAST_RUNS = 3
 """Fewer say nothing about the spread between seeds."""
 LONGEST_FACTOR = 2.0
-"""Beyond this much longer, a straight line in ln(length) is guesswork."""
 
 
 class Slope(NamedTuple):

@@ -13,15 +13,15 @@ from tune_speed.experiments.certification.elimination import LEAST_PAIRS
 from tune_speed.experiments.run_summary import CONFIDENCE
 
 Side = Literal["a", "b"]
+# Beyond this many nobody would wait.
 MOST_P_VALUE = (1 - CONFIDENCE) / 2
 """One-sided, of the one that looks faster. Either could, so it is half of 5 %."""
+# Suggested to someone who had fewer than three.
 LEAST_PAIRS_WITH_MISSES = 6
 """The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six."""
 LIKELY_PAIRS = 5
-"""Suggested to someone who had fewer than three."""
 POWER = 0.8
 MOST_PAIRS = 1000
-"""Beyond this many nobody would wait."""
 
 
 class Verdict(Record):
@@ -31,19 +31,19 @@ class Verdict(Record):
     """Who looks faster, decided or not; None: neither."""
     is_decided: bool
     """Whether the p-value is below 0.025 and the interval of the factor holds no 1."""
-    factor: float | None
+    factor: float | None = None
     """None: infinite, as the slower never met the target; or neither is faster."""
-    factor_low: float | None
+    factor_low: float | None = None
     """Lower end of its interval; None where neither is faster."""
-    factor_high: float | None
+    factor_high: float | None = None
     """Upper end of it; None: infinite, or neither is faster."""
     confidence: float
     """Of the interval."""
-    p_value: float | None
+    p_value: float | None = None
     """One-sided, that the faster one is not faster; None with fewer than three pairs."""
     num_pairs: int
     """Runs with a common seed."""
-    pairs_needed: int | None
+    pairs_needed: int | None = None
     """Pairs that would show this factor with this spread in 80 % of such duels; None: decided,
     over a thousand, or not known."""
     method: str
@@ -63,13 +63,8 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
         return Verdict(
             faster=None,
             is_decided=False,
-            factor=None,
-            factor_low=None,
-            factor_high=None,
             confidence=CONFIDENCE,
-            p_value=None,
             num_pairs=found.num_pairs,
-            pairs_needed=None,
             method=found.method,
             statement=f"Not decided: {neither}, in {_count(found.num_pairs)}.",
         )

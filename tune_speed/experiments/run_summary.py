@@ -17,10 +17,10 @@ from tune_speed.core.text import INFINITE, fixed, percent, seconds
 from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
 
 CONFIDENCE = 0.95
+# Runs of the planned length.
 NO_FINAL = (Status.FAILED, Status.OOM)
 """Runs that failed: their last evaluation is not the end of a training."""
 WHOLE = (Status.REACHED, Status.MISSED)
-"""Runs of the planned length."""
 
 
 class Spread(Record):

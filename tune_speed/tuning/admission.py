@@ -70,10 +70,8 @@ def pinned_device(ledger: Ledger) -> str | None:
 def begin(
     ledger: Ledger, study: StudyFile, *, workload_hash: str, device_type: str | None = None
 ) -> str:
-    """Writes the study's header where there is none yet; returns the search's own id.
-
-    The id keeps searches apart that have a name in common but not a ledger.
-    """
+    """Writes the study's header where there is none yet; returns the search's own id."""
+    # Searches may share a name in MLflow but not a ledger: the id tells them apart.
     if ledger.header is not None:
         return str(ledger.header["search_id"])
     search_id = uuid.uuid4().hex

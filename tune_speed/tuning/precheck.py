@@ -14,12 +14,12 @@ from tune_speed.study.mistake import Mistake
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.study.yaml import Source
 
+# Longest wait for the answer [s]; a trial that does not fit then fails by itself.
 TAKES_ANYTHING = {"resnet20", "resnet", "preact_resnet"}
 """Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them."""
+# Most combinations that are checked; others are checked by their trial.
 MOST = 64
-"""Most combinations that are checked; others are checked by their trial."""
 ANSWER_S = 120.0
-"""Longest wait for the answer [s]; a trial that does not fit then fails by itself."""
 SMALL = {"batch_size": 2, "accumulation_steps": 1, "effective_batch_size": None, "epochs": 1}
 
 
@@ -61,6 +61,7 @@ def start(
     assert process.stdin is not None
     process.stdin.write(json.dumps(question))
     process.stdin.close()
+    # `communicate` would flush the closed file, which raises ValueError.
     process.stdin = None
     return Question(process, tuple(cases.values()))
 

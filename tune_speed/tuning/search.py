@@ -45,8 +45,8 @@ if TYPE_CHECKING:  # Ray takes a second to import.
 
 MIN_FREE_MIB = 200
 """A study whose disk has less is not begun."""
+# Longest wait for MLflow at the end of a search [s]; the ledger has what was not delivered.
 DELIVERY_S = 60.0
-"""Longest wait for MLflow at the end of a search [s]; the ledger has what was not delivered."""
 
 
 class View(Observer, Protocol):

@@ -42,8 +42,6 @@ class Origin:
     command: str
     estimates: tuple[TrialRecord, ...]
     """All estimates of the study that may be compared with one another."""
-    sampler: str | None
-    search_seed: int | None
     chosen_by: str
     dropping_rule: str
 
@@ -231,9 +229,9 @@ class _Parts:
             certified_run_id=None,
             study=own.record.study,
             trial_id=own.record.trial_id,
-            sampler=origin.sampler,
+            sampler=None,
             space_hash=own.record.space_hash,
-            search_seed=origin.search_seed,
+            search_seed=None,
             search_run_seeds=used,
             tuning_trials=len(origin.estimates),
             tuning_device_s=totals_of(origin.estimates).device_s,

@@ -343,23 +343,15 @@ def certified_run(
         order: Its place among all runs of the certification.
         started_at: UTC, ISO 8601.
     """
+    same = CertifiedRun.model_fields.keys() & RunResult.model_fields.keys()
     return CertifiedRun(
-        seed=run.seed,
+        **{name: getattr(run, name) for name in same},
         is_hit=run.time_to_target_s is not None,
-        time_to_target_s=run.time_to_target_s,
         train_s=run.clocks.train_s,
-        timing=run.timing,
         final_metric=final_metric,
-        status=run.status,
-        stop_reason=run.stop_reason,
         order=order,
         started_at=started_at,
-        steps=run.steps,
         epochs=run.final.epoch if run.final else 0.0,
-        samples=run.samples,
-        images_per_s=run.images_per_s,
-        peak_memory_gib=run.peak_memory_gib,
-        cpu_wait_s=run.cpu_wait_s,
     )
 
 

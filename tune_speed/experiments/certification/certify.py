@@ -51,10 +51,10 @@ DROPPING_RULE = (
     "after each round a finalist is dropped whose expected time with restarts is above the best's"
     " beyond doubt; the chance that the true best is dropped is at most 5 % over the whole race"
 )
+# Share of a run's time in which its threads wait for a core, from which on it is reported.
 MAX_SHARED_RUNS = 3
 """A run during which others came to the device does not count; so many in a row are an error."""
 LARGE_WAIT = 0.05
-"""Share of a run's time in which its threads wait for a core, from which on it is reported."""
 DELIVERY_S = 60.0
 CERTIFICATION = "certification"
 
@@ -143,8 +143,6 @@ def certify(
             uri=strip_secrets(uri),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
-            sampler=None,
-            search_seed=None,
             chosen_by=f"one of the {config.top} fastest of {len(estimates)} estimates of one seed"
             " each",
             dropping_rule=DROPPING_RULE,

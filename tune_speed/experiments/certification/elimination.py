@@ -42,18 +42,18 @@ from numpy.typing import NDArray
 from tune_speed.core.stats import RunStatistics, Sample
 
 Array = NDArray[np.float64]
+# Grid of a rival's success rates, densest near 1, for the supremum.
 LEAST_PAIRS = 3
 """Two pairs have one degree of freedom: their spread is nearly unknown."""
+# Mixture of the numerator: weight, density of the leader's rate, density of the rival's.
 LEAST_SPREAD = 1e-3
 """Least standard deviation of log time that is assumed: no clock of a real run is finer."""
 SURE, OFTEN, SELDOM = (1.0, 0.02), (2.0, 0.5), (0.5, 1.0)
 """Beta densities of a success rate: means 0.98, 0.8 and 0.33."""
 GUESSES = ((0.5, SURE, SURE), (0.2, SURE, SELDOM), (0.15, OFTEN, OFTEN), (0.15, OFTEN, SELDOM))
-"""Mixture of the numerator: weight, density of the leader's rate, density of the rival's."""
 # Half the weight is on the usual case: both always hit, and only their times differ. Any guess
 # keeps the error rate; a good one drops sooner.
 RATES = 1 - np.linspace(0.0, 1.0, 501)[:-1] ** 2
-"""Grid of a rival's success rates, densest near 1, for the supremum."""
 
 
 class Dropped(NamedTuple):

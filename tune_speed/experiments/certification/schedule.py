@@ -18,8 +18,8 @@ from tune_speed.core.stats import sample_of
 from tune_speed.experiments.certification.elimination import Dropped, Elimination
 
 Stage = Literal["first", "final"]
+# Seeds of a search lie below, so that those from here on are fresh.
 FIRST_FRESH_SEED = 2**31
-"""Seeds of a search lie below, so that those from here on are fresh."""
 NUM_FRESH_SEEDS = 2**31
 
 
@@ -171,8 +171,9 @@ class CertificationSchedule:
         return ("final", final) if final else ("first", self._runs.get(("first", name), []))
 
     def _compare(self, name: str, rival: str) -> Comparison:
-        """Compares runs with equal seeds; a rival that went further ran the first stage too."""
+        """Compares runs with equal seeds."""
         stage, _ = self._counting(name)
+        # Every rival ran the first stage, whatever the last one that it ran in.
         both = [self._runs.get((stage, n), []) for n in (name, rival)]
         if not both[1]:
             both = [self._runs.get(("first", n), []) for n in (name, rival)]

@@ -20,8 +20,8 @@ POLL_S = 1.0
 WAIT_S = 1800.0
 """Longest wait for the device to become free [s]."""
 NOTE_EVERY_S = 30.0
+# A run whose process died is run once more; dying twice, it is recorded as failed.
 MAX_ATTEMPTS = 2
-"""A run whose process died is run once more; dying twice, it is recorded as failed."""
 
 
 class Stopped(Exception):

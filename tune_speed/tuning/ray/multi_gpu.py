@@ -84,9 +84,8 @@ def run_on_cluster(
     launch = partial(
         RayCrew,
         resources=ResourceConfig.model_validate_json(resources_json),
-        holdings=holdings,
         node_ids=node_ids,
-        hang_after_s=hang_after_s,
+        options={"holdings": holdings, "hang_after_s": hang_after_s},
     )
     return run_together(spec, launch=launch, interrupt=interrupt, refuse=(RanksDied,))
 
@@ -99,25 +98,38 @@ class RayCrew:
         spec: TrialSpec,
         *,
         resources: ResourceConfig,
-        holdings: str,
-        node_ids: Sequence[str] = (),
-        hang_after_s: float = math.inf,
+        node_ids: Sequence[str],
+        options: dict[str, Any],
     ) -> None:
         """Requests the devices and returns; the ranks start when these are free."""
+        for name, value in RAY_TRAIN.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("ray.train").setLevel(logging.CRITICAL)
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
         self._mailbox = ray.remote(_Mailbox).options(num_cpus=0).remote()
         self._folder = tempfile.TemporaryDirectory(
             prefix="tune_speed-train-", ignore_cleanup_errors=True
         )
         self._failure: BaseException | None = None
         self._num_ranks = self._num_left = spec.recipe.devices
-        config = {
-            "spec": spec.model_dump_json(),
-            "plugins": shipped(),
-            "mailbox": self._mailbox,
-            "holdings": holdings,
-            "hang_after_s": hang_after_s,
-        }
-        trainer = self._make_trainer(config, spec.recipe.devices, resources, node_ids)
+        config = {"spec": spec.model_dump_json(), "plugins": shipped(), "mailbox": self._mailbox}
+        failure = FailureConfig(max_failures=0, controller_failure_limit=MOST_STARTS)
+        trainer = TorchTrainer(
+            _rank,
+            train_loop_config=config | options,
+            torch_config=TorchConfig(timeout_s=int(WAIT_S)),
+            scaling_config=ScalingConfig(
+                num_workers=spec.recipe.devices,
+                use_gpu=resources.gpu > 0,
+                resources_per_worker=resources.bundle(),
+                label_selector=on_nodes(node_ids) or None,
+            ),
+            run_config=RunConfig(
+                name="ranks", storage_path=self._folder.name, failure_config=failure
+            ),
+        )
 
         def fit() -> None:
             try:
@@ -156,35 +168,6 @@ class RayCrew:
 
     def _call(self, method: str, *arguments: Any) -> Any:
         return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=ANSWER_S)
-
-    def _make_trainer(
-        self,
-        config: dict[str, Any],
-        devices: int,
-        resources: ResourceConfig,
-        node_ids: Sequence[str],
-    ) -> Any:
-        for name, value in RAY_TRAIN.items():
-            os.environ.setdefault(name, value)
-        logging.getLogger("ray.train").setLevel(logging.CRITICAL)
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig, TorchTrainer
-
-        failure = FailureConfig(max_failures=0, controller_failure_limit=MOST_STARTS)
-        return TorchTrainer(
-            _rank,
-            train_loop_config=config,
-            torch_config=TorchConfig(timeout_s=int(WAIT_S)),
-            scaling_config=ScalingConfig(
-                num_workers=devices,
-                use_gpu=resources.gpu > 0,
-                resources_per_worker=resources.bundle(),
-                label_selector=on_nodes(node_ids) or None,
-            ),
-            run_config=RunConfig(
-                name="ranks", storage_path=self._folder.name, failure_config=failure
-            ),
-        )
 
 
 def _rank(config: dict[str, Any]) -> None:

@@ -26,9 +26,9 @@ from tune_speed.training.workload import Workload
 
 WARM_UP_S = 0.3
 """Warm-up [s], at least two steps."""
+# Steps before and after the measured ones [s], at least one: processes that are told to begin
+# together begin within less.
 MARGIN_S = 0.15
-"""Steps before and after the measured ones [s], at least one: processes that are told to begin
-together begin within less."""
 
 
 class PackedSteps:

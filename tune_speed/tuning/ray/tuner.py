@@ -36,17 +36,17 @@ from tune_speed.tuning.ray.trial_process import TrialProcess
 
 HEARTBEAT_S = 2.0
 """A process without a report sends a heartbeat this often [s]: Ctrl-C waits for it."""
+# What Ray says of a process that is not to blame for its end.
 HEARTBEATS_PER_S = 16
 """All processes together send no more: the driver has other things to do."""
 REPORT_EVERY_S = 0.05
 """Shortest time between two reports of a running trial [s]."""
+# Shortest time between two looks at the view [s]: with many trials Tune's loop runs fast.
 REPORTS_PER_S = 200
 """All processes together send no more: at 2 ms each the driver is not what they wait for. What they
 evaluate in between is in the next report."""
 TICK_S = 0.1
-"""Shortest time between two looks at the view [s]: with many trials Tune's loop runs fast."""
 NODE_DIED = ("its node has died", "is unavailable: ")
-"""What Ray says of a process that is not to blame for its end."""
 
 
 class Adapter:
