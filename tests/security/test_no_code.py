@@ -75,7 +75,7 @@ _HERE, _THERE = (
     {"tune_speed.components.plugins.shipping.receive"},
 )
 ALLOWED_LOADS = {
-    "cli/main.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
+    "cli/search.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
     "cli/function_file.py": {"tune_speed.components.plugins.python_file.run_file"},
     **dict.fromkeys(
         ("api/calls.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE

@@ -46,9 +46,7 @@ class Shown(Displayed):
         return to_json(self.as_dict())
 
     def _parts(self) -> Sequence[RenderableType]:
-        return [
-            printable_lines(part) if isinstance(part, str) else part for part in self.parts()
-        ]
+        return [printable_lines(part) if isinstance(part, str) else part for part in self.parts()]
 
     def _repr_html_(self) -> str:
         return html_block(*map(_html, self.parts()))

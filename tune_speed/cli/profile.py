@@ -1,6 +1,5 @@
 """The command `profile`: where a step's time goes, and what to change."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +9,16 @@ from tune_speed.cli.common import (
     INTERRUPTED,
     DownloadOption,
     Format,
+    FormatOption,
     JsonOption,
     PluginOption,
     SetOption,
     note,
-    print_decoding,
+    on_stderr,
     print_listing,
-    print_wide,
     say,
+    say_json,
+    show_parts,
 )
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def profile(
         Path | None, typer.Option(help="Where a picture goes (.png, .svg or .pdf).")
     ] = None,
     download: DownloadOption = False,
-    format_: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TABLE,
+    format_: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
     """Take a recipe's training step apart: where its time goes, against what the device can do.
@@ -63,8 +64,13 @@ def profile(
     file = load_rerun(recipe, overrides=overrides, check_data=not download)
     from tune_speed.experiments.profiling.profile import profile_recipe
 
+    progress = on_stderr()
     found = profile_recipe(
-        file, steps=steps, download=download, on_progress=print_decoding, on_line=note
+        file,
+        steps=steps,
+        download=download,
+        on_progress=progress.decoded,
+        on_line=progress.line,
     )
     if found is None:
         note("stopped; nothing was found yet")
@@ -76,13 +82,14 @@ def profile(
 
 
 def _print(found: "ProfileResult", form: Format) -> None:
+    from rich.console import Group
+
     from tune_speed.experiments.profiling import rows
 
     if form is Format.JSON:
-        say(json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))
+        say_json(found.model_dump(mode="json"))
     elif form is Format.TABLE:
-        for renderable in rows.as_renderables(found):
-            print_wide(renderable)
+        show_parts([Group(*rows.as_renderables(found))])
     else:
         print_listing(rows.csv_rows(found), form, title="phases")
         if form is Format.MARKDOWN:

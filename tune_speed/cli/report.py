@@ -1,6 +1,5 @@
 """The command that makes pages: `report`."""
 
-import json
 import os
 import tempfile
 import time
@@ -9,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli.common import JsonOption, note, say
+from tune_speed.cli.common import JsonOption, note, say, say_json
 from tune_speed.core.errors import ConfigError, StorageError
 
 if TYPE_CHECKING:
@@ -53,7 +52,7 @@ def report(
             "png": [str(path) for path in pictures],
             "is_running": view.is_running,
         }
-        say(json.dumps(facts, indent=2))
+        say_json(facts)
         return
     if pictures:
         say(f"wrote {png}: {', '.join(path.name for path in pictures)}")

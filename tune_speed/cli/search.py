@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tune_speed.cli.common import (
+    BOARD_WIDTH,
     INTERRUPTED,
     NOT_REACHED,
-    BOARD_WIDTH,
     DeviceOption,
     DownloadOption,
     JsonOption,
@@ -161,5 +161,6 @@ def _end_of_certification(found: "Certified", train: str | None, *, is_shown: bo
 
 
 def _certify_command(study: str, train: str | None) -> str:
-    option = "" if train is None else f" --train {shlex.quote(train)}"
-    return f"tune-speed certify {shlex.quote(study)}{option}"
+    from tune_speed.cli.function_file import again_with
+
+    return f"tune-speed certify {shlex.quote(study)}{'' if train is None else again_with(train)}"

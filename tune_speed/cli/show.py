@@ -1,6 +1,5 @@
 """The commands on what is on record or can be named: `list`, `show` and `compare`."""
 
-import json
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,12 +12,14 @@ import typer
 
 from tune_speed.cli.common import (
     Format,
+    FormatOption,
     JsonOption,
     PluginOption,
     note,
     print_listing,
-    print_wide,
     say,
+    say_json,
+    show_parts,
     write_text,
 )
 from tune_speed.core.errors import ConfigError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tune_speed.reporting.trials.comparison import Comparison
     from tune_speed.tracking.reader.queries import TrackedTrial
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Form of the output.")]
 UI_ADDRESS = "http://127.0.0.1:5000"
 """Where `mlflow ui` shows its pages."""
 
@@ -114,13 +114,23 @@ def show(
     url, command = run_url(uri, tracked), ui_command(uri)
     if as_json:
         places = {"run_id": tracked.run_id, "url": url, "ui_command": command}
-        say(json.dumps({**places, **tracked.record.model_dump(mode="json")}, indent=2))
+        say_json({**places, **tracked.record.model_dump(mode="json")})
     else:
         say(describe(tracked.record, run_id=tracked.run_id))
         page = f"/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
         say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
     if export is not None:
         _export(tracked, export)
+
+
+def schema(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
+    """Print the JSON Schema of study files, for editors that complete and check YAML.
+
+    Example: tune-speed schema > study.schema.json
+    """
+    from tune_speed.study.json_schema import json_schema
+
+    say_json(json_schema())
 
 
 def compare(
@@ -224,7 +234,7 @@ def _print_trials(study: str | None, where: str | None, top: int | None, form: F
     boards = groupby(found, key=lambda trial: board_key(trial.record))
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
     if form is Format.TABLE:
-        print_wide(table.as_renderable(shown))
+        show_parts([table.as_renderable(shown)])
         return
     rows = {
         Format.JSON: table.machine_row,
@@ -264,11 +274,11 @@ def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: For
 
     if form is Format.JSON:
         published = {} if paper is None else {"paper": asdict(paper)}
-        say(json.dumps({**comparison.as_dict(found), **published}, indent=2))
+        say_json({**comparison.as_dict(found), **published})
         return
     show = {Format.CSV: comparison.raw_of, Format.MARKDOWN: comparison.markdown_of}
     if form is Format.TABLE:
-        print_wide(comparison.as_renderable(found))
+        show_parts([comparison.as_renderable(found)])
     else:
         rows = comparison.table_rows(found, show[form])
         print_listing(rows, form, title="fields")

@@ -12,9 +12,9 @@ from tune_speed.cli.common import (
     NOT_REACHED,
     JsonOption,
     note,
-    print_wide,
     say,
     say_json,
+    show_parts,
 )
 from tune_speed.core.errors import ConfigError
 
@@ -95,7 +95,7 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
     saved = simulation.save_study(study, out, on_trial=_print_reading)
     rows, left_out = len(saved.table.rows), saved.table.left_out
     if as_json:
-        say(json.dumps({"path": str(out), "runs": rows, "left_out": left_out}, indent=2))
+        say_json({"path": str(out), "runs": rows, "left_out": left_out})
         return
     space = "the study's file" if saved.is_own_space else "what its trials span"
     say(f"wrote {out}: {rows} runs; search space: {space}")
@@ -123,9 +123,9 @@ def _demonstrate(
     benchmark = simulation.find_benchmark(name)
     shown = simulation.demonstrate(policy, benchmark, terms=terms)
     if as_json:
-        say(json.dumps(simulation.demonstration_dict(shown), indent=2))
+        say_json(simulation.demonstration_dict(shown))
     else:
-        print_wide(report.demonstration_tables(shown))
+        show_parts([report.demonstration_tables(shown)])
     if not shown.trace.incumbents:
         raise typer.Exit(NOT_REACHED)
 
@@ -160,9 +160,9 @@ def _compare(
         plots.plot_comparison(done.searches, budgets, plot)
         note(f"wrote {plot}")
         if as_json:
-            say(json.dumps(simulation.comparison_dict(done.searches, budgets), indent=2))
+            say_json(simulation.comparison_dict(done.searches, budgets))
         else:
-            print_wide(report.comparison_tables(done.searches, budgets))
+            show_parts([report.comparison_tables(done.searches, budgets)])
     if done.was_stopped:
         note(f"stopped; shown are the {len(done.searches)} searches that were done")
         raise typer.Exit(INTERRUPTED)
@@ -173,5 +173,3 @@ def _print_simulated(search: "Search", done: int, total: int) -> None:
     trials = sum(search.statuses.values())
     what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
     note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
-
-
