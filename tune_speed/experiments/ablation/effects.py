@@ -76,7 +76,11 @@ def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, .
     base = by_levels.get((0,) * len(axes))
     assert base is not None, arms
     against = [
-        Contrast("alone" if _changes(arm) == 1 else "together", arm.name, _against(arm, base))
+        Contrast(
+            "alone" if sum(level > 0 for level in arm.levels) == 1 else "together",
+            arm.name,
+            _against(arm, base),
+        )
         for arm in arms
         if arm is not base
     ]
@@ -89,10 +93,6 @@ def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, .
     )
 
 
-def _changes(arm: Arm) -> int:
-    return sum(level > 0 for level in arm.levels)
-
-
 def _against(arm: Arm, other: Arm) -> dict[str, float]:
     return {arm.name: 1.0, other.name: -1.0}
 
@@ -100,23 +100,17 @@ def _against(arm: Arm, other: Arm) -> dict[str, float]:
 def _additions(
     axes: Sequence[Axis], by_levels: Mapping[tuple[int, ...], Arm]
 ) -> Iterator[Contrast]:
-    found = [
-        (axes[index].levels[arm.levels[index] - 1].label, arm, without)
-        for arm, without, index in _steps(by_levels)
-    ]
-    counts = Counter(label for label, _, _ in found)
-    for label, arm, without in found:
-        name = label if counts[label] == 1 else f"{label} to {without.name}"
-        yield Contrast("added", name, _against(arm, without))
-
-
-def _steps(by_levels: Mapping[tuple[int, ...], Arm]) -> Iterator[tuple[Arm, Arm, int]]:
-    """Yields arms, the same without one level that no arm has alone, and the index of its axis."""
+    """Yields what a level that no arm has alone does to an arm that differs by it."""
+    found: list[tuple[str, Arm, Arm]] = []
     for levels, arm in by_levels.items():
         for index, level in enumerate(levels):
             without = by_levels.get((*levels[:index], 0, *levels[index + 1 :]))
             if level and without is not None and _only(index, levels) not in by_levels:
-                yield arm, without, index
+                found.append((axes[index].levels[level - 1].label, arm, without))
+    counts = Counter(label for label, _, _ in found)
+    for label, arm, without in found:
+        name = label if counts[label] == 1 else f"{label} to {without.name}"
+        yield Contrast("added", name, _against(arm, without))
 
 
 def _main_effects(

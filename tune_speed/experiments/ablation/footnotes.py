@@ -59,9 +59,9 @@ def effect_notes(result: AblationResult) -> tuple[str, ...]:
         *((main,) if "main" in kinds else ()),
         *((interaction,) if "interaction" in kinds else ()),
         "Speeds are factors of the time per epoch, others differences;"
-        f" {percent(result.confidence)} intervals by Student's t over seeds as blocks, none where all seeds agree or there is"
-        " one; p two-sided, Holm's over all effects of a response; n: seeds that have all arms of"
-        " the effect.",
+        f" {percent(result.confidence)} intervals by Student's t over seeds as blocks, none where"
+        " all seeds agree or there is one; p two-sided, Holm's over all effects of a response; n:"
+        " seeds that have all arms of the effect.",
     )
 
 

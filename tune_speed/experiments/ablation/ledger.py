@@ -1,4 +1,4 @@
-"""What an ablation has run: one JSON line each, on disk before the next run begins.
+"""Ledger of an ablation: a JSON line a run, on disk before the next run begins.
 
 | event   | fields                     | written           |
 |---------|----------------------------|-------------------|
@@ -62,16 +62,20 @@ class AblationLedger:
 
         Raises: ConfigError if something else was begun.
         """
-        self.header = self._file.begin(header, begun=self.header, tell=_told)
+        self.header = self._file.begin(header, begun=self.header, tell=_differences)
 
     def add_tried(self, tried: Tried, record: TrialRecord) -> None:
         """Writes a run of the re-tuning. Raises: StorageError."""
-        self._file.append({"event": "tuned", **tried._asdict(), "record": _dumped(record)})
+        self._file.append(
+            {"event": "tuned", **tried._asdict(), "record": record.model_dump(mode="json")}
+        )
         self.tried[tried] = record
 
     def add_run(self, turn: Turn, record: TrialRecord) -> None:
         """Writes a run of the comparison. Raises: StorageError."""
-        self._file.append({"event": "ran", **turn._asdict(), "record": _dumped(record)})
+        self._file.append(
+            {"event": "ran", **turn._asdict(), "record": record.model_dump(mode="json")}
+        )
         self.runs[turn] = record
 
     def _take(self, event: dict[str, Any], number: int) -> None:
@@ -91,27 +95,23 @@ class AblationLedger:
             raise self._file.damaged(number, error) from error
 
 
-def _told(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    return "; ".join(_differences(begun, now))
+def _differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
+    """Returns how `now` differs from what was begun.
 
-
-def _differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns how `now` differs from what was begun, a phrase each.
-
-    What an earlier version did not write down is not known to differ. Hashes decide on workload and
-    arms, and `fields`, which only say more, are what the message names.
+    Hashes decide on workload and arms; the message names `fields`.
     """
+    # A version that lacks an entry, such as one before `machine`, is not known to differ in it.
     plain = [name for name in now if name in begun and name not in DETAILED]
-    told = differences(*({name: header[name] for name in plain} for header in (begun, now)))
+    told: list[str] = differences(
+        *({name: header[name] for name in plain} for header in (begun, now))
+    )
     is_other_task = begun.get("workload") != now["workload"]
     arms, others = begun.get("arms", {}), now["arms"]
     changed = [name for name in {**arms, **others} if arms.get(name) != others.get(name)]
     if is_other_task or BASE in changed:
         ours, theirs = (flatten(header.get("fields", {})) for header in (begun, now))
         fields = differences(ours, {**dict.fromkeys(ours), **theirs}) if ours else []
-        return [*told, *(fields or ["workload" if is_other_task else "recipe"])]
-    return [*told, *([f"arms {', '.join(changed)}"] if changed else [])]
-
-
-def _dumped(record: TrialRecord) -> dict[str, Any]:
-    return record.model_dump(mode="json")
+        told += fields or ["workload" if is_other_task else "recipe"]
+    elif changed:
+        told.append(f"arms {', '.join(changed)}")
+    return "; ".join(told)

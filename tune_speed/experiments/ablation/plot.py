@@ -1,12 +1,12 @@
-"""An ablation as a forest plot: a row an arm, speed-ups beside differences of accuracy."""
+"""An ablation as a forest plot: a row an arm, speed-ups next to differences of accuracy."""
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.text import printable
+from tune_speed.core.text import percent, printable
 from tune_speed.experiments.ablation.effects import Estimate
 from tune_speed.experiments.ablation.footnotes import added_words
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Response
@@ -55,7 +55,7 @@ class Row(NamedTuple):
 def plot_ablation(result: AblationResult, path: Path) -> None:
     """Writes the arms against the base; below them the other effects where there are any.
 
-    Points are means over seeds, lines their intervals (an arrow where one goes on beyond the
+    Points are means over seeds, lines their intervals (an arrow where one extends beyond the
     panel), hollow points have none. The format is that of the path's suffix.
 
     Raises: StorageError if the file cannot be written.
@@ -68,9 +68,12 @@ def ablation_figure(result: AblationResult) -> "Figure":
     # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
     from matplotlib.figure import Figure
 
-    groups = [("against the base", _arm_rows(result)), *_effect_groups(result)]
+    groups = [
+        ("against the base", [_arm_row(arm) for arm in result.arms if not arm.is_base]),
+        *_effect_groups(result),
+    ]
     groups = [(words, rows) for words, rows in groups if rows]
-    heights = [_inches(rows) for _, rows in groups]
+    heights = [sum(map(_row_inches, rows)) for _, rows in groups]
     edges = TITLE_INCHES + LABEL_INCHES * len(groups)
     size = (NAME_INCHES + 2 * PANEL_INCHES, sum(heights) + edges)
     figure = Figure(figsize=size, layout="constrained")
@@ -93,7 +96,7 @@ def _title(result: AblationResult) -> str:
     score = "" if base.accuracy.mean is None else f"accuracy {base.accuracy.mean:.4f}"
     facts = ", ".join(fact for fact in (time, score) if fact)
     text = f"{result.study}{part}, on {result.device}; base: {facts}; "
-    return f"{text}{100 * result.confidence:.3g} % intervals over up to {base.n} seeds"
+    return f"{text}{percent(result.confidence)} intervals over up to {base.n} seeds"
 
 
 def _folded(text: str, width: int) -> str:
@@ -101,10 +104,6 @@ def _folded(text: str, width: int) -> str:
     lines = textwrap.wrap(text, width)
     # Line by line: a line feed would get a mark too, and `\$` must not be torn apart.
     return "\n".join(printable(line).replace("$", r"\$") for line in lines)
-
-
-def _arm_rows(result: AblationResult) -> list[Row]:
-    return [_arm_row(arm) for arm in result.arms if not arm.is_base]
 
 
 def _arm_row(arm: ArmResult) -> Row:
@@ -133,19 +132,9 @@ def _effect_groups(result: AblationResult) -> list[tuple[str, list[Row]]]:
     return groups
 
 
-def _inches(rows: Sequence[Row]) -> float:
-    return sum(_row_inches(row) for row in rows)
-
-
 def _row_inches(row: Row) -> float:
     num_lines = len(textwrap.wrap(row.name, NAME_WIDTH)) or 1
     return max(LEAST_ROW_INCHES, INCHES_A_LINE * num_lines + 0.1)
-
-
-def _centres(rows: Sequence[Row]) -> list[float]:
-    """Returns where each row's middle is [inches], from the first one's upper edge."""
-    heights = [_row_inches(row) for row in rows]
-    return [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
 
 
 def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str) -> None:
@@ -155,30 +144,27 @@ def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str)
     if is_speed:
         panel.set_xscale("log")
     panel.set_xlim(low, high)
-    centres = _centres(rows)
-    panel.set_ylim(_inches(rows), 0)
+    heights = [_row_inches(row) for row in rows]
+    centres = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
+    panel.set_ylim(sum(heights), 0)
     panel.set_yticks(centres, [_folded(row.name, NAME_WIDTH) for row in rows])
     panel.tick_params(axis="y", length=0, labelsize="small")
     panel.axvline(1 if is_speed else 0, color="black", linestyle=":", linewidth=0.8)
     for row, estimate, y in zip(rows, found, centres, strict=True):
         if estimate is None or estimate.value is None:
-            _write_absent(panel, row.absent, y)
+            style: dict[str, Any] = {"ha": "center", "va": "center", "style": "italic"}
+            across = panel.get_yaxis_transform()
+            style |= {"size": "small", "color": ABSENT_COLOUR, "bbox": BEHIND}
+            panel.text(0.5, y, row.absent, transform=across, **style)
         else:
-            _draw_estimate(panel, estimate, y, colour=row.colour, write=_writer(response))
+            value = f"{estimate.value:.2f}×" if is_speed else f"{estimate.value:+.4f}"
+            _draw_estimate(panel, estimate, y, colour=row.colour, label=value)
     panel.set_xlabel(label, fontsize="small")
     panel.grid(axis="x", alpha=0.25)
     _set_ticks(panel, low, high, is_speed=is_speed)
 
 
-def _write_absent(panel: "Axes", text: str, y: float) -> None:
-    across = panel.get_yaxis_transform()
-    style: dict[str, Any] = {"ha": "center", "va": "center", "style": "italic", "size": "small"}
-    panel.text(0.5, y, text, transform=across, color=ABSENT_COLOUR, bbox=BEHIND, **style)
-
-
-def _draw_estimate(
-    panel: "Axes", found: Estimate, y: float, *, colour: str, write: Callable[[float], str]
-) -> None:
+def _draw_estimate(panel: "Axes", found: Estimate, y: float, *, colour: str, label: str) -> None:
     assert found.value is not None
     left, right = panel.get_xlim()
     has_interval = found.low is not None
@@ -187,7 +173,6 @@ def _draw_estimate(
         panel.plot(
             [max(found.low, left), high], [y, y], color=colour, lw=1.8, solid_capstyle="butt"
         )
-        # Where an interval goes on beyond the panel.
         if found.low < left:
             panel.plot(left, y, "<", color=colour, markersize=5, clip_on=False)
         if found.high is None or found.high > right:
@@ -195,7 +180,7 @@ def _draw_estimate(
     face = colour if has_interval else "white"
     panel.plot(found.value, y, "o", color=colour, markerfacecolor=face, markersize=5.5)
     panel.annotate(
-        write(found.value),
+        label,
         (found.value, y),
         xytext=(0, 4.5),
         textcoords="offset points",
@@ -204,10 +189,6 @@ def _draw_estimate(
         size="x-small",
         bbox=BEHIND,
     )
-
-
-def _writer(response: Response) -> Callable[[float], str]:
-    return (lambda v: f"{v:.2f}×") if response == "speed" else (lambda v: f"{v:+.4f}")
 
 
 def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float]:
