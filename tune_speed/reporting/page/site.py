@@ -11,6 +11,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from tune_speed.reporting.figures import theme
+from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page import words
 
 LIGHT = {
@@ -62,7 +63,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     tools = (words.seconds, words.number, words.moment, words.plural, words.web_address)
-    environment.filters.update({tool.__name__: tool for tool in tools})
+    environment.filters.update({tool.__name__: tool for tool in (*tools, describe_params)})
     return environment
 
 

@@ -7,7 +7,7 @@ from importlib import metadata
 
 from markupsafe import Markup
 
-from tune_speed.core.comparability import Totals, totals_of
+from tune_speed.core.comparability import ComparisonKey, Totals, totals_of
 from tune_speed.core.records import CLOCK_STATEMENT
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.leaderboard.ranking import Board
@@ -17,7 +17,7 @@ from tune_speed.reporting.page.endings import Ending, counts_of, endings_of
 from tune_speed.reporting.page.site import render
 from tune_speed.reporting.page.trial_table import TrialTable, trial_anchors, trial_table
 from tune_speed.reporting.page.words import file_stem
-from tune_speed.reporting.study.view import PartKey, StudyPart, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial
 
 ROWS = 10
 """Of the board of estimates; the table of all trials has the rest."""
@@ -42,7 +42,7 @@ class Section:
     """A part of the study as the page shows it."""
 
     id: str
-    key: PartKey
+    key: ComparisonKey
     target: str
     answer: Answer
     totals: Totals
@@ -114,9 +114,10 @@ def _section(
     )
 
 
-def _is_of(board: Board, key: PartKey) -> bool:
-    of = (board.workload, board.workload_hash, board.protocol_version, board.device)
-    return of == key
+def _is_of(board: Board, key: ComparisonKey) -> bool:
+    return key == ComparisonKey(
+        board.workload, board.workload_hash, board.protocol_version, board.device
+    )
 
 
 def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> BoardTable | None:

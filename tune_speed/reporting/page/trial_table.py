@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tune_speed.core.comparability import final_goodness, final_metric, target_of
+from tune_speed.core.comparability import best_first, final_metric, target_of
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.page.words import moment, number, seconds, setting, short_names
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
@@ -73,7 +73,7 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
                 facts=_facts(trial),
                 is_leader=trial is leader,
             )
-            for trial in sorted(part.trials, key=_order)
+            for trial in sorted(part.trials, key=lambda trial: best_first(trial.record))
         ),
         statuses=tuple((status.value, count) for status, count in counts.items() if count),
     )
@@ -141,11 +141,6 @@ def _figure(value: float | None, text: str) -> Cell:
 def _param(value: Any) -> Cell:
     """Returns the cell of a searched value; one that the trial does not have is empty."""
     return Cell(text="", key="") if value is None else Cell(text=setting(value), key=str(value))
-
-
-def _order(trial: ViewedTrial) -> tuple[bool, float, float, str]:
-    time_s = trial.record.time_to_target_s
-    return time_s is None, time_s or 0.0, -final_goodness(trial.record), trial.record.trial_id
 
 
 def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
