@@ -1,4 +1,4 @@
-"""Questions about the techniques that need no training: answered by trying them out.
+"""Questions about the techniques that need no training: each is tried out.
 
 Each check takes the device and returns its rows. What needs a GPU is `not applicable here` without.
 """
@@ -106,33 +106,28 @@ def pinned_copy(device: "torch.device") -> tuple[CheckRow, ...]:
     if device.type != "cuda":
         return (_no_gpu(name, faster, "yes"), _no_gpu(name, goes_on, "yes"))
     pageable, pinned = _copied(device)
-    return (
-        _rates_row(name, faster, pageable=pageable, pinned=pinned),
-        _calls_row(name, goes_on, pinned),
-    )
-
-
-def _rates_row(
-    name: CheckName, question: str, *, pageable: "list[Copy]", pinned: "list[Copy]"
-) -> CheckRow:
     gb = COPIED_MIB * 2**20 / 1e9
     ours, other = (gb / statistics.median(copy_s for _, copy_s in c) for c in (pinned, pageable))
     quicker = sum(a < b for (_, a), (_, b) in zip(pinned, pageable, strict=True))
     rounds = f"medians of {ROUNDS} copies of {COPIED_MIB} MiB each, faster in {quicker}"
     is_clear = quicker >= QUICKER_ROUNDS or quicker <= ROUNDS - QUICKER_ROUNDS
-    return _row(
-        name,
-        question,
-        "yes: pageable memory is copied to a pinned buffer first",
-        f"{ours:.1f} against {other:.1f} GB/s: {rounds}",
-        holds=quicker >= QUICKER_ROUNDS if is_clear else None,
-    )
-
-
-def _calls_row(name: CheckName, question: str, pinned: "list[Copy]") -> CheckRow:
     share = statistics.median(call_s / copy_s for call_s, copy_s in pinned)
-    ours = f"the call returned after {share:.1%} of the copy's time (median of {ROUNDS})"
-    return _row(name, question, "yes, with `non_blocking`", ours, holds=share < 0.5)
+    return (
+        _row(
+            name,
+            faster,
+            "yes: pageable memory is copied to a pinned buffer first",
+            f"{ours:.1f} against {other:.1f} GB/s: {rounds}",
+            holds=quicker >= QUICKER_ROUNDS if is_clear else None,
+        ),
+        _row(
+            name,
+            goes_on,
+            "yes, with `non_blocking`",
+            f"the call returned after {share:.1%} of the copy's time (median of {ROUNDS})",
+            holds=share < 0.5,
+        ),
+    )
 
 
 Copy = tuple[float, float]
@@ -140,10 +135,7 @@ Copy = tuple[float, float]
 
 
 def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:
-    """Returns copies from pageable and from pinned memory, in turn; the first of each is not kept.
-
-    It would also count what the first copy sets up.
-    """
+    """Returns copies from pageable and from pinned memory, in turn."""
     import torch
 
     there = torch.empty(COPIED_MIB * 2**20, dtype=torch.uint8, device=device)
@@ -158,6 +150,7 @@ def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:
             call_s = time.perf_counter() - began
             torch.cuda.synchronize(device)
             seen.append((call_s, time.perf_counter() - began))
+    # The first of each also sets up the copy engine.
     return copies[0][1:], copies[1][1:]
 
 

@@ -10,7 +10,7 @@ from tune_speed.study.mistake import near_miss
 from tune_speed.study.yaml import core_scalar
 
 FULL = "full"
-"""The profile that is the file as it stands."""
+"""The profile that is the file itself."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
@@ -60,10 +60,11 @@ def scale_of(tree: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
 
 def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns `path=value` for each path, the value as YAML on one line."""
-    return tuple(f"{path}={_on_one_line(value)}" for path, value in values.items())
-
-
-def _on_one_line(value: Any) -> str:
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and core_scalar(value) == value:
-        return value
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    given = []
+    for path, value in values.items():
+        is_plain = (
+            isinstance(value, str) and _PLAIN.fullmatch(value) and core_scalar(value) == value
+        )
+        text = value if is_plain else json.dumps(value, ensure_ascii=False, allow_nan=False)
+        given.append(f"{path}={text}")
+    return tuple(given)
