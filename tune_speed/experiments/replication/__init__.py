@@ -24,6 +24,7 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:
+    """Imports a public name when it is first used: `replicate` needs torch."""
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -141,8 +141,11 @@ def _agreement(
         agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
         more = _run_caveats(claim, result, arm)
     caveats = (*((reason,) if reason else ()), *paper.defects, *more)
+    ratio = None
     # Gains are differences: a ratio of them says nothing.
-    has_ratio = no_effect(claim.ours.figure) != 0 and paper.value and abs(paper.value) >= TINY
+    is_gain = no_effect(claim.ours.figure) == 0
+    if own.value is not None and paper.value is not None and not is_gain:
+        ratio = own.value / paper.value if abs(paper.value) >= TINY else None
     return Agreement(
         claim=claim.says,
         source=paper.source,
@@ -156,7 +159,7 @@ def _agreement(
         low=_finite(own.low),
         high=_finite(own.high),
         n=own.n,
-        ratio=_finite(own.value / paper.value if own.value and paper.value and has_ratio else None),
+        ratio=_finite(ratio),
         agrees=agrees,
         caveats=tuple(dict.fromkeys(caveats)),
     )

@@ -62,9 +62,9 @@ def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns `path=value` for each path, the value as YAML on one line."""
     given = []
     for path, value in values.items():
-        is_plain = (
-            isinstance(value, str) and _PLAIN.fullmatch(value) and core_scalar(value) == value
-        )
-        text = value if is_plain else json.dumps(value, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        # A text that YAML reads as itself needs no quotes: `optimizer.name=adam`.
+        if isinstance(value, str) and _PLAIN.fullmatch(value) and core_scalar(value) == value:
+            text = value
         given.append(f"{path}={text}")
     return tuple(given)
