@@ -84,6 +84,11 @@ class SpecBase(Config):
         """Devices that train together."""
         return 1
 
+    @staticmethod
+    def recipe_of(tree: Mapping[str, Any]) -> Config:
+        """Returns the recipe of one point of the search space."""
+        raise NotImplementedError
+
 
 class TrialSpec(SpecBase):
     """A trial of a recipe."""
@@ -95,6 +100,11 @@ class TrialSpec(SpecBase):
     def devices(self) -> int:
         """Devices that train together."""
         return self.recipe.devices
+
+    @staticmethod
+    def recipe_of(tree: Mapping[str, Any]) -> Recipe:
+        """Returns the recipe of one point of the search space, with absolute paths."""
+        return Recipe.model_validate(tree).located()
 
 
 def failure(spec: SpecBase, error: BaseException) -> RunResult:
@@ -130,6 +140,13 @@ def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: s
         started_at=started_at,
         finished_at=utc_now(),
     )
+
+
+def with_failure(record: TrialRecord, failed: RunResult) -> TrialRecord:
+    """Returns the record of a trial that failed so, with the evaluations that it had."""
+    run = record.runs[-1].model_copy(update=failed.model_dump(exclude_unset=True))
+    changes = {"runs": (run,), "status": run.status, "finished_at": utc_now()}
+    return record.model_copy(update=changes)
 
 
 @cache

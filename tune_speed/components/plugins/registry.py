@@ -12,7 +12,6 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tune_speed.components.plugins.validation import problems_of
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem, StorageError
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.runtime.atomic_file import write_atomically
 
 VARIABLE = "TUNE_SPEED_PLUGINS"
 """Names of plugins, separated as folders in PATH are."""
@@ -218,11 +218,8 @@ def _write(plugin: Plugin, source: str) -> str:
     try:
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Other processes of this node write the same at the same time.
-        descriptor, written = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        with os.fdopen(descriptor, "wb") as file:
+        with write_atomically(folder / plugin.title) as file:
             file.write(source.encode())
-        os.replace(written, folder / plugin.title)
     except OSError as error:
         raise StorageError(
             f"The plugin {plugin.title} must be kept in {folder}, but: {error.strerror}. Set"

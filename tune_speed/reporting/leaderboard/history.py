@@ -59,7 +59,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
     """
     history: list[RecordHeld] = []
     for record in sorted(filter(_counts, records), key=_order):
-        before = history[-1] if history and _key(history[-1]) == board_key(record) else None
+        before = history[-1] if history and history[-1].key == board_key(record) else None
         held = _held(record, before)
         if before is None or held.expected_s < before.expected_s:
             if before is not None:
@@ -70,7 +70,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
 
 def boards_of(history: Iterable[RecordHeld]) -> list[list[RecordHeld]]:
     """Returns the records of each board, in order."""
-    return [list(held) for _, held in groupby(history, key=_key)]
+    return [list(held) for _, held in groupby(history, key=lambda held: held.key)]
 
 
 def _counts(record: TrialRecord) -> bool:
@@ -84,12 +84,6 @@ def _order(record: TrialRecord) -> tuple[ComparisonKey, datetime, float, str, st
     finished = moment_of(record.finished_at)
     assert finished is not None
     return board_key(record), finished, timed(record).expected_s, record.study, record.trial_id
-
-
-def _key(held: RecordHeld) -> ComparisonKey:
-    return ComparisonKey(
-        held.workload, held.workload_hash, held.protocol_version, held.device, held.kind
-    )
 
 
 def _held(record: TrialRecord, before: RecordHeld | None) -> RecordHeld:

@@ -242,6 +242,11 @@ class BoardFacts(Config):
     """`estimate` or `certified`."""
 
     @property
+    def key(self) -> ComparisonKey:
+        """What results must share with these to be ranked among them."""
+        return ComparisonKey(*(getattr(self, name) for name in ComparisonKey._fields))
+
+    @property
     def goal(self) -> str:
         """The target for people: `accuracy ≥ 0.97`."""
         return f"{self.metric} {SIGNS[self.target_mode]} {self.target:g}"
