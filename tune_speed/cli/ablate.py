@@ -13,6 +13,7 @@ from tune_speed.cli.common import (
     FormatOption,
     JsonOption,
     PluginOption,
+    RecipeArgument,
     SetOption,
     note,
     on_stderr,
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 
 def ablate(
-    recipe: Annotated[
-        str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
-    ],
+    recipe: RecipeArgument,
     axes: Annotated[
         str | None,
         typer.Option(

@@ -3,6 +3,7 @@
 import os
 import platform
 import shutil
+import sys
 import tempfile
 from collections.abc import Callable
 from importlib import metadata
@@ -12,6 +13,7 @@ from typing import NamedTuple
 import psutil
 
 from tune_speed.core.errors import TuneSpeedError
+from tune_speed.core.folders import default_cache_dir, studies_folder
 
 GIB = 1024**3
 MIN_FREE_GIB = 1.0
@@ -27,20 +29,14 @@ class Finding(NamedTuple):
 
 def run_checks() -> list[Finding]:
     """Returns what each check found; a check that fails says what was wrong, never raises."""
-    return [_run(name, check) for name, check in CHECKS.items()]
-
-
-def _run(name: str, check: Callable[[], tuple[bool, str]]) -> Finding:
-    try:
-        is_ok, found = check()
-    except (TuneSpeedError, OSError, ImportError, RuntimeError) as error:
-        return Finding(name, False, f"{type(error).__name__}: {error}")
-    return Finding(name, is_ok, found)
-
-
-def _python() -> tuple[bool, str]:
-    version = platform.python_version_tuple()
-    return version[:2] in (("3", "11"), ("3", "12")), platform.python_version()
+    findings = []
+    for name, check in CHECKS.items():
+        try:
+            is_ok, found = check()
+        except (TuneSpeedError, OSError, ImportError, RuntimeError) as error:
+            is_ok, found = False, f"{type(error).__name__}: {error}"
+        findings.append(Finding(name, is_ok, found))
+    return findings
 
 
 def _packages() -> tuple[bool, str]:
@@ -90,28 +86,12 @@ def _memory() -> tuple[bool, str]:
     return memory.available > 2 * GIB, found
 
 
-def _cores() -> tuple[bool, str]:
-    return True, f"{len(os.sched_getaffinity(0))} usable, load {os.getloadavg()[0]:.1f}"
-
-
 def _writable(folder: Path) -> tuple[bool, str]:
     """Writes a file where `folder` is or would be; returns how much is free there."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     with tempfile.TemporaryFile(dir=existing):
         free_gib = shutil.disk_usage(existing).free / GIB
     return free_gib > MIN_FREE_GIB, f"{folder}: writable, {free_gib:.1f} GiB free"
-
-
-def _studies() -> tuple[bool, str]:
-    from tune_speed.core.folders import studies_folder
-
-    return _writable(studies_folder())
-
-
-def _cache() -> tuple[bool, str]:
-    from tune_speed.core.folders import default_cache_dir
-
-    return _writable(default_cache_dir())
 
 
 def _shared_memory() -> tuple[bool, str]:
@@ -140,16 +120,19 @@ def _mlflow() -> tuple[bool, str]:
 
 
 CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
-    "python": _python,
+    "python": lambda: (sys.version_info[:2] in ((3, 11), (3, 12)), platform.python_version()),
     "packages": _packages,
     "device": _device,
-    "cores": _cores,
+    "cores": lambda: (
+        True,
+        f"{len(os.sched_getaffinity(0))} usable, load {os.getloadavg()[0]:.1f}",
+    ),
     "turnstile": _turnstile,
     "sharing": _sharing,
     "memory": _memory,
     "shared memory": _shared_memory,
-    "studies folder": _studies,
-    "data cache": _cache,
+    "studies folder": lambda: _writable(studies_folder()),
+    "data cache": lambda: _writable(default_cache_dir()),
     "ray": _ray,
     "mlflow": _mlflow,
 }

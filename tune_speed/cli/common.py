@@ -81,6 +81,9 @@ DownloadOption = Annotated[
 ]
 AgainOption = Annotated[bool, typer.Option("--again", help="Start over where one was begun.")]
 FormatOption = Annotated[Format, typer.Option("--format", help="Form of the output.")]
+RecipeArgument = Annotated[
+    str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
+]
 StudyOption = Annotated[str | None, typer.Option("--study", help="Only this study.")]
 WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
 DeviceOption = Annotated[

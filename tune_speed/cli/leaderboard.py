@@ -80,7 +80,8 @@ def best(
     from tune_speed.reporting.leaderboard.queries import find_boards
 
     boards = find_boards(_choice(study, workload, device, kind, where), top=top)
-    _write(_boards_in(BoardFormat.JSON if as_json else BoardFormat.TABLE, boards), None)
+    form = BoardFormat.JSON if as_json else BoardFormat.TABLE
+    show_parts([_boards_in(form, boards)], piped_width=BOARD_WIDTH)
     if export is not None:
         _export(boards, export)
     if not any(board.rows for board in boards):
@@ -126,7 +127,12 @@ def leaderboard(
         shown = _history_in(form, find_history(choice, top=top))
     else:
         shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses))
-    _write(shown, out)
+    if out is None:
+        show_parts([shown], piped_width=BOARD_WIDTH)
+        return
+    text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
+    write_text(out, text.rstrip("\n") + "\n")
+    note(f"wrote {out}")
 
 
 def _choice(
@@ -179,16 +185,6 @@ def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | Renderabl
         BoardFormat.MARKDOWN: history.history_markdown,
     }
     return forms[form](held)
-
-
-def _write(shown: "str | RenderableType", out: Path | None) -> None:
-    """Writes a text or a table to `out`, or else to stdout."""
-    if out is not None:
-        text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
-        write_text(out, text.rstrip("\n") + "\n")
-        note(f"wrote {out}")
-    else:
-        show_parts([shown], piped_width=BOARD_WIDTH)
 
 
 def _export(boards: list["Board"], path: Path) -> None:

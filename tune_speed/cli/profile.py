@@ -12,6 +12,7 @@ from tune_speed.cli.common import (
     FormatOption,
     JsonOption,
     PluginOption,
+    RecipeArgument,
     SetOption,
     note,
     on_stderr,
@@ -26,9 +27,7 @@ if TYPE_CHECKING:
 
 
 def profile(
-    recipe: Annotated[
-        str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
-    ],
+    recipe: RecipeArgument,
     steps: Annotated[
         int | None,
         typer.Option(

@@ -3,7 +3,6 @@
 import shlex
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -67,6 +66,11 @@ def search(
     Example: tune-speed search digits_quickstart --trials 40 --set search.sampler=gp
     """
     from tune_speed.api import calls
+    from tune_speed.api.shown import Boards
+
+    def searched(found: "Study") -> None:
+        steps = found.next_steps(certify=_certify_command(found.name, train))
+        show_parts([Boards(found.boards), steps], piped_width=BOARD_WIDTH)
 
     options = {"trials": trials, "time_budget": time_budget, "concurrent": concurrent}
     given = [f"search.{name}={value}" for name, value in options.items() if value is not None]
@@ -77,7 +81,7 @@ def search(
         set=[*(set_ or []), *given],
         resume=resume,
         download=download,
-        progress=on_stderr(on_searched=None if as_json else partial(_show_searched, train=train)),
+        progress=on_stderr(on_searched=None if as_json else searched),
     )
     if as_json:
         say(found.to_json())
@@ -140,13 +144,6 @@ def _function(train: str | None, address: str | None) -> Callable[..., Any] | No
 
     agree_on_token(address)
     return function_of(train)
-
-
-def _show_searched(found: "Study", *, train: str | None) -> None:
-    from tune_speed.api.shown import Boards
-
-    certify = _certify_command(found.name, train)
-    show_parts([Boards(found.boards), found.next_steps(certify=certify)], piped_width=BOARD_WIDTH)
 
 
 def _end_of_certification(found: "Certified", train: str | None, *, is_shown: bool) -> None:

@@ -1,7 +1,6 @@
 """The commands on what is on record or can be named: `list`, `show` and `compare`."""
 
 import shlex
-from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from enum import StrEnum
 from itertools import groupby, islice
@@ -153,17 +152,24 @@ def compare(
 
     Example: tune-speed compare digits_quickstart/t0000 digits_quickstart/t0001
     """
-    found = _distinct(runs)
+    from tune_speed.reporting.trials.comparison import compare_records
+    from tune_speed.tracking.reader.queries import find_trial
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    uri = tracking_uri()
+    found = list({trial.run_id: trial for trial in (find_trial(uri, n) for n in runs)}.values())
     if len(found) == 1 and not with_paper:
         raise ConfigError(
             f"compare must have two different results or more, but got {', '.join(runs)}. Name"
             " another one, or add --with-paper."
         )
-    from tune_speed.reporting.trials.comparison import compare_records
-
     trials = [(trial.run_id, trial.record) for trial in found]
     comparison = compare_records(trials, with_equal=all_)
-    paper = _paper_table(found) if with_paper else None
+    paper = None
+    if with_paper:
+        from tune_speed.experiments.published import paper_table
+
+        paper = paper_table([trial.record for trial in found])
     _print_comparison(comparison, paper, Format.JSON if as_json else format_)
     if comparison.warning:
         note(f"warning: {comparison.warning}")
@@ -254,22 +260,6 @@ def _export(tracked: "TrackedTrial", path: Path) -> None:
     note(f"wrote {path}; train it with: {rerun}")
 
 
-def _distinct(names: list[str]) -> list["TrackedTrial"]:
-    """Returns the trials, each once."""
-    from tune_speed.tracking.reader.queries import find_trial
-    from tune_speed.tracking.store.uri import tracking_uri
-
-    uri = tracking_uri()
-    found = [find_trial(uri, name) for name in names]
-    return list({trial.run_id: trial for trial in found}.values())
-
-
-def _paper_table(trials: Sequence["TrackedTrial"]) -> "PaperTable":
-    from tune_speed.experiments.published import paper_table
-
-    return paper_table([trial.record for trial in trials])
-
-
 def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: Format) -> None:
     from tune_speed.reporting.trials import comparison
 
@@ -283,17 +273,14 @@ def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: For
     else:
         rows = comparison.table_rows(found, show[form])
         print_listing(rows, form, title="fields")
-    if paper is not None:
-        _print_paper(paper, show.get(form, comparison.text_of), form)
-
-
-def _print_paper(paper: "PaperTable", show: Callable[[Any], Any], form: Format) -> None:
-    """Prints what was published beside what we have, and what the settings have in common."""
+    if paper is None:
+        return
+    shown_as: Callable[[Any], Any] = show.get(form, comparison.text_of)
     tables = {"ours and theirs": paper.figures, "settings": paper.settings}
-    for title, rows in tables.items():
-        if rows:
+    for title, published_rows in tables.items():
+        if published_rows:
             print()
-            shown = [{name: show(value) for name, value in row.items()} for row in rows]
+            shown = [{k: shown_as(v) for k, v in row.items()} for row in published_rows]
             print_listing(shown, form, title=title)
     for line in paper.notes:
         note(line)

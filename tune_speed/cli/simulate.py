@@ -92,7 +92,13 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
 
     if study is None or out is None:
         raise ConfigError("--from-study NAME and --out FILE.parquet must be given together.")
-    saved = simulation.save_study(study, out, on_trial=_print_reading)
+
+    def reading(done: int, total: int) -> None:
+        if sys.stderr.isatty() or done == total:
+            end = "\n" if done == total else ""
+            print(f"\rreading: {done}/{total} trials", end=end, file=sys.stderr, flush=True)
+
+    saved = simulation.save_study(study, out, on_trial=reading)
     rows, left_out = len(saved.table.rows), saved.table.left_out
     if as_json:
         say_json({"path": str(out), "runs": rows, "left_out": left_out})
@@ -102,12 +108,6 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
     for reason, number in left_out.items():
         say(f"left out: {number} trials, {reason}")
     say(f"compare policies on it with: tune-speed simulate --compare --benchmark {out}")
-
-
-def _print_reading(done: int, total: int) -> None:
-    if sys.stderr.isatty() or done == total:
-        end = "\n" if done == total else ""
-        print(f"\rreading: {done}/{total} trials", end=end, file=sys.stderr, flush=True)
 
 
 def _demonstrate(
@@ -148,13 +148,20 @@ def _compare(
     checked = simulation.check_policies(policies or POLICY_NAMES)
     benchmarks = simulation.find_benchmarks(names or simulation.SYNTHETIC)
     plots.check_format(plot)
+
+    def simulated(search: "Search", done: int, total: int) -> None:
+        best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
+        trials = sum(search.statuses.values())
+        what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
+        note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
+
     done = simulation.compare(
         benchmarks,
         checked,
         num_seeds=num_seeds,
         terms=terms,
         jobs=jobs or os.cpu_count() or 1,
-        on_search=_print_simulated,
+        on_search=simulated,
     )
     if done.searches:
         plots.plot_comparison(done.searches, budgets, plot)
@@ -166,10 +173,3 @@ def _compare(
     if done.was_stopped:
         note(f"stopped; shown are the {len(done.searches)} searches that were done")
         raise typer.Exit(INTERRUPTED)
-
-
-def _print_simulated(search: "Search", done: int, total: int) -> None:
-    best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
-    trials = sum(search.statuses.values())
-    what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
-    note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")

@@ -10,6 +10,7 @@ from tune_speed.cli.common import (
     DownloadOption,
     JsonOption,
     PluginOption,
+    RecipeArgument,
     SetOption,
     note,
     on_stderr,
@@ -18,9 +19,7 @@ from tune_speed.cli.common import (
 
 
 def train(
-    recipe: Annotated[
-        str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
-    ],
+    recipe: RecipeArgument,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, with consecutive seeds.")] = 1,
     against: Annotated[
         str | None,
