@@ -1,6 +1,7 @@
 """The commands on what is on record or can be named: `list`, `show` and `compare`."""
 
 import shlex
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from itertools import groupby, islice
