@@ -45,8 +45,8 @@ class Compared(Shown):
 
     def __repr__(self) -> str:
         found = self.verdict
-        told = "no runs with a common seed" if found is None else found.statement
-        first = told.splitlines()[0].split(". ")[0]
+        text = "no runs with a common seed" if found is None else found.statement
+        first = text.splitlines()[0].split(". ")[0]
         return printable(f"Compared({self.a.name!r}, {self.b.name!r}: {first})")
 
     def parts(self) -> Sequence[str]:

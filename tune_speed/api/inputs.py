@@ -142,7 +142,7 @@ def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) 
 def overrides_of(given: Overrides | None, **options: Any) -> list[str]:
     """Returns overrides as the command line has them, and `options` that are not None after them.
 
-    A `__` in an option's name stands for a dot.
+    A `__` in an option's name means a dot.
     """
     if isinstance(given, str):
         raise ConfigError(

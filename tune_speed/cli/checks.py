@@ -20,7 +20,7 @@ MIN_FREE_GIB = 1.0
 
 
 class Finding(NamedTuple):
-    """One thing that was looked at."""
+    """The result of one check."""
 
     check: str
     is_ok: bool

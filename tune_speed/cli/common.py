@@ -46,7 +46,7 @@ def load_plugins(names: list[str] | None) -> list[str] | None:
 
 
 def load_plugins_of_environment() -> None:
-    """Loads what `TUNE_SPEED_PLUGINS` names, unless help is asked for. Raises: ConfigError."""
+    """Loads what `TUNE_SPEED_PLUGINS` names, except for `--help`. Raises: ConfigError."""
     if os.environ.get("TUNE_SPEED_PLUGINS") and "--help" not in sys.argv:
         from tune_speed.components.plugins import registry
 

@@ -120,7 +120,7 @@ def leaderboard(
     choice = _choice(study, workload, device, kind, where)
     form = BoardFormat.JSON if as_json else format_
     if history and misses:
-        raise ConfigError("--history must stand without --misses: a miss sets no record.")
+        raise ConfigError("--history must be given without --misses: a miss sets no record.")
     if history and form is BoardFormat.HTML:
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
@@ -211,7 +211,7 @@ def _export(boards: list["Board"], path: Path) -> None:
     run_id = with_rows[0].rows[0].run_id
     assert run_id is not None
     record = find_trial(tracking_uri(), run_id).record
-    # What was asked for may leave out trials of the search, its cost does not.
+    # --where may leave out trials of the search, but its cost counts all of them.
     totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
     train = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
     text = recipe_yaml(

@@ -50,7 +50,7 @@ def profile(
     """Take a recipe's training step apart: where its time goes, against what the device can do.
 
     The recipe's own loader, model, optimizer and speed-ups run, after a warm-up; steps with borders
-    between the phases and steps without take turns. Nothing is trained, and nothing is kept.
+    between the phases and steps without take turns. Nothing is trained or stored.
 
     Example: tune-speed profile recipe.yaml --steps 20 --set batch_size=256 --out profile.png
     """

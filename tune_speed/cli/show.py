@@ -60,7 +60,7 @@ def list_(
         typer.Option(
             metavar="FILTER",
             help="Of trials: only those that fit, such as 'status=missed and lr>0.1'; `list fields`"
-            " says what can be asked.",
+            " has the fields.",
         ),
     ] = None,
     top: Annotated[

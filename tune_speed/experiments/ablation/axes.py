@@ -118,7 +118,7 @@ def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:
     """Returns the axes that `ablate.axes` describes, in its order.
 
     `field: value` has one level and `field: [value, value]` several; a value that is itself a list
-    stands in a list: `[[0.5, 0.75]]`. `name: {level: {field: value, ...}, ...}` names its levels,
+    is given in a list: `[[0.5, 0.75]]`. `name: {level: {field: value, ...}, ...}` names its levels,
     each of which may set several fields. Whether a field takes its value is the recipe's to say.
 
     Raises: ConfigError, with every mistake: an axis or a level without content or given twice, or
@@ -187,7 +187,7 @@ def _label_problems(at: str, label: str) -> Iterator[Problem]:
 def _settings_problems(at: str, level: Level) -> Iterator[Problem]:
     if not level.settings:
         must = f"level `{level.label}` must be a mapping of fields to values"
-        hint = "Example: `half: {precision: half}`; other values of one field stand in a list."
+        hint = "Example: `half: {precision: half}`; other values of one field go in a list."
         yield Problem(path=at, must=must, hint=hint)
     for path, _ in level.settings:
         yield from _path_problems(at, path)

@@ -70,7 +70,7 @@ def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, .
 
     Main effects need all combinations of the levels that are among the arms, on two axes or more:
     give only the arms that can be run here, and an axis that cannot be left the base's setting does
-    not stand in the way. An interaction needs each of its levels alone.
+    not matter. An interaction needs each of its levels alone.
     """
     by_levels = {arm.levels: arm for arm in arms}
     base = by_levels.get((0,) * len(axes))

@@ -48,7 +48,7 @@ class Row(NamedTuple):
     name: str
     by_response: dict[Response, Estimate | None]
     absent: str
-    """What stands where there is no estimate."""
+    """Text in the place of a missing estimate."""
     colour: str
 
 
@@ -78,7 +78,7 @@ def ablation_figure(result: AblationResult) -> "Figure":
     size = (NAME_INCHES + 2 * PANEL_INCHES, sum(heights) + edges)
     figure = Figure(figsize=size, layout="constrained")
     if groups:
-        # As high as its rows, so that they stand equally far apart in all groups.
+        # As high as its rows: else Matplotlib makes all groups equally high, their rows not.
         panels = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
         score: Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
         for (words, rows), pair in zip(groups, panels, strict=True):
@@ -222,7 +222,7 @@ def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
 
 
 def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> None:
-    """Gives the axis plain numbers, such as 0.9 and 1.2, few enough to stand side by side."""
+    """Gives the axis plain numbers, such as 0.9 and 1.2, few enough not to overlap."""
     from matplotlib.ticker import (
         FixedLocator,
         FuncFormatter,

@@ -147,7 +147,7 @@ def summarise_arms(
 
 
 def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
-    """Returns where the runs ran; the base's machine stands for all."""
+    """Returns where the runs ran; of the base's machine, as all arms share it."""
     record = together.get(BASE) or next(iter(together.values()), None)
     runs = [run for own in together.values() for run in own.runs]
     return {
@@ -167,7 +167,7 @@ def _is_at_edge(factor: float | None, points: Sequence[TuningPoint]) -> bool | N
 
 
 def _figures(record: TrialRecord | None) -> dict[str, Any]:
-    """Returns what the runs of one arm say by themselves."""
+    """Returns the figures of one arm's own runs."""
     runs = record.runs if record else ()
     whole = [run for run in runs if run.status not in BROKEN]
     memory = (run.peak_memory_gib for run in whole)
@@ -188,7 +188,7 @@ def _figures(record: TrialRecord | None) -> dict[str, Any]:
 
 
 def _target_figures(record: TrialRecord | None) -> dict[str, Any]:
-    """Returns what they say on the target: every run that did not meet it is a miss."""
+    """Returns hits and times to target: every run that did not meet it is a miss."""
     if record is None:
         success = {"n": 0, "hits": 0, "success_low": None, "success_high": None}
         expected = dict.fromkeys(("expected_s", "expected_low_s", "expected_high_s"))

@@ -52,7 +52,7 @@ def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
     def half(value: float) -> float:
         return torch.tensor(value, device=device).half().float().item()
 
-    lost, kept = half(2**-25), half(2**-24)
+    lost, smallest = half(2**-25), half(2**-24)
     scaled = half(2**-25 * FIRST_SCALE) / FIRST_SCALE
     bare = _weight_after_step(scale=1.0, device=device)
     saved = _weight_after_step(scale=FIRST_SCALE, device=device)
@@ -62,8 +62,8 @@ def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
             name,
             "Which gradients does half precision lose?",
             "those below 2^-24: 2^-25 becomes 0, 2^-24 stays",
-            f"2^-25 becomes {lost:g}, 2^-24 becomes {kept:.3g}",
-            holds=lost == 0 and kept == 2**-24,
+            f"2^-25 becomes {lost:g}, 2^-24 becomes {smallest:.3g}",
+            holds=lost == 0 and smallest == 2**-24,
         ),
         _row(
             name,
@@ -102,9 +102,9 @@ def pinned_copy(device: "torch.device") -> tuple[CheckRow, ...]:
     """Returns how fast copies to the GPU are from pageable and from pinned memory."""
     name: CheckName = "pinned_copy"
     faster = "Is a copy to the GPU faster from pinned memory?"
-    goes_on = "Does the host go on while a copy from pinned memory runs?"
+    continues = "Does the host continue while a copy from pinned memory runs?"
     if device.type != "cuda":
-        return (_no_gpu(name, faster, "yes"), _no_gpu(name, goes_on, "yes"))
+        return (_no_gpu(name, faster, "yes"), _no_gpu(name, continues, "yes"))
     pageable, pinned = _copied(device)
     gb = COPIED_MIB * 2**20 / 1e9
     ours, other = (gb / statistics.median(copy_s for _, copy_s in c) for c in (pinned, pageable))
@@ -122,7 +122,7 @@ def pinned_copy(device: "torch.device") -> tuple[CheckRow, ...]:
         ),
         _row(
             name,
-            goes_on,
+            continues,
             "yes, with `non_blocking`",
             f"the call returned after {share:.1%} of the copy's time (median of {ROUNDS})",
             holds=share < 0.5,

@@ -27,7 +27,7 @@ def plan(tree: Mapping[str, Any], profile: str) -> tuple[Part, ...]:
     """Returns the parts of a checked study file in a profile.
 
     The profile's own values come first and the part's after them, so that the part's win. The
-    profile's parts stand in the place of the file's. Without any, the file is the only part.
+    profile's parts replace the file's. Without any, the file is the only part.
 
     Raises: ConfigError if the file has no such profile.
     """
