@@ -126,7 +126,7 @@ def recipe_from(
 
 
 def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) -> Source:
-    """Returns a dict as if it was read from a file that is called `file`, but has no lines.
+    """Returns a dict as if it was read from a file that is called `file`, but without line numbers.
 
     A dict without `recipe` is the recipe itself.
 

@@ -42,6 +42,7 @@ class Progress:
         self._console = PlainConsole(
             stderr=shown,
             file=None if shown else _LogLines(),
+            # Names of trials are anybody's: `[bold]` in them is text, and numbers get no colours.
             markup=False,
             highlight=False,
             soft_wrap=True,

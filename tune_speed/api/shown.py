@@ -13,8 +13,8 @@ from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.tables import as_renderable, boards_html
 from tune_speed.reporting.trials.text import to_json
 
+# Characters of a line of a table that has no HTML of its own.
 WIDE = WIDTH + 40
-"""Characters of a line of a table that has no HTML of its own."""
 
 
 class Boards(NamedTuple):

@@ -109,31 +109,14 @@ class Study(Shown):
 
         return Results(self.result.uri)
 
-    def certify(
-        self,
-        *,
-        top: int = 5,
-        seeds: int = 5,
-        final: int = 2,
-        final_seeds: int = 20,
-        device: str | None = None,
-        again: bool = False,
-        progress: bool | None = None,
-    ) -> Certified:
-        """Runs the fastest again with fresh seeds, as `tune_speed.certify` does.
+    def certify(self, **options: Any) -> Certified:
+        """Runs the fastest again with fresh seeds: `tune_speed.certify(self, **options)`.
 
         Raises: ConfigError, DataError, ServiceError, StorageError.
         """
-        return certify_study(
-            self.name,
-            CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
-            folder=self.folder,
-            device=device,
-            address=self.address,
-            again=again,
-            progress=progress,
-            loop=self.loop,
-        )
+        from tune_speed.api.calls import certify
+
+        return certify(self, **options)
 
     def __repr__(self) -> str:
         best = self.best

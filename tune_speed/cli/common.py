@@ -91,8 +91,8 @@ DeviceOption = Annotated[
 ]
 
 
+# Characters of a line of a leaderboard that is not shown on a terminal.
 BOARD_WIDTH = 200
-"""Characters of a line of a leaderboard that is not shown on a terminal."""
 
 
 def note(line: str) -> None:

@@ -72,6 +72,7 @@ def search(
         steps = found.next_steps(certify=_certify_command(found.name, train))
         show_parts([Boards(found.boards), steps], piped_width=BOARD_WIDTH)
 
+    # As texts, so that `2`, `90s` and `auto` mean what they mean in a study file.
     options = {"trials": trials, "time_budget": time_budget, "concurrent": concurrent}
     given = [f"search.{name}={value}" for name, value in options.items() if value is not None]
     found = calls.search(

@@ -32,8 +32,8 @@ from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.loop import Interrupted
 
+# What is added to the seed for re-tuning: no arm is compared on the runs it was chosen by.
 TUNING_SEEDS = 1_000_000
-"""What is added to the seed for re-tuning: no arm is compared on the runs it was chosen by."""
 PROGRESS_EVERY_S = 30.0
 """Interval of the progress lines of a run that takes longer [s]."""
 

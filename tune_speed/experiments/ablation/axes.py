@@ -13,22 +13,22 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.study.yaml import parse_yaml
 
+# What an axis may set besides the recipe: how fast the machine is, not what it must do.
 RUN_FIELDS = ("run.cpu_threads", "run.device")
-"""What an axis may set besides the recipe: how fast the machine is, not what it must do."""
 SECTIONS = (
     "study", "workload", "search", "certify", "tracking", "run", "ablate", "replication", "scale",
 )  # fmt: skip
 """Parts of a study file other than the recipe."""
 AND, TIMES = " + ", " × "
 """Between the labels in the name of an arm, and in that of an interaction."""
+# Characters of a label: names of arms are made of them.
 MAX_LABEL = 100
-"""Characters of a label: names of arms are made of them."""
 EXAMPLE = "accumulation_steps=2,batch_size=32|64"
 
 _OPTION = "--axes"
 _OWN_FIELDS = f"must be a field of the recipe, or one of {', '.join(RUN_FIELDS)}"
+# A quoted text where YAML lets one begin, or a character.
 _TOKEN = re.compile(r"""(?<![^\s=,|\[{:])(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')|.""", flags=re.DOTALL)
-"""A quoted text where YAML lets one begin, or a character."""
 
 
 class Level(NamedTuple):

@@ -11,8 +11,8 @@ from tune_speed.experiments.ablation.axes import AND, Axis, overwritten
 Design = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
 BASE = "base"
 """Name of the arm that changes nothing."""
+# Of a factorial: six axes of one level each. Every seed runs all of them.
 MOST_ARMS = 64
-"""Of a factorial: six axes of one level each. Every seed runs all of them."""
 ONE_LEVEL_DESIGNS = ("leave-one-out", "stacking", "cumulative")
 """Designs in which an axis is on or off."""
 
@@ -66,10 +66,8 @@ def _shape_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
 
 
 def _clash_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
-    """Levels of different axes that overwrite one another: an arm would not be what its name says.
-
-    With `cumulative` a step may replace an earlier one: constant rate, then drops, then one-cycle.
-    """
+    """Levels of different axes that overwrite one another: an arm would not be as it is named."""
+    # With `cumulative` a step may replace an earlier one: constant rate, drops, one-cycle.
     if design in ("one-at-a-time", "cumulative"):
         return []
     paths = [

@@ -25,8 +25,8 @@ from tune_speed.core.significance import holm
 from tune_speed.experiments.ablation.axes import TIMES, Axis
 from tune_speed.experiments.ablation.design import Arm
 
+# Contrasts that differ by less are equal but for rounding: no clock and no score is as fine.
 NO_SPREAD = 1e-9
-"""Contrasts that differ by less are equal but for rounding: no clock and no score is as fine."""
 
 Kind = Literal["alone", "together", "added", "main", "interaction"]
 
@@ -159,9 +159,8 @@ def estimate(
     Student's t for n - 1 degrees of freedom, and the p-value is that of the t-test against 0. Arms
     may spread differently: only the c_i must be alike.
 
-    Where all blocks agree, an interval of no width would claim to know what was never seen to
-    vary: n runs may agree by chance, as scores are counts. Then there is no interval, and the
-    p-value is the sign test's, 2^(1 - n), or 1 where the contrast is 0 throughout.
+    Where all blocks agree there is no interval, and the p-value is the sign test's, 2^(1 - n), or 1
+    where the contrast is 0 throughout.
 
     Source: Student 1908, The probable error of a mean.
     """
@@ -171,6 +170,7 @@ def estimate(
     if mean is None or n < 2:
         return Estimate(value=mean, low=None, high=None, p_value=None, n=n)
     if max(contrasts) - min(contrasts) < NO_SPREAD:
+        # n runs may agree by chance, as scores are counts: an interval of no width would be wrong.
         p_value = 2.0 ** (1 - n) if abs(mean) > NO_SPREAD else 1.0
         return Estimate(value=mean, low=None, high=None, p_value=p_value, n=n)
     from scipy.special import stdtr, stdtrit

@@ -18,8 +18,8 @@ from tune_speed.training.applicability import not_applicable
 
 Load = Callable[[Sequence[str]], RecipeFile]
 """Returns the base's file with further `path=value` overrides."""
+# Designs of combinations take so many; with fewer left, each is run alone.
 LEAST_AXES = 2
-"""Designs of combinations take so many; with fewer left, each is run alone."""
 
 
 @dataclass(frozen=True, kw_only=True)

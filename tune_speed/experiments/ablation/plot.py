@@ -26,20 +26,20 @@ TITLE_INCHES = 0.6
 NAME_WIDTH = 32
 """Characters of a line of a row's name."""
 TITLE_WIDTH = 88
+# How far beyond the outermost values an interval is drawn, in their spread; then an arrow.
 WIDEST = 1.5
-"""How far beyond the outermost values an interval is drawn, in their spread; then an arrow."""
+# Smaller spreads of values (of logarithms, for speed) are not blown up to the panel's width.
 LEAST_SPREADS = {"speed": math.log(1.05), "accuracy": 0.002, "macro_f1": 0.002}
-"""Smaller spreads of values (of logarithms, for speed) are not blown up to the panel's width."""
+# Ratios of the ends of a log axis below which its ticks are those of a linear one.
 NEAR = 4.0
-"""Ratios of the ends of a log axis below which its ticks are those of a linear one."""
+# What has room side by side on a panel, in figures such as 0.005.
 MOST_TICKS = 6
-"""What has room side by side on a panel, in figures such as 0.005."""
 LADDERS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 """Ticks of a power of ten, the most first."""
 NOT_APPLICABLE, NO_RUNS = "not applicable here", "no runs yet"
 ABSENT_COLOUR = "#808080"
+# Behind a text, so that no line of the panel runs through it.
 BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-"""Behind a text, so that no line of the panel runs through it."""
 
 
 class Row(NamedTuple):
@@ -192,10 +192,8 @@ def _draw_estimate(panel: "Axes", found: Estimate, y: float, *, colour: str, lab
 
 
 def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float]:
-    """Returns the ends of the axis: all values, and intervals as far as they leave room for them.
-
-    Two seeds give intervals a hundred times as wide as the differences between the arms.
-    """
+    """Returns the ends of the axis: all values, and intervals as far as values have room."""
+    # Two seeds give intervals a hundred times as wide as the differences between the arms.
     is_speed = response == "speed"
     scaled = [_scaled(each, is_log=is_speed) for each in found]
     values = [0.0, *(value for value, _, _ in scaled)]

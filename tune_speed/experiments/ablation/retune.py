@@ -10,8 +10,8 @@ from tune_speed.experiments.ablation.result import TuningPoint
 from tune_speed.training.recipe import Recipe
 
 SHORT_NAMES = {"lr": "optimizer.lr"}
+# Factors that may be added where the best one lies at an end of those that were tried.
 MOST_BEYOND = 2
-"""Factors that may be added where the best one lies at an end of those that were tried."""
 
 
 def path_of(name: str) -> str:

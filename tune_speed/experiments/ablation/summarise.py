@@ -44,10 +44,10 @@ from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE, desc
 
 Reader = Callable[[RunResult], float | None]
 Values = Mapping[str, Mapping[int, float]]
+# Runs whose figures are not those of a training.
 BROKEN = (*NO_FINAL, Status.DIVERGED)
-"""Runs whose figures are not those of a training."""
+# Precisions under autocast; `half`, which has no fp32 weights, is another technique.
 MIXED = ("fp16", "bf16")
-"""Precisions under autocast; `half`, which has no fp32 weights, is another technique."""
 
 
 NO_DUEL: Mapping[str, Any] = {

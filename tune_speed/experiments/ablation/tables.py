@@ -40,8 +40,8 @@ NAME_WIDTH = 24
 """Characters of an arm's name before it is folded."""
 EFFECT_WIDTH = 30
 SCORE_DIGITS = 4
+# Smaller ones are shown as `<0.001`.
 LEAST_P_VALUE = 0.001
-"""Smaller ones are shown as `<0.001`."""
 Cell = Callable[[ArmResult], str]
 
 
@@ -242,8 +242,8 @@ QUALITY: Mapping[str, Cell] = {
     "GiB": lambda arm: fixed(arm.peak_memory_gib.median, 2),
 }
 """Columns of the second."""
+# What goes first where the terminal is narrow; CSV and JSON have all.
 DROPPED = ("images/s", "fed", "gain", "to target\nmedian [s]", "S_mixed", "GiB", "macro F1")
-"""What goes first where the terminal is narrow; CSV and JSON have all."""
 
 
 @dataclass(frozen=True)

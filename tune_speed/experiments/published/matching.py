@@ -17,8 +17,8 @@ from tune_speed.experiments.published.settings import DATASETS_HERE, MODELS_HERE
 
 COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
 """Fields of a recipe that hold an entry of a table."""
+# Published figures that are settings, not results.
 SETTING_METRICS = frozenset({"epochs", "batch_size"})
-"""Published figures that are settings, not results."""
 ALL_IMAGES = 50_000
 """Training images of CIFAR-10 and of CIFAR-100."""
 

@@ -11,10 +11,10 @@ from tune_speed.experiments.published.matching import figures_of, flat_recipe, s
 from tune_speed.experiments.published.published import PublishedFigure
 from tune_speed.experiments.published.settings import Setting, base_of
 
+# Paths that tell the arms of a source apart, where it names them.
 NAMED_TECHNIQUES = ("accumulation_steps", "precision", "devices")
-"""Paths that tell the arms of a source apart, where it names them."""
+# Precisions that count as one for that: the sources have fp16 only.
 MIXED = {"fp16": "mixed", "bf16": "mixed"}
-"""Precisions that count as one for that: the sources have fp16 only."""
 
 
 @dataclass(frozen=True, kw_only=True)

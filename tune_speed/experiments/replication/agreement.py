@@ -53,13 +53,13 @@ Verdict = Literal[
     "not decided",
     "no",
 ]
+# Figures that are no further apart are the same: printed ones are ratios of rounded numbers.
 TINY = 1e-9
-"""Figures that are no further apart are the same: printed ones are ratios of rounded numbers."""
+# How far from no effect our interval may reach, where the paper claims none and we are to agree: 10
+# % of a time, and a point of accuracy.
 NEGLIGIBLE: dict[UnitName, float] = {"×": 0.1, "%": 10.0, "points": 1.0}
-"""How far from no effect our interval may reach, where the paper claims none and we are to agree:
-10 % of a time, and a point of accuracy."""
+# Share of the paper's figure within which a figure without an interval is called the same.
 CLOSE = 0.05
-"""Share of the paper's figure within which a figure without an interval is called the same."""
 ENDED_BADLY = (Status.OOM, Status.DIVERGED, Status.FAILED)
 
 

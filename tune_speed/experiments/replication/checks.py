@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 Check = Callable[["torch.device"], tuple[CheckRow, ...]]
 REVIEW = "review of Nokhwal et al."
+# Factor that PyTorch's `GradScaler` begins with.
 FIRST_SCALE = 2.0**16
-"""Factor that PyTorch's `GradScaler` begins with."""
 COPIED_MIB = 64
 ROUNDS = 20
+# Of 20 rounds; as many fall to one side by chance with p = 0.04 (sign test, two-sided).
 QUICKER_ROUNDS = 15
-"""Of 20 rounds; as many fall to one side by chance with p = 0.04 (sign test, two-sided)."""
 STEPS = 10
 SLOW_BATCH_S, STEP_S = 0.008, 0.002
 
@@ -83,12 +83,11 @@ def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
 
 
 def _weight_after_step(*, scale: float, device: "torch.device") -> float:
-    """Returns an fp32 weight of 0 after a step at rate 1 with a gradient of 2^-25 in fp16.
-
-    The gradient is the product of an input, 2^-12, and of what flows back, 2^-13 times `scale`;
-    half precision has each of them.
-    """
+    """Returns an fp32 weight of 0 after a step at rate 1 with a gradient of 2^-25 in fp16."""
     import torch
+
+    # The gradient is the product of an input, 2^-12, and of what flows back, 2^-13 times `scale`;
+    # half precision has each of them.
 
     weight = torch.zeros((), device=device, requires_grad=True)
     inputs = torch.tensor(2**-12, device=device).half()

@@ -11,8 +11,8 @@ from tune_speed.study.replication import AGAINST_BASE, FigureName, UnitName
 
 FROM_SECONDS = {"s": 1.0, "min": 1 / 60, "h": 1 / 3600}
 GB_PER_GIB = 2**30 / 1e9
+# Below it, the interval of a median is no interval to us: it is one of very few runs.
 LEAST_CONFIDENCE = 0.95
-"""Below it, the interval of a median is no interval to us: it is one of very few runs."""
 
 
 class Own(NamedTuple):
@@ -84,7 +84,7 @@ def _mean(figure: Figure) -> Own:
 
 
 def _median(median: Median) -> Own:
-    """Returns a median; without an end, its interval is open there."""
+    # A missing end of the interval is an open one: runs without the event count as infinite.
     if not median.n:
         return NOTHING
     value = math.inf if median.median is None else median.median

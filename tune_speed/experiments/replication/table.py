@@ -11,19 +11,19 @@ from tune_speed.experiments.replication.agreement import Agreement
 from tune_speed.experiments.replication.outcome import CheckRow, Outcome
 from tune_speed.reporting.table import Column, Table, escape_markdown
 
+# Differences below this are those of sums in another order.
 ROUNDING = 1e-9
-"""Differences below this are those of sums in another order."""
 NO_FIGURE = "no figure"
 """In the place of the paper's, where the source has none."""
 CLAIM, SOURCE, NOTES, AGREES = "claim", "source", "notes", "agrees?"
 WORDS = (CLAIM, "question", "expected", "ours", AGREES)
 """Columns of words, on the left; figures are on the right."""
+# From so many characters on, our interval is next to our figure, else below it.
 ROOMY = 130
-"""From so many characters on, our interval is next to our figure, else below it."""
+# With fewer, verdicts have one word a line, and points are below their number.
 NARROW = 100
-"""With fewer, verdicts have one word a line, and points are below their number."""
+# Characters of a verdict before it is folded, where there are fewer than so many in all.
 VERDICT_WIDTHS = {NARROW: len("applicable"), ROOMY: len("not applicable")}
-"""Characters of a verdict before it is folded, where there are fewer than so many in all."""
 
 
 def as_renderables(outcome: Outcome) -> tuple[RenderableType, ...]:
