@@ -90,9 +90,7 @@ ALLOWED_LOADS = {
         (
             "tuning/best_model.py",
             "training/distributed/local.py",
-            "tuning/ray/exclusive.py",
-            "tuning/ray/concurrency.py",
-            "tuning/ray/multi_gpu.py",
+            "tuning/ray/worker.py",
             "tuning/ray/trial_process.py",
         ),
         _THERE,
