@@ -8,13 +8,14 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 import psutil
 import torch
 
 from tune_speed.core.records import Record
+from tune_speed.core.version import installed_version
+from tune_speed.runtime.cpu_name import CPU_INFO, cpu_name
 from tune_speed.runtime.device import describe_device, device_key, memory_limit_gib
 from tune_speed.runtime.mps import find_mps
 
@@ -109,7 +110,6 @@ class SystemFacts(Record):
 NVIDIA_SMI_TIMEOUT_S = 10.0
 """It takes seconds where the driver does not stay loaded."""
 DIGEST_VARIABLE = "TUNE_SPEED_IMAGE_DIGEST"
-CPU_INFO = Path("/proc/cpuinfo")
 SYS_CPU = Path("/sys/devices/system/cpu")
 
 GPU_FIELDS = (
@@ -189,7 +189,11 @@ def parse_gpu_rows(text: str, fields: Sequence[str]) -> list[Row]:
     """
     lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     return [
-        {field: cell for field, cell in zip(fields, cells, strict=True) if _is_answer(cell)}
+        {
+            field: cell
+            for field, cell in zip(fields, cells, strict=True)
+            if cell.upper() not in ("", "N/A") and not re.fullmatch(r"\[.*\]", cell)
+        }
         for cells in lines
         if len(cells) == len(fields) and any(cells)
     ]
@@ -255,12 +259,6 @@ def cudnn_version(version: int | None) -> str | None:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def cpu_model(cpuinfo: str) -> str | None:
-    """Returns the name of the CPU from the text of /proc/cpuinfo."""
-    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return found[1].strip() if found else None
-
-
 def is_virtual_machine(cpuinfo: str) -> bool | None:
     """Returns whether the CPU says that a hypervisor runs below; None if it has no flags."""
     found = re.search(r"^flags\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
@@ -312,21 +310,27 @@ def read_text(path: Path) -> str | None:
 def _gpu_facts(device: torch.device) -> GpuFacts:
     if device.type != "cuda":
         return gpu_facts({})
+    # A query with a field that the driver does not know answers nothing, so each name by itself.
+    masks = [_gpu_row(device, (field,)).get(field) for field in REASON_FIELDS]
+    mask = next((mask for mask in masks if mask is not None), None)
     return gpu_facts(
         _gpu_row(device, GPU_FIELDS),
         name=torch.cuda.get_device_name(device),
         uuid=_gpu_uuid(device),
-        clock_reasons=_clock_reasons(device),
+        clock_reasons=None if mask is None else parse_clock_reasons(mask),
         mps=find_mps().runs,
     )
 
 
 def _cpu_facts() -> CpuFacts:
     return CpuFacts(
-        name=cpu_model(read_text(CPU_INFO) or "") or platform.processor() or platform.machine(),
+        name=cpu_name(),
         physical_cores=psutil.cpu_count(logical=False),
         logical_cores=psutil.cpu_count(),
-        usable_cores=_usable_cores(),
+        # Not on every system, and a container's cores are not all of the machine's.
+        usable_cores=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
         quota=cpu_quota(read_text(Path("/sys/fs/cgroup/cpu.max"))),
         governor=read_text(SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         turbo=cpu_turbo(SYS_CPU),
@@ -341,14 +345,10 @@ def _software_facts(device: torch.device) -> SoftwareFacts:
         torch=torch.__version__,
         cuda=torch.version.cuda if is_cuda else None,
         cudnn=cudnn_version(cudnn()) if is_cuda else None,
-        timm=_installed("timm"),
+        timm=installed_version("timm"),
         python=platform.python_version(),
         platform=platform.platform(),
     )
-
-
-def _is_answer(cell: str) -> bool:
-    return cell.upper() not in ("", "N/A") and not (cell.startswith("[") and cell.endswith("]"))
 
 
 def _gpu_row(device: torch.device, fields: Sequence[str]) -> Row:
@@ -397,26 +397,8 @@ def _bus_id(device: torch.device) -> str | None:
     return "{:08X}:{:02X}:{:02X}.0".format(*(getattr(found, name) for name in names))
 
 
-def _clock_reasons(device: torch.device) -> tuple[str, ...] | None:
-    masks = (_gpu_row(device, (field,)).get(field) for field in REASON_FIELDS)
-    mask = next((mask for mask in masks if mask is not None), None)
-    return None if mask is None else parse_clock_reasons(mask)
-
-
-def _usable_cores() -> int:
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _load_average() -> float | None:
     try:
         return os.getloadavg()[0]
     except OSError:
-        return None
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
         return None

@@ -128,7 +128,7 @@ def time_steps(
     synchronize()
     began_s = now()
     per_sample, num_steps, longest_s = list[float](), 0, 0.0
-    while not per_sample or _goes_on(per_sample, now() - began_s, longest_s, limit_s):
+    while True:
         block_began_s, samples = now(), 0
         while samples < block_samples:
             samples += take_step()
@@ -137,6 +137,9 @@ def time_steps(
         block_s = now() - block_began_s
         longest_s = max(longest_s, block_s)
         per_sample.append(block_s / samples)
+        took_s = now() - began_s
+        if took_s + longest_s >= limit_s or (took_s >= SHORTEST_S and _is_precise(per_sample)):
+            break
     low, middle, high = (samples_per_step * value for value in _median_interval(per_sample))
     return Timed(step_s=middle, low_s=low, high_s=high, num_steps=num_steps)
 
@@ -147,11 +150,6 @@ def _block_samples(samples_per_step: int, num_train: int, step_s: float) -> int:
     if epoch_s <= SHORT_EPOCH_S:
         return num_train * max(1, math.ceil(BLOCK_S / max(epoch_s, 1e-6)))
     return samples_per_step * max(1, math.ceil(BLOCK_S / step_s))
-
-
-def _goes_on(per_sample: list[float], took_s: float, longest_s: float, limit_s: float) -> bool:
-    """Returns whether another block fits in, and is of use."""
-    return took_s + longest_s < limit_s and (took_s < SHORTEST_S or not _is_precise(per_sample))
 
 
 def _is_precise(values: list[float]) -> bool:

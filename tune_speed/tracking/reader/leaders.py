@@ -105,9 +105,13 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
     of_any_kind = replace(wanted, kind=None)
     parts = _summed(part for part in (*known, *silent.parts) if of_any_kind.takes(part[0][0]))
     keys = sorted({key for key, _ in parts if wanted.takes(key)})
-    heads = [_head(reader, key, silent.heads.get(key, []), top + 1) for key in keys]
+    trials: list[TrackedTrial] = []
+    for key in keys:
+        leading = _leading(reader.in_order(key), top + 1)
+        both = {trial.run_id: trial for trial in (*silent.heads.get(key, ()), *leading)}
+        trials += _first(both.values() or islice(reader.any_of(key), 1), top + 1)
     return Leaders(
-        trials=[trial for head in heads for trial in head],
+        trials=trials,
         totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
         study_totals=parts,
     )
@@ -138,14 +142,6 @@ def _summed(parts: Iterable[tuple[Place, Totals]]) -> dict[Place, Totals]:
     for place, totals in parts:
         by_place.setdefault(place, []).append(totals)
     return {place: sum_of(each) for place, each in by_place.items()}
-
-
-def _head(
-    reader: BoardReader, key: ComparisonKey, others: list[TrackedTrial], top: int
-) -> list[TrackedTrial]:
-    """Returns the first `top` of the store's and the others together."""
-    both = {trial.run_id: trial for trial in (*others, *_leading(reader.in_order(key), top))}
-    return _first(both.values() or islice(reader.any_of(key), 1), top)
 
 
 def _first(trials: Iterable[TrackedTrial], count: int) -> list[TrackedTrial]:

@@ -8,14 +8,14 @@ that nothing is missing once a search has ended (its own run ends last).
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.reader.parent_run import PARENT
-from tune_speed.tracking.reader.queries import TrackedTrial, experiments_of, whole_record
+from tune_speed.tracking.reader.queries import TrackedTrial, as_tracked, experiments_of, with_curve
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
@@ -119,7 +119,7 @@ class StudyPicture:
         Raises: ServiceError or StorageError if the store does not answer.
         """
         with errors_of(self.uri), ThreadPoolExecutor(CURVE_THREADS) as pool:
-            return list(pool.map(self._with_curve, trials))
+            return list(pool.map(lambda trial: with_curve(self._client, trial), trials))
 
     def _runs(self, condition: str) -> list[Any]:
         order = ["attributes.start_time ASC"]
@@ -145,20 +145,11 @@ class StudyPicture:
 
     def _take_outcome(self, run: Any, *, is_new: bool) -> None:
         record = schema.unpack_record(run.data.tags)
-        if record is None and is_new:
-            _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
         if record is None:
+            if is_new:
+                _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
             return
-        self.finished[run.info.run_id] = TrackedTrial(
-            run_id=run.info.run_id,
-            experiment_id=run.info.experiment_id,
-            record=record,
-            has_curve=False,
-        )
-
-    def _with_curve(self, trial: TrackedTrial) -> TrackedTrial:
-        whole = whole_record(self._client, trial.run_id)
-        return trial if whole is None else replace(trial, record=whole, has_curve=True)
+        self.finished[run.info.run_id] = as_tracked(run, record, has_curve=False)
 
 
 def _search_run(run: Any) -> SearchRun:

@@ -112,7 +112,8 @@ def analyze_if_outdated(path: Path) -> bool:
     """
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            known, present = _known_runs(connection), _num_runs(connection)
+            known = _known_runs(connection)
+            (present,) = connection.execute("SELECT count(*) FROM runs").fetchone()
     except sqlite3.Error:
         return False
     return present >= LEAST_ROWS and present >= GROWTH * known and analyze(path)
@@ -144,11 +145,6 @@ def damaged(path: Path, found: str) -> StorageError:
         f" (`sqlite3 {path} .recover` saves what it can); search --resume fills a new one from the"
         " study's ledger."
     )
-
-
-def _num_runs(connection: sqlite3.Connection) -> int:
-    (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
-    return int(count)
 
 
 def _known_runs(connection: sqlite3.Connection) -> int:

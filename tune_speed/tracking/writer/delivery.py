@@ -105,20 +105,20 @@ class Courier:
             self._summary.add(record)
 
     def _work(self) -> None:
-        while not self._is_over():
-            is_last = self._ending.is_set()  # Asked before events are taken: none came later.
+        while not (
+            self._ending.is_set() and (self._has_ended or time.monotonic() >= self._deadline)
+        ):
+            # Read before the events: what is put after it comes in another round.
+            is_last = self._ending.is_set()
             if is_last:
                 latest = time.monotonic() + LONGEST_PAUSE_AT_THE_END_S
                 self._retry_at = min(self._retry_at, latest)
             self._gather()
             if is_last:
-                self._interrupt_rest()
+                for trial_id in self._outboxes:
+                    self.take_interruption(trial_id, "the search ended before the trial")
             if time.monotonic() >= self._retry_at:
                 self._deliver(is_last=is_last)
-
-    def _is_over(self) -> bool:
-        is_late = time.monotonic() >= self._deadline
-        return self._ending.is_set() and (self._has_ended or is_late)
 
     def _gather(self) -> None:
         """Waits for an event, or until it is time to try again, and takes all that there are."""
@@ -143,10 +143,6 @@ class Courier:
             _log.exception("trial %s cannot be tracked", trial_id)
             self.refused[trial_id] = f"{type(error).__name__}: {error}"
 
-    def _interrupt_rest(self) -> None:
-        for trial_id in self._outboxes:
-            self.take_interruption(trial_id, "the search ended before the trial")
-
     def _deliver(self, *, is_last: bool) -> None:
         """Delivers all that is due; after an error, the rest waits for the next time."""
         try:
@@ -155,7 +151,11 @@ class Courier:
                 self._deliver_trial(trial_id)
             self._deliver_summary(is_last=is_last)
         except Exception as error:
-            self._pause(error)
+            _log.debug("delivery to MLflow failed", exc_info=error)
+            self.trouble, self._had_trouble = str(explain(error, self._uri)), True
+            # Jitter keeps the searches that lost the same server from returning all at once.
+            self._retry_at = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         else:
             self.trouble, self._pause_s = None, FIRST_PAUSE_S
 
@@ -216,7 +216,11 @@ class Courier:
                 self._runs.write_parent(points=self._summary.points(), tags=tags)
                 self._summary.is_new = False
             if is_last:
-                self._drop_doubles()
+                if self._had_trouble:
+                    # A request that the store took after we had given it up may have made a second
+                    # run of a trial; finding all runs again deletes it.
+                    self._runs.forget()
+                    self._runs.known()
                 self._runs.end_parent(self._last_status)
         except Exception as error:
             if not is_permanent(error):
@@ -224,15 +228,6 @@ class Courier:
             _log.warning("the search's own run cannot be written: %s", error)
             self._summary.is_new = False
         self._has_ended = is_last
-
-    def _drop_doubles(self) -> None:
-        """Leaves one run of each trial.
-
-        A request that the store took after we had given it up may have made a second one.
-        """
-        if self._had_trouble:
-            self._runs.forget()
-            self._runs.known()
 
     def _search_note(self) -> dict[str, str]:
         if self._plan is None:
@@ -242,12 +237,6 @@ class Courier:
         link = f"#/experiments/{self._runs.experiment_id}/runs/{ref.run_id}" if ref else ""
         note = descriptions.search_note(self._plan, statuses=statuses, best=best, link=link)
         return {descriptions.NOTE: note}
-
-    def _pause(self, error: Exception) -> None:
-        _log.debug("delivery to MLflow failed", exc_info=error)
-        self.trouble, self._had_trouble = str(explain(error, self._uri)), True
-        self._retry_at = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
 
 def _outbox_of(record: TrialRecord) -> Outbox:

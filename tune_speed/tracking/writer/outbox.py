@@ -116,7 +116,9 @@ def _write_values(outbox: Outbox, ref: RunRef, runs: StudyRuns) -> None:
         )
         params |= schema.ran_entries(outbox.record.recipe, params)
     missing = {key: value for key, value in params.items() if key not in ref.params}
-    begin = {} if outbox.ref else _start_tags(outbox)
+    kind, trial_id = outbox.key
+    begin = schema.start_tags(trial_id, kind=kind) | schema.searched_tag(outbox.searched)
+    begin = {} if outbox.ref else begin
     runs.write(ref, points=points, params=missing, tags=begin)
     ref.params |= missing
     outbox.ref = ref
@@ -137,11 +139,6 @@ def _finish(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
     runs.write(ref, tags=schema.record_tags(record) | note)
     runs.end(ref, schema.run_status(record.status))
     return refused
-
-
-def _start_tags(outbox: Outbox) -> dict[str, str]:
-    kind, trial_id = outbox.key
-    return schema.start_tags(trial_id, kind=kind) | schema.searched_tag(outbox.searched)
 
 
 def _mark(evaluation: Evaluation) -> tuple[int, float]:
