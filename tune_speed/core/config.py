@@ -41,7 +41,7 @@ LONGEST_NAME = 200
 class Component:
     """Marks a field that holds one entry of `table`: `{sgd: {lr: 0.1}}`, or `sgd` for its defaults.
 
-    With `tag`, the name stands among the fields instead: `{name: cifar10, root: data}`.
+    With `tag`, the name is among the fields instead: `{name: cifar10, root: data}`.
     The validated value is the entry's config; dumping gives back the form that was read.
     """
 
@@ -110,7 +110,8 @@ class Component:
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """Returns `; did you mean …?` with the nearest of `known`, or nothing where none is near."""
-    if len(name) > LONGEST_NAME:  # Comparing takes the product of both lengths.
+    # Comparing takes the product of both lengths.
+    if len(name) > LONGEST_NAME:
         return ""
     near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean `{near[0]}`?" if near else ""

@@ -1,4 +1,4 @@
-"""What the fields of configurations mean: the docstrings below them, read once somebody asks.
+"""What the fields of configurations mean: the docstrings below them, read on first use.
 
 Pydantic could read them whenever a class is made (`use_attribute_docstrings`). That is a third of
 the time that importing the package takes, in every command and every trial process.

@@ -4,7 +4,7 @@ What is hidden: `user:password@` and a lone token before `@` in addresses, value
 parameters such as `?token=`, credentials in headers, and `password=…` or `"password": "…"` as
 databases and object stores are told them. Rather too much is hidden than too little. A JSON text
 stays one: nothing is cut in the middle of an escape. All patterns take time in proportion to the
-text, which may be megabytes of a stranger's.
+text, which may be megabytes of somebody else's.
 """
 
 import re

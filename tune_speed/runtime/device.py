@@ -34,7 +34,7 @@ class DataLimit:
     def renew_headroom(self) -> None:
         """Leaves some room above what is in use, if the bound is ours.
 
-        What malloc keeps counts as used. It can serve the next tensors, but not the code that
+        What malloc retains counts as used. It can serve the next tensors, but not the code that
         oneDNN compiles, which needs pages of its own.
         """
         used = status_bytes("VmData")
@@ -56,7 +56,8 @@ def status_bytes(name: str) -> int | None:
 
 
 def _soft_limit() -> float:
-    import resource  # Not on every system.
+    # Not on every system.
+    import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
     return float("inf") if soft == resource.RLIM_INFINITY else soft
@@ -83,21 +84,24 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
 """Names of glibc's `mallopt`, from malloc.h."""
 
 _OUT_OF_MEMORY = (
-    "can't allocate memory",  # torch's allocator on the CPU
-    "std::bad_alloc",  # C++ below it
-    "CUDA error: out of memory",  # the driver itself, outside torch's allocator
+    # Torch's allocator on the CPU.
+    "can't allocate memory",
+    # C++ below it.
+    "std::bad_alloc",
+    # The driver itself, outside torch's allocator.
+    "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
 _PERHAPS_OUT_OF_MEMORY = "could not create a primitive"
-"""What oneDNN says on a CPU, whatever the reason; it counts near the limit. Memory that is kept for
-the next step is part of what is used, so that a failed step leaves the process near it."""
+"""What oneDNN says on a CPU, whatever the reason; it counts near the limit. Memory that is retained
+for the next step is part of what is used, so that a failed step leaves the process near it."""
 _data_limit = DataLimit()
 
 
 def resolve_device(name: str) -> torch.device:
     """Returns the device of that name; `auto` is CUDA where there is one, otherwise the CPU.
 
-    Raises: ConfigError if there is no such device, or CUDA is asked for and not there.
+    Raises: ConfigError if there is no such device, or CUDA is requested and not there.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -142,7 +146,7 @@ def device_key(device: torch.device) -> str:
 
 
 def set_up_process(device: torch.device, *, cpu_threads: int) -> None:
-    """Gives this process its threads, and keeps the memory that a step frees for the next one.
+    """Gives this process its threads, and retains the memory that a step frees for the next one.
 
     By default glibc returns blocks of 32 MiB and more, and the free end of its heap, to the system,
     and each step gets them back page by page. Without that ResNet-20 trains 1.08 times as fast with
@@ -192,7 +196,8 @@ def memory_limit_gib(device: torch.device, *, gpu_fraction: float, cpu_fraction:
 def _node_memory_bytes(limit_files: Sequence[Path] = CGROUP_LIMITS) -> int:
     """Returns the memory of the machine, or of the container where that has less."""
     texts = [file.read_text().strip() for file in limit_files if file.exists()]
-    limits = [int(text) for text in texts if text.isdigit()]  # Without a limit it says `max`.
+    # Without a limit it says `max`.
+    limits = [int(text) for text in texts if text.isdigit()]
     return min([int(psutil.virtual_memory().total), *limits])
 
 
@@ -208,7 +213,8 @@ def reset_peak_memory(device: torch.device) -> None:
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        return  # Not Linux, or forbidden: the peak is then the process's, which is no less.
+        # Not Linux, or forbidden: the peak is then the process's, which is no less.
+        return
 
 
 def peak_memory_gib(device: torch.device) -> float:
@@ -228,7 +234,8 @@ def cpu_wait_s() -> float | None:
     try:
         stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
         return sum(int(stat.split()[1]) for stat in stats) / 1e9 if stats else None
-    except (OSError, ValueError, IndexError):  # A thread ended, or another system.
+    except (OSError, ValueError, IndexError):
+        # A thread ended, or another system.
         return None
 
 

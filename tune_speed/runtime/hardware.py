@@ -1,6 +1,6 @@
 """The machine that a time was measured on: what a reader needs to judge it or to measure again.
 
-Nothing here raises: what a machine does not have or does not tell is None.
+Nothing here raises: what a machine does not have or does not report is None.
 """
 
 import os
@@ -21,7 +21,7 @@ from tune_speed.runtime.mps import find_mps
 
 
 class GpuFacts(Record):
-    """The GPU, as far as the driver tells; on a CPU everything is None."""
+    """The GPU, as far as the driver reports; on a CPU everything is None."""
 
     name: str | None
     """Name, such as `NVIDIA H200`."""
@@ -30,19 +30,19 @@ class GpuFacts(Record):
     power_limit_w: float | None
     """Power limit [W]."""
     sm_clock_mhz: float | None
-    """Clock of the processors when it was asked [MHz]."""
+    """Clock of the processors when it was read [MHz]."""
     memory_clock_mhz: float | None
-    """Clock of the memory when it was asked [MHz]."""
+    """Clock of the memory when it was read [MHz]."""
     max_sm_clock_mhz: float | None
     """Highest clock of the processors [MHz]."""
     max_memory_clock_mhz: float | None
     """Highest clock of the memory [MHz]."""
     clock_reasons: tuple[str, ...] | None
-    """What held the clocks down when it was asked, such as `hw_thermal_slowdown`."""
+    """What held the clocks down when it was read, such as `hw_thermal_slowdown`."""
     mig_mode: str | None
     """`Enabled` where the GPU is cut into instances; None: it cannot be, or is not known."""
     mps: bool | None
-    """Whether NVIDIA's multi-process service is asked for or seen to run."""
+    """Whether NVIDIA's multi-process service is requested or seen to run."""
     persistence_mode: str | None
     """`Enabled` where the driver stays loaded between processes."""
     driver: str | None
@@ -50,7 +50,7 @@ class GpuFacts(Record):
 
 
 class CpuFacts(Record):
-    """The CPU, as far as the kernel tells."""
+    """The CPU, as far as the kernel reports."""
 
     name: str
     """Name, such as `AMD EPYC 9654`."""
@@ -88,7 +88,7 @@ class SoftwareFacts(Record):
 
 
 class SystemFacts(Record):
-    """The machine, as far as it could be asked."""
+    """The machine, as far as it is known."""
 
     device: str
     """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
@@ -292,7 +292,7 @@ def container_id(*, cgroup: str, mountinfo: str) -> str | None:
     """Returns the container's id, 64 hex digits, from texts of /proc/self.
 
     With version 2 of cgroup a container often sees `0::/` alone, and only the files that Docker
-    and Podman mount into it tell.
+    and Podman mount into it name it.
     """
     found = re.search(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", cgroup)
     found = found or re.search(r"(?<=containers/)[0-9a-f]{64}(?=/)", mountinfo)
@@ -353,8 +353,8 @@ def _software_facts(device: torch.device) -> SoftwareFacts:
 
 def _gpu_row(device: torch.device, fields: Sequence[str]) -> Row:
     """Returns what nvidia-smi says of `device`; empty if it is not there or lacks a field."""
-    asked = tuple(dict.fromkeys(("uuid", "pci.bus_id", *fields)))
-    rows = parse_gpu_rows(_nvidia_smi(asked), asked)
+    queried = tuple(dict.fromkeys(("uuid", "pci.bus_id", *fields)))
+    rows = parse_gpu_rows(_nvidia_smi(queried), queried)
     return choose_row(rows, uuid=_gpu_uuid(device), bus_id=_bus_id(device))
 
 
@@ -382,7 +382,7 @@ def _gpu_uuid(device: torch.device) -> str:
 
 
 def visible_mig(visible: str, index: int) -> str | None:
-    """Returns the MIG instance that stands at `index` of CUDA_VISIBLE_DEVICES, or None."""
+    """Returns the MIG instance at `index` of CUDA_VISIBLE_DEVICES, or None."""
     names = [name.strip() for name in visible.split(",")]
     name = names[index] if index < len(names) else ""
     return name if name.startswith("MIG-") else None

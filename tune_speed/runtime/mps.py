@@ -39,7 +39,7 @@ class Mps(NamedTuple):
 
 
 def find_mps() -> Mps:
-    """Returns whether MPS runs: its daemon is asked, or where that cannot be done, looked for."""
+    """Returns whether MPS runs: by a query to its daemon, or else by looking for it."""
     control = shutil.which(CONTROL)
     return Mps(_answers(control) if control else _is_seen(), can_start=control is not None)
 
@@ -64,7 +64,7 @@ def _answers(control: str) -> bool:
 def _is_seen() -> bool:
     """Returns whether its pipe directory is named and there, as in a container, or it is running.
 
-    A program that finds no daemon at its pipe goes on without MPS.
+    A program that finds no daemon at its pipe continues without MPS.
     """
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
     if pipes and Path(pipes).is_dir():

@@ -47,7 +47,8 @@ def end_with_parent() -> None:
         return
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It went before the kernel knew.
+    # It went before the kernel knew.
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -10,11 +10,11 @@ from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.turnstile import Turnstile
 
 WARM_UP_S = 0.2
-"""Steps are taken for so long [s] before the turn to time them is asked for."""
+"""Steps are taken for so long [s] before the turn to time them is requested."""
 MEASURE_WITHIN_S = 10.0
-"""Longest wait for the turn [s]; then the run goes on without."""
+"""Longest wait for the turn [s]; then the run continues without."""
 MAX_TURNS = 3
-"""A measurement that did not stay isolated is made anew, so many in all."""
+"""A measurement that did not stay isolated is repeated, so many in all."""
 BLOCK_S = 0.01
 """Steps are timed in blocks of at least so long [s], so that synchronising costs little."""
 SHORT_EPOCH_S = 0.1
@@ -52,9 +52,9 @@ def isolated_time(
     synchronize: Callable[[], None],
     now: Callable[[], float],
 ) -> Timed | None:
-    """Returns the time of a step while all others on the device stand still.
+    """Returns the time of a step while all co-tenants of the device are paused.
 
-    None where others could not be made to, or a step takes longer than they would wait.
+    None where they could not be paused, or a step takes longer than they would wait.
     """
     with clock.span("compile_s"):
         step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
@@ -63,7 +63,8 @@ def isolated_time(
             with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
                 if turn is None:
                     return None
-                take_step()  # What was made ready while others were at work.
+                # What was made ready while others were at work.
+                take_step()
                 timed = time_steps(
                     take_step,
                     samples_per_step=samples_per_step,

@@ -1,7 +1,7 @@
 """MLflow: what a study leaves there, and how it is read back.
 
 `schema` says what a trial looks like in MLflow, `Tracker` writes a search from a thread of its own,
-`queries` read. MLflow is imported by nothing but this package, and only once it is used.
+`queries` read. MLflow is imported by nothing but this package, and only on first use.
 """
 
 from tune_speed.tracking.reader.queries import (

@@ -6,7 +6,7 @@
 | parent run | its search; metrics `trials`, `trials_<status>`, `best_time_to_target_s` over time |
 | child run  | a trial, named by its id, `mlflow.parentRunId` set                                 |
 | parameters | the recipe as it was proposed, flattened, and what the search chose; what ran      |
-|            | otherwise (a halved micro-batch) stands beside it as `ran.<field>`                 |
+|            | otherwise (a halved micro-batch) is next to it as `ran.<field>`                    |
 | metrics    | over steps: accuracy, macro_f1, micro_f1, val_loss, train_loss, train_s, others by |
 |            | their own names (see `metric_key`); once, at the end: reached, time_to_target_s,   |
 |            | gap, final_accuracy, final_macro_f1, `final_<metric>` of the target, images_per_s, |
@@ -24,7 +24,7 @@
 A metric's timestamp is the run's start plus the training clock, not the time of day: MLflow's
 relative time axis then shows training seconds since the first evaluation, and sending a point twice
 changes nothing. (`train_s` as the x-axis shows the clock itself.) Of several runs of one record
-(seeds), each has its metrics under `<name>/seed_<seed>`, and beside them stand the whole record's
+(seeds), each has its metrics under `<name>/seed_<seed>`, and next to them are the whole record's
 `time_to_target_s` (the median; absent if it is infinite), `hits` and `n`.
 """
 
@@ -135,7 +135,7 @@ def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[
 def metric_key(metric: str) -> str:
     """Returns under which name a metric of evaluations is logged.
 
-    One of a user's own that has the name of a metric with another meaning stands under `own.`.
+    One of a user's own that has the name of a metric with another meaning is under `own.`.
     """
     if metric == "loss":
         return "val_loss"
@@ -240,7 +240,7 @@ def gap(record: TrialRecord, run: RunResult) -> float | None:
 
 
 def seed_suffix(record: TrialRecord, run: RunResult) -> str:
-    """Returns what keeps apart the metrics of several runs."""
+    """Returns the suffix that separates the metrics of several runs."""
     return f"/seed_{run.seed}" if len(record.runs) > 1 else ""
 
 
@@ -254,7 +254,8 @@ def user_tags() -> dict[str, str]:
     """Returns who runs the search, as MLflow's pages show it."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # A container may know no user names.
+    except (KeyError, OSError, ImportError):
+        # A container may know no user names.
         user = "unknown"
     return {"mlflow.user": user, "mlflow.source.name": "tune-speed"}
 
@@ -265,7 +266,7 @@ def start_tags(trial_id: str, *, kind: str) -> dict[str, str]:
 
 
 def searched_tag(names: Iterable[str]) -> dict[str, str]:
-    """Returns the tag by which searched parameters are told from the rest of the recipe."""
+    """Returns the tag that names the searched parameters of the recipe."""
     text = ", ".join(map(safe_key, names))
     return _tags({SEARCHED: text}) if text else {}
 

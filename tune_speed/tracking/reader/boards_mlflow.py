@@ -23,7 +23,7 @@ LEADERS_FIRST = {
     "max": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} DESC"),
     "min": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} ASC"),
 }
-"""By the mode of the board's target, which any of its trials tells."""
+"""By the mode of the board's target, which any of its trials names."""
 NUM_SPARE = 10
 """Rows beyond the leaders that a page has room for, as the last ones may tie."""
 

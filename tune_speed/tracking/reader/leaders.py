@@ -42,13 +42,13 @@ class Leaders:
     totals: dict[ComparisonKey, Totals]
     """What all trials of each board come to."""
     study_totals: dict[Place, Totals]
-    """What those of each study come to, of whatever kind: what a search cost stands beside what it
+    """What those of each study come to, of whatever kind: what a search cost is shown with what it
     led to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which boards are asked for; None: any."""
+    """Which boards are wanted; None: any."""
 
     workload: str | None
     device: str | None
@@ -56,7 +56,7 @@ class Wanted:
     kind: str | None
 
     def takes(self, key: ComparisonKey) -> bool:
-        """Whether a board is asked for."""
+        """Whether a board is wanted."""
         return (
             is_on(key.device, self.device)
             and self.workload in (None, key.workload)
@@ -75,7 +75,7 @@ def find_leaders(
 ) -> Leaders:
     """Returns the `top` trials of each board, over the studies, and the boards' totals.
 
-    One more is given where there is one: it tells whether the last of the `top` shares its rank.
+    One more is given where there is one: it shows whether the last of the `top` shares its rank.
     Trials that miss in half of their runs or more are no leaders. Ties are broken as leaderboards
     do it: by the better final metric, the study's name, the trial's.
 
@@ -86,7 +86,8 @@ def find_leaders(
 
     def read(tables: Tables) -> Leaders | None:
         if not tables.holds(study):
-            return None  # MLflow's way says what is amiss.
+            # Reading through MLflow reports what is wrong.
+            return None
         return leaders_of(TableReader(tables, study), wanted, top=top)
 
     found = read_directly(uri, read)
@@ -132,7 +133,8 @@ def _read(searches: Sequence[Search], reader: BoardReader, *, keep: int) -> _Sil
         read.parts.append(((key, trial.record.study), totals_of([trial.record])))
         head = read.heads.setdefault(key, [])
         head.append(trial)
-        if len(head) >= 2 * keep + PAGE:  # No store is held in memory as a whole.
+        # No store is held in memory as a whole.
+        if len(head) >= 2 * keep + PAGE:
             head[:] = _first(head, keep)
     return read
 

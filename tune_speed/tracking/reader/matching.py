@@ -25,7 +25,7 @@ Find = Callable[["Query"], Iterable[TrackedTrial]]
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What a store is asked for; None: any."""
+    """What is queried of a store; None: any."""
 
     study: str | None
     workload: str | None
@@ -65,13 +65,15 @@ def find_matching(
 
     def read(tables: Tables) -> list[TrackedTrial] | None:
         if not tables.holds(study):
-            return None  # MLflow's way says what is amiss.
+            # Reading through MLflow reports what is wrong.
+            return None
         return matching(lambda query: _by_tables(tables, query), where, bare, only_reached)
 
     found = read_directly(uri, read)
     if found is None:
         found = matching(lambda query: by_mlflow(uri, query), where, bare, only_reached)
-    return sorted(found, key=lambda trial: board_key(trial.record))  # Stable: times stay in order.
+    # Stable: times stay in order.
+    return sorted(found, key=lambda trial: board_key(trial.record))
 
 
 def matching(
@@ -113,7 +115,7 @@ def by_mlflow(uri: str, query: Query) -> list[TrackedTrial]:
 def _by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:
     """Yields what the tables hold, in the order that MLflow gives."""
     statement, values = _statement(query)
-    rows = sorted(tables.ask(statement, values, study=query.study), key=_fastest_first)
+    rows = sorted(tables.query(statement, values, study=query.study), key=_fastest_first)
     trials = tables.tracked((run_id, str(experiment)) for run_id, experiment, *_ in rows)
     yield from islice((t for t in trials if is_on(t.record.device, query.device)), query.limit)
 

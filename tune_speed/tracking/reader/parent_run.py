@@ -36,7 +36,8 @@ def open_parent(
     if run is None:
         return _create(client, experiment_id, study=study, tags=tags, is_only=is_only)
     for key, value in tags.items():
-        if run.data.tags.get(key) != value:  # More trials, say, than when it began.
+        # More trials, say, than when it began.
+        if run.data.tags.get(key) != value:
             client.set_tag(run.info.run_id, key, value)
     if run.info.status != "RUNNING":
         client.update_run(run.info.run_id, status="RUNNING")
@@ -61,7 +62,7 @@ def _rival(
     """Returns the search to which ours must give way, of those that began at the same moment.
 
     Each has its run by now, so the later one sees the other. Where both do, the greater id gives
-    way at once, and the lesser goes on once it has seen that.
+    way at once, and the lesser continues once it has seen that.
     """
     others = _others(client, experiment_id, tags)
     if others and all(run_id < other.info.run_id for other in others):

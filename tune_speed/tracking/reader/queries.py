@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedTrial:
-    """A finished trial, and where MLflow keeps it."""
+    """A finished trial, and where MLflow stores it."""
 
     run_id: str
     experiment_id: str
@@ -138,7 +138,7 @@ def study_names(uri: str) -> list[str]:
 def run_url(uri: str, trial: TrackedTrial) -> str | None:
     """Returns the address of the trial's page; None where no server shows it (see `ui_command`).
 
-    A login within `uri` is left out: a browser asks for it.
+    A login within `uri` is left out: a browser prompts for it.
     """
     if store_kind(uri) != "http":
         return None

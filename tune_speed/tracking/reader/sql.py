@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 def read_directly(uri: str, read: Read[Result]) -> Result | None:
     """Returns what `read` makes of the store's tables.
 
-    None where MLflow must be asked: of a tracking server, where a statement fails (no such table or
+    None where MLflow must be used: of a tracking server, where a statement fails (no such table or
     file, no permission), and where `read` returns it, as it does not find what it looks for.
 
     Raises: ServiceError if a database server does not answer, or its driver is not installed; what

@@ -44,5 +44,6 @@ def _find(client: "MlflowClient") -> tuple[StepTime, ...]:
 def _read(run: Any) -> tuple[StepTime, ...]:
     try:
         return _STEP_TIMES.validate_json(run.data.tags.get(schema.STEP_TIMES, "[]"))
-    except ValidationError:  # Of another version; it is measured again.
+    except ValidationError:
+        # Of another version; it is measured again.
         return ()

@@ -73,12 +73,12 @@ def _from_mlflow(uri: str) -> list[_Study]:
 
 
 def _from_tables(tables: Tables) -> list[_Study]:
-    studies = {number: _Study(str(number), name, []) for number, name in tables.ask(_STUDIES)}
+    studies = {number: _Study(str(number), name, []) for number, name in tables.query(_STUDIES)}
     values = {"id": schema.SEARCH_ID, "kind": schema.KIND, "search": schema.SEARCH}
-    for some in batches(tables.ask(_SEARCHES, values)):
+    for some in batches(tables.query(_SEARCHES, values)):
         runs = [run_id for run_id, *_ in some]
-        metrics = _by_run(tables.ask(_METRICS, runs=runs))
-        tags = _by_run(tables.ask(_TAGS, runs=runs))
+        metrics = _by_run(tables.query(_METRICS, runs=runs))
+        tags = _by_run(tables.query(_TAGS, runs=runs))
         for run_id, experiment, status in some:
             search = _Search(status, metrics.get(run_id, {}), tags.get(run_id, {}))
             studies[experiment].searches.append(search)

@@ -1,7 +1,7 @@
 """What MLflow has of one study, read again and again: a trial that has ended is read only once.
 
-A refresh asks three questions: which searches there are, which trials run, and which have ended
-since the last time. They are asked in this order, so that a trial that ends meanwhile is seen, and
+A refresh makes three queries: which searches there are, which trials run, and which have ended
+since the last time. They are made in this order, so that a trial that ends meanwhile is seen, and
 that nothing is missing once a search has ended (its own run ends last).
 """
 
@@ -100,7 +100,7 @@ class StudyPicture:
         return strip_secrets(f"{self.uri}/#/experiments/{self.experiment_id}")
 
     def refresh(self) -> None:
-        """Reads what is new. After an error the picture is what it was.
+        """Reads what is new. After an error the snapshot is what it was.
 
         Raises: ServiceError or StorageError if the store does not answer.
         """

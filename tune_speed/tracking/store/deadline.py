@@ -10,7 +10,7 @@ Result = TypeVar("Result")
 def within(timeout_s: float, function: Callable[[], Result]) -> Result:
     """Returns `function()`, or raises what it raises.
 
-    Raises: TimeoutError if it takes longer than `timeout_s`. It then goes on in a daemon thread,
+    Raises: TimeoutError if it takes longer than `timeout_s`. It then continues in a daemon thread,
         because nothing can stop a name look-up or a connection attempt from outside.
     """
     results: list[Result] = []

@@ -25,7 +25,7 @@ MAX_CHECKED_BYTES = 64 << 20
 BUSY_S = 20.0
 """Longest wait for a process that writes, as MLflow's own."""
 GROWTH = 4
-"""Times as many rows as when the statistics were made: then they are made anew."""
+"""Times as many rows as when the statistics were made: then they are made again."""
 LEAST_ROWS = 1000
 """Runs below which any plan is fast."""
 ANALYSIS_LIMIT = 1000
@@ -55,7 +55,7 @@ def create(path: Path) -> None:
             leftover.unlink(missing_ok=True)
         if not _copied(new):
             _migrate(new)
-            _keep(new)
+            _cache(new)
         new.replace(path)
     finally:
         for leftover in _files_of(new):
@@ -181,35 +181,35 @@ def _acquire(handle: int, folder: Path, timeout_s: float) -> None:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Returns the database and what may lie beside it: SQLite would replay a stale log."""
+    """Returns the database and what may lie next to it: SQLite would replay a stale log."""
     return [path.with_name(path.name + suffix) for suffix in ("", "-journal", "-wal", "-shm")]
 
 
 def _copied(path: Path) -> bool:
-    """Copies the empty store that this node has kept to `path`; returns whether it had a whole one.
+    """Copies this node's cached empty store to `path`; returns whether it had a whole one.
 
     Some seventy migrations lead to an empty store: a second of processor time.
     """
-    kept = _kept()
+    cached = _cached()
     try:
-        check(kept, writing=True)
+        check(cached, writing=True)
     except StorageError:
         return False
-    shutil.copyfile(kept, path)
+    shutil.copyfile(cached, path)
     return True
 
 
-def _keep(path: Path) -> None:
-    """Keeps a copy of an empty store for the next one; where that fails, there is none."""
-    kept = _kept()
+def _cache(path: Path) -> None:
+    """Caches a copy of an empty store for the next one; where that fails, there is none."""
+    cached = _cached()
     with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with write_atomically(kept) as file:
+        cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with write_atomically(cached) as file:
             file.write(path.read_bytes())
 
 
-def _kept() -> Path:
-    """Returns where an empty store of this version of MLflow's is kept."""
+def _cached() -> Path:
+    """Returns where an empty store of this version of MLflow's is cached."""
     version = metadata.version("mlflow")
     return default_cache_dir() / "mlflow" / f"empty-{version}-sqlite-{sqlite3.sqlite_version}.db"
 

@@ -25,7 +25,8 @@ LOCK_S = 60.0
 
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # Each error reaches us as an exception as well.
+    # Each error reaches us as an exception as well.
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
@@ -174,7 +175,8 @@ def _create_experiment(client: "MlflowClient", study: str, *, tags: dict[str, st
     try:
         client.create_experiment(study, artifact_root(client.tracking_uri, study), tags=tags)
     except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # Another driver was faster.
+        # Another driver was faster.
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
 
 

@@ -1,4 +1,4 @@
-"""Where results are kept: tracking URIs, made absolute, and shown without their secrets."""
+"""Where results are stored: tracking URIs, made absolute, and shown without their secrets."""
 
 import os
 import re
@@ -69,7 +69,8 @@ def _login_secrets() -> set[str]:
     """Returns the secrets of the environment's login; what is shorter is part of other words."""
     secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
     if match := _PASSWORD.search(os.environ.get("MLFLOW_TRACKING_URI", "")):
-        secrets |= {match[1], unquote(match[1])}  # An error may quote it as it is sent.
+        # An error may quote it as it is sent.
+        secrets |= {match[1], unquote(match[1])}
     return {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
 
 

@@ -139,7 +139,8 @@ class Courier:
     def _take(self, trial_id: str, take: Callable[[], None]) -> None:
         try:
             take()
-        except Exception as error:  # Such as a recipe that is no tree: it must not end the thread.
+        except Exception as error:
+            # Such as a recipe that is no tree: it must not end the thread.
             _log.exception("trial %s cannot be tracked", trial_id)
             self.refused[trial_id] = f"{type(error).__name__}: {error}"
 
@@ -165,7 +166,8 @@ class Courier:
             refused = deliver(outbox, self._runs)
         except Exception as error:
             if not is_permanent(error):
-                self._outboxes[trial_id] = outbox  # At the end: another trial is tried first.
+                # At the end: another trial is tried first.
+                self._outboxes[trial_id] = outbox
                 raise
             refused = self._give_up(outbox, error)
         self._pause_s = FIRST_PAUSE_S

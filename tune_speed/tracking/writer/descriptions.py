@@ -20,7 +20,7 @@ from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.store.uri import strip_secrets
 
 NOTE = "mlflow.note.content"
-"""The tag in which MLflow keeps the description of an experiment or a run."""
+"""The tag in which MLflow stores the description of an experiment or a run."""
 MAX_CELL = 300
 """Characters of a table's cell or of a sentence that somebody else wrote."""
 MAIN_METRICS = ("time_to_target_s", "reached", "gap", "final_accuracy", "accuracy", "train_s")
@@ -73,7 +73,7 @@ def study_note(plan: SearchPlan) -> str:
 def search_note(
     plan: SearchPlan, *, statuses: Mapping[Status, int], best: TrialRecord | None, link: str
 ) -> str:
-    """Returns the description of a search's own run, as it stands.
+    """Returns the description of a search's own run, as of now.
 
     Args:
         plan: of the search.

@@ -92,7 +92,7 @@ def log_model(
 def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
     """Deletes the models of a search's trials, except that of the run `but`.
 
-    As with runs, MLflow keeps the files of deleted models until `mlflow gc`.
+    As with runs, MLflow stores the files of deleted models until `mlflow gc`.
     """
     experiments = [_experiment(client, parent_id)]
     own = runs_with(client, experiments, {PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")

@@ -46,7 +46,7 @@ class Outbox:
         return self.record is not None or self.interrupted is not None
 
     def take(self, record: TrialRecord) -> None:
-        """Ends the attempt with its outcome, whose curve need not be kept twice."""
+        """Ends the attempt with its outcome, whose curve need not be stored twice."""
         self.record, self.interrupted = record, None
         on_record = {_mark(each) for run in record.runs for each in run.evaluations}
         self.evaluations = [each for each in self.evaluations if _mark(each) not in on_record]

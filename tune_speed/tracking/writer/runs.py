@@ -2,7 +2,7 @@
 
 Nothing here waits or retries; that is the tracker's part. A call that failed on the way may have
 reached the server all the same: points carry fixed timestamps, parameters fixed values, and
-`forget` makes the next look-up ask the server, so that doing it again leaves nothing twice.
+`forget` makes the next look-up query the server, so that a repetition leaves nothing twice.
 """
 
 import tempfile
@@ -62,10 +62,10 @@ class RunRef:
         return self.status in ENDED
 
     def fits(self, params: Mapping[str, str]) -> bool:
-        """Whether another attempt at the trial may go on in this run.
+        """Whether another attempt at the trial may continue in this run.
 
         Its parameters must be the same, as MLflow never changes one, and there must be no curve of
-        an attempt that broke off: its steps would stand there twice, at two times.
+        an attempt that broke off: its steps would be there twice, at two times.
         """
         is_same = all(params.get(key, value) == value for key, value in self.params.items())
         return is_same and (self.status in COMPLETE or not self.has_points)
@@ -113,13 +113,13 @@ class StudyRuns:
         return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
 
     def known(self) -> Mapping[Key, RunRef]:
-        """Returns the runs of all trials; asks the server the first time and after `forget`."""
+        """Returns the runs of all trials; queries the server the first time and after `forget`."""
         if self._refs is None:
             self._refs = self._find_all()
         return self._refs
 
     def forget(self) -> None:
-        """Makes the next look-up ask the server again."""
+        """Makes the next look-up query the server again."""
         self._refs = None
 
     def begin(self, key: Key, *, params: Mapping[str, str], start_ms: int) -> RunRef:
@@ -175,7 +175,8 @@ class StudyRuns:
     def _create(self, key: Key, *, start_ms: int) -> RunRef:
         tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent_id}
         refs, name = dict(self.known()), schema.clean(key[1], limit=schema.MAX_KEY)
-        self.forget()  # Until the answer is here: an error may hide that the run was created.
+        # Until the answer is here: an error may hide that the run was created.
+        self.forget()
         run = self._client.create_run(
             self.experiment_id, start_time=start_ms, tags=tags, run_name=name
         )
@@ -217,7 +218,8 @@ class StudyRuns:
             also=f"tags.`{schema.TRIAL_ID}` IS NOT NULL",
             order_by=["attributes.start_time ASC"],
         )
-        for run in list(found):  # All pages first: deleting a run would shift them.
+        # All pages first: deleting a run would shift them.
+        for run in list(found):
             tags = run.data.tags
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
             ref = RunRef(
