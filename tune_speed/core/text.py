@@ -110,12 +110,9 @@ def middle_cut(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns `text` with a mark for each character that a terminal obeys or YAML refuses.
-
-    A terminal obeys some characters: it moves, colours, links, retitles its window, or reverses the
-    order of a line; and names, reasons and tracebacks come from study files, data sets
-    and MLflow servers of anybody.
-    """
+    """Returns `text` with a mark for each character that a terminal obeys or YAML refuses."""
+    # A terminal moves, colours, links, retitles its window or reverses a line; and names, reasons
+    # and tracebacks come from study files, data sets and MLflow servers of anybody.
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _MARK for c in text)

@@ -32,11 +32,9 @@ class DataLimit:
             _set_soft_limit(self._base_bytes + num_bytes)
 
     def renew_headroom(self) -> None:
-        """Leaves some room above what is in use, if the bound is ours.
-
-        What malloc retains counts as used. It can serve the next tensors, but not the code that
-        oneDNN compiles, which needs pages of its own.
-        """
+        """Leaves some room above what is in use, if the bound is ours."""
+        # What malloc retains counts as used. It can serve the next tensors, but not the code that
+        # oneDNN compiles, which needs pages of its own.
         used = status_bytes("VmData")
         if self._base_bytes is not None and used is not None:
             _set_soft_limit(max(_soft_limit(), used + HEADROOM_BYTES))
@@ -146,13 +144,11 @@ def device_key(device: torch.device) -> str:
 
 
 def set_up_process(device: torch.device, *, cpu_threads: int) -> None:
-    """Gives this process its threads, and retains the memory that a step frees for the next one.
-
-    By default glibc returns blocks of 32 MiB and more, and the free end of its heap, to the system,
-    and each step gets them back page by page. Without that ResNet-20 trains 1.08 times as fast with
-    batches of 128 and 1.5 times with 512, ResNet-18 1.15 times with 128 (fp32, one core of an AMD
-    EPYC, medians of 5 to 8 interleaved spans); the peak rises by 2 to 10 %.
-    """
+    """Gives this process its threads, and retains the memory that a step frees for the next one."""
+    # By default glibc returns blocks of 32 MiB and more, and the free end of its heap, to the
+    # system, and each step gets them back page by page. Without that ResNet-20 trains 1.08 times as
+    # fast with batches of 128 and 1.5 times with 512, ResNet-18 1.15 times with 128 (fp32, one core
+    # of an AMD EPYC, medians of 5 to 8 interleaved spans); the peak rises by 2 to 10 %.
     torch.set_num_threads(cpu_threads)
     libc = _libc()
     if device.type == "cpu" and libc is not None:
@@ -175,9 +171,9 @@ def limit_memory(
     On a GPU, nine tenths of the fraction go to the caching allocator; the rest is for what lies
     outside it (CUDA context, cuDNN). Must be called before the first CUDA tensor. On a CPU, the
     fraction of the node's memory may be allocated beyond what the process had at the first call:
-    then torch raises, where otherwise the system would kill a process, maybe another one. (Within
-    oneDNN's convolutions a process may still die, in a third of the cases that were tried.)
+    then torch raises, where otherwise the system would kill a process, maybe another one.
     """
+    # Within oneDNN's convolutions a process may still die, in a third of the cases that were tried.
     if device.type == "cuda" and 0 < gpu_fraction < 1:
         torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device)
     if device.type == "cpu" and cpu_fraction is not None:
@@ -202,14 +198,12 @@ def _node_memory_bytes(limit_files: Sequence[Path] = CGROUP_LIMITS) -> int:
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Starts a new peak, and on a CPU gives freed memory back, which would count in it.
-
-    On Linux a process may reset its own high-water mark of resident memory.
-    """
+    """Starts a new peak, and on a CPU gives freed memory back, which would count in it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
     _trim_heap()
+    # On Linux a process may reset its own high-water mark of resident memory.
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -226,11 +220,8 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def cpu_wait_s() -> float | None:
-    """Returns how long the threads of this process have waited for a core [s], in all.
-
-    Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`. None where
-    it does not.
-    """
+    """Returns how long the threads of this process have waited for a core [s]; None: not known."""
+    # Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`.
     try:
         stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
         return sum(int(stat.split()[1]) for stat in stats) / 1e9 if stats else None
@@ -256,14 +247,12 @@ def _trim_heap() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own.
-
-    Compilers wrap what goes wrong in them, so an error's causes are looked at too.
-    """
+    """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY):
         return True
     if _PERHAPS_OUT_OF_MEMORY in str(error) and _data_limit.is_near():
         return True
+    # Compilers wrap what goes wrong in them, so an error's causes count too.
     return error.__cause__ is not None and is_out_of_memory(error.__cause__)

@@ -200,10 +200,8 @@ def parse_gpu_rows(text: str, fields: Sequence[str]) -> list[Row]:
 
 
 def choose_row(rows: Sequence[Row], *, uuid: str, bus_id: str | None) -> Row:
-    """Returns the GPU with that UUID or PCI address, or else the only one; empty if unknown.
-
-    A MIG instance has a UUID of its own, but its GPU's address.
-    """
+    """Returns the GPU with that UUID or PCI address, or else the only one; empty if unknown."""
+    # A MIG instance has a UUID of its own, but its GPU's address.
     for field, wanted in (("uuid", uuid), ("pci.bus_id", bus_id)):
         found = [row for row in rows if row.get(field, "").lower() == (wanted or "").lower()]
         if wanted and found:
@@ -289,11 +287,9 @@ def cpu_throttle_count(sys_cpu: Path) -> int | None:
 
 
 def container_id(*, cgroup: str, mountinfo: str) -> str | None:
-    """Returns the container's id, 64 hex digits, from texts of /proc/self.
-
-    With version 2 of cgroup a container often sees `0::/` alone, and only the files that Docker
-    and Podman mount into it name it.
-    """
+    """Returns the container's id, 64 hex digits, from texts of /proc/self."""
+    # With version 2 of cgroup a container often sees `0::/` alone, and only the files that Docker
+    # and Podman mount into it name it.
     found = re.search(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", cgroup)
     found = found or re.search(r"(?<=containers/)[0-9a-f]{64}(?=/)", mountinfo)
     return found[0] if found else None

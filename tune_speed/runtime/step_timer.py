@@ -86,10 +86,8 @@ def warm_up(
     synchronize: Callable[[], None],
     now: Callable[[], float],
 ) -> float:
-    """Takes steps until `limit_s` passed, at least two; returns the seconds of the last.
-
-    The first steps of a kind choose kernels and fill caches, and are slower than those that follow.
-    """
+    """Takes steps until `limit_s` passed, at least two; returns the seconds of the last."""
+    # The first steps of a kind choose kernels and fill caches, and are slower than later ones.
     began_s, last_s, num_steps = now(), 0.0, 0
     while num_steps < 2 or now() - began_s + last_s < limit_s:
         step_began_s = now()
@@ -171,8 +169,7 @@ def _left_out(count: int) -> int:
     """Returns how many values on each side lie outside the 95 % interval of the median.
 
     The largest k with 2 · P(B ≤ k − 1) ≤ 5 %, B the number of values below the median, which is
-    binomial with n = count and p = 1/2. None is left out of fewer than six. (`stats` has the same
-    from scipy, whose import would take longer than the whole measurement.)
+    binomial with n = count and p = 1/2. None is left out of fewer than six.
     """
     left_out, tail = 0, 0.5**count
     while 2 * tail <= 0.05:

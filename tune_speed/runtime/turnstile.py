@@ -369,11 +369,10 @@ def default_folder() -> Path:
 def make_shared_folder(folder: Path) -> None:
     """Makes a folder in which all users may make files, and remove their own only.
 
-    One that is there serves, whoever made it: nothing in it is believed but that a file is locked.
-
     Raises:
         OSError: It cannot be made, or is another user's link, which would lead us anywhere.
     """
+    # One that is there serves, whoever made it: nothing in it is trusted but that a file is locked.
     try:
         folder.mkdir(parents=True)
     except FileExistsError:

@@ -117,7 +117,9 @@ def clean(text: str, *, limit: int) -> str:
 def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, str]:
     """Returns the parameters of a proposed trial: its recipe, flattened, and what was chosen."""
     return {
-        safe_key(path): _param_value(value)
+        safe_key(path): clean(
+            value if isinstance(value, str) else json.dumps(value, default=str), limit=MAX_PARAM
+        )
         for path, value in {**flatten(named_settings(recipe)), **params}.items()
     }
 
@@ -182,7 +184,8 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
 
 
 def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
-    """Returns the numbers of the recipe that ran; MLflow can compare parameters as text only."""
+    """Returns the numbers of the recipe that ran."""
+    # As metrics, since MLflow compares parameters as text only.
     numbers = {
         f"recipe/{safe_key(path)}"[:MAX_KEY]: float(value)
         for path, value in flatten(named_settings(record.recipe)).items()
@@ -194,10 +197,8 @@ def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
 def record_points(
     record: TrialRecord, *, start_ms: int, without: Collection[tuple[int, float]] = ()
 ) -> list[Point]:
-    """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`.
-
-    Scores come first and the recipe's numbers last: MLflow's compare view shows the first metric.
-    """
+    """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`."""
+    # Scores come first and the recipe's numbers last: MLflow's compare view shows the first metric.
     points: list[Point] = []
     for run in record.runs:
         suffix = seed_suffix(record, run)
@@ -220,7 +221,8 @@ def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     values = {EXPECTED: ranked_s(record), FINAL_METRIC: final_metric(record)}
     if n > 1:
         hits = sum(run.status is Status.REACHED for run in record.runs)
-        values |= {"time_to_target_s": _median_s(record), "hits": float(hits), "n": float(n)}
+        median_s = median_time_s([run.time_to_target_s for run in record.runs])
+        values |= {"time_to_target_s": median_s, "hits": float(hits), "n": float(n)}
     at_ms = start_ms + round(last.clocks.train_s * 1000)
     return _points(values, at_ms=at_ms, step=last.steps, suffix="")
 
@@ -326,7 +328,8 @@ def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
 
 
 def board_id(key: ComparisonKey) -> str:
-    """Returns a board's name in tags: no device's name needs to be quoted then."""
+    """Returns a board's name in tags."""
+    # A hash, as MLflow's filters cannot quote each device's name.
     return sha256(_printable(key).encode()).hexdigest()[:16]
 
 
@@ -341,7 +344,12 @@ def unpack_boards(tags: Mapping[str, str]) -> dict[ComparisonKey, Totals] | None
     try:
         # What follows the list, if anything, is the rest of an older and longer one.
         entries, _ = json.JSONDecoder().raw_decode(_joined(BOARDS, tags))
-        return {_key_of(entry): _totals_of(entry) for entry in entries}
+        return {
+            ComparisonKey(*(entry[name] for name in ComparisonKey._fields)): Totals(
+                **{name: entry[name] for name in Totals.model_fields}
+            )
+            for entry in entries
+        }
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -381,10 +389,6 @@ def _time_ms(text: str) -> int | None:
         return None
 
 
-def _median_s(record: TrialRecord) -> float | None:
-    return median_time_s([run.time_to_target_s for run in record.runs]) if record.runs else None
-
-
 def _points(
     values: Mapping[str, float | None], *, at_ms: int, step: int, suffix: str
 ) -> list[Point]:
@@ -403,11 +407,6 @@ def _is_same(value: str, other: str | None) -> bool:
         return False
 
 
-def _param_value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return clean(text, limit=MAX_PARAM)
-
-
 def _split(name: str, text: str) -> dict[str, str]:
     parts = [text[i : i + MAX_TAG] for i in range(0, len(text), MAX_TAG)]
     return {f"{name}.{i}" if i else name: part for i, part in enumerate(parts)}
@@ -418,14 +417,6 @@ def _joined(name: str, tags: Mapping[str, str]) -> str:
     while (key := f"{name}.{len(parts)}") in tags:
         parts.append(tags[key])
     return "".join(parts)
-
-
-def _key_of(entry: Mapping[str, Any]) -> ComparisonKey:
-    return ComparisonKey(**{name: entry[name] for name in ComparisonKey._fields})
-
-
-def _totals_of(entry: Mapping[str, Any]) -> Totals:
-    return Totals(**{name: entry[name] for name in Totals.model_fields})
 
 
 def _printable(value: Any) -> str:

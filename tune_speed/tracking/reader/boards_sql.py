@@ -82,10 +82,8 @@ class TableReader:
         return self._tables.tracked((place.run_id, place.experiment_id) for place in ordered)
 
     def _all_boards(self) -> dict[str, list[_Ranked]]:
-        """Returns the places of all trials that have one, board by board: one pass over the store.
-
-        The runs are taken as they lie in a file, as their metrics and tags lie in that order too.
-        """
+        """Returns the places of all trials that have one, board by board, in one pass."""
+        # The runs are read as they lie in the file, as their metrics and tags have that order too.
         boards: dict[str, list[_Ranked]] = {}
         values = {
             "board_tag": schema.BOARD,

@@ -104,7 +104,11 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
     silent = _read([search for search in searches if search.totals is None], reader, keep=top + 1)
     known = [((k, s.study), t) for s in searches for k, t in (s.totals or {}).items()]
     of_any_kind = replace(wanted, kind=None)
-    parts = _summed(part for part in (*known, *silent.parts) if of_any_kind.takes(part[0][0]))
+    by_place: dict[Place, list[Totals]] = {}
+    for place, totals in (*known, *silent.parts):
+        if of_any_kind.takes(place[0]):
+            by_place.setdefault(place, []).append(totals)
+    parts = {place: sum_of(each) for place, each in by_place.items()}
     keys = sorted({key for key, _ in parts if wanted.takes(key)})
     trials: list[TrackedTrial] = []
     for key in keys:
@@ -137,13 +141,6 @@ def _read(searches: Sequence[Search], reader: BoardReader, *, keep: int) -> _Sil
         if len(head) >= 2 * keep + PAGE:
             head[:] = _first(head, keep)
     return read
-
-
-def _summed(parts: Iterable[tuple[Place, Totals]]) -> dict[Place, Totals]:
-    by_place: dict[Place, list[Totals]] = {}
-    for place, totals in parts:
-        by_place.setdefault(place, []).append(totals)
-    return {place: sum_of(each) for place, each in by_place.items()}
 
 
 def _first(trials: Iterable[TrackedTrial], count: int) -> list[TrackedTrial]:

@@ -136,12 +136,10 @@ def study_names(uri: str) -> list[str]:
 
 
 def run_url(uri: str, trial: TrackedTrial) -> str | None:
-    """Returns the address of the trial's page; None where no server shows it (see `ui_command`).
-
-    A login within `uri` is left out: a browser prompts for it.
-    """
+    """Returns the address of the trial's page; None where no server shows it (see `ui_command`)."""
     if store_kind(uri) != "http":
         return None
+    # Without a login: a browser prompts for it.
     uri = re.sub(r"//[^/]*@", "//", uri)
     return strip_secrets(f"{uri}/#/experiments/{trial.experiment_id}/runs/{trial.run_id}")
 

@@ -2,8 +2,8 @@
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -45,23 +45,14 @@ def read_directly(uri: str, read: Read[Result]) -> Result | None:
 
 
 def _read_file(path: Path, read: Read[Result]) -> Result | None:
+    words = Words(key='"key"', then="CROSS JOIN", as_they_lie="NOT INDEXED")
     try:
-        with _file_tables(path) as tables:
-            return read(tables)
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            return read(Tables(connection.execute, words))
     except sqlite3.Error as error:
         _log.debug("the file does not answer", exc_info=error)
         return None
-
-
-@contextmanager
-def _file_tables(path: Path) -> Iterator[Tables]:
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
-    try:
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        words = Words(key='"key"', then="CROSS JOIN", as_they_lie="NOT INDEXED")
-        yield Tables(connection.execute, words)
-    finally:
-        connection.close()
 
 
 def _read_server(uri: str, read: Read[Result]) -> Result | None:

@@ -25,20 +25,19 @@ _STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
 def find_step_times(client: "MlflowClient", *, uri: str) -> tuple[StepTime, ...]:
     """Returns the step times on record, of all studies, the latest of each key.
 
-    Keys hold device and versions, so that a reader finds none that is not for it.
-
     Raises: ServiceError if the store does not answer.
     """
+
+    def find() -> tuple[StepTime, ...]:
+        ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
+        measured = f"tags.`{schema.STEP_TIMES}` != ''"
+        runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
+        found = [each for run in islice(runs, MOST_RUNS) for each in _read(run)]
+        return tuple({each.key: each for each in reversed(found)}.values())
+
+    # Of all studies: keys hold device and versions, so that none is used where it does not hold.
     with errors_of(uri):
-        return within(READ_S, lambda: _find(client))
-
-
-def _find(client: "MlflowClient") -> tuple[StepTime, ...]:
-    ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
-    measured = f"tags.`{schema.STEP_TIMES}` != ''"
-    runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
-    found = [each for run in islice(runs, MOST_RUNS) for each in _read(run)]
-    return tuple({each.key: each for each in reversed(found)}.values())
+        return within(READ_S, find)
 
 
 def _read(run: Any) -> tuple[StepTime, ...]:

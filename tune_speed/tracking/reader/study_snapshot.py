@@ -1,9 +1,4 @@
-"""What MLflow has of one study, read again and again: a trial that has ended is read only once.
-
-A refresh makes three queries: which searches there are, which trials run, and which have ended
-since the last time. They are made in this order, so that a trial that ends meanwhile is seen, and
-that nothing is missing once a search has ended (its own run ends last).
-"""
+"""What MLflow has of one study, read again and again: a trial that has ended is read only once."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -106,6 +101,8 @@ class StudyPicture:
         """
         since_ms = max(0, self._latest_end_ms - END_MARGIN_MS)
         ended_since = f"attributes.end_time > {since_ms}"
+        # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
+        # once a search has ended (its own run ends last).
         with errors_of(self.uri):
             searches = self._runs(IS_SEARCH)
             alive = self._runs(IS_RUNNING)
@@ -134,7 +131,11 @@ class StudyPicture:
             self._latest_end_ms = max(self._latest_end_ms, run.info.end_time or 0)
             trial = _open_trial(run)
             if schema.RECORD in run.data.tags:
-                self._take_outcome(run, is_new=trial.key not in self._done)
+                record = schema.unpack_record(run.data.tags)
+                if record is not None:
+                    self.finished[trial.run_id] = as_tracked(run, record, has_curve=False)
+                elif trial.key not in self._done:
+                    _log.warning("run %s is left out: its record cannot be read", trial.run_id)
                 self._done.add(trial.key)
             elif run.info.status == "RUNNING" and trial.search_run_id in active:
                 running.append(trial)
@@ -142,14 +143,6 @@ class StudyPicture:
                 self._stopped[trial.key] = trial
         newest = {trial.run_id: trial for trial in running if trial.run_id not in self.finished}
         self.running = tuple(newest.values())
-
-    def _take_outcome(self, run: Any, *, is_new: bool) -> None:
-        record = schema.unpack_record(run.data.tags)
-        if record is None:
-            if is_new:
-                _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
-            return
-        self.finished[run.info.run_id] = as_tracked(run, record, has_curve=False)
 
 
 def _search_run(run: Any) -> SearchRun:

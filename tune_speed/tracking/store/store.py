@@ -110,7 +110,11 @@ def artifact_root(uri: str, study: str) -> str | None:
 
 def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
     if create:
-        _make_folder(path.parent)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise sqlite.storage_error(path.parent, error) from error
+        sqlite.check_space(path.parent)
     elif not path.is_file():
         raise ServiceError(
             f"results must be in {path}, but there is no such file yet. Run `tune-speed search"
@@ -119,30 +123,17 @@ def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
     load_mlflow()
     try:
         with sqlite.folder_lock(path.parent, timeout_s=LOCK_S):
-            if create:
-                _prepare_sqlite(path)
-            else:
+            if not create:
                 sqlite.check(path, writing=False)
                 sqlite.analyze_if_outdated(path)
+            elif path.exists() and path.stat().st_size > 0:
+                sqlite.check(path, writing=True)
+            else:
+                with errors_of(uri):
+                    sqlite.create(path)
             return _connect(uri, timeout_s=MIGRATION_S)
     except OSError as error:
         raise sqlite.storage_error(path, error) from error
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise sqlite.storage_error(folder, error) from error
-    sqlite.check_space(folder)
-
-
-def _prepare_sqlite(path: Path) -> None:
-    if path.exists() and path.stat().st_size > 0:
-        sqlite.check(path, writing=True)
-        return
-    with errors_of(f"sqlite:///{path}"):
-        sqlite.create(path)
 
 
 def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
@@ -158,7 +149,8 @@ def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
 
 
 def _connect_to_database(uri: str) -> "MlflowClient":
-    """Tries again where another driver is making the tables: the one that comes second fails."""
+    """Connects, and tries again where another driver is making the tables."""
+    # Of two drivers that make the tables of a new database, the one that comes second fails.
     deadline = time.monotonic() + MIGRATION_S
     while True:
         try:

@@ -122,27 +122,24 @@ class Courier:
 
     def _gather(self) -> None:
         """Waits for an event, or until it is time to try again, and takes all that there are."""
+        has_work = self._ending.is_set() or self._ledger is not None or self._summary.is_new
+        if has_work or any(outbox.is_due for outbox in self._outboxes.values()):
+            wait_s = max(0.0, self._retry_at - time.monotonic())
+        else:
+            wait_s = None
         try:
-            first = self._events.get(timeout=self._wait_s())
+            first = self._events.get(timeout=wait_s)
         except Empty:
             return
         self._ending.wait(self._linger_s)
-        for event in (first, *(self._events.get() for _ in range(self._events.qsize()))):
-            self._take(*event)
-
-    def _wait_s(self) -> float | None:
-        is_waiting = self._ending.is_set() or self._ledger is not None or self._summary.is_new
-        if is_waiting or any(outbox.is_due for outbox in self._outboxes.values()):
-            return max(0.0, self._retry_at - time.monotonic())
-        return None
-
-    def _take(self, trial_id: str, take: Callable[[], None]) -> None:
-        try:
-            take()
-        except Exception as error:
-            # Such as a recipe that is no tree: it must not end the thread.
-            _log.exception("trial %s cannot be tracked", trial_id)
-            self.refused[trial_id] = f"{type(error).__name__}: {error}"
+        rest = [self._events.get() for _ in range(self._events.qsize())]
+        for trial_id, take in (first, *rest):
+            try:
+                take()
+            except Exception as error:
+                # Such as a recipe that is no tree: it must not end the thread.
+                _log.exception("trial %s cannot be tracked", trial_id)
+                self.refused[trial_id] = f"{type(error).__name__}: {error}"
 
     def _deliver(self, *, is_last: bool) -> None:
         """Delivers all that is due; after an error, the rest waits for the next time."""

@@ -84,8 +84,11 @@ def search_note(
     counts = ", ".join(f"{n} {status.value}" for status, n in statuses.items() if n)
     finished = counted(sum(statuses.values()), "trial")
     lines = [f"**{finished} finished**{f': {counts}' if counts else ''}."]
-    lines.append(_best_line(best, link))
-    if best is not None:
+    if best is None:
+        lines.append("None has met the target so far.")
+    else:
+        name = f"[{plain(best.trial_id)}]({link})" if link else f"**{plain(best.trial_id)}**"
+        lines.append(f"Best: {name}, {_outcome(best)} On {plain(best.device)}.")
         lines += ["", *_next_lines(best)]
     if plan.command:
         lines += ["The search again (with --resume, it goes on):", _commands(plan.command)]
@@ -138,13 +141,6 @@ def model_lines(uri: str, *, accuracy: float, part: str, shape: Sequence[int]) -
         f" (N, {sizes}), 0 to 255, not normalised, and gives logits (N, classes), on a CPU.\n\n"
         f'```python\nimport mlflow\n\nmodel = mlflow.pytorch.load_model("{uri}")\n```'
     )
-
-
-def _best_line(best: TrialRecord | None, link: str) -> str:
-    if best is None:
-        return "None has met the target so far."
-    name = f"[{plain(best.trial_id)}]({link})" if link else f"**{plain(best.trial_id)}**"
-    return f"Best: {name}, {_outcome(best)} On {plain(best.device)}."
 
 
 def _outcome(record: TrialRecord) -> str:

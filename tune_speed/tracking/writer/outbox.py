@@ -88,11 +88,9 @@ def is_permanent(error: Exception) -> bool:
 
 
 def _has_lost_database(error: BaseException | None) -> bool:
-    """Whether a database's connection broke, here or below.
-
-    MLflow passes such errors on as they are or as bad requests, depending on the statement that
-    met them.
-    """
+    """Whether a database's connection broke, here or below."""
+    # MLflow passes such errors on as they are or as bad requests, depending on the statement that
+    # met them.
     from sqlalchemy import exc
 
     while error is not None:

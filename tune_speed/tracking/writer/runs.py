@@ -62,11 +62,9 @@ class RunRef:
         return self.status in ENDED
 
     def fits(self, params: Mapping[str, str]) -> bool:
-        """Whether another attempt at the trial may continue in this run.
-
-        Its parameters must be the same, as MLflow never changes one, and there must be no curve of
-        an attempt that broke off: its steps would be there twice, at two times.
-        """
+        """Whether another attempt at the trial may continue in this run."""
+        # MLflow never changes a parameter. Steps of an attempt that broke off would be there twice,
+        # at two times.
         is_same = all(params.get(key, value) == value for key, value in self.params.items())
         return is_same and (self.status in COMPLETE or not self.has_points)
 
@@ -109,7 +107,11 @@ class StudyRuns:
         with errors_of(client.tracking_uri):
             parent_id = open_parent(client, experiment_id, study=study, tags=own, is_only=is_only)
             if plan is not None:
-                _describe(client, experiment_id, descriptions.study_note(plan))
+                note = descriptions.study_note(plan)
+                there = client.get_experiment(experiment_id).tags.get(descriptions.NOTE, "")
+                # A description that somebody else wrote stays.
+                if there != note and (not there or there.endswith(descriptions.OURS)):
+                    client.set_experiment_tag(experiment_id, descriptions.NOTE, note)
         return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
 
     def known(self) -> Mapping[Key, RunRef]:
@@ -230,26 +232,16 @@ class StudyRuns:
                 has_board=schema.BOARD in tags,
                 has_points=bool(run.data.metrics),
             )
-            refs[key] = self._better_of(refs.get(key), ref)
+            first = refs.setdefault(key, ref)
+            if first is not ref:
+                is_fuller = _fullness(ref) > _fullness(first)
+                refs[key], other = (ref, first) if is_fuller else (first, ref)
+                self._client.delete_run(other.run_id)
         return refs
-
-    def _better_of(self, first: RunRef | None, second: RunRef) -> RunRef:
-        if first is None:
-            return second
-        keep, drop = (second, first) if _fullness(second) > _fullness(first) else (first, second)
-        self._client.delete_run(drop.run_id)
-        return keep
 
 
 def _fullness(ref: RunRef) -> tuple[bool, bool]:
     return ref.status in COMPLETE, ref.has_board
-
-
-def _describe(client: "MlflowClient", experiment_id: str, note: str) -> None:
-    """Describes an experiment, unless its description is somebody else's."""
-    there = client.get_experiment(experiment_id).tags.get(descriptions.NOTE, "")
-    if there != note and (not there or there.endswith(descriptions.OURS)):
-        client.set_experiment_tag(experiment_id, descriptions.NOTE, note)
 
 
 def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
