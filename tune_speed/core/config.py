@@ -34,8 +34,8 @@ class Config(BaseModel):
 
 
 Table = Mapping[str, type[Config]]
+# Characters of a name for which a similar one is looked for.
 LONGEST_NAME = 200
-"""Characters of a name for which a similar one is looked for."""
 
 
 class Component:

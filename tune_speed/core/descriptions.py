@@ -39,7 +39,7 @@ def _own(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
 
 @cache
 def _declared(module: str) -> dict[str, ast.ClassDef]:
-    """Returns the classes of a module, by qualified name; none where it has no file (a notebook)."""
+    """Returns the classes of a module, by qualified name; none without a file (a notebook)."""
     # `inspect.getsource` of a class would parse the whole file again for each.
     try:
         source = inspect.getsource(sys.modules[module])

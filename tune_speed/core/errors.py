@@ -84,8 +84,8 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
+# Characters of a reason to stop, which is one line of tables and terminals.
 MOST_OF_REASON = 500
-"""Characters of a reason to stop, which is one line of tables and terminals."""
 MOST_OF_TRACEBACK = 50_000
 """Characters of a traceback."""
 

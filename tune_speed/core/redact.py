@@ -9,8 +9,8 @@ text, which may be megabytes of somebody else's.
 
 import re
 
+# Of a value; a backslash goes with what it escapes, as in JSON.
 _SIGN = r"(?:[^\s\"'&\\]|\\[^\s\"'])"
-"""Of a value; a backslash goes with what it escapes, as in JSON."""
 _ADDRESS = re.compile(r"(https?)?://((?:(?!://)(?:[^\s\"\\]|\\[^\s\"]))+)", re.I)
 _PARAMETER = re.compile(
     rf"([?&#;][\w.-]{{0,60}}?(?:passw|pwd|secret|token|key|signature|credential|auth|sig)"

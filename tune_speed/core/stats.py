@@ -1,4 +1,4 @@
-"""What a few runs of a recipe say, and how sure that is; `RunStatistics.of(record)` is all of it."""
+"""What a few runs of a recipe say, and how sure that is: `RunStatistics.of(record)`."""
 
 import math
 import statistics
@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from tune_speed.core.records import Record, RunResult, TrialRecord
 
 Array = NDArray[np.float64]
+# Draws of an interval; each end leaves out about a hundred.
 NUM_DRAWS = 4096
-"""Draws of an interval; each end leaves out about a hundred."""
 
 
 @lru_cache(maxsize=1024)

@@ -78,8 +78,8 @@ CGROUP_LIMITS = (
 )
 """A container's limit of memory [bytes], in version 2 and in version 1."""
 
+# Names of glibc's `mallopt`, from malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-"""Names of glibc's `mallopt`, from malloc.h."""
 
 _OUT_OF_MEMORY = (
     # Torch's allocator on the CPU.
@@ -90,9 +90,9 @@ _OUT_OF_MEMORY = (
     "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+# What oneDNN says on a CPU, whatever the reason; it counts near the limit. Memory that is retained
+# for the next step is part of what is used, so that a failed step leaves the process near it.
 _PERHAPS_OUT_OF_MEMORY = "could not create a primitive"
-"""What oneDNN says on a CPU, whatever the reason; it counts near the limit. Memory that is retained
-for the next step is part of what is used, so that a failed step leaves the process near it."""
 _data_limit = DataLimit()
 
 

@@ -30,8 +30,8 @@ def settle() -> None:
     gc.set_threshold(*USUAL)
 
 
+# From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h."""
 
 
 def end_with_parent() -> None:

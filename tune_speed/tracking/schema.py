@@ -65,10 +65,10 @@ from tune_speed.tracking.store.uri import strip_secrets
 
 MAX_KEY = 250
 MAX_PARAM = 6000
+# Characters; MLflow 3 takes 8000, older servers 5000.
 MAX_TAG = 5000
-"""Characters; MLflow 3 takes 8000, older servers 5000."""
+# Characters of a traceback's end in the record's tag; the artifact holds all of it.
 MAX_TRACEBACK = 1500
-"""Characters of a traceback's end in the record's tag; the artifact holds all of it."""
 
 PREFIX = "tune_speed."
 KIND, STUDY, TRIAL_ID = f"{PREFIX}kind", f"{PREFIX}study", f"{PREFIX}trial_id"

@@ -17,15 +17,15 @@ from tune_speed.tracking.store.store import open_store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Parent runs alone have the tag: to find its key takes no look at the trials.
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
-"""Parent runs alone have the tag: to find its key takes no look at the trials."""
 LEADERS_FIRST = {
     "max": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} DESC"),
     "min": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} ASC"),
 }
 """By the mode of the board's target, which any of its trials names."""
+# Rows beyond the leaders that a page has room for, as the last ones may tie.
 NUM_SPARE = 10
-"""Rows beyond the leaders that a page has room for, as the last ones may tie."""
 
 
 class Search(NamedTuple):

@@ -13,8 +13,8 @@ from tune_speed.tracking.reader.queries import TrackedTrial, find_trials, is_on
 from tune_speed.tracking.reader.sql import read_directly
 from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables
 
+# Trials in which a filter's field is looked for before it counts as a mistake in writing.
 NUM_CHECKED = 1000
-"""Trials in which a filter's field is looked for before it counts as a mistake in writing."""
 TIME_TO_TARGET = "time_to_target_s"
 TABLES = {"tags": "tags", "metrics": "latest_metrics"}
 SIGNS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}

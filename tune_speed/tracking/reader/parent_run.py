@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 PARENT = "mlflow.parentRunId"
 """Tag of a trial's run: the run of its search."""
+# Time for another search that begins at the same moment to give way.
 SETTLE_S = 3.0
-"""Time for another search that begins at the same moment to give way."""
 
 
 def open_parent(

@@ -16,12 +16,12 @@ from tune_speed.tracking.store.uri import sqlite_path, store_kind
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+# Of a file's pages: the part of an index that one name takes fits in at 100,000 runs.
 CACHE_KIB = 65_536
-"""Of a file's pages: the part of an index that one name takes fits in at 100,000 runs."""
+# Longest wait for a database server's connection, as for MLflow's.
 CONNECT_S = 10.0
-"""Longest wait for a database server's connection, as for MLflow's."""
+# Longest wait for its answers, all of them together.
 READ_S = 300.0
-"""Longest wait for its answers, all of them together."""
 
 Result = TypeVar("Result")
 Read = Callable[[Tables], Result | None]

@@ -14,10 +14,10 @@ from tune_speed.tracking.store.errors import errors_of
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Longest wait for them; a database that is frozen would never answer.
 READ_S = 60.0
-"""Longest wait for them; a database that is frozen would never answer."""
+# The latest measurements that are read: what is older was mostly made with other versions.
 MOST_RUNS = 1000
-"""The latest measurements that are read: what is older was mostly made with other versions."""
 
 _STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
 

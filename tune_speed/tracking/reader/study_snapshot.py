@@ -16,8 +16,8 @@ from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
 
 CURVE_THREADS = 4
+# So far before the latest end a refresh looks back: the writer's clock may be set meanwhile.
 END_MARGIN_MS = 5_000
-"""So far before the latest end a refresh looks back: the writer's clock may be set meanwhile."""
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
 IS_RUNNING = "attributes.status = 'RUNNING'"
 

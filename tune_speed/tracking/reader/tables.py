@@ -14,8 +14,8 @@ from tune_speed.tracking.reader.queries import TrackedTrial
 Row = Sequence[Any]
 Execute = Callable[[str, Mapping[str, Any]], Iterable[Row]]
 """Runs a statement with its bound values."""
+# Runs that one statement reads: few at first, as the leaders of a board are few.
 FIRST_AT_ONCE, MOST_AT_ONCE = 32, 512
-"""Runs that one statement reads: few at first, as the leaders of a board are few."""
 
 _log = logging.getLogger(__name__)
 

@@ -85,9 +85,9 @@ def _is_json_object(response: Any) -> bool:
         return False
 
 
+# Packages whose name is not that of their module.
 _DRIVER_PACKAGES = {
     "psycopg": "psycopg[binary]",
     "psycopg2": "psycopg2-binary",
     "MySQLdb": "mysqlclient",
 }
-"""Packages whose name is not that of their module."""

@@ -18,18 +18,18 @@ from tune_speed.core.folders import default_cache_dir
 from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.runtime.file_lock import acquire
 
+# Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB.
 MIN_FREE_BYTES = 32 << 20
-"""Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB."""
+# Stores up to this size are checked throughout (0.1 s); larger ones by their schema alone.
 MAX_CHECKED_BYTES = 64 << 20
-"""Stores up to this size are checked throughout (0.1 s); larger ones by their schema alone."""
+# Longest wait for a process that writes, as MLflow's own.
 BUSY_S = 20.0
-"""Longest wait for a process that writes, as MLflow's own."""
+# Times as many rows as when the statistics were made: then they are made again.
 GROWTH = 4
-"""Times as many rows as when the statistics were made: then they are made again."""
+# Runs below which any plan is fast.
 LEAST_ROWS = 1000
-"""Runs below which any plan is fast."""
+# Rows that ANALYZE looks at per index: enough for the planner, and fast at any size.
 ANALYSIS_LIMIT = 1000
-"""Rows that ANALYZE looks at per index: enough for the planner, and fast at any size."""
 
 
 @contextmanager

@@ -18,11 +18,12 @@ from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Longest wait for the tables of a new database server.
 MIGRATION_S = 120.0
-"""Longest wait for the tables of a new database server."""
+# Longest wait for another process that is creating the same SQLite file, which takes a second.
 LOCK_S = 60.0
-"""Longest wait for another process that is creating the same SQLite file, which takes a second."""
 
+# Our defaults of MLflow's settings. What the user set in the environment holds.
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
     # Each error reaches us as an exception as well.
@@ -34,7 +35,6 @@ _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-"""Our defaults of MLflow's settings. What the user set in the environment holds."""
 
 
 def load_mlflow() -> Any:

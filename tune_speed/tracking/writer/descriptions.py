@@ -21,14 +21,14 @@ from tune_speed.tracking.store.uri import strip_secrets
 
 NOTE = "mlflow.note.content"
 """The tag in which MLflow stores the description of an experiment or a run."""
+# Characters of a table's cell or of a sentence that somebody else wrote.
 MAX_CELL = 300
-"""Characters of a table's cell or of a sentence that somebody else wrote."""
 MAIN_METRICS = ("time_to_target_s", "reached", "gap", "final_accuracy", "accuracy", "train_s")
 OURS = "*written by tune-speed*"
 """Ends a description of an experiment that may be replaced: nobody has changed it."""
 
+# All but what no Markdown heeds; an underscore within a word is one of these.
 _PLAIN = re.compile(r"[^\w .,;()%=+/'≥≤…×·–-]|(?<![^\W_])_|_(?![^\W_])")
-"""All but what no Markdown heeds; an underscore within a word is one of these."""
 
 
 @dataclass(frozen=True, kw_only=True)

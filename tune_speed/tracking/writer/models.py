@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 MODEL = f"{schema.PREFIX}model"
 """Tag of a run whose model is logged: the model's address."""
 NAME = "model"
+# Longest wait for the run; a database that is frozen would never answer.
 READ_S = 60.0
-"""Longest wait for the run; a database that is frozen would never answer."""
+# Images of the example; with one alone, the graph would take no other number.
 EXAMPLE_SIZE = 2
-"""Images of the example; with one alone, the graph would take no other number."""
 
 
 def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any | None:

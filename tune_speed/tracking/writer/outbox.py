@@ -14,8 +14,8 @@ _PERMANENT_CODES = (
     "INVALID_STATE",
 )
 _PERMANENT_OS_ERRORS = (PermissionError, NotADirectoryError, FileExistsError)
+# Logins may be renewed and servers relieved; any other 4xx stays as it is.
 _PASSING_HTTP_STATUSES = (401, 403, 408, 425, 429)
-"""Logins may be renewed and servers relieved; any other 4xx stays as it is."""
 
 
 @dataclass

@@ -22,13 +22,13 @@ from tune_speed.tracking.writer import descriptions
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Entries of one request; MLflow takes 1000 in all, 100 of them parameters and 100 tags.
 MAX_METRICS, MAX_ENTRIES = 800, 100
-"""Entries of one request; MLflow takes 1000 in all, 100 of them parameters and 100 tags."""
+# MLflow takes 1 MB.
 MAX_REQUEST_CHARACTERS = 400_000
-"""MLflow takes 1 MB."""
 
+# The kind of experiment, as MLflow's own pages name it: else they guess it from its runs.
 FOR_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
-"""The kind of experiment, as MLflow's own pages name it: else they guess it from its runs."""
 COMPLETE = ("FINISHED", "FAILED")
 ENDED = (*COMPLETE, "KILLED")
 """Status of a run that holds all there is: it is set last. KILLED is an interrupted trial."""

@@ -22,12 +22,12 @@ from tune_speed.tracking.writer.runs import StudyRuns
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Events that come within this time go to the store together.
 LINGER_S = 1.0
-"""Events that come within this time go to the store together."""
 MOST_NAMED = 20
 """Undelivered trials that a message names."""
+# Longest wait for the study's experiment and parent run, some ten requests.
 OPEN_S = 120.0
-"""Longest wait for the study's experiment and parent run, some ten requests."""
 
 
 class Undelivered(NamedTuple):
