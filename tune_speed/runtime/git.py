@@ -10,7 +10,7 @@ _PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_
 
 def run_git(folder: Path, *arguments: str) -> str | None:
     """Returns what git prints about the checkout around `folder`, or None if it fails."""
-    # By these variables a git that called us, from a hook, would make its own checkout the subject.
+    # With these set, by a git hook that called us, git would describe the hook's own checkout.
     environment = {name: value for name, value in os.environ.items() if name not in _PLACES}
     try:
         done = subprocess.run(

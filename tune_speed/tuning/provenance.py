@@ -47,10 +47,6 @@ class Code(CodeFacts):
 
 PACKAGE = Path(__file__).parents[1]
 MAX_DIFF_BYTES = 200_000
-GIT_TIMEOUT_S = 5.0
-
-# With these set, by a git hook that called us, git would describe the hook's own checkout.
-_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
 _SECRET_NAME = re.compile(r"passw|_pwd|secret|token|credential|api_?key|access_?key", re.I)
 _MIN_SECRET_LENGTH = 8  # Shorter values occur in a text by chance.
 

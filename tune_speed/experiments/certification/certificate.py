@@ -18,6 +18,7 @@ from tune_speed.core.records import (
     Status,
     Timing,
 )
+from tune_speed.core.renamed import RecordedRecipe
 from tune_speed.core.stats import RateInterval, TimeInterval
 from tune_speed.runtime.hardware import SystemFacts
 from tune_speed.tuning.provenance import Code
@@ -197,7 +198,7 @@ class ClockSheet(Record):
 class CertifiedRecipe(Record):
     """The recipe, and how to train it again."""
 
-    resolved: dict[str, Any]
+    resolved: RecordedRecipe
     """The whole recipe with every field, as YAML has it."""
     effective_batch_size: int | None
     """Samples of one optimizer step; None for a training function."""
@@ -277,7 +278,7 @@ class Verification(Record):
     incumbent: str | None
     """The leader that was timed next to it, such as `digits/t0003`; None: there was none, and all
     that follows about it is None or empty."""
-    incumbent_recipe: dict[str, Any] | None
+    incumbent_recipe: RecordedRecipe | None
     """The leader's whole recipe."""
     incumbent_runs: tuple[CertifiedRun, ...]
     """Every run of the leader, misses included."""
