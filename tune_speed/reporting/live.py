@@ -87,13 +87,9 @@ class LiveView:
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
         """Notes how far a running trial is."""
         if trial_id in self._running:
-            self._running[trial_id] = self._value(evaluation)
-
-    def _value(self, evaluation: Evaluation) -> float | None:
-        """Returns the metric, or the first that a training function measured instead of it."""
-        first = next(iter(evaluation.values.values()), evaluation.loss)
-        value = evaluation.value(self._metric)
-        return first if value is None else value
+            first = next(iter(evaluation.values.values()), evaluation.loss)
+            value = evaluation.value(self._metric)
+            self._running[trial_id] = first if value is None else value
 
     def trial_finished(self, *, record: TrialRecord) -> None:
         """Prints a line on the trial."""

@@ -52,7 +52,8 @@ def pairs(part: StudyPart) -> list[Pair]:
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     """Draws a row a certified trial; None without one, or if nothing ever met the target."""
     found = pairs(part)
-    finite = _finite_s(found)
+    times = [t for p in found for t in (p.estimate_s, p.median_s, p.low_s, p.high_s)]
+    finite = [time_s for time_s in times if time_s is not None and math.isfinite(time_s)]
     if not finite:
         return None
     canvas = Canvas(palette, height=FRAME_HEIGHT + ROW_HEIGHT * len(found))
@@ -67,7 +68,9 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if any(pair.median_s is None for pair in found):
         looks["missed in half of the runs or more"] = NEVER
     canvas.legend(canvas.entries(looks))
-    return Sketch(canvas, _alt(found))
+    return Sketch(
+        canvas, (f"{counted(len(found), 'certified trial')}: {'; '.join(map(_told, found))}.")
+    )
 
 
 def _pair(trial: ViewedTrial, estimate: ViewedTrial | None) -> Pair:
@@ -77,11 +80,6 @@ def _pair(trial: ViewedTrial, estimate: ViewedTrial | None) -> Pair:
     hits = sum(time is not None for time in times)
     median_s = median_time_s(times)
     return Pair(trial, estimate_s, median_s, interval.low, interval.high, hits, len(times))
-
-
-def _finite_s(found: Sequence[Pair]) -> list[float]:
-    times = [t for p in found for t in (p.estimate_s, p.median_s, p.low_s, p.high_s)]
-    return [time_s for time_s in times if time_s is not None and math.isfinite(time_s)]
 
 
 def _scale(panel: "Axes", times: Sequence[float]) -> None:
@@ -112,10 +110,6 @@ def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
         xytext=(0, 7),
         textcoords="offset points",
     )
-
-
-def _alt(found: Sequence[Pair]) -> str:
-    return f"{counted(len(found), 'certified trial')}: {'; '.join(map(_told, found))}."
 
 
 def _told(pair: Pair) -> str:

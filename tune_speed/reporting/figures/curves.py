@@ -51,7 +51,9 @@ def finalists(part: StudyPart) -> list[Finalist]:
         if origin is None or origin.run_id not in shown:
             lone.append(certified)
         else:
-            seeds[origin.run_id] = seeds.get(origin.run_id, ()) + _whole(certified, target)
+            seeds[origin.run_id] = seeds.get(origin.run_id, ()) + tuple(
+                run for run in certified.record.runs if _is_whole(run, target)
+            )
     ordered = sorted([*estimates, *lone], key=order)
     hits = sum(trial.record.time_to_target_s is not None for trial in ordered)
     found = ordered[: min(MOST, max(hits, MOST_WITH_MISSES))]
@@ -114,10 +116,6 @@ def _is_curve(trial: ViewedTrial, target: Target) -> bool:
     """Whether the trial has a curve of the target's metric; its last run's leads."""
     is_last_whole = trial.record.runs and _is_whole(trial.record.runs[-1], target)
     return trial.has_curve and bool(is_last_whole)
-
-
-def _whole(trial: ViewedTrial, target: Target) -> tuple[RunResult, ...]:
-    return tuple(run for run in trial.record.runs if _is_whole(run, target))
 
 
 def _is_whole(run: RunResult, target: Target) -> bool:

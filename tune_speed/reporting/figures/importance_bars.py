@@ -37,17 +37,13 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     heights = [_height(answer) for answer in answers]
     canvas = Canvas(palette, height=sum(heights), rows=len(answers), heights=heights)
     for panel, answer, role in zip(canvas.panels, answers, ("s1", "s2", "s3"), strict=False):
-        canvas.heading(panel, _heading(answer))
+        explained = "" if answer.explained is None else f", R² {answer.explained:.2f}"
+        canvas.heading(panel, (f"{clean(answer.title)} ({counted(answer.n, 'trial')}{explained})"))
         if answer.params:
             _draw_bars(canvas, panel, _top(answer), names, role)
         else:
             canvas.note(panel, textwrap.fill(_why_none(answer), NOTE_LINE))
     return Sketch(canvas, " ".join(_alt(answer, names) for answer in answers))
-
-
-def _heading(answer: Importance) -> str:
-    explained = "" if answer.explained is None else f", R² {answer.explained:.2f}"
-    return f"{clean(answer.title)} ({counted(answer.n, 'trial')}{explained})"
 
 
 def _height(answer: Importance) -> float:

@@ -89,7 +89,10 @@ class _Finisher:
         copy = ET.Element(name, self._attributes(element, is_defined=is_defined))
         copy.text = element.text if name == "text" else None
         if name == "a":
-            copy.append(self._title(element))
+            (value,) = (value for key, value in element.attrib.items() if _local(key) == "href")
+            title = ET.Element("title")
+            title.text = self._marks[int(value.removeprefix(MARK))].text
+            copy.append(title)
             copy.tag = "a" if "href" in copy.attrib else "g"
         for child in element:
             if _local(child.tag) in ("metadata", "style"):
@@ -119,7 +122,8 @@ class _Finisher:
                 case "d" | "x" | "y" | "width" | "height" | "points" as name:
                     kept[name] = _rounded(value, 2 if is_defined else 1)
                 case "transform":
-                    kept |= _turned(value)
+                    text = _rounded(_NO_TURN.sub("", value), 2).strip()
+                    kept |= {"transform": text} if text else {}
                 case "target" | "type":
                     pass
                 case name:
@@ -136,12 +140,6 @@ class _Finisher:
         # The table below holds every trial; the keyboard needs only the way to the leader's row.
         stop = {} if self._marks[number].is_leader else {"tabindex": "-1"}
         return {"href": f"#{quote(row, safe='')}", **stop}
-
-    def _title(self, link: ET.Element) -> ET.Element:
-        (value,) = (value for key, value in link.attrib.items() if _local(key) == "href")
-        title = ET.Element("title")
-        title.text = self._marks[int(value.removeprefix(MARK))].text
-        return title
 
 
 def _is_unseen(element: ET.Element) -> bool:
@@ -178,11 +176,6 @@ def _style(value: str) -> dict[str, str]:
 def _font(match: re.Match[str]) -> str:
     weight = f"font-weight: {match[1]}; " if match[1] else ""
     return f"{weight}font-size: {match[2]}px"
-
-
-def _turned(value: str) -> dict[str, str]:
-    text = _rounded(_NO_TURN.sub("", value), 2).strip()
-    return {"transform": text} if text else {}
 
 
 def _rounded(text: str, digits: int) -> str:

@@ -122,25 +122,17 @@ def importance(records: Sequence[TrialRecord], *, seed: int = 0) -> tuple[Import
     """
     assert len({board_key(record) for record in records}) <= 1, "records of several groups"
     finished = [r for r in records if r.runs and r.status is not Status.FAILED]
-    return (
-        _reaching(finished, seed=seed),
-        _steps(finished, seed=seed),
-        _step_time(finished, seed=seed),
-    )
-
-
-def _reaching(records: Sequence[TrialRecord], *, seed: int) -> Importance:
     # The mean of 0 and 1 in a leaf is what a classification tree calls its probability, and twice
     # their variance is Gini's impurity: regression trees are the same trees.
-    met = [float(record.status is Status.REACHED) for record in records]
-    return _answer("reaching", records, met, seed=seed)
-
-
-def _steps(records: Sequence[TrialRecord], *, seed: int) -> Importance:
-    counted = [(record, _steps_to_target(record.runs[-1])) for record in records]
+    met = [float(record.status is Status.REACHED) for record in finished]
+    counted = [(record, _steps_to_target(record.runs[-1])) for record in finished]
     reached = [record for record, steps in counted if steps]
     outcome = [math.log(steps) for _, steps in counted if steps]
-    return _answer("steps", reached, outcome, seed=seed)
+    return (
+        _answer("reaching", finished, met, seed=seed),
+        _answer("steps", reached, outcome, seed=seed),
+        _step_time(finished, seed=seed),
+    )
 
 
 def _step_time(records: Sequence[TrialRecord], *, seed: int) -> Importance:

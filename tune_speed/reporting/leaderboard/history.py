@@ -161,14 +161,12 @@ def _cells(held: RecordHeld) -> dict[str, str]:
         "for": _span(held),
         "time [s]": interval_text(held.expected_s, held.expected_low_s, held.expected_high_s),
         "gained [s]": "–" if held.gained_s is None else f"{held.gained_s:.2f}",
-        "faster by": _factor(held),
+        "faster by": (
+            "–" if held.speedup is None else f"{held.speedup:.2f}×{'' if held.is_clear else '?'}"
+        ),
         "study/trial": f"{held.study}/{held.trial_id}",
         "searched": describe_params(held.params),
     }
-
-
-def _factor(held: RecordHeld) -> str:
-    return "–" if held.speedup is None else f"{held.speedup:.2f}×{'' if held.is_clear else '?'}"
 
 
 def _span(held: RecordHeld) -> str:

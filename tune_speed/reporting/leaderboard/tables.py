@@ -41,7 +41,10 @@ class _Rows:
         chosen = fitting(tables, console, options)
         yield tables[chosen]
         yield Text()
-        yield _searched(self.board, with_rivals=FASTER not in layouts[chosen])
+        with_rivals = FASTER not in layouts[chosen]
+        ranks = _aligned([row.place for row in self.board.rows])
+        lines = (_line(row, self.board, with_rivals=with_rivals) for row in self.board.rows)
+        yield named_lines(zip(ranks, lines, strict=True))
 
 
 def _board(board: Board) -> RenderableType:
@@ -68,13 +71,6 @@ def _table(board: Board, names: Sequence[str]) -> Table:
 def _aligned(ranks: Sequence[str]) -> list[str]:
     """Returns ranks with their digits below one another, flush left as wide as their heading."""
     return [f"{rank.removesuffix('='):>3}{'=' if rank.endswith('=') else ''}" for rank in ranks]
-
-
-def _searched(board: Board, *, with_rivals: bool) -> RenderableType:
-    """Returns a line on each row: what it chose, and what it took to find where boards mix that."""
-    ranks = _aligned([row.place for row in board.rows])
-    lines = (_line(row, board, with_rivals=with_rivals) for row in board.rows)
-    return named_lines(zip(ranks, lines, strict=True))
 
 
 def _line(row: Row, board: Board, *, with_rivals: bool) -> str:

@@ -40,6 +40,7 @@ def render(template: str, context: Mapping[str, Any]) -> str:
     """Returns the page of `template`, filled with `context`, in which all names are escaped."""
     style, script = _style(), _text("page.js")
     assert "</" not in style + script, "would end its element"
+    digest = b64encode(sha256(script.encode()).digest()).decode()
     return (
         _environment()
         .get_template(template)
@@ -48,7 +49,10 @@ def render(template: str, context: Mapping[str, Any]) -> str:
                 **context,
                 "style": Markup(style),
                 "script": Markup(script),
-                "policy": _policy(script),
+                "policy": (
+                    f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
+                    " img-src data:; base-uri 'none'; form-action 'none'"
+                ),
             }
         )
     )
@@ -77,15 +81,6 @@ def _environment() -> Environment:
 def _text(name: str) -> str:
     return (
         files("tune_speed.reporting.page").joinpath("templates", name).read_text(encoding="utf-8")
-    )
-
-
-def _policy(script: str) -> str:
-    """Returns the content security policy: one script may run, and nothing may be fetched."""
-    digest = b64encode(sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
-        " img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

@@ -87,23 +87,18 @@ class StudyReader:
         )
 
     def _with_curves(self, trials: Sequence[TrackedTrial], finalists: int) -> list[TrackedTrial]:
-        chosen = _finalists(trials, finalists)
+        by_part: dict[ComparisonKey, list[TrackedTrial]] = {}
+        for trial in sorted(trials, key=_best_first):
+            if trial.record.kind != CERTIFIED:
+                by_part.setdefault(part_key(trial.record), []).append(trial)
+        best = [trial for part in by_part.values() for trial in part[:finalists]]
+        chosen = best + [trial for trial in trials if trial.record.kind == CERTIFIED]
         found = {each.run_id: each for each in self._picture.with_curves(chosen)}
         return [found.get(trial.run_id, trial) for trial in trials]
 
 
 def _finished_order(trial: TrackedTrial) -> tuple[str, str]:
     return trial.record.finished_at, trial.record.trial_id
-
-
-def _finalists(trials: Sequence[TrackedTrial], number: int) -> list[TrackedTrial]:
-    """Returns the `number` best estimates of each part, and all certified trials."""
-    by_part: dict[ComparisonKey, list[TrackedTrial]] = {}
-    for trial in sorted(trials, key=_best_first):
-        if trial.record.kind != CERTIFIED:
-            by_part.setdefault(part_key(trial.record), []).append(trial)
-    best = [trial for part in by_part.values() for trial in part[:number]]
-    return best + [trial for trial in trials if trial.record.kind == CERTIFIED]
 
 
 def _best_first(trial: TrackedTrial) -> tuple[float, float]:

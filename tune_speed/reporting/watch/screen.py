@@ -112,10 +112,6 @@ def _head(seen: StudyStatus) -> Iterator[RenderableType]:
     yield title
     if target := target_text(seen):
         yield Text(target, overflow="fold")
-    yield Text(_progress(seen), overflow="fold")
-
-
-def _progress(seen: StudyStatus) -> str:
     counts = [f"{count} {status.value}" for status, count in seen.counts.items()]
     counts += [f"{len(seen.running)} running"] if seen.running else []
     counts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
@@ -125,7 +121,7 @@ def _progress(seen: StudyStatus) -> str:
     if seen.state is State.RUNNING and seen.quiet_s > WRITTEN_LATELY_S:
         times.append(f"written {duration(seen.quiet_s)} ago")
     first = f"{_bar(seen)}{seen.num_finished}{of} trials · {' · '.join(times)}"
-    return "\n".join([first, *([" · ".join(counts)] if counts else [])])
+    yield Text("\n".join([first, *([" · ".join(counts)] if counts else [])]), overflow="fold")
 
 
 def _bar(seen: StudyStatus) -> str:
@@ -157,23 +153,19 @@ def _best_rows(part: PartGlance, study: str) -> Iterator[tuple[str, RenderableTy
         best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best
     if len(part.records) > 1:
-        yield "record", _history(part.records)
+        times_s = [trial.record.time_to_target_s or 0.0 for trial in part.records]
+        told = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
+        more = "… → " if len(times_s) > MAX_RECORDS else ""
+        text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
+        text.append(f"  {more}{told} s", style="default")
+        if len(part.records) <= MAX_NAMED:
+            names = " → ".join(plain(trial.record.trial_id) for trial in part.records)
+            text.append(f"  ({names})", style="dim")
+        yield "record", text
     if part.certified:
         trials = "trial" if part.certified == 1 else "trials"
         command = f"tune-speed leaderboard --study {shlex.quote(study)}"
         yield "certified", Text(plain(f"{part.certified} {trials}; see {command}"))
-
-
-def _history(records: Sequence[ViewedTrial]) -> Text:
-    times_s = [trial.record.time_to_target_s or 0.0 for trial in records]
-    told = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
-    more = "… → " if len(times_s) > MAX_RECORDS else ""
-    text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
-    text.append(f"  {more}{told} s", style="default")
-    if len(records) <= MAX_NAMED:
-        names = " → ".join(plain(trial.record.trial_id) for trial in records)
-        text.append(f"  ({names})", style="dim")
-    return text
 
 
 def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableType:
