@@ -99,7 +99,8 @@ class Table:
                 if row.heading:
                     shown.add_row(Text(row.heading, style="italic"))
             else:
-                shown.add_row(*map(_drawn, row))
+                cells = (c if isinstance(c, Text) else printable_lines(_rounded(c)) for c in row)
+                shown.add_row(*(Text(c) if isinstance(c, str) else c for c in cells))
         return shown
 
     def html(self) -> Markup:
@@ -112,7 +113,13 @@ class Table:
         """Returns the headings and a line a row, without sections."""
         lines = [[column.heading for column in self.columns]]
         lines += [list(row) for row in self.rows if not isinstance(row, Section)]
-        return "".join(map(_csv_line, lines))
+        # Only what its own line ends hold does the writer quote: with "\n" alone, no "\r".
+        texts = []
+        for line in lines:
+            out = io.StringIO(newline="")
+            csv.writer(out, lineterminator="\r\n").writerow(line)
+            texts.append(out.getvalue().removesuffix("\r\n") + "\n")
+        return "".join(texts)
 
     def markdown(self, *, verbatim: bool = False) -> str:
         """Returns a GitHub table; `verbatim`: cells and headings are Markdown themselves."""
@@ -169,18 +176,7 @@ def _one_line(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _drawn(cell: Any) -> Text:
-    return cell if isinstance(cell, Text) else Text(printable_lines(_rounded(cell)))
-
-
 def _rounded(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:.4g}"
     return "" if cell is None else str(cell)
-
-
-def _csv_line(values: Sequence[Any]) -> str:
-    # Only what its own line ends hold does the writer quote: with "\n" alone, no carriage return.
-    out = io.StringIO(newline="")
-    csv.writer(out, lineterminator="\r\n").writerow(values)
-    return out.getvalue().removesuffix("\r\n") + "\n"

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tune_speed.core.stats import median_interval_s, median_time_s
+from tune_speed.core.stats import RunStatistics, median_interval_s
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale, spans_decade, unit_label
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
@@ -45,7 +45,12 @@ class Pair(NamedTuple):
 def pairs(part: StudyPart) -> list[Pair]:
     """Returns the certified trials with their estimates, the best certified time first."""
     estimates = estimates_of(part)
-    found = [_pair(t, estimates.get(t.run_id)) for t in part.certified if t.record.runs]
+    found = []
+    for trial in [trial for trial in part.certified if trial.record.runs]:
+        runs, estimate = RunStatistics.of(trial.record), estimates.get(trial.run_id)
+        low, high, _ = median_interval_s(runs.times_s)
+        estimate_s = None if estimate is None else estimate.record.time_to_target_s
+        found.append(Pair(trial, estimate_s, runs.median_s, low, high, runs.hits, runs.n))
     return sorted(found, key=lambda pair: (pair.median_s or math.inf, pair.estimate_s or math.inf))
 
 
@@ -71,15 +76,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     return Sketch(
         canvas, (f"{counted(len(found), 'certified trial')}: {'; '.join(map(_told, found))}.")
     )
-
-
-def _pair(trial: ViewedTrial, estimate: ViewedTrial | None) -> Pair:
-    estimate_s = None if estimate is None else estimate.record.time_to_target_s
-    times = [run.time_to_target_s for run in trial.record.runs]
-    interval = median_interval_s(times)
-    hits = sum(time is not None for time in times)
-    median_s = median_time_s(times)
-    return Pair(trial, estimate_s, median_s, interval.low, interval.high, hits, len(times))
 
 
 def _scale(panel: "Axes", times: Sequence[float]) -> None:

@@ -58,7 +58,8 @@ def write_png(kind: FigureKind, part: StudyPart, path: Path) -> bool:
             return False
         figure = sketch.canvas.figure
         sketch.canvas.grow(HEADING)
-        figure.suptitle(f"{kind.title}\n{_study(part)}", x=0.012, ha="left", fontsize=13)
+        study = shortened((part.trials or part.certified)[0].record.study, STUDY_WIDTH)
+        figure.suptitle(f"{kind.title}\n{study}", x=0.012, ha="left", fontsize=13)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, format="png", dpi=PNG_DPI, facecolor=LIGHT["surface"])
@@ -70,10 +71,6 @@ def write_png(kind: FigureKind, part: StudyPart, path: Path) -> bool:
 def _sketch(kind: FigureKind, part: StudyPart, palette: Palette) -> Sketch | None:
     is_empty = not part.trials and not part.certified
     return None if is_empty else kind.draw(part, palette)
-
-
-def _study(part: StudyPart) -> str:
-    return shortened((part.trials or part.certified)[0].record.study, STUDY_WIDTH)
 
 
 @contextmanager

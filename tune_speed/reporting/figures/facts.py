@@ -61,15 +61,13 @@ def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
     by_run = {trial.run_id: trial for trial in part.trials}
     by_id = {trial.record.trial_id: trial for trial in part.trials}
     found = {
-        trial.run_id: by_run.get(_origin(trial)) or by_id.get(trial.record.trial_id)
+        trial.run_id: by_run.get(
+            (trial.record.certificate or {}).get("provenance", {}).get("trial_run_id", "")
+        )
+        or by_id.get(trial.record.trial_id)
         for trial in part.certified
     }
     return {run_id: trial for run_id, trial in found.items() if trial is not None}
-
-
-def _origin(certified: ViewedTrial) -> str:
-    provenance = (certified.record.certificate or {}).get("provenance", {})
-    return str(provenance.get("trial_run_id", ""))
 
 
 def by_status(trials: Sequence[End]) -> dict[Status, list[End]]:

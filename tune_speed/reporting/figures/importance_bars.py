@@ -34,7 +34,12 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         return None
     # Short among all that were searched: `lr` would hide which optimizer's it is.
     names = short_names(searched_names(part), NAME_WIDTH)
-    heights = [_height(answer) for answer in answers]
+    heights = [
+        FRAME_HEIGHT + ROW_HEIGHT * len(_top(answer))
+        if answer.params
+        else 26.0 + 16.0 * len(textwrap.wrap(_why_none(answer), NOTE_LINE))
+        for answer in answers
+    ]
     canvas = Canvas(palette, height=sum(heights), rows=len(answers), heights=heights)
     for panel, answer, role in zip(canvas.panels, answers, ("s1", "s2", "s3"), strict=False):
         explained = "" if answer.explained is None else f", R² {answer.explained:.2f}"
@@ -44,11 +49,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         else:
             canvas.note(panel, textwrap.fill(_why_none(answer), NOTE_LINE))
     return Sketch(canvas, " ".join(_alt(answer, names) for answer in answers))
-
-
-def _height(answer: Importance) -> float:
-    lines = len(_top(answer)) or len(textwrap.wrap(_why_none(answer), NOTE_LINE))
-    return FRAME_HEIGHT + ROW_HEIGHT * lines if answer.params else 26.0 + 16.0 * lines
 
 
 def _top(answer: Importance) -> list[ParamImportance]:

@@ -55,9 +55,13 @@ class Slice(NamedTuple):
 
 def slices(part: StudyPart) -> list[Slice]:
     """Returns slices along the most important parameters that were varied."""
-    found = (_slice(part, name) for name in names_by_weight(part))
-    varied = (each for each in found if len(set(map(str, each.values))) > 1)
-    return [each for each, _ in zip(varied, range(MOST), strict=False)]
+    found: list[Slice] = []
+    for name in names_by_weight(part):
+        having = [trial for trial in part.trials if trial.record.params.get(name) is not None]
+        values = [_plain(trial.record.params[name]) for trial in having]
+        if len(set(map(str, values))) > 1 and len(found) < MOST:
+            found.append(Slice(name, values, having))
+    return found
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
@@ -81,11 +85,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     looks |= {"missed": MISS} if len(reached(part)) < len(part.trials) else {}
     canvas.legend(canvas.entries(looks))
     return Sketch(canvas, _alt(part, found, names))
-
-
-def _slice(part: StudyPart, name: str) -> Slice:
-    having = [trial for trial in part.trials if trial.record.params.get(name) is not None]
-    return Slice(name, [_plain(trial.record.params[name]) for trial in having], having)
 
 
 def _plain(value: Any) -> Any:

@@ -100,7 +100,11 @@ class _Finisher:
             new = self.finished(child, is_defined=is_defined)
             if new.tag == "g" and not new.attrib:
                 copy.extend(list(new))
-            elif not _is_unseen(new):
+            # A background without a colour and empty definitions draw nothing.
+            elif not (
+                (new.tag == "path" and new.get("style") == "fill:none")
+                or (new.tag == "defs" and len(new) == 0)
+            ):
                 copy.append(new)
         _hoist_style(copy)
         return copy
@@ -142,12 +146,6 @@ class _Finisher:
         return {"href": f"#{quote(row, safe='')}", **stop}
 
 
-def _is_unseen(element: ET.Element) -> bool:
-    """Returns whether nothing would be drawn: a background without a colour, no definitions."""
-    has_no_ink = element.tag == "path" and element.get("style") == "fill:none"
-    return has_no_ink or (element.tag == "defs" and len(element) == 0)
-
-
 def _hoist_style(group: ET.Element) -> None:
     """Gives a group the style that all its points share."""
     inner = [e for e in group.iter("use")]
@@ -165,17 +163,15 @@ def _hoist_style(group: ET.Element) -> None:
 
 def _style(value: str) -> dict[str, str]:
     """Returns a style in the page's colours and fonts."""
-    parts = [part.strip() for part in _FONT.sub(_font, value).split(";")]
+    weight_and_size = _FONT.sub(
+        lambda m: (f"font-weight: {m[1]}; " if m[1] else "") + f"font-size: {m[2]}px", value
+    )
+    parts = [part.strip() for part in weight_and_size.split(";")]
     kept = [part for part in parts if part and not part.startswith("font-family")]
     text = ";".join(part.replace(": ", ":") for part in kept)
     for colour, variable in _COLOURS.items():
         text = text.replace(colour, variable)
     return {"style": text} if text else {}
-
-
-def _font(match: re.Match[str]) -> str:
-    weight = f"font-weight: {match[1]}; " if match[1] else ""
-    return f"{weight}font-size: {match[2]}px"
 
 
 def _rounded(text: str, digits: int) -> str:

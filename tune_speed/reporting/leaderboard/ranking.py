@@ -21,12 +21,8 @@ from tune_speed.core.comparability import (
 from tune_speed.core.config import Config
 from tune_speed.core.records import RunResult, Timing, TrialRecord
 from tune_speed.core.stats import (
-    expected_time_interval_s,
-    expected_time_s,
+    RunStatistics,
     finite_or_none,
-    median_interval_s,
-    sample_of,
-    wilson_interval,
 )
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
@@ -62,9 +58,9 @@ def timed(record: TrialRecord) -> Timed:
     """Returns the expected time with restarts of a record, which for a single run is its time."""
     if len(record.runs) == 1:
         return _timed_once(record.runs[0])
-    samples = [sample_of(run) for run in record.runs]
-    low, high = expected_time_interval_s(samples, miss_s=record.miss_s)
-    return Timed(expected_time_s(samples), low, high, SEEDS)
+    runs = RunStatistics.of(record)
+    ends = runs.expected_interval
+    return Timed(runs.expected_s, _or_inf(ends.low_s), _or_inf(ends.high_s), SEEDS)
 
 
 def shared_ranks(intervals: Sequence[tuple[float, float]]) -> list[Place]:
@@ -170,7 +166,8 @@ def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) 
         search: what the trials of the search that found it come to; None: not known.
     """
     values: dict[str, Any] = values_of(record, BoardColumns)
-    low, high = wilson_interval(values["hits"], values["n"])
+    runs, expected = RunStatistics.of(record), timed(record)
+    rate, median = runs.success_rate, runs.median_interval
     certificate = record.certificate or {}
     verification, found = (certificate.get(k, {}) for k in ("verification", "provenance"))
     adjusted = verification.get("adjusted_p_value")
@@ -178,9 +175,14 @@ def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) 
         rank=None,
         tied=False,
         **values,
-        **_times(record),
-        hit_rate_low=low,
-        hit_rate_high=high,
+        median_low_s=median.low_s,
+        median_high_s=median.high_s,
+        expected_s=finite_or_none(expected.expected_s),
+        expected_low_s=finite_or_none(expected.low_s),
+        expected_high_s=finite_or_none(expected.high_s),
+        interval_of=expected.interval_of,
+        hit_rate_low=rate.low,
+        hit_rate_high=rate.high,
         params=record.params,
         verification=verification.get("status", record.kind),
         speedup=verification.get("speedup"),
@@ -190,29 +192,6 @@ def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) 
         study_device_s=found.get("tuning_device_s", search and search.device_s),
         run_id=run_id,
     )
-
-
-def _times(record: TrialRecord) -> dict[str, Any]:
-    """Returns expected and median times [s], each with its interval."""
-    expected = timed(record)
-    return {
-        **_median_interval(record),
-        "expected_s": finite_or_none(expected.expected_s),
-        "expected_low_s": finite_or_none(expected.low_s),
-        "expected_high_s": finite_or_none(expected.high_s),
-        "interval_of": expected.interval_of,
-    }
-
-
-def _median_interval(record: TrialRecord) -> dict[str, float | None]:
-    """Returns the ends of the median's interval [s]; those of a single run are its time."""
-    if len(record.runs) == 1:
-        return dict.fromkeys(("median_low_s", "median_high_s"), record.time_to_target_s)
-    median = median_interval_s([run.time_to_target_s for run in record.runs])
-    return {
-        "median_low_s": finite_or_none(median.low),
-        "median_high_s": finite_or_none(median.high),
-    }
 
 
 Trial = tuple[str | None, TrialRecord]

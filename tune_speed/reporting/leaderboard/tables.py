@@ -15,6 +15,8 @@ from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.leaderboard.text import NO_TRIALS, caption, describe_params, title
 from tune_speed.reporting.table import Column, Table, escape_markdown, fitting, named_lines
 
+NONE_MET = "{}: none of {} trials met the target."
+
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
     """Returns the boards as tables for a terminal.
@@ -49,7 +51,7 @@ class _Rows:
 
 def _board(board: Board) -> RenderableType:
     if not board.rows:
-        return Text(printable(f"{title(board)}: none of {board.trials} trials met the target."))
+        return Text(printable(NONE_MET.format(title(board), board.trials)))
     heading = Text(printable(title(board)), style="italic")
     return Group(
         heading, _Rows(board), Text(), Text(printable(caption(board)), style="dim"), Text()
@@ -88,16 +90,16 @@ def boards_html(boards: Sequence[Board]) -> Markup:
     """Returns a table for each board, under its title and above its caption."""
     if not boards:
         return html_line(NO_TRIALS)
-    return Markup("").join(_board_html(board) for board in boards)
-
-
-def _board_html(board: Board) -> Markup:
-    if not board.rows:
-        return html_line(f"{title(board)}: none of {board.trials} trials met the target.")
-    shown = [SHOWN[name] for name in (*TERMINAL[board.kind][0], "searched")]
-    rows = [[each.text(row) for each in shown] for row in board.rows]
-    table = Table((Column(each.narrow, each.is_left) for each in shown), rows).html()
-    return html_line(title(board), tag="h4") + table + html_line(caption(board))
+    parts = []
+    for board in boards:
+        if not board.rows:
+            parts.append(html_line(NONE_MET.format(title(board), board.trials)))
+            continue
+        shown = [SHOWN[name] for name in (*TERMINAL[board.kind][0], "searched")]
+        rows = [[each.text(row) for each in shown] for row in board.rows]
+        table = Table((Column(each.narrow, each.is_left) for each in shown), rows)
+        parts += [html_line(title(board), tag="h4"), table.html(), html_line(caption(board))]
+    return Markup("").join(parts)
 
 
 def as_json(boards: Sequence[Board]) -> str:
@@ -119,11 +121,9 @@ def as_csv(boards: Sequence[Board]) -> str:
 
 def as_markdown(boards: Sequence[Board]) -> str:
     """Returns a GitHub table for each board."""
-    return "\n".join(_markdown(board) for board in boards)
-
-
-def _markdown(board: Board) -> str:
-    columns = {name: [SHOWN[name].text(row) for row in board.rows] for name in MARKDOWN}
-    table = Table.of_columns(columns).markdown()
-    parts = (f"**{escape_markdown(title(board))}**", "", table, "", escape_markdown(caption(board)))
-    return "\n".join([*parts, ""])
+    lines = []
+    for board in boards:
+        columns = {name: [SHOWN[name].text(row) for row in board.rows] for name in MARKDOWN}
+        lines += [f"**{escape_markdown(title(board))}**", "", Table.of_columns(columns).markdown()]
+        lines += ["", escape_markdown(caption(board)), ""]
+    return "\n".join(lines)

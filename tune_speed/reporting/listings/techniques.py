@@ -81,11 +81,6 @@ def resolve(where: str) -> Place:
     table, slot = TABLES[kind]
     if field:
         return Place(f"{slot}.{name}.{field[0]}", _description(table[name], field[0]))
-    return _entry_place(kind, name)
-
-
-def _entry_place(kind: str, name: str) -> Place:
-    table, slot = TABLES[kind]
     path = f"speedups.{SPEEDUPS[name].slot}" if kind == "speedups" else slot
     return Place(f"{path}: {name}", first_sentence(table[name].__doc__))
 
@@ -110,10 +105,10 @@ def technique_rows() -> list[dict[str, str]]:
 
     Neighbours that say the same share a row.
     """
-    rows = [
-        _row(_numbers([number for number, _ in numbered]), item)
-        for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1])
-    ]
+    rows = []
+    for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1]):
+        first, *_, last = [number for number, _ in numbered for _ in range(2)]
+        rows.append(_row(f"{first}" if first == last else f"{first}–{last}", item))
     return [*rows, *_rows_beside()]
 
 
@@ -135,10 +130,6 @@ def _row(numbers: str, item: Item) -> dict[str, str]:
         "about": f"{about} {item.note}".strip(),
         "claim": item.claim,
     }
-
-
-def _numbers(numbers: list[int]) -> str:
-    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
 
 
 def _rows_beside() -> Iterator[dict[str, str]]:

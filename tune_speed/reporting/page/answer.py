@@ -83,30 +83,28 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         f" with restarts {seconds(row.expected_s)}"
     )
     rate = f"{100 * row.hit_rate_low:.0f} % and {100 * row.hit_rate_high:.0f} %"
+    high = "∞" if row.median_high_s is None else seconds(row.median_high_s)
+    own = {f"{t.record.study}/{t.record.trial_id}" for t in part.certified}
+    is_beaten = row.rival is not None and row.rival not in own and (row.speedup or 1.0) < 1
     sure = (
         f"Certified: trained again with {counted(row.n, 'fresh seed')}, alone on the device, and"
         f" judged on the {winner.record.evaluated_on} part, which the search did not see.",
         f"{row.hits} of {row.n} met the target; the chance to meet it lies between {rate}"
         " (95 % Wilson interval).",
-        f"Median {seconds(row.time_to_target_s)}, interval {_interval(row)}; with restarts after"
-        f" misses {seconds(row.expected_s)} are to be expected.",
+        f"Median {seconds(row.time_to_target_s)}, interval {seconds(row.median_low_s)} to {high};"
+        f" with restarts after misses {seconds(row.expected_s)} are to be expected.",
         *_rival(row),
         *_ties(row, boards, "certified"),
         *_luck(part, row, boards),
     )
     return Answer(
         verdict="certified",
-        lead="Fastest of this study" if _is_beaten(part, row) else "Fastest known",
+        lead="Fastest of this study" if is_beaten else "Fastest known",
         figure=seconds(row.time_to_target_s),
         claim=f"to {target_text(part)} on {part.key.device} ({how}) – {cost_text(part)}.",
         sure=sure,
         winner=winner,
     )
-
-
-def _interval(row: Row) -> str:
-    high = "∞" if row.median_high_s is None else seconds(row.median_high_s)
-    return f"{seconds(row.median_low_s)} to {high}"
 
 
 def _rival(row: Row) -> list[str]:
@@ -124,12 +122,6 @@ def _rival(row: Row) -> list[str]:
         return [f"{text}."]
     shown = "beyond chance" if row.p_value <= LIKELY else "which may be chance"
     return [f"{text}, {shown} (p = {row.p_value:.2g})."]
-
-
-def _is_beaten(part: StudyPart, row: Row) -> bool:
-    """Whether somebody of another study was faster, side by side."""
-    own = {f"{t.record.study}/{t.record.trial_id}" for t in part.certified}
-    return row.rival is not None and row.rival not in own and (row.speedup or 1.0) < 1
 
 
 def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:

@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tune_speed.core.comparability import best_first, final_metric, target_of
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.text import compact, short_names
-from tune_speed.reporting.page.words import moment, seconds, setting
+from tune_speed.reporting.page.words import clock_text, moment, setting
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 METRIC_NAMES = {"accuracy": "Accuracy", "macro_f1": "Macro F1", "micro_f1": "Micro F1"}
@@ -131,17 +130,19 @@ def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
         _figure(metric, "–" if metric is None else f"{metric:.4f}"),
         _figure(run.clocks.train_s, compact(run.clocks.train_s)),
         _figure(run.steps, f"{run.steps:,}"),
-        *(_param(record.params.get(name)) for name in params),
+        *(
+            # A parameter that the trial does not have is an empty cell, last in either order.
+            Cell(
+                text="" if value is None else setting(value),
+                key="" if value is None else str(value),
+            )
+            for value in map(record.params.get, params)
+        ),
     )
 
 
 def _figure(value: float | None, text: str) -> Cell:
     return Cell(text=text, key="" if value is None else repr(value))
-
-
-def _param(value: Any) -> Cell:
-    """Returns the cell of a searched value; one that the trial does not have is empty."""
-    return Cell(text="", key="") if value is None else Cell(text=setting(value), key=str(value))
 
 
 def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
@@ -151,7 +152,7 @@ def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
         ("Proposed because", record.proposal_reason),
         ("Searched", chosen),
         ("Seed", str(run.seed)),
-        ("Clock", _clock(record)),
+        ("Clock", clock_text(run)),
         ("Speed", f"{compact(run.images_per_s)} images/s, {compact(run.step_time_ms)} ms a step"),
         ("Peak memory", f"{compact(run.peak_memory_gib)} of {compact(run.memory_limit_gib)} GiB"),
         ("Time", f"{moment(record.started_at)} to {moment(record.finished_at)}"),
@@ -159,14 +160,3 @@ def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
         ("All of it", f"tune-speed show {trial.run_id}"),
     )
     return tuple((name, text) for name, text in told if text)
-
-
-def _clock(record: TrialRecord) -> str:
-    """Returns what the training clock is made of, and who else was there."""
-    run = record.runs[-1]
-    words = [run.timing.value]
-    if run.slowdown is not None:
-        words.append(f"{seconds(run.shared_train_s)} passed, {run.slowdown:.2f} times as long")
-    if run.cotenants:
-        words.append(f"beside {', '.join(run.cotenants)}")
-    return "; ".join([*words, *([run.note] if run.note else [])])

@@ -132,7 +132,9 @@ def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
     A study that was stopped and resumed the next day did not search overnight. (Trial ids do not
     tell trials apart: a study that was begun anew has each of them twice.)
     """
-    spans = [_span_s(trial.record) for trial in trials]
+    ends = ((moment_s(t.record.started_at), moment_s(t.record.finished_at)) for t in trials)
+    # A clock that was set back in between gives no negative time.
+    spans = [(min(start, finish), finish) for start, finish in ends]
     changes = sorted([(start, 1) for start, _ in spans] + [(finish, -1) for _, finish in spans])
     elapsed_s, before, running = 0.0, 0.0, 0
     clock: dict[float, float] = {}
@@ -140,12 +142,6 @@ def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
         elapsed_s += moment - before if running else 0.0
         clock[moment], before, running = elapsed_s, moment, running + change
     return {trial.run_id: clock[finish] for trial, (_, finish) in zip(trials, spans, strict=True)}
-
-
-def _span_s(record: TrialRecord) -> tuple[float, float]:
-    """Returns start and finish; a clock that was set back meanwhile gives no negative time."""
-    start, finish = moment_s(record.started_at), moment_s(record.finished_at)
-    return min(start, finish), finish
 
 
 def _of(trials: Sequence[ViewedTrial], key: ComparisonKey) -> tuple[ViewedTrial, ...]:

@@ -76,11 +76,17 @@ def compare_records(
     ids = [run_id for run_id, _ in trials]
     assert len(set(ids)) == len(ids) > 0, ids
     records = [record for _, record in trials]
-    why_not = _differing_keys([board_key(record) for record in records])
+    keys = [board_key(record) for record in records]
+    shared = {name: tuple(getattr(key, name) for key in keys) for name in ComparisonKey._fields}
+    why_not = {name: values for name, values in shared.items() if len(set(values)) > 1}
     rows = {r.run_id: r for b in make_boards(trials, with_misses=True) for r in b.rows}
     results = _results([rows[run_id] for run_id in ids], records, is_ranked=not why_not)
     compared = [
-        *_lines("recipe", [_without_empty(settings_of(record.recipe)) for record in records]),
+        *_lines(
+            "recipe",
+            # `{}` says no more than that an entry was chosen, which its place says too.
+            [{k: v for k, v in settings_of(r.recipe).items() if v != {}} for r in records],
+        ),
         *_lines("workload", [flatten(record.workload) for record in records]),
         *_lines("setting", [_setting(record) for record in records]),
     ]
@@ -132,11 +138,6 @@ def _setting(record: TrialRecord) -> dict[str, Any]:
     }
 
 
-def _differing_keys(keys: Sequence[ComparisonKey]) -> dict[str, tuple[Any, ...]]:
-    values = {name: tuple(getattr(key, name) for key in keys) for name in ComparisonKey._fields}
-    return {name: each for name, each in values.items() if len(set(each)) > 1}
-
-
 def _lines(section: str, tables: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Returns a line for each name in any of the tables, in the order in which they come."""
     names: Iterable[str] = dict.fromkeys(name for table in tables for name in table)
@@ -144,11 +145,6 @@ def _lines(section: str, tables: Sequence[Mapping[str, Any]]) -> list[Line]:
         Line(section=section, name=name, values=tuple(table.get(name) for table in tables))
         for name in names
     ]
-
-
-def _without_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings without those that hold no more than that they were chosen."""
-    return {name: value for name, value in settings.items() if value != {}}
 
 
 def _names(trials: Sequence[tuple[str, TrialRecord]]) -> tuple[str, ...]:

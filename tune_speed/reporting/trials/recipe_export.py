@@ -26,13 +26,17 @@ def recipe_header(
     """
     row = make_row(record, run_id=run_id, search=search)
     environment = record.environment
+    found = f"found in a search of {row.study_trials} trials"
+    held = "" if row.study_device_s is None else f", {row.study_device_s:.0f} device-seconds"
     return [
         f"{record.study}/{record.trial_id}, MLflow run {run_id or 'none'}",
         _result(record, row),
         f"finished {record.finished_at}, tune_speed {environment.get('tune_speed')}",
         f"torch {environment.get('torch')}, commit {environment.get('commit')}",
-        _workload(record),
-        *_cost(row),
+        f"target: {target_of(record.workload).words}, {record.workload.get('mode')}, on the"
+        f" {record.evaluated_on} part of {record.workload_name}; workload {record.workload_hash},"
+        f" search space {record.space_hash}, protocol {record.protocol_version}",
+        *([] if row.study_trials is None else [f"{found}{held}"]),
         *([f"train it: {rerun}"] if rerun else []),
     ]
 
@@ -53,22 +57,6 @@ def _result(record: TrialRecord, row: Row) -> str:
         f" {row.hit_rate_low:.2f}–{row.hit_rate_high:.2f}); expected time with restarts"
         f" {expected} s, median {median} s, on {record.device}; clock: {row.timing}"
     )
-
-
-def _workload(record: TrialRecord) -> str:
-    goal = f"{target_of(record.workload).words}, {record.workload.get('mode')}"
-    return (
-        f"target: {goal}, on the {record.evaluated_on} part of {record.workload_name}; workload"
-        f" {record.workload_hash}, search space {record.space_hash}, protocol"
-        f" {record.protocol_version}"
-    )
-
-
-def _cost(row: Row) -> list[str]:
-    if row.study_trials is None:
-        return []
-    held = "" if row.study_device_s is None else f", {row.study_device_s:.0f} device-seconds"
-    return [f"found in a search of {row.study_trials} trials{held}"]
 
 
 def recipe_that_ran(record: TrialRecord) -> Recipe:

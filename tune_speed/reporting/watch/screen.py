@@ -172,7 +172,8 @@ def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableTyp
     table = _table()
     metric = target.partition(" ")[0] or "accuracy"
     for position, trial in enumerate(trials):
-        value = _running_metric(trial, metric)
+        own = trial.metrics.get(metric_key(metric))
+        value = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}.get(metric, own)
         known = "not evaluated yet" if value is None else f"{metric} {value:.4f}"
         clock = "" if trial.train_s is None else f"{trial.train_s:.2f} s"
         chosen = describe_params({k: _value(v) for k, v in trial.params.items()})
@@ -184,11 +185,6 @@ def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableTyp
             Text(plain(chosen) if trial.params else "", style="dim"),
         )
     return table
-
-
-def _running_metric(trial: RunningTrial, metric: str) -> float | None:
-    known = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}
-    return known[metric] if metric in known else trial.metrics.get(metric_key(metric))
 
 
 def _ended_table(trials: Sequence[ViewedTrial]) -> RenderableType:

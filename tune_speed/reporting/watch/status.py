@@ -14,7 +14,6 @@ from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import (
     RunningTrial,
     SearchFacts,
-    StudyPart,
     StudyView,
     ViewedTrial,
     search_clock_s,
@@ -96,10 +95,26 @@ def glance(
     """
     now_s = time.time() if now_s is None else now_s
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
-    parts = tuple(map(_part, view.parts))
+    parts = tuple(
+        PartGlance(
+            key=part.key,
+            target=target_of(part.workload).words,
+            mode=str(part.workload.get("mode", "")),
+            records=improvements(part.trials),
+            certified=len(part.certified),
+        )
+        for part in view.parts
+    )
     counts = Counter(trial.record.status for trial in view.trials)
-    planned, state = _planned(view.searches), _state(view, quiet_s)
+    planned, done, state = _planned(view.searches), len(view.trials), State.ENDED
+    if not view.searches:
+        state = State.NOT_BEGUN
+    elif view.is_running:
+        state = State.QUIET if quiet_s > QUIET_S else State.RUNNING
     elapsed_s = _elapsed_s(view, now_s - quiet_s if state is State.QUIET else now_s)
+    left_s = None
+    if state is State.RUNNING and planned is not None and done:
+        left_s = max(0, planned - done) * elapsed_s / done
     tags = view.searches[-1].tags if view.searches else {}
     return StudyStatus(
         study=view.study,
@@ -115,7 +130,7 @@ def glance(
         counts={status: counts[status] for status in Status if counts[status]},
         interrupted=view.interrupted,
         elapsed_s=elapsed_s,
-        left_s=_left_s(len(view.trials), planned, elapsed_s) if state is State.RUNNING else None,
+        left_s=left_s,
         parts=parts,
         running=view.running,
         last=view.trials[: -NUM_LAST - 1 : -1],
@@ -164,24 +179,6 @@ def fingerprint(view: StudyView) -> tuple[Any, ...]:
     return len(view.trials), len(view.certified), view.interrupted, running, searches
 
 
-def _state(view: StudyView, quiet_s: float) -> State:
-    if not view.searches:
-        return State.NOT_BEGUN
-    if not view.is_running:
-        return State.ENDED
-    return State.QUIET if quiet_s > QUIET_S else State.RUNNING
-
-
-def _part(part: StudyPart) -> PartGlance:
-    return PartGlance(
-        key=part.key,
-        target=target_of(part.workload).words,
-        mode=str(part.workload.get("mode", "")),
-        records=improvements(part.trials),
-        certified=len(part.certified),
-    )
-
-
 def _planned(searches: Sequence[SearchFacts]) -> int | None:
     numbers = [s.tags.get("trials", "") for s in searches if s.tags.get("kind") == "search"]
     if not numbers or not all(number.isdecimal() for number in numbers):
@@ -200,12 +197,6 @@ def _elapsed_s(view: StudyView, until_s: float) -> float:
     written = [t.record.finished_at for t in timed] + [s.updated_at for s in view.searches]
     since_s = max([first_s, *map(moment_s, written)])
     return until_last_s + max(0.0, until_s - since_s)
-
-
-def _left_s(done: int, planned: int | None, elapsed_s: float) -> float | None:
-    if planned is None or not done:
-        return None
-    return max(0, planned - done) * elapsed_s / done
 
 
 def _last_written_s(view: StudyView) -> float:
