@@ -13,8 +13,8 @@ from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.reporting.leaderboard.text import describe_params
 
+# Without a terminal, the standing of the search is printed this often.
 PIPED_INTERVAL_S = 30.0
-"""Without a terminal, the standing of the search is printed this often."""
 
 
 class LiveView:
@@ -87,6 +87,7 @@ class LiveView:
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
         """Notes how far a running trial is."""
         if trial_id in self._running:
+            # A training function may measure other metrics than the target's until its end.
             first = next(iter(evaluation.values.values()), evaluation.loss)
             value = evaluation.value(self._metric)
             self._running[trial_id] = first if value is None else value
@@ -109,6 +110,7 @@ class LiveView:
         done = sum(self._counts.values()) - self._num_before
         pace_s = (time.monotonic() - self._started) / done if done else None
         to_do = self.trials - sum(self._counts.values())
+        # The budget or the pace so far, whichever ends the search first.
         known = [s for s in (budget_s, pace_s * to_do if pace_s else None) if s is not None]
         return f"about {duration(min(known))} left" if known else "time left unknown"
 

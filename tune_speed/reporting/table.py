@@ -13,8 +13,8 @@ from rich.text import Text
 
 from tune_speed.core.text import printable, printable_lines
 
+# Characters of a line, to measure a table's own width.
 UNLIMITED = 100_000
-"""Characters of a line, where only the table's own width is asked for."""
 
 
 class Column(NamedTuple):
@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Stands among the rows: a rule in a terminal, then this heading where there is one."""
+    """Divides the rows: a rule in a terminal, then this heading where there is one."""
 
     heading: str = ""
 
@@ -95,6 +95,7 @@ class Table:
             )
         for row in self.rows:
             if isinstance(row, Section):
+                # rich draws no rule above the first row.
                 shown.add_section()
                 if row.heading:
                     shown.add_row(Text(row.heading, style="italic"))
@@ -130,7 +131,7 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in [texts[0], rule, *texts[1:]])
 
     def _cells(self) -> Iterator[Sequence[Any]]:
-        """Yields the rows; a section's heading stands in the first cell of its own."""
+        """Yields the rows; a section's heading is the first cell of a row of its own."""
         for row in self.rows:
             if not isinstance(row, Section):
                 yield row

@@ -1,4 +1,4 @@
-"""Certified times beside the estimates they came from."""
+"""Certified times next to the estimates they came from."""
 
 import math
 from collections.abc import Sequence
@@ -21,8 +21,8 @@ ESTIMATE = Look("D", "s2", False, 24.0)
 CERTIFIED = Look("o", "s1", True, 40.0)
 NEVER = Look(">", "s1", False, 40.0)
 ID_WIDTH = 24
+# Room next to the points, as a share of the axis; on the right for times without an end.
 LEFT = 0.04
-"""Room beside the points, as a share of the axis; on the right for times without an end."""
 
 
 class Pair(NamedTuple):

@@ -13,11 +13,11 @@ from tune_speed.reporting.figures.texts import shortened
 from tune_speed.reporting.figures.theme import LIGHT, SENTINELS, Palette
 from tune_speed.reporting.study.view import StudyPart
 
+# Dots per inch of a figure five inches wide: fit for a slide.
 PNG_DPI = 320
-"""Dots per inch of a figure five inches wide: fit for a slide."""
 STUDY_WIDTH = 44
+# Height of a PNG's heading, which on a page is the page's.
 HEADING = 38.0
-"""Height of a PNG's heading, which on a page is the page's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +75,8 @@ def _sketch(kind: FigureKind, part: StudyPart, palette: Palette) -> Sketch | Non
 
 @contextmanager
 def _house_style(palette: Palette) -> Iterator[None]:
-    """Gives matplotlib the house's settings, whatever the user's are."""
+    """Gives matplotlib the house's settings."""
+    # Whatever a user's matplotlibrc says; rc_context puts it back.
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():

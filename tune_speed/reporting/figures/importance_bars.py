@@ -23,8 +23,8 @@ NOTE_LINE = 60
 """Characters of a line of a note."""
 NAME_WIDTH = 21
 TOLD = 3
+# A parameter is left out whose interval does not come so far, unless it is among the first.
 LEAST_SHOWN = 0.02
-"""A parameter is left out whose interval does not come so far, unless it is among the first."""
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
@@ -98,6 +98,6 @@ IMPORTANCE = FigureKind(
     title="What mattered",
     about="How much each parameter matters by itself, for three questions. Lines across the bars"
     " are intervals: bars whose lines overlap may well be in another order. R² is the share of the"
-    " differences that the parameters foretell together.",
+    " differences that the parameters predict together.",
     draw=draw,
 )

@@ -34,8 +34,8 @@ def bars(part: StudyPart) -> list[Bar]:
     ordered = sorted(found, key=lambda e: (place.get(e.kind, 2), -e.trials, e.kind))
     if len(ordered) <= MOST_KINDS:
         return ordered
-    kept, rest = ordered[: MOST_KINDS - 1], ordered[MOST_KINDS - 1 :]
-    return [*kept, Bar(REST, sum(e.trials for e in rest), sum(e.train_s for e in rest))]
+    shown, rest = ordered[: MOST_KINDS - 1], ordered[MOST_KINDS - 1 :]
+    return [*shown, Bar(REST, sum(e.trials for e in rest), sum(e.train_s for e in rest))]
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:

@@ -24,7 +24,7 @@ _NO_TURN = re.compile(r"rotate\(-?0 [^)]*\)")
 def as_svg(
     canvas: Canvas, *, id_prefix: str, alt: str, anchors: Mapping[str, str] | None = None
 ) -> str:
-    """Returns the figure as an `<svg>` element that can stand inside a page.
+    """Returns the figure as an `<svg>` element for the inside of a page.
 
     It has no size of its own but its proportions, no script, and refers to nothing outside; the
     page's fonts and custom properties (`--ink`, `--s1` …) are what it is drawn with.
@@ -110,29 +110,27 @@ class _Finisher:
         return copy
 
     def _attributes(self, element: ET.Element, *, is_defined: bool) -> dict[str, str]:
-        kept: dict[str, str] = {}
+        new: dict[str, str] = {}
         for key, value in element.attrib.items():
             match _local(key):
                 case "id":
-                    kept |= {"id": self._names[value]} if value in self._names else {}
+                    new |= {"id": self._names[value]} if value in self._names else {}
                 case "href":
-                    kept |= self._reference(value)
+                    new |= self._reference(value)
                 case "clip-path":
-                    kept["clip-path"] = _REFERENCE.sub(
-                        lambda m: f"url(#{self._names[m[1]]})", value
-                    )
+                    new["clip-path"] = _REFERENCE.sub(lambda m: f"url(#{self._names[m[1]]})", value)
                 case "style":
-                    kept |= _style(value)
+                    new |= _style(value)
                 case "d" | "x" | "y" | "width" | "height" | "points" as name:
-                    kept[name] = _rounded(value, 2 if is_defined else 1)
+                    new[name] = _rounded(value, 2 if is_defined else 1)
                 case "transform":
                     text = _rounded(_NO_TURN.sub("", value), 2).strip()
-                    kept |= {"transform": text} if text else {}
+                    new |= {"transform": text} if text else {}
                 case "target" | "type":
                     pass
                 case name:
-                    kept[name] = value
-        return kept
+                    new[name] = value
+        return new
 
     def _reference(self, value: str) -> dict[str, str]:
         if not value.startswith(MARK):

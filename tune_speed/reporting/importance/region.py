@@ -1,6 +1,6 @@
 """The region that a search tried, as columns of numbers: for regressions on what was chosen.
 
-A parameter hangs on another where its path goes through a value of it: `optimizer.sgd.lr` plays a
+A parameter depends on another where its path goes through a value of it: `optimizer.sgd.lr` plays a
 part where `optimizer` is `sgd`. Where it plays none, it is absent.
 """
 
@@ -19,12 +19,12 @@ Codes = NDArray[np.float64]
 place between the least (0) and the greatest (1) that was tried, `ABSENT` where it plays no part."""
 
 ABSENT = -1.0
+# Positive numbers of which the greatest is so many times the least, and of which half lie in the
+# lower quarter of the range, are logarithmic: records say what was tried, not from which scale.
 LOG_SPAN = 10.0
-"""Positive numbers of which the greatest is so many times the least, and of which half lie in the
-lower quarter of the range, are logarithmic: records tell what was tried, not from which scale."""
+# Numbers of so many different values at most, each tried twice or more on average, are levels: a
+# choice of batch sizes, not a range.
 MAX_LEVELS = 8
-"""Numbers of so many different values at most, each tried twice or more on average, are levels: a
-choice of batch sizes, not a range."""
 NUM_PARTS = 16
 """Equal parts of a range, within which a parameter counts as held."""
 
@@ -138,7 +138,7 @@ def _is_log(low: float, high: float, *, median: float) -> bool:
 
 
 def _with_parent(column: Column, columns: Mapping[str, Column]) -> Column:
-    """Returns the column with the nearest parameter on whose value it hangs, if there is one."""
+    """Returns the column with the nearest parameter on whose value it depends, if there is one."""
     parts = column.name.split(".")
     for count in range(len(parts) - 2, 0, -1):
         above = columns.get(".".join(parts[:count]))

@@ -1,6 +1,6 @@
 """Records to ranked rows. Rows are compared only within one workload, protocol, device and kind.
 
-How rows whose intervals overlap share a rank is defined in `ranking`.
+Sorted by expected time, a row whose interval overlaps that of the first row of a rank shares it.
 """
 
 import math
@@ -46,7 +46,7 @@ class Timed(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a row stands."""
+    """Rank of a row."""
 
     rank: int
     """1 is the fastest."""
@@ -74,12 +74,10 @@ def shared_ranks(intervals: Sequence[tuple[float, float]]) -> list[Place]:
 
 
 def _timed_once(run: RunResult) -> Timed:
-    """Returns the time of one run; where its clock is made of step times, with their interval.
-
-    A run of one shape of step took init + n·s, with s the step time: its interval is init + n·low
-    to init + n·high. How many steps of each shape a run of several took is not kept; then all of
-    them are taken to be off by as much as the worst, which holds whatever the numbers.
-    """
+    """Returns the time of one run; where its clock is made of step times, with their interval."""
+    # A run of one shape of step took init + n·s, with s the step time: its interval is init + n·low
+    # to init + n·high. How many steps of each shape a run of several took is not recorded; then all
+    # of them are taken to be off by as much as the worst, which holds whatever the numbers.
     time_s = run.time_to_target_s
     if time_s is None:
         return Timed(math.inf, math.inf, math.inf, NONE)
@@ -96,7 +94,7 @@ def _timed_once(run: RunResult) -> Timed:
 
 
 class Ranked(Config):
-    """Where a row stands on its board."""
+    """Rank of a row on its board."""
 
     rank: int | None
     """1 is the fastest; None for a configuration that missed the target. Rows whose interval of the
@@ -272,18 +270,18 @@ def make_boards(
 
     Args:
         trials: what is ranked. A board's first n ranks need no more than its n fastest trials; the
-            next one tells whether the last of them is tied.
+            next one decides whether the last of them is tied.
         top: keep so many rows of each board.
         with_misses: keep configurations that missed the target too, unranked, at the end.
         totals: what the trials of each board come to, where `trials` are not all of them.
         study_totals: the same for each study of a board.
-        where: the condition that chose `trials`, where not all were asked for.
+        where: the condition that chose `trials`, where not all were wanted.
     """
     groups: dict[ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
         groups[board_key(trial[1])].append(trial)
     if study_totals is None:
-        # A part of the trials tells neither what a study cost, nor do its leaders.
+        # Neither a part of the trials nor the leaders say what a study cost.
         study_totals = {} if where or totals is not None else _totals_by_study(groups)
     boards = []
     for key, group in sorted(groups.items()):
@@ -316,8 +314,8 @@ def _totals_by_study(
 def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
     """Returns the rows by expected time with restarts, which for a single run is its time.
 
-    A recipe that misses in half of its runs or more has no rank and stands at the end. Of equal
-    times the better final metric stands first, then the trial id.
+    A recipe that misses in half of its runs or more has no rank and comes last. Of equal
+    times the better final metric comes first, then the trial id.
     """
 
     def order(row: Row) -> SortKey:

@@ -30,10 +30,9 @@ def as_renderable(boards: Sequence[Board]) -> RenderableType:
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a board, in the widest layout that fits, and what each row chose below it.
+    """The rows of a board, in the widest layout that fits, and what each row chose below it."""
 
-    What was searched would leave no room for the figures beside them.
-    """
+    # What was searched has lines of its own: as a column it would leave no room for the figures.
 
     board: Board
 
@@ -43,6 +42,7 @@ class _Rows:
         chosen = fitting(tables, console, options)
         yield tables[chosen]
         yield Text()
+        # Where the column of rivals has no room, their names are in the lines below.
         with_rivals = FASTER not in layouts[chosen]
         ranks = _aligned([row.place for row in self.board.rows])
         lines = (_line(row, self.board, with_rivals=with_rivals) for row in self.board.rows)

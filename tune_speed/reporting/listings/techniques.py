@@ -50,13 +50,13 @@ TABLES: dict[str, tuple[Table, str]] = {
     "loaders": (LOADERS, "loader"),
     "datasets": (DATASETS, "workload.dataset"),
 }
-"""Table of entries, and the field of a study file that one stands in, by name of the place."""
+"""Table of entries, and the field of a study file that names one, by name of the place."""
 CONFIGS: dict[str, tuple[type[Config], str]] = {
     "recipe": (Recipe, ""),
     "split": (SplitConfig, "workload.split."),
     "search": (SearchConfig, "search."),
 }
-"""Config, and what stands before its fields in a study file, by name of the place."""
+"""Config, and what precedes its fields in a study file, by name of the place."""
 
 
 class Place(NamedTuple):
@@ -101,13 +101,14 @@ def first_sentence(text: str | None) -> str:
 
 
 def technique_rows() -> list[dict[str, str]]:
-    """Returns a row on each item of the inventory, then on what is here beside it.
+    """Returns a row on each item of the inventory, then on what else is here.
 
     Neighbours that say the same share a row.
     """
     rows = []
     for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1]):
-        first, *_, last = [number for number, _ in numbered for _ in range(2)]
+        numbers = [number for number, _ in numbered]
+        first, last = numbers[0], numbers[-1]
         rows.append(_row(f"{first}" if first == last else f"{first}–{last}", item))
     return [*rows, *_rows_beside()]
 

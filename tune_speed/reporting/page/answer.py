@@ -21,8 +21,8 @@ CLOCKS = {
     "exclusive": "Its seconds passed alone on the device",
     "shared": "Its seconds passed on a shared device, slowed by others: an upper bound",
 }
+# A difference with a higher p-value is called chance.
 LIKELY = 0.05
-"""A difference with a higher p-value is not told as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +108,7 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 
 
 def _rival(row: Row) -> list[str]:
-    """Returns a sentence on whom the winner was timed beside, where somebody was."""
+    """Returns a sentence on the rival that was timed in turns with the winner, if any."""
     if row.rival is None or not row.speedup:
         return []
     if row.speedup < 1:
@@ -190,7 +190,7 @@ def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
         sure=(
             f"{name}: {nearest.record.stop_reason}.",
             f"A longer limit, a {easier} target or a wider search space may help; the figures below"
-            " tell where trials ended.",
+            " show where trials ended.",
         ),
         winner=nearest,
     )

@@ -20,8 +20,8 @@ from tune_speed.reporting.page.words import file_stem
 from tune_speed.reporting.study.endings import Ending, endings_of
 from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial
 
+# Of the board of estimates; the table of all trials has the rest.
 ROWS = 10
-"""Of the board of estimates; the table of all trials has the rest."""
 
 RecipeYaml = Callable[[ViewedTrial], str]
 """Returns a trial's recipe as a file for `tune-speed train`."""
@@ -141,7 +141,7 @@ def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tup
 
 
 def _own_commands(answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:
-    """Returns what can be done with a training function's trial, whose file the page knows not."""
+    # Records name a training function, not the file that it is in.
     if answer.verdict != "estimate":
         return ()
     study, function = winner.record.study, winner.record.workload.get("function", "FUNCTION")

@@ -101,7 +101,7 @@ def _anchor(trial: ViewedTrial, taken: Mapping[str, str]) -> str:
 
 def _fixed_columns(part: StudyPart) -> tuple[Column, ...]:
     metric = target_of(part.workload).metric
-    told = (
+    rows = (
         ("trial", "Trial", "Number of the trial in its study", False),
         ("ended", "Ended", "How the trial ended", False),
         ("time", "Time to target [s]", "Training clock until the target held", True),
@@ -111,7 +111,7 @@ def _fixed_columns(part: StudyPart) -> tuple[Column, ...]:
     )
     return tuple(
         Column(name=name, label=label, about=about, is_number=is_number)
-        for name, label, about, is_number in told
+        for name, label, about, is_number in rows
     )
 
 
@@ -148,7 +148,7 @@ def _figure(value: float | None, text: str) -> Cell:
 def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
     record, run = trial.record, trial.record.runs[-1]
     chosen = ", ".join(f"{name} = {value}" for name, value in record.params.items())
-    told = (
+    rows = (
         ("Proposed because", record.proposal_reason),
         ("Searched", chosen),
         ("Seed", str(run.seed)),
@@ -159,4 +159,4 @@ def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
         ("Again", "" if record.is_own_loop else f"tune-speed train {trial.run_id}"),
         ("All of it", f"tune-speed show {trial.run_id}"),
     )
-    return tuple((name, text) for name, text in told if text)
+    return tuple((name, text) for name, text in rows if text)

@@ -32,7 +32,7 @@ def read_study(
         finalists: so many estimates of each part come with their curves, the fastest first and
             then those that came nearest to the target, and with them all certified trials.
             0: no curves at all.
-        with_running: whether trials without an outcome are told.
+        with_running: whether trials without an outcome are included.
 
     Raises: ServiceError if the store does not answer or does not hold the study; StorageError.
     """
@@ -41,7 +41,7 @@ def read_study(
 
 
 class StudyReader:
-    """Reads one study again and again; each time it asks MLflow only for what is new."""
+    """Reads one study again and again; each time it queries MLflow only for what is new."""
 
     def __init__(self, uri: str, study: str) -> None:
         """Finds the study. Raises: ServiceError or StorageError, as `read_study` does."""
@@ -98,6 +98,7 @@ class StudyReader:
         )
 
     def _with_curves(self, trials: Sequence[TrackedTrial], finalists: int) -> list[TrackedTrial]:
+        # Curves take a query each: only those that figures can draw are read.
         by_part: dict[ComparisonKey, list[TrackedTrial]] = {}
         for trial in sorted(trials, key=_best_first):
             if trial.record.kind != CERTIFIED:

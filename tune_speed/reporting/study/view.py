@@ -36,7 +36,7 @@ class RunningTrial:
     started_at: str
     """UTC, ISO 8601."""
     params: Mapping[str, str]
-    """What the search chose, as text; empty where MLflow does not tell it from the recipe."""
+    """What the search chose, as text; empty where MLflow does not separate it from the recipe."""
     accuracy: float | None
     """At its latest evaluation; None before the first."""
     train_s: float | None
@@ -127,11 +127,9 @@ def part_key(record: TrialRecord) -> ComparisonKey:
 
 
 def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
-    """Returns by run id when each trial finished [s], on a clock that stands while none runs.
-
-    A study that was stopped and resumed the next day did not search overnight. (Trial ids do not
-    tell trials apart: a study that was begun anew has each of them twice.)
-    """
+    """Returns by run id when each trial finished [s], on a clock that stops while none runs."""
+    # A study that was stopped and resumed the next day did not search overnight. Trial ids are
+    # not unique: a study that was begun again has each of them twice.
     ends = ((moment_s(t.record.started_at), moment_s(t.record.finished_at)) for t in trials)
     # A clock that was set back in between gives no negative time.
     spans = [(min(start, finish), finish) for start, finish in ends]

@@ -1,7 +1,7 @@
 """Results side by side: what differs between their recipes, their figures, where these are from.
 
 Results are ranked against one another only if they share workload, protocol, device and kind. For
-others the figures stand side by side all the same, and `why_not` says what differs.
+others the figures are side by side all the same, and `why_not` says what differs.
 """
 
 import json
@@ -58,9 +58,9 @@ class Comparison:
         """Why they are not ranked, in words; empty if they may be."""
         if not self.why_not:
             return ""
-        told = "; ".join(f"{k}: {' | '.join(map(str, v))}" for k, v in self.why_not.items())
+        differences = "; ".join(f"{k}: {' | '.join(map(str, v))}" for k, v in self.why_not.items())
         return printable(
-            f"these results are not comparable and not ranked, as they differ in {told}"
+            f"these results are not comparable and not ranked, as they differ in {differences}"
         )
 
 
@@ -159,8 +159,8 @@ def _names(trials: Sequence[tuple[str, TrialRecord]]) -> tuple[str, ...]:
 
 
 ABSENT = "–"
+# Characters for which a field's name has room before it is folded.
 LONGEST_NAME = 48
-"""Characters for which a field's name has room before it is folded."""
 
 
 def as_renderable(comparison: Comparison) -> Table:

@@ -67,6 +67,7 @@ def recipe_that_ran(record: TrialRecord) -> Recipe:
     """
     if record.is_own_loop:
         raise ConfigError(_made_by_function(record))
+    # Without its plugins a recipe's names would be unknown, or mean another's entries.
     registry.expect(record.plugins, of=_name(record))
     batch_size = record.runs[-1].batch_size
     try:
@@ -90,7 +91,7 @@ def recipe_yaml(
 ) -> str:
     """Returns a file for `tune-speed train` that repeats the record's last run.
 
-    It holds what the run's figures depend on beside the recipe: seed, threads and kind of device.
+    It holds what the run's figures depend on besides the recipe: seed, threads and kind of device.
     Its first lines, a comment, say where it comes from and how far to believe it.
 
     Args:

@@ -80,9 +80,9 @@ def _runs(record: TrialRecord) -> list[str]:
     if len(record.runs) == 1:
         return []
     times = [run.time_to_target_s for run in record.runs]
-    told = ", ".join("∞" if time_s is None else f"{time_s:.3f}" for time_s in times)
+    listed = ", ".join("∞" if time_s is None else f"{time_s:.3f}" for time_s in times)
     hits = sum(time_s is not None for time_s in times)
-    return [f"  all runs         {hits} of {len(times)} met the target [s]: {told}"]
+    return [f"  all runs         {hits} of {len(times)} met the target [s]: {listed}"]
 
 
 def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:

@@ -25,7 +25,7 @@ from tune_speed.reporting.watch.status import (
 )
 
 STANDING_S = 30.0
-"""So often lines tell how far the search is."""
+"""How often a line says how far the search is."""
 OVER = (State.ENDED, State.NOT_BEGUN)
 
 
@@ -54,7 +54,7 @@ def watch(
 ) -> None:
     """Shows the study every `interval_s` until no search of it runs.
 
-    A store that does not answer is told, and asked again; only the first time it is an error.
+    A store that does not answer is reported and queried again; only the first time it is an error.
     `now` gives the moment [s since 1970], with which moments in the store are compared, and `clock`
     durations [s], whatever is done to the time of day.
 

@@ -21,11 +21,11 @@ MAX_RECORDS = 5
 """Times of the record's history that are written out."""
 MAX_PARTS = 3
 MAX_SPARKS = 16
+# So many records are shown with their trials; more would not fit on the line.
 MAX_NAMED = 3
-"""So many records are told with their trials; more would not fit beside one another."""
 MIN_ROWS = 2
+# Until then it is not said when something was written last.
 WRITTEN_LATELY_S = 10.0
-"""Until then it is not said when something was written last."""
 HINT = "Ctrl-C ends watching; the search goes on."
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -82,7 +82,7 @@ def standing(seen: StudyStatus) -> str:
 
 
 def state_text(seen: StudyStatus) -> str:
-    """Returns how the study stands, in words."""
+    """Returns the state of the study, in words."""
     if seen.state is State.NOT_BEGUN:
         return "no search of it has begun"
     if seen.state is State.QUIET:
@@ -154,10 +154,10 @@ def _best_rows(part: PartGlance, study: str) -> Iterator[tuple[str, RenderableTy
         yield "best", best
     if len(part.records) > 1:
         times_s = [trial.record.time_to_target_s or 0.0 for trial in part.records]
-        told = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
+        times = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
         more = "… → " if len(times_s) > MAX_RECORDS else ""
         text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
-        text.append(f"  {more}{told} s", style="default")
+        text.append(f"  {more}{times} s", style="default")
         if len(part.records) <= MAX_NAMED:
             names = " → ".join(plain(trial.record.trial_id) for trial in part.records)
             text.append(f"  ({names})", style="dim")
@@ -224,7 +224,8 @@ def _foot(seen: StudyStatus, trouble: str | None, hint: str) -> Iterator[Rendera
 
 
 def _value(text: str) -> float | str:
-    """Returns a parameter of MLflow, which are texts, so that it is shown with few digits."""
+    """Returns a parameter of MLflow as a number where it is one."""
+    # MLflow's parameters are texts; as a number it is shown with four digits.
     try:
         return text if re.fullmatch(r"[+-]?\d+", text) else float(text)
     except ValueError:

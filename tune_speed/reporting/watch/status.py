@@ -19,14 +19,14 @@ from tune_speed.reporting.study.view import (
     search_clock_s,
 )
 
+# A search that has written nothing for so long may be gone: trials are evaluated more often.
 QUIET_S = 120.0
-"""A search that has written nothing for so long may be gone: trials are evaluated more often."""
 NUM_LAST = 8
-"""Ended trials that are told."""
+"""Ended trials that are shown."""
 
 
 class State(StrEnum):
-    """How a study stands."""
+    """State of a study."""
 
     RUNNING = "running"
     QUIET = "quiet"
@@ -91,7 +91,7 @@ def glance(
     Args:
         view: the study.
         now_s: seconds since 1970; None: now.
-        unchanged_s: for so long whoever asks has seen no change.
+        unchanged_s: seconds since the caller last saw a change.
     """
     now_s = time.time() if now_s is None else now_s
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
@@ -200,7 +200,8 @@ def _elapsed_s(view: StudyView, until_s: float) -> float:
 
 
 def _last_written_s(view: StudyView) -> float:
-    """Returns the latest moment at which somebody has written, as far as can be seen."""
+    """Returns the latest moment at which somebody has written [s since 1970]."""
+    # MLflow does not say when a metric was logged: a running trial's is taken from its own clock.
     finished = [t.record.finished_at for t in (*view.trials, *view.certified)]
     texts = [*finished, *(search.updated_at for search in view.searches)]
     moments = [moment_s(text) for text in texts if text]
