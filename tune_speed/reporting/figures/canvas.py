@@ -176,7 +176,9 @@ class Canvas:
         if not entries:
             return
         handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
-        has_lines = any(_is_line(handle) for handle in handles)
+        has_lines = any(
+            getattr(h, "get_linestyle", str)() not in ("", "none", "None") for h in handles
+        )
         handle_length = _LINE if has_lines else _POINT
         longest = max(len(label) for label in labels)
         widest = _GAPS + TEXT * handle_length + _CHARACTER * longest
@@ -241,10 +243,6 @@ class FigureKind:
     """How to read it."""
     draw: Callable[[StudyPart, Palette], Sketch | None]
     """Draws it in a palette; None where there is nothing to draw."""
-
-
-def _is_line(handle: Any) -> bool:
-    return getattr(handle, "get_linestyle", lambda: "none")() not in ("none", "None")
 
 
 def style(palette: Palette) -> dict[Any, Any]:

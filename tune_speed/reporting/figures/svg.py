@@ -4,14 +4,10 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tune_speed.reporting.figures.canvas import MARK, Canvas, Mark
 from tune_speed.reporting.figures.theme import SENTINELS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SVG = "http://www.w3.org/2000/svg"
 _COLOURS = {colour: f"var(--{role})" for role, colour in SENTINELS.items()}
@@ -36,8 +32,14 @@ def as_svg(
         anchors: the id of each trial's row by run id; trials without one have no link. None: each
             row's id is `trial-` and the trial's id.
     """
-    drawn = _matplotlib_svg(canvas.figure)
-    rows = [_row(mark, anchors) for mark in canvas.marks]
+    out = BytesIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    canvas.figure.savefig(out, format="svg", metadata=no_metadata)
+    drawn = ET.fromstring(out.getvalue())
+    rows = [
+        f"trial-{mark.trial_id}" if anchors is None else anchors.get(mark.run_id)
+        for mark in canvas.marks
+    ]
     finished = _Finisher(canvas.marks, rows, _names(drawn, id_prefix)).finished(drawn)
     # A group keeps its links; an image would hide them from assistive technology.
     finished.attrib = {
@@ -51,13 +53,6 @@ def as_svg(
     return ET.tostring(finished, encoding="unicode")
 
 
-def _matplotlib_svg(figure: "Figure") -> ET.Element:
-    out = BytesIO()
-    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(out, format="svg", metadata=no_metadata)
-    return ET.fromstring(out.getvalue())
-
-
 def _names(drawn: ET.Element, id_prefix: str) -> dict[str, str]:
     """Returns new names of the ids that something refers to: the others go."""
     used = dict.fromkeys(
@@ -68,11 +63,6 @@ def _names(drawn: ET.Element, id_prefix: str) -> dict[str, str]:
         if _local(key) in ("href", "clip-path")
     )
     return {name: f"{id_prefix}-{number}" for number, name in enumerate(used)}
-
-
-def _row(mark: Mark, anchors: Mapping[str, str] | None) -> str | None:
-    """Returns the id of the row that a point leads to, or None."""
-    return f"trial-{mark.trial_id}" if anchors is None else anchors.get(mark.run_id)
 
 
 class _Finisher:

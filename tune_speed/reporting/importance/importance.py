@@ -7,7 +7,7 @@ target is the steps to it times the time of a step, where the target is met at a
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -165,7 +165,10 @@ def can_change_step_time(name: str) -> bool:
 def _answer(
     question: Question, records: Sequence[TrialRecord], outcome: Sequence[float], *, seed: int
 ) -> Importance:
-    rows = [_relevant(record.params, question) for record in records]
+    rows = [
+        {k: v for k, v in r.params.items() if question != "step_time" or can_change_step_time(k)}
+        for r in records
+    ]
     columns = columns_of(rows)
     why_none = _too_little(question, outcome)
     if why_none is None and not columns:
@@ -183,12 +186,6 @@ def _answer(
         explained=effects.explained,
         params=tuple(ParamImportance(name=name, **e._asdict()) for name, e in shares),
     )
-
-
-def _relevant(params: Mapping[str, Any], question: Question) -> dict[str, Any]:
-    """Returns the settings that the question is about."""
-    chosen = params.items()
-    return {k: v for k, v in chosen if question != "step_time" or can_change_step_time(k)}
 
 
 def _too_little(question: Question, outcome: Sequence[float]) -> str | None:

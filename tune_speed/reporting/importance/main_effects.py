@@ -105,7 +105,11 @@ def main_effects(
     at_points = matrix_of(columns, points)
     forest = _fitted(chosen, outcome, num_trees=NUM_TREES, rng=rng)
     predictions = forest.predict(at_points)
-    resampled = [_resampled(chosen, outcome, at_points, rng=rng) for _ in range(NUM_RESAMPLES)]
+    resampled = []
+    for _ in range(NUM_RESAMPLES):
+        drawn = rng.integers(len(outcome), size=len(outcome))
+        small = _fitted(chosen[drawn], outcome[drawn], num_trees=TREES_OF_RESAMPLE, rng=rng)
+        resampled.append(small.predict(at_points))
     by_name = {}
     for column in columns:
         value = _share(column, points[column.name], predictions)
@@ -113,15 +117,6 @@ def main_effects(
         low, high = map(float, np.quantile(shares, BAND))
         by_name[column.name] = Effect(value, min(low, value), max(high, value))
     return Effects(forest.explained(chosen, outcome), by_name)
-
-
-def _resampled(
-    chosen: Matrix, outcome: Floats, at_points: Matrix, *, rng: np.random.Generator
-) -> Floats:
-    """Returns what a small forest, fitted to trials drawn with replacement, predicts (P,)."""
-    drawn = rng.integers(len(outcome), size=len(outcome))
-    forest = _fitted(chosen[drawn], outcome[drawn], num_trees=TREES_OF_RESAMPLE, rng=rng)
-    return forest.predict(at_points)
 
 
 def _fitted(

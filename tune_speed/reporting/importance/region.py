@@ -124,17 +124,15 @@ def _column(name: str, values: Sequence[Any]) -> Column | None:
     different = sorted(set(values))
     if len(different) == 1:
         return None
-    is_log = _is_log(different[0], different[-1], median=statistics.median(values))
+    least, greatest = different[0], different[-1]
+    in_lower_quarter = statistics.median(values) < least + (greatest - least) / 4
+    is_log = 0 < least * LOG_SPAN <= greatest and in_lower_quarter
     low, high = (math.log(v) if is_log else float(v) for v in (different[0], different[-1]))
     column = Column(name=name, low=low, high=high, is_log=is_log)
     if len(different) > min(MAX_LEVELS, len(values) // 2):
         return column
     levels = np.array([column.code(value) for value in different])
     return Column(name=name, low=low, high=high, is_log=is_log, levels=levels)
-
-
-def _is_log(low: float, high: float, *, median: float) -> bool:
-    return 0 < low * LOG_SPAN <= high and median < low + (high - low) / 4
 
 
 def _with_parent(column: Column, columns: Mapping[str, Column]) -> Column:

@@ -25,7 +25,15 @@ def as_renderable(boards: Sequence[Board]) -> RenderableType:
     """
     if not boards:
         return Text(NO_TRIALS)
-    return Group(*(_board(board) for board in boards))
+    parts: list[RenderableType] = []
+    for board in boards:
+        if not board.rows:
+            parts.append(Text(printable(NONE_MET.format(title(board), board.trials))))
+            continue
+        below = Text(printable(caption(board)), style="dim")
+        heading = Text(printable(title(board)), style="italic")
+        parts += [heading, _Rows(board), Text(), below, Text()]
+    return Group(*parts)
 
 
 @dataclass(frozen=True)
@@ -47,15 +55,6 @@ class _Rows:
         ranks = _aligned([row.place for row in self.board.rows])
         lines = (_line(row, self.board, with_rivals=with_rivals) for row in self.board.rows)
         yield named_lines(zip(ranks, lines, strict=True))
-
-
-def _board(board: Board) -> RenderableType:
-    if not board.rows:
-        return Text(printable(NONE_MET.format(title(board), board.trials)))
-    heading = Text(printable(title(board)), style="italic")
-    return Group(
-        heading, _Rows(board), Text(), Text(printable(caption(board)), style="dim"), Text()
-    )
 
 
 def _table(board: Board, names: Sequence[str]) -> Table:

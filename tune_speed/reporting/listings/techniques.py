@@ -1,6 +1,5 @@
 """The table of techniques: what the inventory's items are here, read from the code."""
 
-from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
@@ -110,13 +109,28 @@ def technique_rows() -> list[dict[str, str]]:
         numbers = [number for number, _ in numbered]
         first, last = numbers[0], numbers[-1]
         rows.append(_row(f"{first}" if first == last else f"{first}–{last}", item))
-    return [*rows, *_rows_beside()]
+    named = {where for item in INVENTORY.values() for where in item.where}
+    roots = {".".join(where.split(".")[:2]) for where in named}
+    places = [f"{kind}.{name}" for kind, (table, _) in TABLES.items() for name in table]
+    for where in [*places, *(f"recipe.{field}" for field in SETTINGS)]:
+        if where not in roots:
+            rows.append(_row("–", Item(where.rpartition(".")[2].replace("_", " "), (where,))))
+    return rows
 
 
 def techniques_table() -> str:
     """Returns the rows as a Markdown table with its legend, for TECHNIQUES.md."""
     legend = "; ".join(f"{name}: {title}" for name, title in SOURCES.items())
-    rows = [_as_cells(row) for row in technique_rows()]
+    rows = [
+        {
+            "#": row["items"],
+            "what": row["name"],
+            "name here": ", ".join(f"`{place}`" for place in row["where"].split(", ") if place),
+            "in one line": row["about"],
+            "what the sources claim": row["claim"],
+        }
+        for row in technique_rows()
+    ]
     table = ShownTable.of_rows(rows).markdown(verbatim=True)
     return f"{table}\n\nSources: {legend}."
 
@@ -130,26 +144,4 @@ def _row(numbers: str, item: Item) -> dict[str, str]:
         "where": ", ".join(dict.fromkeys(place.written for place in places)),
         "about": f"{about} {item.note}".strip(),
         "claim": item.claim,
-    }
-
-
-def _rows_beside() -> Iterator[dict[str, str]]:
-    """Yields rows on entries and settings that the inventory does not name."""
-    named = {where for item in INVENTORY.values() for where in item.where}
-    roots = {".".join(where.split(".")[:2]) for where in named}
-    places = [f"{kind}.{name}" for kind, (table, _) in TABLES.items() for name in table]
-    for where in [*places, *(f"recipe.{field}" for field in SETTINGS)]:
-        if where not in roots:
-            yield _row("–", Item(where.rpartition(".")[2].replace("_", " "), (where,)))
-
-
-def _as_cells(row: Mapping[str, str]) -> dict[str, str]:
-    """Returns the row under the table's headings, its places set as code."""
-    places = [f"`{place}`" for place in row["where"].split(", ") if place]
-    return {
-        "#": row["items"],
-        "what": row["name"],
-        "name here": ", ".join(places),
-        "in one line": row["about"],
-        "what the sources claim": row["claim"],
     }

@@ -59,12 +59,15 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
     """Returns the table of all estimates of `part`; `anchors` are element ids by run id."""
     names = short_names(name for trial in part.trials for name in trial.record.params)
     leader = part.leader
+    searched = []
+    for name, short in names.items():
+        values = [trial.record.params.get(name) for trial in part.trials]
+        is_number = all(isinstance(v, int | float) for v in values if v is not None)
+        about = f"Searched: {name}"
+        searched.append(Column(name=short, label=short, about=about, is_number=is_number))
     counts = {s: sum(t.record.status is s for t in part.trials) for s in Status}
     return TrialTable(
-        columns=(
-            *_fixed_columns(part),
-            *(_param_column(part, name, names[name]) for name in names),
-        ),
+        columns=(*_fixed_columns(part), *searched),
         rows=tuple(
             TrialRow(
                 anchor=anchors[trial.run_id],
@@ -113,12 +116,6 @@ def _fixed_columns(part: StudyPart) -> tuple[Column, ...]:
         Column(name=name, label=label, about=about, is_number=is_number)
         for name, label, about, is_number in rows
     )
-
-
-def _param_column(part: StudyPart, name: str, short: str) -> Column:
-    values = [trial.record.params.get(name) for trial in part.trials]
-    is_number = all(isinstance(value, int | float) for value in values if value is not None)
-    return Column(name=short, label=short, about=f"Searched: {name}", is_number=is_number)
 
 
 def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:

@@ -102,26 +102,23 @@ def compare_records(
 def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: bool) -> list[Line]:
     """Returns the figures; those that no result has are left out."""
     fastest_s = min((row.expected_s for row in rows if row.rank and row.expected_s), default=None)
-    tables = [_figures(row, record, fastest_s) for row, record in zip(rows, records, strict=True)]
+    tables = []
+    for row, values in zip(rows, map(values_of, records), strict=True):
+        is_timed = row.rank and row.expected_s and fastest_s
+        figures = {
+            "rank": row.rank,
+            "tied": row.tied or None,
+            "times_the_fastest": (row.expected_s or 0) / (fastest_s or 1) if is_timed else None,
+            **{name: values[name] for name in ("kind", "device")},
+            **{name: getattr(row, name) for name in EXPECTED},
+            **{name: values[name] for name in columns_of(BoardColumns) if name not in NAMED},
+            **{name: values[name] for name in ("step_time_ms", "stop_reason")},
+        }
+        tables.append(figures)
     hidden = () if is_ranked and len(rows) > 1 else RANKING
     hidden = hidden if any(row.n > 1 for row in rows) else (*hidden, *EXPECTED)
     lines = [line for line in _lines("result", tables) if line.name not in hidden]
     return [line for line in lines if any(value is not None for value in line.values)]
-
-
-def _figures(row: Row, record: TrialRecord, fastest_s: float | None) -> dict[str, Any]:
-    values = values_of(record)
-    return {
-        "rank": row.rank,
-        "tied": row.tied or None,
-        "times_the_fastest": (
-            row.expected_s / fastest_s if row.rank and row.expected_s and fastest_s else None
-        ),
-        **{name: values[name] for name in ("kind", "device")},
-        **{name: getattr(row, name) for name in EXPECTED},
-        **{name: values[name] for name in columns_of(BoardColumns) if name not in NAMED},
-        **{name: values[name] for name in ("step_time_ms", "stop_reason")},
-    }
 
 
 def _setting(record: TrialRecord) -> dict[str, Any]:

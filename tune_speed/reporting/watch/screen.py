@@ -120,15 +120,12 @@ def _head(seen: StudyStatus) -> Iterator[RenderableType]:
     times += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
     if seen.state is State.RUNNING and seen.quiet_s > WRITTEN_LATELY_S:
         times.append(f"written {duration(seen.quiet_s)} ago")
-    first = f"{_bar(seen)}{seen.num_finished}{of} trials · {' · '.join(times)}"
+    bar = ""
+    if seen.planned:
+        filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
+        bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
+    first = f"{bar}{seen.num_finished}{of} trials · {' · '.join(times)}"
     yield Text("\n".join([first, *([" · ".join(counts)] if counts else [])]), overflow="fold")
-
-
-def _bar(seen: StudyStatus) -> str:
-    if not seen.planned:
-        return ""
-    filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
-    return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
 
 
 def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:

@@ -4,7 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -155,7 +155,7 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "elapsed_s": seen.elapsed_s,
         "left_s": seen.left_s,
         "parts": [_part_dict(part) for part in seen.parts],
-        "running": [_running_dict(trial) for trial in seen.running],
+        "running": [asdict(trial) for trial in seen.running],
         "last": [_ended_dict(trial) for trial in seen.last],
         "url": seen.url,
         "ui_command": seen.ui_command,
@@ -220,19 +220,6 @@ def _part_dict(part: PartGlance) -> dict[str, Any]:
             {"trial_id": t.record.trial_id, "time_to_target_s": t.record.time_to_target_s}
             for t in part.records
         ],
-    }
-
-
-def _running_dict(trial: RunningTrial) -> dict[str, Any]:
-    return {
-        "trial_id": trial.trial_id,
-        "run_id": trial.run_id,
-        "started_at": trial.started_at,
-        "params": dict(trial.params),
-        "accuracy": trial.accuracy,
-        "macro_f1": trial.macro_f1,
-        "metrics": dict(trial.metrics),
-        "train_s": trial.train_s,
     }
 
 
