@@ -10,17 +10,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
-from tune_speed.core.config import Config
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
-from tune_speed.core.targets import Task
-from tune_speed.custom.spec import OwnRecipe, OwnSpec, OwnTask
+from tune_speed.custom.spec import spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.points import read_point
 from tune_speed.study.space import SearchSpace
-from tune_speed.training.recipe import Recipe
-from tune_speed.training.trial import Allotment, SpecBase, TrialSpec, make_record, utc_now
-from tune_speed.training.workload import Workload
+from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
 from tune_speed.tuning.driver.best_weights import KeptWeights
 from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel, Costs, NoCosts
@@ -87,7 +83,7 @@ class SearchController:
         self._step_times = {each.key: each for each in step_times}
         is_kept = study.tracking.log_model == "best"
         self._kept = KeptWeights(ledger.folder, ledger.records.values()) if is_kept else None
-        self._num_train = _num_train(study.workload)
+        self._num_train = study.workload.num_train()
         self.costs = _cost_model(study.space, self._num_train)
         self._cost_then: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
         self.policy = self._make_policy()
@@ -275,22 +271,14 @@ class SearchController:
         self._found_nothing = False
 
     def _spec(self, proposal: Proposal) -> SpecBase:
-        tree, workload = self.study.space.build(proposal.params), self.study.workload
-        if isinstance(workload, OwnTask):
-            return self._complete(proposal, OwnSpec, OwnRecipe(params=tree), workload)
-        recipe = Recipe.model_validate(tree).located()
-        return self._complete(proposal, TrialSpec, recipe, workload)
-
-    def _complete(
-        self, proposal: Proposal, kind: type[SpecBase], recipe: Config, workload: Task
-    ) -> SpecBase:
+        kind = spec_type(self.study.workload)
         return kind(
             study=self.study.name,
             trial_id=proposal.trial_id,
             params=proposal.params,
             proposal_reason=proposal.reason,
-            recipe=recipe,
-            workload=workload,
+            recipe=kind.recipe_of(self.study.space.build(proposal.params)),
+            workload=self.study.workload,
             workload_hash=self.workload_hash,
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
@@ -331,11 +319,6 @@ class SearchController:
             self.failure = self.failure or error
             return False
         return True
-
-
-def _num_train(workload: Workload | OwnTask) -> int | None:
-    """Returns the size of the training part; None where a training function has its own data."""
-    return workload.sizes().train if isinstance(workload, Workload) else None
 
 
 def _cost_model(space: SearchSpace, num_train: int | None) -> Costs:
