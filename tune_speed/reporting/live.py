@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.core.text import duration
 from tune_speed.reporting.leaderboard.text import describe_params
 
 # Without a terminal, the standing of the search is printed this often.
@@ -130,12 +131,3 @@ def took_s(record: TrialRecord) -> float:
     """Returns the time to target [s], or the training clock of a miss."""
     time_s = record.time_to_target_s
     return record.runs[-1].clocks.train_s if time_s is None else time_s
-
-
-def duration(seconds: float) -> str:
-    """Returns a time for people, such as `3 min 5 s` or `2 h 10 min`."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes_left} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
