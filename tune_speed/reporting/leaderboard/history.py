@@ -62,6 +62,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
         for r in records
         if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
     ]
+    # The key leaves the record out: records have no order.
     for *_, record in sorted(ranked, key=lambda each: each[:-1]):
         before = history[-1] if history and history[-1].key == board_key(record) else None
         held = _held(record, before)

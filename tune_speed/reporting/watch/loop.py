@@ -11,11 +11,10 @@ from rich.live import Live
 from rich.text import Text
 
 from tune_speed.core.errors import ServiceError, StorageError
-from tune_speed.core.text import printable
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import ended_line
 from tune_speed.reporting.study.view import StudyView
-from tune_speed.reporting.watch.screen import HINT, screen, standing, state_text, target_text
+from tune_speed.reporting.watch.screen import HINT, plain, screen, standing, state_text, target_text
 from tune_speed.reporting.watch.status import (
     State,
     StudyStatus,
@@ -148,7 +147,7 @@ class Lines:
             self._print(f"{state_text(seen)}: {standing(seen)}")
 
     def _print(self, line: str) -> None:
-        self._console.print(Text(printable(line)), soft_wrap=True)
+        self._console.print(Text(plain(line)), soft_wrap=True)
 
 
 class Json:

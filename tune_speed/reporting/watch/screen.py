@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.records import Status
-from tune_speed.core.text import duration, printable
+from tune_speed.core.text import duration
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import took_s
 from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
@@ -29,12 +29,18 @@ MIN_ROWS = 2
 WRITTEN_LATELY_S = 10.0
 HINT = "Ctrl-C ends watching; the search goes on."
 
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
 _STYLES = {
     State.RUNNING: "bold green",
     State.QUIET: "bold yellow",
     State.ENDED: "bold",
     State.NOT_BEGUN: "bold yellow",
 }
+
+
+def plain(text: str) -> str:
+    """Returns `text` in one line, without what a terminal would obey."""
+    return _CONTROLS.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
 def screen(
@@ -70,7 +76,7 @@ def standing(seen: StudyStatus) -> str:
     parts += [f"{len(seen.running)} running"] if seen.running else []
     parts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
     best = [part.records[-1].record for part in seen.parts[:1] if part.records]
-    parts += [f"best {r.time_to_target_s:.2f} s ({printable(r.trial_id)})" for r in best]
+    parts += [f"best {r.time_to_target_s:.2f} s ({plain(r.trial_id)})" for r in best]
     parts.append(f"{duration(seen.elapsed_s)} searched")
     parts += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
     return " · ".join(parts)
@@ -91,7 +97,7 @@ def state_text(seen: StudyStatus) -> str:
 
 def target_text(seen: StudyStatus) -> str:
     """Returns what the study is about, in a line."""
-    return printable(", ".join(text for text in (seen.workload, seen.target, seen.mode) if text))
+    return plain(", ".join(text for text in (seen.workload, seen.target, seen.mode) if text))
 
 
 def sparkline(values: Sequence[float]) -> str:
@@ -102,7 +108,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _head(seen: StudyStatus) -> Iterator[RenderableType]:
-    title = Text(printable(seen.study), style="bold", overflow="fold")
+    title = Text(plain(seen.study), style="bold", overflow="fold")
     title.append("  ").append(state_text(seen), style=_STYLES[seen.state])
     yield title
     if target := target_text(seen):
@@ -128,7 +134,7 @@ def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
     for part in seen.parts[:MAX_PARTS]:
         is_only = len(seen.parts) == 1
         what = "" if is_only else f", workload {part.key.workload_hash[:8]}: {part.target}"
-        yield "device", Text(printable(f"{part.key.device}{what}"))
+        yield "device", Text(plain(f"{part.key.device}{what}"))
         yield from _best_rows(part, seen.study)
     if len(seen.parts) > MAX_PARTS:
         yield "parts", Text(f"and {len(seen.parts) - MAX_PARTS} more")
@@ -141,8 +147,8 @@ def _best_rows(part: PartGlance, study: str) -> Iterator[tuple[str, RenderableTy
         yield "best", Text("no trial has met the target yet", style="dim")
     else:
         record = part.records[-1].record
-        best = Text(f"{record.time_to_target_s:.2f} s  {printable(record.trial_id)}", style="bold")
-        best.append(f"  {printable(describe_params(record.params))}", style="not bold")
+        best = Text(f"{record.time_to_target_s:.2f} s  {plain(record.trial_id)}", style="bold")
+        best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best
     if len(part.records) > 1:
         times_s = [trial.record.time_to_target_s or 0.0 for trial in part.records]
@@ -151,13 +157,13 @@ def _best_rows(part: PartGlance, study: str) -> Iterator[tuple[str, RenderableTy
         text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
         text.append(f"  {more}{times} s", style="default")
         if len(part.records) <= MAX_NAMED:
-            names = " → ".join(printable(trial.record.trial_id) for trial in part.records)
+            names = " → ".join(plain(trial.record.trial_id) for trial in part.records)
             text.append(f"  ({names})", style="dim")
         yield "record", text
     if part.certified:
         trials = "trial" if part.certified == 1 else "trials"
         command = f"tune-speed leaderboard --study {shlex.quote(study)}"
-        yield "certified", Text(printable(f"{part.certified} {trials}; see {command}"))
+        yield "certified", Text(plain(f"{part.certified} {trials}; see {command}"))
 
 
 def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableType:
@@ -171,10 +177,10 @@ def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableTyp
         chosen = describe_params({k: _value(v) for k, v in trial.params.items()})
         table.add_row(
             Text("" if position else "running", style="dim"),
-            Text(printable(trial.trial_id)),
+            Text(plain(trial.trial_id)),
             Text(known),
             Text(clock),
-            Text(printable(chosen) if trial.params else "", style="dim"),
+            Text(plain(chosen) if trial.params else "", style="dim"),
         )
     return table
 
@@ -186,10 +192,10 @@ def _ended_table(trials: Sequence[ViewedTrial]) -> RenderableType:
         style = {Status.REACHED: "green", Status.FAILED: "red"}.get(record.status, "default")
         table.add_row(
             Text("" if position else "ended", style="dim"),
-            Text(printable(record.trial_id)),
+            Text(plain(record.trial_id)),
             Text(record.status.value, style=style),
             Text(f"{took_s(record):.2f} s"),
-            Text(printable(record.stop_reason), style="dim"),
+            Text(plain(record.stop_reason), style="dim"),
         )
     return table
 
@@ -207,10 +213,10 @@ def _foot(seen: StudyStatus, trouble: str | None, hint: str) -> Iterator[Rendera
     place = seen.url or seen.ui_command
     if trouble is not None:
         yield Text()
-        yield Text(printable(trouble), style="red", overflow="fold")
+        yield Text(plain(trouble), style="red", overflow="fold")
     yield Text()
     if place is not None:
-        yield Text(f"in MLflow:  {printable(place)}", style="dim", overflow="fold")
+        yield Text(f"in MLflow:  {plain(place)}", style="dim", overflow="fold")
     if hint:
         yield Text(hint, style="dim")
 
