@@ -4,6 +4,7 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
+from pydantic import TypeAdapter
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
@@ -103,7 +104,7 @@ def test_searches_of_other_terms_are_not_known() -> None:
 
 def test_search_comes_back_from_json() -> None:
     (search,) = run(["random"])
-    assert Search.from_dict(json.loads(json.dumps(asdict(search)))) == search
+    assert TypeAdapter(Search).validate_json(json.dumps(asdict(search))) == search
 
 
 def test_longest_run_is_found_at_a_corner_where_none_is_told() -> None:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.simulation.comparison import Search, budget_s
+from tune_speed.tuning.simulation.comparison import Search
 
 BASELINE = "vanilla"
 NEAR = 1.25
@@ -92,8 +92,8 @@ def best_known_s(searches: Iterable[Search]) -> float:
     Infinite if none found any.
     """
     times = [search.incumbents[-1][1] for search in searches if search.incumbents]
-    told = [search.best_known_s for search in searches if search.best_known_s is not None]
-    return min([*times, *told], default=math.inf)
+    known = [search.best_known_s for search in searches if search.best_known_s is not None]
+    return min([*times, *known], default=math.inf)
 
 
 def score(searches: Sequence[Search], budgets: Sequence[float]) -> list[Score]:
@@ -154,8 +154,8 @@ def _measured_by_policy(searches: Sequence[Search], budget_runs: float) -> _ByPo
 
 
 def _measured(search: Search, budget_runs: float, *, best_known_s: float) -> _Measured:
-    full_s, num_workers = search.full_run_s, search.terms.num_workers
-    until_s = budget_s(budget_runs, full_run_s=full_s, num_workers=num_workers)
+    full_s = search.full_run_s
+    until_s = search.terms.budget_s(budget_runs, full_s)
     best_s = best_at(search, until_s)
     near = [at_s for at_s, time_s in search.incumbents if time_s <= NEAR * best_known_s]
     is_near = bool(near) and near[0] <= until_s

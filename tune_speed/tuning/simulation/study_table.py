@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import target_of
@@ -56,7 +56,12 @@ def table_from_records(
         else:
             left_out[reason] += 1
     if len(usable) < MIN_RUNS or not any(STATUSES.get(r.status) == DONE for r in usable):
-        raise ConfigError(_too_few(len(usable), left_out))
+        reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none"
+        raise ConfigError(
+            f"A table needs at least {MIN_RUNS} trials that went to their end, but there are"
+            f" {len(usable)} usable ones (left out: {reasons}). Let the study run on with"
+            " `tune-speed search … --resume`."
+        )
     space = space or SearchSpace.from_tree(derived_tree([record.params for record in usable]))
     first = usable[0]
     metadata = {
@@ -70,15 +75,6 @@ def table_from_records(
         "environment": {k: v for k, v in first.environment.items() if k != "host"},
     }
     return StudyTable([_row(record) for record in usable], metadata, dict(left_out))
-
-
-def _too_few(usable: int, left_out: Mapping[str, int]) -> str:
-    reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none"
-    return (
-        f"A table needs at least {MIN_RUNS} trials that went to their end, but there are {usable}"
-        f" usable ones (left out: {reasons}). Let the study run on with `tune-speed search …"
-        " --resume`."
-    )
 
 
 def _setting(record: TrialRecord) -> tuple[str, str]:
@@ -152,19 +148,15 @@ def derived_tree(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _node(path: str, seen: Mapping[str, list[Scalar]]) -> Any:
-    below = _segments_below(path, seen)
+    start = f"{path}."
+    names = (name.removeprefix(start) for name in seen if name.startswith(start))
+    below = list(dict.fromkeys(name.partition(".")[0] for name in names))
     if path not in seen:
         return {segment: _node(f"{path}.{segment}", seen) for segment in below}
     values = list(dict.fromkeys(seen[path]))
     if not below:
         return _leaf(values, num_seen=len(seen[path]))
     return {"choices": {str(v): _node(f"{path}.{v}", seen) for v in values}}
-
-
-def _segments_below(path: str, names: Iterable[str]) -> list[str]:
-    start = f"{path}."
-    below = (name.removeprefix(start).partition(".")[0] for name in names if name.startswith(start))
-    return list(dict.fromkeys(below))
 
 
 def _leaf(values: list[Scalar], *, num_seen: int) -> dict[str, Any]:
@@ -175,8 +167,5 @@ def _leaf(values: list[Scalar], *, num_seen: int) -> dict[str, Any]:
     if len(numbers) == 1 or REPEATS * len(numbers) <= num_seen:
         return {"choices": numbers}
     low, high = numbers[0], numbers[-1]
-    return {"low": low, "high": high, **({"log": True} if _spans_decade(low, high) else {})}
-
-
-def _spans_decade(low: float, high: float) -> bool:
-    return low > 0 and high / low >= LOG_FACTOR
+    is_log = low > 0 and high / low >= LOG_FACTOR
+    return {"low": low, "high": high, **({"log": True} if is_log else {})}
