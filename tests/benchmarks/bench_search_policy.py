@@ -34,7 +34,7 @@ from pydantic import TypeAdapter
 
 from tune_speed.core.records import Status
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.acquisition import GainSettings
+from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import crossing
 from tune_speed.tuning.policy.encoding import Encoder
@@ -56,7 +56,7 @@ def ours_but(benchmark: Benchmark, seed: int, *, sampler: str = "gain", **parts:
     """Returns our policy with another sampler, or with parts left out."""
     return TimeToTarget(
         space=benchmark.space,
-        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
         sampler=sampler,
@@ -71,7 +71,7 @@ ABLATIONS: dict[str, Factory] = {
     "without forecast": partial(ours_but, forecast=False),
     "without rungs": partial(ours_but, rungs=False),
     "without memory": partial(ours_but, memory=False),
-    "without probes": partial(ours_but, gain=GainSettings(probe=0.0)),
+    "without probes": partial(ours_but, acquisition=AcquisitionSettings(probe=0.0)),
     "start at any cost": partial(ours_but, start_pool=1),
     "equal times from the start": partial(ours_but, share_first=False),
     "without exploration": partial(ours_but, explore_every=0),
@@ -267,7 +267,7 @@ def our_policy(benchmark: Benchmark) -> Policy:
     return make_policy(
         OURS,
         space=benchmark.space,
-        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=0,
     )

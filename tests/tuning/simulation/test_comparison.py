@@ -27,7 +27,7 @@ def run(policies: list[str], *, seeds: int = 1, jobs: int = 1) -> list[Search]:
 def capped(benchmark: Benchmark, seed: int) -> Policy:
     return Plain(
         space=benchmark.space,
-        goal=SearchTarget(benchmark.target, benchmark.mode, 1e9),
+        target=SearchTarget(benchmark.target, benchmark.mode, 1e9),
         sampler="random",
         is_capped=True,
         seed=seed,
@@ -54,7 +54,7 @@ def test_every_compared_policy_can_be_made(name: str) -> None:
     policy = make_policy(
         name,
         space=EASY.space,
-        goal=SearchTarget(EASY.target, EASY.mode, 1e9),
+        target=SearchTarget(EASY.target, EASY.mode, 1e9),
         cost_of=lambda params: Cost(EASY.predicted_cost(params)),
         seed=0,
     )

@@ -17,7 +17,7 @@ def weights_file(folder: Path, trial_id: str) -> Path:
     return folder / "weights" / f"{trial_id}.pt"
 
 
-class KeptWeights:
+class BestWeights:
     """Says which trial keeps its weights, and drops the others'."""
 
     def __init__(self, folder: Path, records: Iterable[TrialRecord]) -> None:

@@ -8,6 +8,7 @@ search ends: `failure` holds the error, and no further trial is proposed.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from tune_speed.core.config import Config
@@ -21,7 +22,7 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment, SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.driver.best_weights import KeptWeights
+from tune_speed.tuning.driver.best_weights import BestWeights
 from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel, Costs, NoCosts
 from tune_speed.tuning.driver.ledger import Ledger
@@ -86,7 +87,7 @@ class SearchController:
         self.allotment, self.observers, self._now = allotment, observers, now
         self._step_times = {each.key: each for each in step_times}
         is_kept = study.tracking.log_model == "best"
-        self._kept = KeptWeights(ledger.folder, ledger.records.values()) if is_kept else None
+        self._kept = BestWeights(ledger.folder, ledger.records.values()) if is_kept else None
         self._num_train = _num_train(study.workload)
         self.costs = _cost_model(study.space, self._num_train)
         self._cost_then: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
@@ -108,12 +109,12 @@ class SearchController:
         return make_policy(
             search.policy,
             space=space,
-            goal=SearchTarget(workload.target.goal, workload.mode, workload.max_train_s),
+            target=SearchTarget(workload.target.goal, workload.mode, workload.max_train_s),
             cost_of=self._cost_of,
             seed=search.seed,
             sampler=search.sampler,
             points=[read_point(space, point) for point in search.points_to_evaluate],
-            earlier=[trial for trials in self.ledger.earlier.values() for trial in trials],
+            prior_trials=list(chain.from_iterable(self.ledger.prior_trials.values())),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
         )

@@ -25,9 +25,9 @@ from typing import Any, Self
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.records import TrialRecord
-from tune_speed.tuning.driver.prior_trials import earlier_from_json, earlier_to_json
+from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
 from tune_speed.tuning.driver.trial_file import read_trial_file
-from tune_speed.tuning.policy.base import Cost, Earlier, Proposal
+from tune_speed.tuning.policy.base import Cost, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve_table import Expected
 
 LEVEL = 1
@@ -82,7 +82,7 @@ class Ledger:
         self.costs: dict[str, Cost | None] = {}
         """What was known of a trial's cost when it was proposed."""
         self.records = PackedRecords()
-        self.earlier: dict[str, tuple[Earlier, ...]] = {}
+        self.prior_trials: dict[str, tuple[PriorTrial, ...]] = {}
         """What the study learns from, by the study that it comes from."""
         try:
             (folder / "trials").mkdir(parents=True, exist_ok=True)
@@ -116,12 +116,12 @@ class Ledger:
         self._append({"event": "study", **header})
         self.header = dict(header)
 
-    def warm_started(self, study: str, trials: Sequence[Earlier]) -> None:
+    def warm_started(self, study: str, trials: Sequence[PriorTrial]) -> None:
         """Writes what is learned from another study: MLflow may forget it, a resumed search not."""
-        assert study not in self.earlier, study
-        fields = {"study": study, "trials": [earlier_to_json(trial) for trial in trials]}
+        assert study not in self.prior_trials, study
+        fields = {"study": study, "trials": [prior_to_json(trial) for trial in trials]}
         self._append({"event": "warm_start", **fields})
-        self.earlier[study] = tuple(trials)
+        self.prior_trials[study] = tuple(trials)
 
     def proposed(self, proposal: Proposal, *, seed: int, cost: Cost | None = None) -> None:
         """Writes that a trial is about to start, and what it was taken to cost then."""
@@ -176,8 +176,8 @@ class Ledger:
                 self.proposals[proposal.trial_id] = proposal
                 self.costs[proposal.trial_id] = None if cost is None else Cost(*cost)
             elif kind == "warm_start":
-                trials = tuple(earlier_from_json(trial) for trial in event["trials"])
-                self.earlier[event["study"]] = trials
+                trials = tuple(prior_from_json(trial) for trial in event["trials"])
+                self.prior_trials[event["study"]] = trials
             elif kind == "finished":
                 record = TrialRecord.model_validate(event["record"])
                 _checked_id(record.trial_id)

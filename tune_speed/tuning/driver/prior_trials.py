@@ -27,7 +27,7 @@ from tune_speed.core.targets import Task
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.policy.base import Earlier, Outcome
+from tune_speed.tuning.policy.base import Outcome, PriorTrial
 from tune_speed.tuning.policy.curve import Curve
 
 
@@ -47,7 +47,7 @@ def device_of_one(device: str) -> str:
 class CarriedOver(NamedTuple):
     """What this study can learn from another one's trials."""
 
-    trials: tuple[Earlier, ...]
+    trials: tuple[PriorTrial, ...]
     left_out: Mapping[str, int]
     """Number of trials by the reason for which they do not carry over."""
 
@@ -112,7 +112,7 @@ def carry_over(
         machine: Where this study's trials run.
     """
     num_train = workload.sizes().train
-    trials: list[Earlier] = []
+    trials: list[PriorTrial] = []
     left_out: Counter[str] = Counter()
     for record in records:
         same_times = _same_times(record, machine)
@@ -121,7 +121,7 @@ def carry_over(
             left_out[reason] += 1
             continue
         outcome = _judged(record, workload, num_train=num_train, same_times=same_times)
-        trials.append(Earlier(space.read(record.params), outcome, same_times))
+        trials.append(PriorTrial(space.read(record.params), outcome, same_times))
     return CarriedOver(tuple(trials), dict(left_out))
 
 
@@ -201,7 +201,7 @@ def _judged(
     )
 
 
-def earlier_to_json(trial: Earlier) -> dict[str, Any]:
+def prior_to_json(trial: PriorTrial) -> dict[str, Any]:
     """Returns a trial as the ledger has it; a metric that is no number is null."""
     outcome = trial.outcome
     return {
@@ -218,8 +218,8 @@ def earlier_to_json(trial: Earlier) -> dict[str, Any]:
     }
 
 
-def earlier_from_json(fields: Mapping[str, Any]) -> Earlier:
-    """Returns the trial of `earlier_to_json`. Raises: ValueError, KeyError or TypeError."""
+def prior_from_json(fields: Mapping[str, Any]) -> PriorTrial:
+    """Returns the trial of `prior_to_json`. Raises: ValueError, KeyError or TypeError."""
     curve = fields["curve"]
     metric = [math.nan if value is None else value for value in curve["metric"]]
     outcome = Outcome(
@@ -229,4 +229,4 @@ def earlier_from_json(fields: Mapping[str, Any]) -> Earlier:
         fields["memory_ratio"],
         fields["planned_s"],
     )
-    return Earlier(dict(fields["params"]), outcome, bool(fields["same_times"]))
+    return PriorTrial(dict(fields["params"]), outcome, bool(fields["same_times"]))

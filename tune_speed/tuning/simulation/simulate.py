@@ -140,7 +140,7 @@ def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
     return make_policy(
         name,
         space=benchmark.space,
-        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
     )
