@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -236,3 +237,14 @@ def test_the_exit_code_is_zero_where_all_targets_are_met(tmp_path: Path) -> None
     (folder / "one.py").write_text("# Why.\n" + "x = 1\n" * 38 + "def f() -> int:\n    return 1\n")
     done = run(folder)
     assert done.returncode == 0, done.stdout
+
+
+def test_every_room_is_packaged() -> None:
+    root = Path(__file__).parents[1]
+    listed = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    rooms = {
+        ".".join(path.parent.relative_to(root).parts)
+        for path in (root / "tune_speed").rglob("__init__.py")
+    }
+    assert set(listed) - {"tune_speed.search_spaces"} == rooms
+    assert len(listed) == len(set(listed))

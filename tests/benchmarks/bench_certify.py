@@ -27,8 +27,9 @@ import numpy as np
 from scipy.stats import binom
 
 from tune_speed.core.stats import (
+    NUM_DRAWS,
     Sample,
-    bootstrap_interval_s,
+    central,
     expected_time_interval_s,
     median_interval_s,
 )
@@ -175,6 +176,19 @@ def draw_runs(
     hits = rng.random(n) < finalist.rate
     spent_s = times_s if miss_s is None else np.where(hits, times_s, miss_s)
     return list(map(Sample, spent_s.tolist(), hits.tolist()))
+
+
+def bootstrap_interval_s(runs: Sequence[Sample]) -> tuple[float, float]:
+    """Returns the bootstrap percentile interval of the expected time [s]; an end may be infinite.
+
+    The textbook's way: runs are drawn with replacement, and draws without a hit count as infinite.
+
+    Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, section 13.3.
+    """
+    spent_s, is_hit = np.array(runs).T
+    draws = np.random.default_rng(0).integers(len(runs), size=(NUM_DRAWS, len(runs)))
+    with np.errstate(divide="ignore"):
+        return central(spent_s[draws].sum(axis=1) / is_hit[draws].sum(axis=1), 0.95)
 
 
 def measure_coverage(

@@ -160,7 +160,7 @@ def test_networks_of_plugins_are_tried_before_a_search(tmp_path: Path) -> None:
 def test_a_trial_s_process_loads_plugins_before_it_reads_the_trial(tmp_path: Path) -> None:
     """Without Ray: what its process does with what the driver gives it."""
     registry.load([str(write(tmp_path))])
-    from tune_speed.components.plugins.shipping import shipped
+    from tune_speed.components.plugins.registry import shipped
 
     given = {"plugins": shipped(), "spec": spec_of().model_dump_json()}
     registry.unload()

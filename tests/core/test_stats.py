@@ -8,17 +8,14 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import wilcoxon
 
+from tune_speed.core.significance import compare, holm, signed_rank_p_value
 from tune_speed.core.stats import (
+    RunStatistics,
     Sample,
-    bootstrap_interval_s,
-    compare,
     expected_time_interval_s,
     expected_time_s,
-    holm,
-    mean_hit_s,
     median_interval_s,
     median_time_s,
-    signed_rank_p_value,
     wilson_interval,
 )
 
@@ -69,8 +66,32 @@ PAIRS = st.lists(
 
 
 def test_mean_of_the_hits_leaves_misses_out() -> None:
-    assert mean_hit_s([hit(2.0), miss(9.0), hit(4.0)]) == 3.0
-    assert mean_hit_s([miss(9.0)]) is None
+    assert RunStatistics((hit(2.0), miss(9.0), hit(4.0))).mean_hit_s == 3.0
+    assert RunStatistics((miss(9.0),)).mean_hit_s is None
+
+
+def test_statistics_of_runs_are_those_of_their_samples() -> None:
+    samples = (hit(2.0), miss(3.0), hit(4.0), hit(1.0), hit(2.5), hit(2.0))
+    found = RunStatistics(samples, miss_s=9.0, confidence=0.9)
+    times_s = [2.0, None, 4.0, 1.0, 2.5, 2.0]
+    assert (found.n, found.hits, found.spent_s, list(found.times_s)) == (6, 5, 14.5, times_s)
+    assert (found.median_s, found.expected_s) == (2.25, 2.9)
+    low, high, confidence = median_interval_s(times_s, confidence=0.9)
+    middle = found.median_interval
+    assert (middle.low_s, middle.high_s, middle.confidence) == (low, None, confidence)
+    assert high == math.inf
+    ends = expected_time_interval_s(samples, confidence=0.9, miss_s=9.0)
+    assert (found.expected_interval.low_s, found.expected_interval.high_s) == ends
+    rate = found.success_rate
+    assert (rate.low, rate.high) == wilson_interval(5, 6, confidence=0.9)
+
+
+def test_statistics_of_no_runs_and_of_misses_have_no_finite_time() -> None:
+    assert RunStatistics(()).median_s is None
+    assert RunStatistics(()).expected_s == math.inf
+    missed = RunStatistics((miss(3.0),))
+    assert (missed.hits, missed.median_s, missed.expected_s) == (0, None, math.inf)
+    assert missed.expected_interval.high_s is None
 
 
 def test_expected_time_is_all_time_over_hits() -> None:
@@ -95,16 +116,8 @@ def test_one_more_miss_never_makes_the_expected_time_shorter(
     assert expected_time_s([*samples, miss(spent_s)]) >= expected_time_s(samples)
 
 
-def test_bootstrap_of_one_hit_and_one_miss_has_the_draws_that_can_be_counted() -> None:
-    # Of the four draws of two runs one is hit + hit (1 s), one miss + miss (inf), two are 1 + 3.
-    runs = [hit(1.0), miss(3.0)]
-    assert bootstrap_interval_s(runs, confidence=0.9) == (1.0, math.inf)
-    assert bootstrap_interval_s(runs, confidence=0.2) == (4.0, 4.0)
-
-
-def test_bootstrap_is_far_too_short_where_no_run_missed() -> None:
+def test_interval_where_no_run_missed_allows_for_misses() -> None:
     runs = [hit(time_s) for time_s in (1.0, 1.1, 0.9, 1.0, 1.0)]
-    assert bootstrap_interval_s(runs)[1] < 1.1
     assert expected_time_interval_s(runs)[1] > 1.8
 
 
@@ -155,7 +168,6 @@ def test_intervals_contain_the_estimate_and_know_no_order(samples: list[Sample])
     low, high = expected_time_interval_s(samples)
     assert 0 <= low <= expected_time_s(samples) <= high
     assert expected_time_interval_s(samples[::-1]) == (low, high)
-    assert bootstrap_interval_s(samples[::-1]) == bootstrap_interval_s(samples)
 
 
 @given(SAMPLES)

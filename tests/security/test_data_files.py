@@ -17,6 +17,7 @@ import pytest
 from PIL import Image
 
 from tune_speed.core.errors import ConfigError, DataError
+from tune_speed.data.datasets import image_parquet
 from tune_speed.data.datasets.cifar import read_batch
 from tune_speed.data.datasets.decoding import Encoded, Part, decode_parts
 from tune_speed.data.datasets.image_folder import ImageFolder
@@ -175,7 +176,7 @@ def test_parquet_that_says_it_has_too_many_rows_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     dataset = parquet(tmp_path / "a.parquet")
-    monkeypatch.setattr(parquet_files, "MAX_ROWS", 3)
+    monkeypatch.setattr(image_parquet, "MAX_ROWS", 3)
     with pytest.raises(DataError, match="at most 3 rows, but says it has 4"):
         dataset.num_train()
 
@@ -183,7 +184,7 @@ def test_parquet_that_says_it_has_too_many_rows_is_not_read(
 def test_parquet_of_bombs_is_refused_row_by_row(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_files, "MAX_IMAGE_BYTES", 1 << 20)
+    monkeypatch.setattr(image_parquet, "MAX_IMAGE_BYTES", 1 << 20)
     dataset = parquet(tmp_path / "a.parquet", img=pa.array([encoded(), bytes(2 << 20)] * 2))
     assert (tmp_path / "a.parquet").stat().st_size < 10_000
     with pytest.raises(DataError, match=r"at most 1 MiB, but row 1 of .* has 2"):

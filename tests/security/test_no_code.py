@@ -49,7 +49,7 @@ ALLOWED = {
         "importlib.util.find_spec",
     ): "a name that stands in the source",
     (
-        "components/plugins/python_file.py",
+        "components/plugins/source.py",
         "importlib.util.spec_from_loader",
     ): "a file that the user has named",
     (
@@ -65,18 +65,18 @@ ALLOWED = {
 LOADS = {
     "tune_speed.components.plugins.registry.load",
     "tune_speed.components.plugins.registry.load_from_environment",
-    "tune_speed.components.plugins.shipping.receive",
+    "tune_speed.components.plugins.registry.receive",
     "tune_speed.cli.function_file.function_of",
-    "tune_speed.components.plugins.python_file.run_file",
+    "tune_speed.components.plugins.source.run_file",
 }
 """What runs code of a plugin's, or of a training function's file."""
 _HERE, _THERE = (
     {"tune_speed.components.plugins.registry.load_from_environment"},
-    {"tune_speed.components.plugins.shipping.receive"},
+    {"tune_speed.components.plugins.registry.receive"},
 )
 ALLOWED_LOADS = {
     "cli/main.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
-    "cli/function_file.py": {"tune_speed.components.plugins.python_file.run_file"},
+    "cli/function_file.py": {"tune_speed.components.plugins.source.run_file"},
     **dict.fromkeys(
         ("api/calls.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
     ),

@@ -58,7 +58,7 @@ def test_wheel_brings_the_shipped_files(tmp_path):
     subprocess.run(pip, cwd=checkout, check=True, capture_output=True, text=True)
     (wheel,) = tmp_path.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "installed")
-    code = "from tune_speed.study.file import *; print(*shipped_files().values())"
+    code = "from tune_speed.study.file import shipped_files; print(*shipped_files().values())"
     seen = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path / "installed",

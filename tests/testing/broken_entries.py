@@ -9,14 +9,21 @@ import torch
 from pydantic import Field, field_validator
 from torch import nn
 
-from tune_speed.components.metrics import Metric
-from tune_speed.components.models import ModelConfig
-from tune_speed.components.optim import OptimizerConfig
-from tune_speed.components.schedules import Factors, ScheduleConfig
-from tune_speed.components.speedups import SpeedupConfig
-from tune_speed.components.speedups.base import Shape, Slot
+from tune_speed.components import (
+    DatasetConfig,
+    DecodedData,
+    Factors,
+    Images,
+    Metric,
+    ModelConfig,
+    OnProgress,
+    OptimizerConfig,
+    ScheduleConfig,
+    Shape,
+    Slot,
+    SpeedupConfig,
+)
 from tune_speed.core.records import RunResult
-from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
 
 
 def flat(in_channels: int, image_size: int, num_classes: int) -> nn.Sequential:

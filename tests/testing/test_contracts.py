@@ -169,7 +169,7 @@ def test_a_broken_data_set_is_told_what_to_mend(kind: Any, says: list[str]) -> N
         (broken.MeanLoss, ["must add up", "not their mean"]),
         (broken.FailsToBegin, ["fails with KeyError: 'depth'"]),
         (broken.CountsOn, ["steps of warm-up", "back in `begin`"]),
-        (broken.CountsUnsaved, ["gone on with", "from `state`"]),
+        (broken.CountsUnsaved, ["a run that is resumed", "from `state`"]),
         (broken.DrawsAHead, ["for the same torch seed", "`1.weight`", "not by numpy"]),
         (broken.LeavesOut, ["`spare.weight`", "`leaves_gradients_out: ClassVar[bool] = True`"]),
         (broken.Reseeds, ["leave torch's random numbers alone", "torch.Generator of your own"]),

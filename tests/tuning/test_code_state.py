@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tune_speed.core.version import __version__
+from tune_speed.tuning import provenance
 from tune_speed.tuning.provenance import code_state, hide_secrets, installed_packages, source_hash
 
 
@@ -63,7 +64,7 @@ def test_long_difference_is_cut_and_its_hash_is_of_the_whole(
     package: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (package / "a.py").write_text("ä" * 1000)
-    monkeypatch.setattr(module, "MAX_DIFF_BYTES", 501)
+    monkeypatch.setattr(provenance, "MAX_DIFF_BYTES", 501)
     state = code_state(package)
     whole = git(package.parent, "diff", "HEAD")
     assert state.diff is not None and 499 <= len(state.diff.encode()) <= 501
@@ -118,7 +119,7 @@ def test_git_that_hangs_is_given_up(package: Path, monkeypatch: pytest.MonkeyPat
     (tools / "git").write_text("#!/bin/sh\nexec sleep 30\n")
     (tools / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(module, "GIT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 0.1)
     assert code_state(package).commit is None
 
 

@@ -11,8 +11,8 @@ from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.core.text import printable, printable_lines
 from tune_speed.experiments.run_summary import Statistics, describe_runs, headline, summarise
-from tune_speed.reporting.display import Displayed, html_block, html_table, html_text
-from tune_speed.reporting.leaderboard.tables import plain_table
+from tune_speed.reporting.display import Displayed, html_block, html_text
+from tune_speed.reporting.table import Table
 
 LEFT = ("status", "why")
 """Columns of the table of runs that are flush left."""
@@ -61,7 +61,7 @@ class Trained(Displayed):
     def _parts(self) -> Sequence[RenderableType]:
         if not self.runs:
             return (repr(self),)
-        return (plain_table(self._columns(), left=LEFT), self._text())
+        return (Table.of_columns(self._columns(), left=LEFT), self._text())
 
     def _repr_html_(self) -> str:
         return html_block(self.html())
@@ -70,7 +70,7 @@ class Trained(Displayed):
         """Returns the table of the runs and what they say together as HTML."""
         if not self.runs:
             return html_text(repr(self))
-        return html_table(self._columns(), left=LEFT) + html_text(self._text())
+        return Table.of_columns(self._columns(), left=LEFT).html() + html_text(self._text())
 
     def _columns(self) -> Mapping[str, Sequence[str]]:
         metric = "accuracy" if self.record is None else target_of(self.record.workload).metric

@@ -146,37 +146,25 @@ def write_text(path: Path, text: str) -> None:
 
 def print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> None:
     """Prints rows of the same fields on stdout."""
-    from tune_speed.reporting.leaderboard import text as report
+    from tune_speed.reporting.table import Table
 
     if form is Format.JSON:
         say(json.dumps(rows, indent=2))
     elif form is Format.MARKDOWN:
-        say(report.rows_as_markdown(rows))
+        say(Table.of_rows(rows).markdown(verbatim=True))
     elif form is Format.CSV:
-        say(report.rows_as_csv(rows), end="")
+        say(Table.of_rows(rows).csv(), end="")
     else:
         print_rows(rows, title=title)
 
 
 def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
     """Prints rows of the same fields as a table on stdout."""
-    from rich.table import Table
-    from rich.text import Text
-
     from tune_speed.reporting.display import PlainConsole
+    from tune_speed.reporting.table import Table
 
     if not rows:
         note(f"no {title} on record")
         return
-    table = Table(title=Text(title), title_justify="left")
-    for name in rows[0]:
-        table.add_column(Text(name), overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(_shown(value)) for value in row.values()))
+    table = Table.of_rows(rows, title=title)
     PlainConsole(width=None if sys.stdout.isatty() else 160).print(table)
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return "" if value is None else str(value)

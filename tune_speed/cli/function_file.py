@@ -9,9 +9,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tune_speed.components.plugins.plugin import refusal
-from tune_speed.components.plugins.python_file import PythonFile, read_file, run_file
-from tune_speed.components.plugins.source import PluginSource
+from tune_speed.components.plugins.source import read_file, refusal, run_file
 from tune_speed.study.mistake import near_miss
 
 _FORM = "must be a Python file and the name of a function in it, FILE.py:FUNCTION"
@@ -37,7 +35,7 @@ def function_of(name: str) -> Callable[..., Any]:
         raise refusal(must, given=f"`{function}`", file=file.path, hint=hint)
     found: Callable[..., Any] = vars(module)[function]
     if not callable(found):
-        must, line = f"`{function}` must be a function of (params, run)", _line(file, function)
+        must, line = f"`{function}` must be a function of (params, run)", file.table_line(function)
         raise refusal(must, given=f"{found!r:.80}", file=file.path, line=line)
     return found
 
@@ -72,7 +70,3 @@ def _functions_hint(module: ModuleType, function: str) -> str | None:
         if callable(value) and getattr(value, "__module__", None) == module.__name__
     ]
     return near_miss(function, there) or (f"There are {', '.join(there[:8])}." if there else None)
-
-
-def _line(file: PythonFile, name: str) -> int | None:
-    return PluginSource(file.source, file=file.path).table_line(name)

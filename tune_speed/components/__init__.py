@@ -1,6 +1,7 @@
 """What a recipe names: models, optimizers, schedules, speed-ups and metrics, and plugins.
 
-Authors of plugins import from here:
+Authors of plugins import all that they need from here: the base of each kind of entry, the types
+in the signatures of its methods, `Config` for nested fields, and `Problem` for `refusals`:
 
 ```python
 from tune_speed.components import ModelConfig, OptimizerConfig
@@ -14,39 +15,58 @@ if TYPE_CHECKING:
     from tune_speed.components.models.base import ModelConfig
     from tune_speed.components.optim.base import OptimizerConfig
     from tune_speed.components.schedules.base import Factors, ScheduleConfig
-    from tune_speed.components.speedups.base import Off, SpeedupConfig
-    from tune_speed.data.base import DatasetConfig, Images
+    from tune_speed.components.speedups.base import (
+        Averager,
+        RecipeView,
+        Shape,
+        Slot,
+        SpeedupConfig,
+        Start,
+    )
+    from tune_speed.core.config import Config
+    from tune_speed.core.errors import Problem
+    from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
 
 __all__ = [
+    "Averager",
+    "Config",
     "DatasetConfig",
+    "DecodedData",
     "Factors",
     "Images",
     "Metric",
     "ModelConfig",
-    "Off",
+    "OnProgress",
     "OptimizerConfig",
+    "Problem",
+    "RecipeView",
     "ScheduleConfig",
+    "Shape",
+    "Slot",
     "SpeedupConfig",
+    "Start",
 ]
 
 # Lazily: each sub-package imports this one first.
 _MODULES = {
-    "DatasetConfig": "tune_speed.data.base",
-    "Factors": "tune_speed.components.schedules.base",
-    "Images": "tune_speed.data.base",
-    "Metric": "tune_speed.components.metrics.base",
-    "ModelConfig": "tune_speed.components.models.base",
-    "Off": "tune_speed.components.speedups.base",
-    "OptimizerConfig": "tune_speed.components.optim.base",
-    "ScheduleConfig": "tune_speed.components.schedules.base",
-    "SpeedupConfig": "tune_speed.components.speedups.base",
+    "tune_speed.components.metrics.base": ("Metric",),
+    "tune_speed.components.models.base": ("ModelConfig",),
+    "tune_speed.components.optim.base": ("OptimizerConfig",),
+    "tune_speed.components.schedules.base": ("Factors", "ScheduleConfig"),
+    "tune_speed.components.speedups.base": (
+        *("Averager", "RecipeView", "Shape", "Slot", "SpeedupConfig", "Start"),
+    ),
+    "tune_speed.core.config": ("Config",),
+    "tune_speed.core.errors": ("Problem",),
+    "tune_speed.data.base": ("DatasetConfig", "DecodedData", "Images", "OnProgress"),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """Imports a base class when it is first used."""
+    """Imports what authors of plugins need when it is first used."""
     from importlib import import_module
 
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(module), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

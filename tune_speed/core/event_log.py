@@ -1,43 +1,65 @@
-"""A file of events, one JSON line each, that one process at a time holds and appends to.
+"""An append-only log of events, one JSON line each, that one process at a time holds.
 
-A line is on disk before `append` returns. A process that was killed in mid-line leaves a piece of
-one, which the next to open the file cuts off.
+A line is on disk before `append` returns. A process that was killed while it wrote leaves a piece
+of a line, which the next one to open the log cuts off. `EventLog` is the file; `SessionLog` is the
+log of a session that resumes where it stopped: its first event says what is run.
 """
 
 import fcntl
 import json
 import os
+import stat
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from tune_speed.core.errors import ConfigError, StorageError
 
 
-class EventFile:
-    """An open file of events."""
+@dataclass(frozen=True, kw_only=True)
+class LogAdvice:
+    """What messages about a log advise."""
 
-    def __init__(self, path: Path, *, what: str) -> None:
-        """Opens the file, creating it if needed.
+    locked: str = "Wait for it, or stop it."
+    """Another process holds it."""
+    damaged: str = "start {what} from scratch with --again"
+    """Instead of fixing or removing a line that cannot be read; `{what}` is replaced."""
+    unwritable: str = (
+        "Free some space, or set TUNE_SPEED_STUDIES to another folder; the same command goes on"
+        " where it stopped."
+    )
+
+
+class EventLog:
+    """An open log."""
+
+    def __init__(self, path: Path, *, what: str, advice: LogAdvice | None = None) -> None:
+        """Opens the file, creating it and its folder if needed.
 
         Args:
             path: Of the file.
             what: What it is about, for messages, such as `a certification`.
+            advice: What messages advise.
 
         Raises: ConfigError if another process holds it; StorageError if it cannot be written.
         """
         self.path = path
-        self._what = what
+        self._what, self._advice = what, advice or LogAdvice()
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
         except OSError as error:
-            raise self._not_writable(error) from error
+            raise self.unwritable(error) from error
         try:
-            self._lock()
-        except BaseException:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
             self.close()
-            raise
+            raise ConfigError(
+                f"{what} must be run by one process at a time, but another one holds {path}."
+                f" {self._advice.locked}"
+            ) from None
 
     def __enter__(self) -> Self:
         return self
@@ -46,67 +68,52 @@ class EventFile:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file, which frees its lock."""
         os.close(self._file)
 
     def events(self) -> Iterator[tuple[int, dict[str, Any]]]:
-        """Yields each event with the number of its line.
+        """Yields each event with the number of its line, after cutting off a partial line.
 
         Raises: StorageError if a line is damaged.
         """
         data = self.path.read_bytes()
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
-            os.ftruncate(self._file, whole)  # Killed within a write.
+            os.ftruncate(self._file, whole)
         for number, line in enumerate(data[:whole].splitlines(), start=1):
             try:
                 event = json.loads(line)
-            except (ValueError, RecursionError) as error:
+                if not isinstance(event, dict):
+                    raise TypeError("no mapping")
+            except (ValueError, TypeError, RecursionError) as error:
                 raise self.damaged(number, error) from error
-            if not isinstance(event, dict):
-                raise self.damaged(number, TypeError("no mapping"))
             yield number, event
 
-    def replay(self, take: Callable[[dict[str, Any], int], None]) -> None:
-        """Gives each event to `take`, with the number of its line; lets go of the file if it fails.
+    def replay(self, take: Callable[[str, dict[str, Any]], None]) -> None:
+        """Passes the kind and the fields of each event to `take`; closes the log if that fails.
 
-        Raises: StorageError if a line is damaged, and what `take` raises.
+        Raises: StorageError if a line is damaged, which is also what a ValueError, KeyError,
+            TypeError or AttributeError of `take` says.
         """
         try:
             for number, event in self.events():
-                take(event, number)
+                try:
+                    take(event.pop("event"), event)
+                except (ValueError, KeyError, TypeError, AttributeError) as error:
+                    raise self.damaged(number, error) from error
         except BaseException:
             self.close()
             raise
 
-    def begin(
-        self,
-        header: Mapping[str, Any],
-        *,
-        begun: dict[str, Any] | None,
-        tell: Callable[[Mapping[str, Any], Mapping[str, Any]], str],
-    ) -> dict[str, Any]:
-        """Writes what the file is about, or checks that it is what was begun; returns that.
-
-        Args:
-            header: What is to be run now.
-            begun: What an earlier process began; None: nothing.
-            tell: Says in words how the two differ; empty where they do not.
-
-        Raises: ConfigError if something else was begun; StorageError.
-        """
-        if begun is None:
-            self.append({"event": "begin", **header})
-            return dict(header)
-        if told := tell(begun, header):
-            raise ConfigError(
-                f"{self._what} that was begun must go on as it began, but differs: {told}"
-                f" ({self.path}). Begin another with --again, or give the same options."
-            )
-        return begun
-
     def append(self, event: Mapping[str, Any]) -> None:
-        """Writes an event. Raises: StorageError."""
+        """Writes an event and waits for the disk. Raises: StorageError."""
+        try:
+            self.write(event)
+        except OSError as error:
+            raise self.unwritable(error) from error
+
+    def write(self, event: Mapping[str, Any]) -> None:
+        """Does what `append` does. Raises: OSError, and then no part of the line is left."""
         line = json.dumps(event, allow_nan=False).encode() + b"\n"
         size = os.fstat(self._file).st_size
         try:
@@ -114,32 +121,85 @@ class EventFile:
             while written < len(line):  # A full disk may take a piece, and refuses the next.
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
-        except OSError as error:
-            os.ftruncate(self._file, size)
-            raise self._not_writable(error) from error
+        except OSError:
+            # A device such as /dev/full cannot be truncated, and the reason must not be lost.
+            if stat.S_ISREG(os.fstat(self._file).st_mode):
+                os.ftruncate(self._file, size)
+            raise
 
     def damaged(self, number: int, error: BaseException) -> StorageError:
-        """Returns the error that says so of a line."""
+        """Returns the error for a line that cannot be read."""
+        instead = self._advice.damaged.format(what=self._what)
         return StorageError(
-            f"{self.path}:{number}: every line must be an event as JSON, but this one is"
-            f" damaged ({type(error).__name__}). Mend or remove the line, or begin"
-            f" {self._what} anew with --again."
+            f"{self.path}:{number}: every line must be an event as JSON, but this one is damaged"
+            f" ({type(error).__name__}). Fix or remove the line, or {instead}."
         )
 
-    def _lock(self) -> None:
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+    def unwritable(self, error: OSError) -> StorageError:
+        """Returns the error for a file that cannot be opened or written."""
+        return StorageError(
+            f"{self.path} must be writable, but got: {error.strerror}. {self._advice.unwritable}"
+        )
+
+
+class SessionLog(ABC):
+    """The log of a session: its first event, `begin`, holds what a resumed one must match.
+
+    A subclass sets its own attributes before it calls `__init__`, which replays the file.
+    """
+
+    what: ClassVar[str]
+    """What is run, for messages, such as `a certification`."""
+
+    def __init__(self, path: Path) -> None:
+        """Opens and replays the file, creating it if needed.
+
+        Raises: ConfigError if another process holds it; StorageError if it cannot be written, or a
+            line is damaged.
+        """
+        self.path = path
+        self.header: dict[str, Any] | None = None
+        self._log = EventLog(path, what=self.what)
+        self._log.replay(self._replay)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._log.close()
+
+    @abstractmethod
+    def take(self, kind: str, event: dict[str, Any]) -> None:
+        """Takes over an event that an earlier process wrote, other than `begin`."""
+
+    def differences(self, header: Mapping[str, Any]) -> list[str]:
+        """Returns how `header` differs from what was begun, a phrase each; nothing was: none."""
+        return [] if self.header is None else differences(self.header, header)
+
+    def begin(self, header: Mapping[str, Any]) -> None:
+        """Writes what is run, or checks that it is what was begun.
+
+        Raises: ConfigError if something else was begun; StorageError.
+        """
+        if self.header is None:
+            self._log.append({"event": "begin", **header})
+            self.header = dict(header)
+        elif found := self.differences(header):
             raise ConfigError(
-                f"{self._what} must be run by one process at a time, but another one holds"
-                f" {self.path}. Wait for it, or stop it."
-            ) from None
+                f"{self.what} that was begun must go on as it began, but differs:"
+                f" {'; '.join(found)} ({self.path}). Begin another with --again, or give the same"
+                " options."
+            )
 
-    def _not_writable(self, error: OSError) -> StorageError:
-        return StorageError(
-            f"{self.path} must be writable, but got: {error.strerror}. Free some space, or set"
-            " TUNE_SPEED_STUDIES to another folder; the same command goes on where it stopped."
-        )
+    def append(self, kind: str, **fields: Any) -> None:
+        """Writes an event. Raises: StorageError."""
+        self._log.append({"event": kind, **fields})
+
+    def _replay(self, kind: str, event: dict[str, Any]) -> None:
+        if kind == "begin":
+            self.header = event
+        else:
+            self.take(kind, event)
 
 
 def differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -1,25 +1,26 @@
-"""How sure a few runs make us."""
+"""What a few runs of a recipe say, and how sure that is: `RunStatistics.of(record)` for all of it.
+
+Sampled intervals need scipy, which takes longer to import than a leaderboard takes to be read: it
+is imported where it is used.
+"""
 
 import math
 import statistics
 from bisect import bisect_right
 from collections.abc import Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tune_speed.core.records import Record, RunResult
+from tune_speed.core.records import Record, RunResult, TrialRecord
 
 Array = NDArray[np.float64]
 NUM_DRAWS = 4096
 """Draws of an interval; each end leaves out about a hundred."""
-EQUAL_LOGS = 1e-9
-"""Log times that differ by less show no spread: rounding, no clock is as fine."""
-LARGEST_LOG = 700.0
-"""Its exponential is still a finite number."""
 
 
 @lru_cache(maxsize=1024)
@@ -67,12 +68,6 @@ class Interval(NamedTuple):
     confidence: float
 
 
-def mean_hit_s(samples: Sequence[Sample]) -> float | None:
-    """Returns the mean time of the runs that met the target [s], or None if none did."""
-    times_s = _times_s(samples, is_hit=True)
-    return statistics.fmean(times_s) if times_s else None
-
-
 def expected_time_s(samples: Sequence[Sample]) -> float:
     """Returns what a hit costs if misses are run again [s]: all time spent / hits; inf without one.
 
@@ -81,25 +76,6 @@ def expected_time_s(samples: Sequence[Sample]) -> float:
     """
     hits = sum(sample.is_hit for sample in samples)
     return math.fsum(sample.spent_s for sample in samples) / hits if hits else math.inf
-
-
-def bootstrap_interval_s(
-    samples: Sequence[Sample], *, confidence: float = 0.95, seed: int = 0
-) -> tuple[float, float]:
-    """Returns the bootstrap percentile interval of the expected time [s]; an end may be infinite.
-
-    The textbook's way: runs are drawn with replacement, and draws without a hit count as infinite.
-    Far too short where no run missed, as no draw has a miss then: there
-    `expected_time_interval_s` holds.
-
-    Source: Efron and Tibshirani 1993, An Introduction to the Bootstrap, section 13.3.
-    """
-    assert samples
-    # Sorted, so that the order of the runs does not matter.
-    spent_s, is_hit = np.array(sorted(samples)).T
-    counts = _resamples(len(samples), seed)
-    with np.errstate(divide="ignore"):
-        return _central(counts @ spent_s / (counts @ is_hit), confidence)
 
 
 def expected_time_interval_s(
@@ -120,7 +96,7 @@ def expected_time_interval_s(
     is 94 to 99 %; the bootstrap's is as little as 21 %.
     """
     estimate = expected_time_s(samples)
-    low, high = _central(expected_time_draws_s(samples, seed=seed, miss_s=miss_s), confidence)
+    low, high = central(expected_time_draws_s(samples, seed=seed, miss_s=miss_s), confidence)
     return min(low, estimate), max(high, estimate)
 
 
@@ -181,14 +157,6 @@ def _mean_draws_s(
     return np.asarray(statistics.fmean(times_s) * np.maximum(relative, 0.0))
 
 
-@lru_cache(maxsize=4)
-def _resamples(n: int, seed: int) -> Array:
-    """Returns how often each draw with replacement has each run, shape `(NUM_DRAWS, n)`."""
-    chosen = np.random.default_rng(seed).integers(n, size=(NUM_DRAWS, n))
-    cells = chosen + n * np.arange(NUM_DRAWS)[:, None]
-    return np.bincount(cells.ravel(), minlength=NUM_DRAWS * n).reshape(NUM_DRAWS, n).astype(float)
-
-
 @lru_cache(maxsize=512)
 def _rate_draws(hits: int, n: int, seed: int) -> Array:
     """Returns draws of the success rate at even quantiles, shuffled, shape `(NUM_DRAWS,)`."""
@@ -209,8 +177,9 @@ def _student_draws(degrees: int, stream: tuple[int, int]) -> Array:
     return np.random.default_rng(stream).permutation(stdtrit(degrees, quantiles))
 
 
-def _central(draws: Array, confidence: float) -> tuple[float, float]:
-    """Returns the two draws that leave the same tail on each side. No averaging: some are inf."""
+def central(draws: Array, confidence: float) -> tuple[float, float]:
+    """Returns the two draws that leave the same tail on each side."""
+    # No interpolation between draws, as np.quantile does: some are infinite.
     ordered = np.sort(draws)
     tail = int((1 - confidence) / 2 * len(ordered))
     return float(ordered[tail]), float(ordered[-1 - tail])
@@ -236,130 +205,6 @@ def median_interval_s(times_s: Sequence[float | None], *, confidence: float = 0.
     return Interval(ordered[left_out], ordered[n - 1 - left_out], max(0.0, attained))
 
 
-class Comparison(NamedTuple):
-    """Whether one recipe is faster than another, from runs side by side."""
-
-    ratio: float | None
-    """Time of the first / time of the second; below 1 the first is faster. None if neither hit."""
-    low: float
-    high: float
-    """The interval of the ratio."""
-    p_value: float
-    """One-sided: small where the first is faster."""
-    num_pairs: int
-    method: str
-    """What ratio, interval and p-value are, in words."""
-
-
-def compare(
-    a: Sequence[Sample],
-    b: Sequence[Sample],
-    *,
-    confidence: float = 0.95,
-    miss_s: float | None = None,
-) -> Comparison:
-    """Returns how the times of `a` compare with those of `b`, run by run: pairs share a seed.
-
-    Where every run met the target: Student's paired t on log time, and the ratio is the geometric
-    mean. Where some missed: the ratio of the expected times with restarts, its interval from
-    independent fiducial draws of both, and `signed_rank_p_value` on log time, in which a miss is
-    slower than any hit and two misses are equal.
-
-    Source: Student 1908, The probable error of a mean; computed by scipy's `ttest_rel`.
-    """
-    assert len(a) == len(b) > 0, (len(a), len(b))
-    if all(sample.is_hit for sample in [*a, *b]):
-        return _compare_hits(a, b, confidence)
-    low, high = _ratio_interval(a, b, confidence, miss_s)
-    method = "ratio of expected times with restarts, fiducial interval; exact signed-rank test"
-    p_value = signed_rank_p_value([_log_ratio(x, y) for x, y in zip(a, b, strict=True)])
-    return Comparison(_ratio_of_expected(a, b), low, high, p_value, len(a), method)
-
-
-def _compare_hits(a: Sequence[Sample], b: Sequence[Sample], confidence: float) -> Comparison:
-    from scipy.stats import ttest_rel
-
-    differences = [_log_ratio(x, y) for x, y in zip(a, b, strict=True)]
-    ratio = math.exp(statistics.fmean(differences))
-    if max(differences) - min(differences) < EQUAL_LOGS:
-        ends = (0.0, math.inf) if len(a) == 1 else (ratio, ratio)
-        p_value = signed_rank_p_value(differences)
-        return Comparison(ratio, *ends, p_value, len(a), "no spread of times; exact sign test")
-    logs = [[math.log(sample.spent_s) for sample in samples] for samples in (a, b)]
-    test = ttest_rel(*logs, alternative="less")
-    ends = ttest_rel(*logs).confidence_interval(confidence)
-    low, high = (_exp(float(end)) for end in ends)
-    method = "geometric mean ratio, paired t-test on log time"
-    return Comparison(ratio, low, high, float(test.pvalue), len(a), method)
-
-
-def _exp(value: float) -> float:
-    return math.inf if value > LARGEST_LOG else math.exp(value)
-
-
-def _log_ratio(a: Sample, b: Sample) -> float:
-    """Returns ln(a / b) of two runs; infinite where one of them missed, 0 where both did."""
-    if a.is_hit and b.is_hit:
-        return math.log(a.spent_s) - math.log(b.spent_s)
-    return 0.0 if a.is_hit == b.is_hit else math.copysign(math.inf, b.is_hit - a.is_hit - 0.5)
-
-
-def _ratio_of_expected(a: Sequence[Sample], b: Sequence[Sample]) -> float | None:
-    expected_a, expected_b = expected_time_s(a), expected_time_s(b)
-    return None if math.isinf(expected_a) and math.isinf(expected_b) else expected_a / expected_b
-
-
-def _ratio_interval(
-    a: Sequence[Sample], b: Sequence[Sample], confidence: float, miss_s: float | None
-) -> tuple[float, float]:
-    """Returns the interval of expected time of `a` / that of `b`; wide where both may be inf."""
-    above = expected_time_draws_s(a, seed=0, miss_s=miss_s)
-    below = expected_time_draws_s(b, seed=1, miss_s=miss_s)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratios = above / below
-    low = _central(np.nan_to_num(ratios, nan=0.0, posinf=math.inf), confidence)[0]
-    high = _central(np.nan_to_num(ratios, nan=math.inf, posinf=math.inf), confidence)[1]
-    ratio = _ratio_of_expected(a, b)
-    return (low, high) if ratio is None else (min(low, ratio), max(high, ratio))
-
-
-def signed_rank_p_value(differences: Sequence[float]) -> float:
-    """Returns the p-value of Wilcoxon's signed-rank test; small where differences are negative.
-
-    Exact for any number and with ties: the null distribution of the positive ranks' sum over all
-    signs. Equal magnitudes, infinite ones too, share their middle rank; zeros are left out. With n
-    differences it is never below 2^-n.
-
-    Source: Wilcoxon 1945, Individual comparisons by ranking methods; scipy's exact method knows no
-    ties, therefore counted here.
-    """
-    from scipy.stats import rankdata
-
-    kept = np.array([value for value in differences if value != 0])
-    # Ranks in halves, so that middle ranks are whole numbers.
-    doubled = np.round(2 * rankdata(np.abs(kept))).astype(int) if kept.size else kept.astype(int)
-    chances = np.ones(1)
-    for rank in doubled:
-        with_rank = np.concatenate([np.zeros(rank), chances])
-        chances = (np.pad(chances, (0, rank)) + with_rank) / 2
-    return float(chances[: doubled[kept > 0].sum() + 1].sum())
-
-
-def holm(p_values: Sequence[float]) -> list[float]:
-    """Returns p-values adjusted for there being many, in the order given.
-
-    Those at most α reject, with a chance of at most α that any of the true ones is rejected.
-
-    Source: Holm 1979, A simple sequentially rejective multiple test procedure, section 3.
-    """
-    adjusted, highest = [0.0] * len(p_values), 0.0
-    order = sorted(range(len(p_values)), key=p_values.__getitem__)
-    for rank, index in enumerate(order):
-        highest = max(highest, min(1.0, (len(p_values) - rank) * p_values[index]))
-        adjusted[index] = highest
-    return adjusted
-
-
 class TimeInterval(Record):
     """Where a time lies."""
 
@@ -369,6 +214,12 @@ class TimeInterval(Record):
     """Upper end [s]; None: infinite."""
     confidence: float
     """Chance that such an interval holds the truth, in (0, 1)."""
+
+    @classmethod
+    def of(cls, low_s: float, high_s: float, confidence: float) -> Self:
+        """Returns the interval between two ends [s], infinite ones as None."""
+        ends = {"low_s": finite_or_none(low_s), "high_s": finite_or_none(high_s)}
+        return cls(**ends, confidence=confidence)
 
 
 class RateInterval(Record):
@@ -397,3 +248,92 @@ def sample_of(run: RunResult) -> Sample:
     # A run that failed at once took no training time, but a miss is never free.
     spent_s = max(run.clocks.train_s, LEAST_MISS_S) if time_s is None else time_s
     return Sample(spent_s, time_s is not None)
+
+
+def ranked_s(record: TrialRecord) -> float | None:
+    """Returns the time [s] by which a record is ranked; None where it has no rank.
+
+    That is the expected time with restarts, for a single run its time. A record of which half of
+    the runs or more missed the target has no rank.
+    """
+    times_s = [run.time_to_target_s for run in record.runs]
+    if len(times_s) < 2 or median_time_s(times_s) is None:
+        return times_s[0] if len(times_s) == 1 else None
+    return expected_time_s([sample_of(run) for run in record.runs])
+
+
+@dataclass(frozen=True)
+class RunStatistics:
+    """What runs of one recipe say together; each figure is computed when it is first read.
+
+    A `TimeInterval` has None for an infinite end, `expected_s` is infinite without a hit.
+    """
+
+    samples: tuple[Sample, ...]
+    miss_s: float | None = None
+    """What a miss costs where none was seen [s]; see `expected_time_draws_s`."""
+    confidence: float = 0.95
+
+    @classmethod
+    def of(cls, record: TrialRecord, *, confidence: float = 0.95) -> Self:
+        """Returns the statistics of all runs of a record."""
+        return cls(tuple(map(sample_of, record.runs)), record.miss_s, confidence)
+
+    @property
+    def n(self) -> int:
+        """Runs."""
+        return len(self.samples)
+
+    @property
+    def hits(self) -> int:
+        """Runs that met the target."""
+        return sum(sample.is_hit for sample in self.samples)
+
+    @property
+    def hits_s(self) -> list[float]:
+        """Times to target of the hits [s]."""
+        return _times_s(self.samples, is_hit=True)
+
+    @property
+    def times_s(self) -> tuple[float | None, ...]:
+        """Times to target [s], run by run; None: a miss, which is infinite."""
+        return tuple(sample.spent_s if sample.is_hit else None for sample in self.samples)
+
+    @property
+    def spent_s(self) -> float:
+        """Training clock of all runs together [s]."""
+        return math.fsum(sample.spent_s for sample in self.samples)
+
+    @property
+    def success_rate(self) -> RateInterval:
+        """Where the chance of meeting the target lies (Wilson)."""
+        low, high = wilson_interval(self.hits, self.n, confidence=self.confidence)
+        return RateInterval(low=low, high=high, confidence=self.confidence)
+
+    @property
+    def median_s(self) -> float | None:
+        """Median time to target [s], misses as infinite; None: infinite, or no runs."""
+        return median_time_s(self.times_s) if self.samples else None
+
+    @property
+    def median_interval(self) -> TimeInterval:
+        """Where the median lies; its confidence is what so few runs give, 0 for a single one."""
+        return TimeInterval.of(*median_interval_s(self.times_s, confidence=self.confidence))
+
+    @property
+    def mean_hit_s(self) -> float | None:
+        """Mean time of the runs that met the target [s], or None if none did."""
+        return statistics.fmean(self.hits_s) if self.hits else None
+
+    @property
+    def expected_s(self) -> float:
+        """Expected time with restarts [s]; infinite without a hit."""
+        return expected_time_s(self.samples)
+
+    @cached_property
+    def expected_interval(self) -> TimeInterval:
+        """Where the expected time with restarts lies."""
+        ends = expected_time_interval_s(
+            self.samples, confidence=self.confidence, miss_s=self.miss_s
+        )
+        return TimeInterval.of(*ends, self.confidence)

@@ -1,19 +1,121 @@
-"""Texts of strangers, made fit for a terminal.
+"""Numbers, times and names as people read them, and strangers' texts made fit for a terminal.
 
-Names, reasons and tracebacks come from study files, data sets and MLflow servers of anybody. A
-terminal obeys some characters in them: it moves, colours, links, retitles its window, or shows
-what stands further right first.
+| for                  | function                          | gives                     |
+|----------------------|-----------------------------------|---------------------------|
+| a number             | `significant`, `fixed`, `compact` | `0.1235`, `0.12`, `1,234` |
+| a share, a ratio     | `percent`, `factor`               | `95 %`, `1.25×`           |
+| seconds              | `seconds`, `duration`             | `1.234 s`, `3 min 5 s`    |
+| an interval          | `interval`                        | `1.18–1.24`               |
+| a count              | `counted`                         | `1 trial`, `2 trials`     |
+| dotted names         | `short_names`                     | `sgd.lr`                  |
+| a long text          | `first_line`, `middle_cut`        | `begin…end`               |
+| a stranger's text    | `printable`, `printable_lines`    | `a�b`                     |
+| a moment in ISO 8601 | `moment_of`, `moment_s`           | datetime, seconds         |
+
+None is `ABSENT` in a number and `INFINITE` in a time, unless `none` says otherwise.
 """
 
+import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 from datetime import UTC, datetime
 
+ABSENT = "–"
+"""A number that is not there."""
+INFINITE = "∞"
+"""A time that is never reached."""
 _MARK = "\N{REPLACEMENT CHARACTER}"
 _LINES = re.compile(r"[^\n\t]+")
 
 
+def significant(value: float | None, digits: int = 4, *, none: str = ABSENT) -> str:
+    """Returns so many significant digits, without zeros at the end: `0.1235`, `1.234e+06`."""
+    return none if value is None else f"{value:.{digits}g}"
+
+
+def fixed(value: float | None, digits: int, *, none: str = ABSENT) -> str:
+    """Returns so many decimals: `0.12`."""
+    return none if value is None else f"{value:.{digits}f}"
+
+
+def compact(value: float | None, *, none: str = ABSENT) -> str:
+    """Returns three digits, or all those before the point: `0.812`, `1.20`, `84.3`, `1,234`."""
+    if value is None:
+        return none
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    # `#` keeps zeros at the end, so that 1.20 and 1.21 line up in a column.
+    return f"{value:#.3g}".rstrip(".") if value else "0"
+
+
+def percent(share: float | None, digits: int = 3, *, none: str = ABSENT) -> str:
+    """Returns a share in [0, 1] as `95 %`, with so many significant digits at most."""
+    return none if share is None else f"{100 * share:.{digits}g} %"
+
+
+def factor(ratio: float | None, *, none: str = ABSENT) -> str:
+    """Returns a ratio as `1.25×`."""
+    return none if ratio is None else f"{ratio:.2f}×"
+
+
+def seconds(time_s: float | None, digits: int = 3, *, none: str = INFINITE) -> str:
+    """Returns a time with so many decimals: `1.234 s`; infinity as `∞`."""
+    if time_s is None or math.isinf(time_s):
+        return none
+    return f"{time_s:.{digits}f} s"
+
+
+def duration(time_s: float) -> str:
+    """Returns a time in whole seconds or minutes: `5 s`, `3 min 5 s` or `2 h 10 min`."""
+    minutes, rest = divmod(max(0, round(time_s)), 60)
+    hours, minutes_left = divmod(minutes, 60)
+    if hours:
+        return f"{hours} h {minutes_left} min"
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
+
+
+def interval(low: float | None, high: float | None, digits: int = 2) -> str:
+    """Returns `1.18–1.24`; an end that is None or infinite is `∞`."""
+    ends = (INFINITE if x is None or math.isinf(x) else f"{x:.{digits}f}" for x in (low, high))
+    return "–".join(ends)
+
+
+def counted(count: int, noun: str) -> str:
+    """Returns `1 trial` or `1,200 trials`."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def short_names(names: Iterable[str]) -> dict[str, str]:
+    """Returns for each dotted name its shortest ending that no other name has: `lr`, `sgd.lr`."""
+    endings = {
+        name: [".".join(name.split(".")[-parts:]) for parts in range(1, name.count(".") + 2)]
+        for name in names
+    }
+    counts = Counter(ending for each in endings.values() for ending in each)
+    return {name: next((e for e in each if counts[e] == 1), name) for name, each in endings.items()}
+
+
+def first_line(text: str, *, most: int | None = None) -> str:
+    """Returns the first line that is not blank, in `most` characters at most; "" without one."""
+    return next((line.strip() for line in text.splitlines() if line.strip()), "")[:most]
+
+
+def middle_cut(text: str, width: int) -> str:
+    """Returns `text` in `width` characters at most: what is too long loses its middle to `…`."""
+    if len(text) <= width:
+        return text
+    kept = width - 1
+    return text[: (kept + 1) // 2] + "…" + text[len(text) - kept // 2 :]
+
+
 def printable(text: str) -> str:
-    """Returns `text` with a mark for each character that a terminal obeys or YAML refuses."""
+    """Returns `text` with a mark for each character that a terminal obeys or YAML refuses.
+
+    A terminal obeys some characters: it moves, colours, links, retitles its window, or shows what
+    stands further right first; and names, reasons and tracebacks come from study files, data sets
+    and MLflow servers of anybody.
+    """
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _MARK for c in text)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from tune_speed.core.records import Record, RunResult, TrialRecord
-from tune_speed.core.stats import Comparison, Sample, compare, finite_or_none, sample_of
+from tune_speed.core.significance import Comparison, compare
+from tune_speed.core.stats import Sample, finite_or_none, sample_of
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
 from tune_speed.experiments.run_summary import CONFIDENCE
 

@@ -9,16 +9,9 @@ from tune_speed.core.comparability import sign_of, target_of
 from tune_speed.core.records import Record, RunResult, Status, Timing, TrialRecord
 from tune_speed.core.stats import (
     RateInterval,
-    Sample,
+    RunStatistics,
     TimeInterval,
-    expected_time_interval_s,
-    expected_time_s,
     finite_or_none,
-    mean_hit_s,
-    median_interval_s,
-    median_time_s,
-    sample_of,
-    wilson_interval,
 )
 from tune_speed.core.targets import Target
 from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
@@ -96,23 +89,21 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         record: With at least one run.
         slope: What length is worth, if known; see `margin`.
     """
-    runs, samples = record.runs, [sample_of(run) for run in record.runs]
+    runs, found = record.runs, RunStatistics.of(record, confidence=CONFIDENCE)
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
     metrics = _known(end.value(target.metric) for end in ends)
     is_fixed = record.workload["mode"] == "fixed_length"
-    times_s = [run.time_to_target_s for run in runs]
-    hits = sum(sample.is_hit for sample in samples)
     return Statistics(
-        n=len(runs),
-        k=hits,
-        success_rate=_rate_interval(hits, len(runs)),
-        times_s=tuple(times_s),
-        median_s=median_time_s(times_s),
-        median_interval=_time_interval(*median_interval_s(times_s, confidence=CONFIDENCE)),
-        mean_hit_s=mean_hit_s(samples),
-        expected_s=finite_or_none(expected_time_s(samples)),
-        expected_interval=_expected_interval(samples, miss_s=record.miss_s),
+        n=found.n,
+        k=found.hits,
+        success_rate=found.success_rate,
+        times_s=found.times_s,
+        median_s=found.median_s,
+        median_interval=found.median_interval,
+        mean_hit_s=found.mean_hit_s,
+        expected_s=finite_or_none(found.expected_s),
+        expected_interval=found.expected_interval,
         final_accuracy=_spread(_known(end.accuracy for end in ends)),
         metric=target.metric,
         target=target.value,
@@ -133,22 +124,6 @@ def _known(values: Iterable[float | None]) -> list[float]:
 
 def _margin(metrics: Sequence[float], target: Target) -> float:
     return sign_of(target) * (statistics.fmean(metrics) - target.value)
-
-
-def _rate_interval(hits: int, n: int) -> RateInterval:
-    low, high = wilson_interval(hits, n, confidence=CONFIDENCE)
-    return RateInterval(low=low, high=high, confidence=CONFIDENCE)
-
-
-def _time_interval(low_s: float, high_s: float, confidence: float) -> TimeInterval:
-    return TimeInterval(
-        low_s=finite_or_none(low_s), high_s=finite_or_none(high_s), confidence=confidence
-    )
-
-
-def _expected_interval(samples: Sequence[Sample], *, miss_s: float | None) -> TimeInterval:
-    ends = expected_time_interval_s(samples, confidence=CONFIDENCE, miss_s=miss_s)
-    return _time_interval(*ends, CONFIDENCE)
 
 
 def _spread(values: Sequence[float]) -> Spread:

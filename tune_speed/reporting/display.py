@@ -5,7 +5,7 @@ Names in results are anybody's. A terminal shows what is printable of them, and 
 
 import io
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup, escape
 from rich.console import Console, ConsoleOptions, Group, RenderableType
@@ -63,24 +63,6 @@ def as_text(renderable: RenderableType, *, width: int = WIDTH) -> str:
     )
     console.print(renderable)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()).strip("\n")
-
-
-def html_table(columns: Mapping[str, Sequence[str]], *, left: Iterable[str] = ()) -> Markup:
-    """Returns a table of texts by heading, flush right but for the columns of `left`."""
-    sides = ["left" if heading in tuple(left) else "right" for heading in columns]
-    head = _row("th", columns, sides)
-    body = Markup("").join(
-        _row("td", cells, sides) for cells in zip(*columns.values(), strict=True)
-    )
-    return Markup("<table><thead>{}</thead><tbody>{}</tbody></table>").format(head, body)
-
-
-def _row(tag: str, cells: Iterable[str], sides: Sequence[str]) -> Markup:
-    parts = [
-        Markup('<{} style="text-align: {}">{}</{}>').format(tag, side, printable_lines(cell), tag)
-        for cell, side in zip(cells, sides, strict=True)
-    ]
-    return Markup("<tr>{}</tr>").format(Markup("").join(parts))
 
 
 def html_text(text: str) -> Markup:

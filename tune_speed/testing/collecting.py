@@ -20,21 +20,21 @@ from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.base import DatasetConfig
 from tune_speed.testing import configs, datasets, metrics, models, optimizers, schedules, speedups
-from tune_speed.testing.claims import ContractError, working
-from tune_speed.testing.entry import Contract, Entry, seeded
+from tune_speed.testing.entry import ContractError, Entry, MetricEntry, seeded
 
 Fields = Mapping[str, Any]
 Check = Callable[[], None]
 """Raises ContractError if a contract does not hold."""
 
-CONTRACTS: dict[str, tuple[Contract[Any], ...]] = {
+CONTRACTS: dict[str, tuple[Callable[[Any], None], ...]] = {
     "MODELS": configs.CONTRACTS + models.CONTRACTS,
     "DATASETS": configs.CONTRACTS + datasets.CONTRACTS,
     "OPTIMIZERS": configs.CONTRACTS + optimizers.CONTRACTS,
     "SCHEDULES": configs.CONTRACTS + schedules.CONTRACTS,
     "SPEEDUPS": configs.CONTRACTS + speedups.CONTRACTS,
+    "METRICS": metrics.CONTRACTS,
 }
-"""By the table's name; METRICS have `metrics.CONTRACTS`."""
+"""By the table's name."""
 UNUSUAL_SEED = 271_828
 """Before each contract, so that an entry that seeds by itself, with 0 or 1 say, is noticed."""
 PREFIX = "tune_speed_checked_"
@@ -74,7 +74,7 @@ def contracts(
             (f"{table}.{name}.{id_}", check)
             for table, entries in tables.items()
             for name, entry in entries.items()
-            for id_, check in _checks(table, name, entry, given.get(name, {}), image_size, model)
+            for id_, check in _checks(table, name, entry, given.get(name), image_size, model)
         ),
     ]
 
@@ -83,24 +83,24 @@ def check_model(
     name: str, kind: type[ModelConfig], *, fields: Fields | None = None, image_size: int = 32
 ) -> None:
     """Holds a model to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("MODELS", name, kind, fields or {}, image_size))
+    _run(_checks("MODELS", name, kind, fields, image_size))
 
 
 def check_dataset(name: str, kind: type[DatasetConfig], *, fields: Fields | None = None) -> None:
     """Holds a data set to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("DATASETS", name, kind, fields or {}))
+    _run(_checks("DATASETS", name, kind, fields))
 
 
 def check_optimizer(
     name: str, kind: type[OptimizerConfig], *, fields: Fields | None = None
 ) -> None:
     """Holds an optimizer to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("OPTIMIZERS", name, kind, fields or {}))
+    _run(_checks("OPTIMIZERS", name, kind, fields))
 
 
 def check_schedule(name: str, kind: type[ScheduleConfig], *, fields: Fields | None = None) -> None:
     """Holds a schedule to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("SCHEDULES", name, kind, fields or {}))
+    _run(_checks("SCHEDULES", name, kind, fields))
 
 
 def check_speedup(
@@ -112,41 +112,67 @@ def check_speedup(
     model: ModelConfig | None = None,
 ) -> None:
     """Holds a speed-up to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("SPEEDUPS", name, kind, fields or {}, image_size, model))
+    _run(_checks("SPEEDUPS", name, kind, fields, image_size, model))
 
 
 def check_metric(name: str, metric: Metric) -> None:
     """Holds a metric to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("METRICS", name, metric, {}))
+    _run(_checks("METRICS", name, metric, None))
+
+
+def contract_tests(
+    plugin: ModuleType | str | PathLike[str],
+    *,
+    fields: Mapping[str, Fields] | None = None,
+    image_size: int = 32,
+    model: ModelConfig | None = None,
+) -> Callable[[Check], None]:
+    """Returns a test, to be stored in your test file under a name that begins with `test_`.
+
+    It is parametrised by every contract of every entry; arguments and errors as of `contracts`.
+    """
+    import pytest
+
+    found = contracts(plugin, fields=fields, image_size=image_size, model=model)
+
+    @pytest.mark.parametrize("check", [pytest.param(check, id=id_) for id_, check in found])
+    def test_contract(check: Check) -> None:
+        __tracebackhide__ = True
+        check()
+
+    return test_contract
 
 
 def _checks(
     table: str,
     name: str,
     entry: type[Config] | Metric,
-    fields: Fields,
+    fields: Fields | None,
     image_size: int = 32,
     model: ModelConfig | None = None,
 ) -> Iterator[tuple[str, Check]]:
+    checked: Entry[Any] | MetricEntry
     if isinstance(entry, Metric):
-        for of_metric in metrics.CONTRACTS:
-            yield of_metric.__name__, partial(of_metric, name, entry)
-        return
-    given = {**RATE, **fields} if table == "OPTIMIZERS" else fields
-    tag = "name" if table == "DATASETS" else None
-    checked = Entry(
-        name=name, kind=entry, fields=given, image_size=image_size, model=model, tag=tag
-    )
+        checked = MetricEntry(name=name, metric=entry)
+    else:
+        checked = Entry(
+            name=name,
+            kind=entry,
+            fields={**(RATE if table == "OPTIMIZERS" else {}), **(fields or {})},
+            image_size=image_size,
+            model=model,
+            tag="name" if table == "DATASETS" else None,
+        )
     for contract in CONTRACTS[table]:
         yield contract.__name__, partial(_hold, checked, contract)
 
 
-def _hold(entry: Entry[Any], contract: Contract[Any]) -> None:
-    """Holds an entry to a contract; torch's random numbers are given back as they were."""
+def _hold(entry: Entry[Any] | MetricEntry, contract: Callable[[Any], None]) -> None:
+    """Checks a contract of an entry; torch's random numbers are restored."""
     __tracebackhide__ = True
-    claim = contract.__name__.replace("_", " ")
-    mend = "Its own code raised that: the traceback says where."
-    with seeded(UNUSUAL_SEED), working(f"this must hold: {claim}", of=entry.label, mend=mend):
+    claim = f"this must hold: {contract.__name__.replace('_', ' ')}"
+    fix = "Its own code raised that: the traceback says where."
+    with seeded(UNUSUAL_SEED), entry.working(claim, fix=fix):
         contract(entry)
 
 
@@ -159,16 +185,15 @@ def _can_be_loaded(module: ModuleType) -> None:
 
 def _sound(tables: Entries) -> Entries:
     """Returns the entries that are of their table's kind."""
+
+    def is_of(base: type, entry: Any) -> bool:
+        return issubclass(entry, base) if isinstance(entry, type) else isinstance(entry, base)
+
     return {
-        table: {name: entry for name, entry in entries.items() if _is_of(table, entry)}
+        table: {name: entry for name, entry in entries.items() if is_of(TABLES[table].base, entry)}
         for table, entries in tables.items()
         if isinstance(entries, dict)
     }
-
-
-def _is_of(table: str, entry: Any) -> bool:
-    base = TABLES[table].base
-    return issubclass(entry, base) if isinstance(entry, type) else isinstance(entry, base)
 
 
 def _run(checks: Iterable[tuple[str, Check]]) -> None:

@@ -2,7 +2,6 @@
 
 from tune_speed.core.config import Component, Config
 from tune_speed.core.descriptions import descriptions
-from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry
 
 TYPES = "Take types that JSON has: numbers, text, true and false, lists, and Config classes."
@@ -11,14 +10,13 @@ TYPES = "Take types that JSON has: numbers, text, true and false, lists, and Con
 def config_round_trips_through_json(entry: Entry[Config]) -> None:
     """Records and caches keep configurations as JSON."""
     config = entry.config()
-    with working("the configuration must be written to JSON and read", of=entry.label, mend=TYPES):
+    with entry.working("the configuration must be written to JSON and read", fix=TYPES):
         back = entry.kind.model_validate_json(config.model_dump_json())
-    require(
+    entry.require(
         back == config,
         "the configuration must be the same when it is read back from JSON",
-        of=entry.label,
         seen=f"{config!r} came back as {back!r}",
-        mend=f"{TYPES} A validator must not change what it has accepted before.",
+        fix=f"{TYPES} A validator must not change what it has accepted before.",
     )
 
 
@@ -26,36 +24,33 @@ def config_round_trips_as_written_in_yaml(entry: Entry[Config]) -> None:
     """Recipes name an entry and give its fields; an exported recipe has every field."""
     config = entry.config()
     component = Component({entry.name: entry.kind}, tag=entry.tag)
-    mend = f"{TYPES} YAML has lists and no tuples: a tuple needs a validator that takes a list."
-    with working("an exported recipe must be readable again", of=entry.label, mend=mend):
+    fix = f"{TYPES} YAML has lists and no tuples: a tuple needs a validator that takes a list."
+    with entry.working("an exported recipe must be readable again", fix=fix):
         _, fields = component.split(component.join(config))
         back = entry.kind(**fields)
-    require(
+    entry.require(
         back == config,
         "the configuration must be the same when it is read back from a recipe",
-        of=entry.label,
         seen=f"{config!r} came back as {back!r}",
-        mend=mend,
+        fix=fix,
     )
 
 
 def class_and_every_field_are_documented(entry: Entry[Config]) -> None:
     """The docstrings are what `tune-speed list` and `tune-speed schema` print."""
     text = (entry.kind.__dict__.get("__doc__") or "").strip()
-    require(
+    entry.require(
         bool(text),
         "the class must have a docstring",
-        of=entry.label,
         seen="it has none",
-        mend='Write one line below `class …`, such as """What it is.""", and its source.',
+        fix='Write one line below `class …`, such as """What it is.""", and its source.',
     )
     bare = sorted(entry.kind.model_fields.keys() - descriptions(entry.kind).keys())
-    require(
+    entry.require(
         not bare,
         "every field must be documented",
-        of=entry.label,
         seen=f"there is no docstring below {', '.join(f'`{name}`' for name in bare)}",
-        mend='Write below each, in """ """, what it means, its unit and its range.',
+        fix='Write below each, in """ """, what it means, its unit and its range.',
     )
 
 

@@ -1,4 +1,4 @@
-"""One entry of a table, as the contracts see it."""
+"""One entry of a table, as the contracts see it, and how a contract says that it does not hold."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -6,17 +6,65 @@ from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 import torch
+from pydantic import ValidationError
 
+from tune_speed.components.metrics.base import Metric
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.core.config import Config
-from tune_speed.testing.claims import working
 
 Kind = TypeVar("Kind", bound=Config)
 
 
+class ContractError(AssertionError):
+    """An entry breaks a contract: what must hold, what was seen, and what to fix."""
+
+
+class Claims:
+    """What can be claimed of an entry."""
+
+    label: str
+    """Begins every message."""
+
+    def require(self, holds: bool, claim: str, *, seen: str, fix: str) -> None:
+        """Does nothing where the claim holds.
+
+        Args:
+            holds: whether it does.
+            claim: what must hold, as `logits must …`.
+            seen: what was seen instead, to follow "but".
+            fix: what to change, in whole sentences.
+
+        Raises:
+            ContractError: It does not.
+        """
+        __tracebackhide__ = True
+        if not holds:
+            raise ContractError(f"{self.label}: {claim}, but {seen}. {fix}")
+
+    @contextmanager
+    def working(self, claim: str, *, fix: str) -> Iterator[None]:
+        """Turns whatever an entry's own code raises within into a broken contract, with its cause.
+
+        Raises:
+            ContractError: The block failed.
+        """
+        __tracebackhide__ = True
+        try:
+            yield
+        except ContractError:
+            raise
+        except Exception as error:
+            text = str(error).strip().partition("\n")[0].rstrip(".")
+            if isinstance(error, ValidationError):
+                fields = ((".".join(map(str, each["loc"])), each["msg"]) for each in error.errors())
+                text = "; ".join(f"`{path}`: {why}" for path, why in fields)
+            seen = f"it fails with {type(error).__name__}: {text}"
+            raise ContractError(f"{self.label}: {claim}, but {seen}. {fix}") from error
+
+
 @dataclass(frozen=True, kw_only=True)
-class Entry(Generic[Kind]):
-    """A name and the configuration's class that stands behind it."""
+class Entry(Claims, Generic[Kind]):
+    """A name and its configuration's class."""
 
     name: str
     kind: type[Kind]
@@ -27,22 +75,35 @@ class Entry(Generic[Kind]):
     model: ModelConfig | None = None
     """Network that a speed-up is checked on; None: whichever small one of ours it accepts."""
     tag: str | None = None
-    """Key of the name in YAML where it stands among the fields, as a data set's does."""
+    """Key of the name in YAML where it is among the fields, as a data set's is."""
 
     @property
-    def label(self) -> str:
-        """Its class and name, which begin every message."""
+    def label(self) -> str:  # type: ignore[override]
+        """Its class and name."""
         return f"`{self.kind.__name__}` (`{self.name}`)"
 
     def config(self) -> Kind:
         """Returns its configuration. Raises: ContractError if the fields do not make one."""
-        with working(
-            f"a configuration must be made of the fields {dict(self.fields)}",
-            of=self.label,
-            mend="Give defaults, or the fields that have none as"
+        claim = f"a configuration must be made of the fields {dict(self.fields)}"
+        with self.working(
+            claim,
+            fix="Give defaults, or the fields that have none as"
             f" `fields={{'{self.name}': {{…}}}}` to the contracts.",
         ):
             return self.kind(**self.fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MetricEntry(Claims):
+    """A metric by its name."""
+
+    name: str
+    metric: Metric
+
+    @property
+    def label(self) -> str:  # type: ignore[override]
+        """Its name."""
+        return f"Metric `{self.name}`"
 
 
 Contract = Callable[[Entry[Kind]], None]
@@ -51,7 +112,7 @@ Contract = Callable[[Entry[Kind]], None]
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Seeds torch's random numbers within, and gives them back as they were."""
+    """Seeds torch's random numbers within, and restores them."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

@@ -1,62 +1,57 @@
-"""What holds for every metric. It is an object, not a configuration."""
+"""What holds for every entry.metric. It is an object, not a configuration."""
 
 import math
 from collections.abc import Callable
 
-from tune_speed.components.metrics.base import Metric
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status
-from tune_speed.testing.claims import require, working
+from tune_speed.testing.entry import MetricEntry
 
 
-def metric_says_what_it_is_in_which_unit_and_whence(name: str, metric: Metric) -> None:
+def metric_says_what_it_is_in_which_unit_and_whence(entry: MetricEntry) -> None:
     """As `tune-speed list metrics` prints."""
-    require(
-        len(metric.about) > 20 and metric.about.endswith("."),
+    entry.require(
+        len(entry.metric.about) > 20 and entry.metric.about.endswith("."),
         "`about` must be a sentence that says what it is",
-        of=label(name),
-        seen=f"it is {metric.about!r}",
-        mend="Write more than 20 characters, with a full stop.",
+        seen=f"it is {entry.metric.about!r}",
+        fix="Write more than 20 characters, with a full stop.",
     )
     for field in ("unit", "source"):
-        require(
-            bool(getattr(metric, field)),
+        entry.require(
+            bool(getattr(entry.metric, field)),
             f"`{field}` must be given",
-            of=label(name),
             seen="it is empty",
-            mend="A unit may be `1`; a source may be a paper, a page or your own definition.",
+            fix="A unit may be `1`; a source may be a paper, a page or your own definition.",
         )
 
 
-def metric_of_a_run_is_a_number_or_none(name: str, metric: Metric) -> None:
+def metric_of_a_run_is_a_number_or_none(entry: MetricEntry) -> None:
     """Whatever a run's record lacks."""
-    if metric.of_run is None:
-        require(
-            f"`{name}`" in metric.about,
+    if entry.metric.of_run is None:
+        entry.require(
+            f"`{entry.name}`" in entry.metric.about,
             "a metric that is not of one run must name its function in `about`",
-            of=label(name),
-            seen=f"`{name}` is not in {metric.about!r}",
-            mend="Give `of_run`, or say which function computes it.",
+            seen=f"`{entry.name}` is not in {entry.metric.about!r}",
+            fix="Give `of_run`, or say which function computes it.",
         )
         return
-    for run, what in ((_failed_run(), "a run that failed at once"), (_finished_run(), "a run")):
-        with working(
+    failed = RunResult(status=Status.FAILED, seed=0, stop_reason="failed")
+    for run, what in ((failed, "a run that failed at once"), (_finished_run(), "a run")):
+        with entry.working(
             f"`of_run` must answer for {what}",
-            of=label(name),
-            mend="Return None where the record lacks what it needs.",
+            fix="Return None where the record lacks what it needs.",
         ):
-            value = metric.of_run(run)
-        require(
+            value = entry.metric.of_run(run)
+        entry.require(
             value is None or isinstance(value, float),
             f"`of_run` must return a float or None for {what}",
-            of=label(name),
             seen=f"it returned {value!r}",
-            mend="Convert by `float(…)`.",
+            fix="Convert by `float(…)`.",
         )
 
 
-def metric_of_logits_is_a_number_and_leaves_them_alone(name: str, metric: Metric) -> None:
+def metric_of_logits_is_a_number_and_leaves_them_alone(entry: MetricEntry) -> None:
     """As it may be a target, that of any logits of a classifier."""
-    if metric.of_logits is None:
+    if entry.metric.of_logits is None:
         return
     import torch
 
@@ -65,35 +60,23 @@ def metric_of_logits_is_a_number_and_leaves_them_alone(name: str, metric: Metric
         logits = torch.randn((32, num_classes), generator=generator)
         labels = torch.randint(num_classes, (32,), generator=generator)
         before = logits.clone()
-        with working(
+        with entry.working(
             f"`of_logits` must answer for {num_classes} classes",
-            of=label(name),
-            mend="It is given logits (N, K), float32, and labels (N,), int64.",
+            fix="It is given logits (N, K), float32, and labels (N,), int64.",
         ):
-            value = metric.of_logits(logits, labels)
-        require(
+            value = entry.metric.of_logits(logits, labels)
+        entry.require(
             isinstance(value, float) and math.isfinite(value),
             "`of_logits` must return a finite float",
-            of=label(name),
             seen=f"it returned {value!r}",
-            mend="Convert by `float(…)`.",
+            fix="Convert by `float(…)`.",
         )
-        require(
+        entry.require(
             bool((logits == before).all()),
             "`of_logits` must leave the logits as they are",
-            of=label(name),
             seen="they changed",
-            mend="Work on a copy: `logits.clone()`.",
+            fix="Work on a copy: `logits.clone()`.",
         )
-
-
-def label(name: str) -> str:
-    """Returns what begins every message."""
-    return f"Metric `{name}`"
-
-
-def _failed_run() -> RunResult:
-    return RunResult(status=Status.FAILED, seed=0, stop_reason="failed")
 
 
 def _finished_run() -> RunResult:
@@ -119,7 +102,7 @@ def _finished_run() -> RunResult:
     )
 
 
-CONTRACTS: tuple[Callable[[str, Metric], None], ...] = (
+CONTRACTS: tuple[Callable[[MetricEntry], None], ...] = (
     metric_says_what_it_is_in_which_unit_and_whence,
     metric_of_a_run_is_a_number_or_none,
     metric_of_logits_is_a_number_and_leaves_them_alone,

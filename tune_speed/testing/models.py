@@ -5,7 +5,6 @@ from torch import nn
 from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry, seeded
 
 NUM_IMAGES = 4
@@ -19,19 +18,17 @@ def build(entry: Entry[ModelConfig], *, in_channels: int = 3, seed: int = 0) -> 
     config, size = entry.config(), entry.image_size
     with (
         seeded(seed),
-        working(
+        entry.working(
             f"`network` must build for images of {in_channels} x {size} x {size}",
-            of=entry.label,
-            mend=f"It is called as {SIGNATURE} and returns an nn.Module.",
+            fix=f"It is called as {SIGNATURE} and returns an nn.Module.",
         ),
     ):
         network = config.build(in_channels=in_channels, num_classes=NUM_CLASSES, image_size=size)
-    require(
+    entry.require(
         isinstance(network, nn.Module),
         "`network` must return an nn.Module",
-        of=entry.label,
         seen=f"it returned {type(network).__name__}",
-        mend="End it with `return` and the network, with fresh weights.",
+        fix="End it with `return` and the network, with fresh weights.",
     )
     return network
 
@@ -45,10 +42,9 @@ def images_for(entry: Entry[ModelConfig], *, in_channels: int = 3) -> torch.Tens
 
 def logits_of(entry: Entry[ModelConfig], network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Returns the network's output. Raises: ContractError if it fails."""
-    with working(
+    with entry.working(
         f"the network must take images of the shape {tuple(images.shape)}",
-        of=entry.label,
-        mend="Take the channels from `in_channels`, the size from `image_size` (or pool globally).",
+        fix="Take the channels from `in_channels`, the size from `image_size` (or pool globally).",
     ):
         logits: torch.Tensor = network(images)
     return logits
@@ -60,12 +56,11 @@ def logits_are_one_row_an_image_and_one_column_a_class(entry: Entry[ModelConfig]
         network = build(entry, in_channels=in_channels)
         logits = logits_of(entry, network, images_for(entry, in_channels=in_channels))
         shape = tuple(getattr(logits, "shape", ()))
-        require(
+        entry.require(
             shape == (NUM_IMAGES, NUM_CLASSES),
             f"logits must have the shape (images, classes), here ({NUM_IMAGES}, {NUM_CLASSES})",
-            of=entry.label,
             seen=f"have {shape}" if shape else f"the network gave a {type(logits).__name__}",
-            mend="Let the last layer have `num_classes` outputs, on flat features of an image.",
+            fix="Let the last layer have `num_classes` outputs, on flat features of an image.",
         )
 
 
@@ -73,12 +68,11 @@ def network_begins_in_training_mode(entry: Entry[ModelConfig]) -> None:
     """The training loop does not switch it."""
     network = build(entry)
     still = [name or "the network" for name, part in network.named_modules() if not part.training]
-    require(
+    entry.require(
         not still,
         "the network must begin in training mode",
-        of=entry.label,
         seen=f"in evaluation mode is {', '.join(still[:5])}",
-        mend="Leave out `.eval()` in `network`.",
+        fix="Leave out `.eval()` in `network`.",
     )
 
 
@@ -88,49 +82,44 @@ def gradients_reach_every_weight(entry: Entry[ModelConfig]) -> None:
     _train_on(entry, network)
     trained = {name: p.grad for name, p in network.named_parameters() if p.requires_grad}
     missed = [name for name, gradient in trained.items() if gradient is None]
-    require(
+    entry.require(
         bool(trained) and not missed,
         "a gradient must reach every weight",
-        of=entry.label,
         seen=f"none reaches {', '.join(f'`{name}`' for name in missed[:5]) or 'any'}",
-        mend="Use the weight in `forward`, without `.detach()` or `torch.no_grad()`; leave out"
+        fix="Use the weight in `forward`, without `.detach()` or `torch.no_grad()`; leave out"
         " layers that are not used; for weights that are not trained set requires_grad to False.",
     )
     gradients = {name: gradient for name, gradient in trained.items() if gradient is not None}
     wild = [name for name, gradient in gradients.items() if not gradient.isfinite().all()]
-    require(
+    entry.require(
         not wild,
         "gradients must be finite",
-        of=entry.label,
         seen=f"they are not in {', '.join(f'`{name}`' for name in wild[:5])}",
-        mend="Look for logarithms, roots and divisions of 0, and for initial weights that are too"
+        fix="Look for logarithms, roots and divisions of 0, and for initial weights that are too"
         " large.",
     )
-    require(
+    entry.require(
         any(bool(gradient.any()) for gradient in gradients.values()),
         "a gradient must be other than 0 somewhere",
-        of=entry.label,
         seen="all are 0 everywhere",
-        mend="Look at initial weights of 0 and at activations that never let anything through.",
+        fix="Look at initial weights of 0 and at activations that never let anything through.",
     )
 
 
 def weights_follow_from_the_seed(entry: Entry[ModelConfig]) -> None:
     """One seed, one network; another seed, another network."""
     first, again, other = (_weights(build(entry, seed=seed)) for seed in (1, 1, 2))
-    require(
+    entry.require(
         first == again,
         "initial weights must be the same for the same torch seed",
-        of=entry.label,
         seen="they differ",
-        mend="Draw them by torch (nn.init, torch.randn), not by numpy or random.",
+        fix="Draw them by torch (nn.init, torch.randn), not by numpy or random.",
     )
-    require(
+    entry.require(
         first != other,
         "initial weights must differ for another torch seed",
-        of=entry.label,
         seen="they are the same",
-        mend="Leave out torch.manual_seed, and generators with a seed of their own, in `network`.",
+        fix="Leave out torch.manual_seed, and generators with a seed of their own, in `network`.",
     )
 
 
@@ -138,14 +127,13 @@ def check_leaves_random_numbers_alone(entry: Entry[ModelConfig]) -> None:
     """`check` runs before a training, whose draws must not depend on it."""
     before = torch.get_rng_state()
     size = entry.image_size
-    with working("`check` must accept its images", of=entry.label, mend="See the message above."):
+    with entry.working("`check` must accept its images", fix="See the message above."):
         entry.config().check(in_channels=1, num_classes=NUM_CLASSES, image_size=size)
-    require(
+    entry.require(
         torch.equal(torch.get_rng_state(), before),
         "`check` must leave torch's random numbers alone",
-        of=entry.label,
         seen="it has drawn or seeded some",
-        mend="Leave out torch.manual_seed in `network`; in a `check` of your own draw within"
+        fix="Leave out torch.manual_seed in `network`; in a `check` of your own draw within"
         " torch.random.fork_rng(devices=[]).",
     )
 
@@ -158,12 +146,11 @@ def evaluation_looks_at_each_image_by_itself(entry: Entry[ModelConfig]) -> None:
         alone = torch.cat([logits_of(entry, network, image[None]) for image in images])
     gap = float((together - alone).abs().max())
     scale = max(1.0, float(together.abs().max()))
-    require(
+    entry.require(
         gap <= 1e-3 * scale,
         "in evaluation an image's logits must be the same in a batch and alone",
-        of=entry.label,
         seen=f"they differ by {gap:.2g}",
-        mend="Switch dropout off where `self.training` is false, and normalise by running"
+        fix="Switch dropout off where `self.training` is false, and normalise by running"
         " statistics, not by those of the batch.",
     )
 
@@ -173,29 +160,26 @@ def trains_under_bf16(entry: Entry[ModelConfig]) -> None:
     network = build(entry)
     with torch.autocast("cpu", torch.bfloat16):
         logits = logits_of(entry, network, images_for(entry))
-        with working(
+        with entry.working(
             "a step under bf16 autocast must work",
-            of=entry.label,
-            mend="Do not mix types by hand: let autocast choose, and make new tensors with the"
+            fix="Do not mix types by hand: let autocast choose, and make new tensors with the"
             " `dtype` of those that come in.",
         ):
             functional.cross_entropy(logits.float(), torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
-    require(
+    entry.require(
         bool(logits.isfinite().all()),
         "logits under bf16 autocast must be finite",
-        of=entry.label,
         seen="some are not",
-        mend="Compute sums over many values, and exponentials, in float32.",
+        fix="Compute sums over many values, and exponentials, in float32.",
     )
 
 
 def _train_on(entry: Entry[ModelConfig], network: nn.Module) -> None:
     with seeded(0):
         logits = logits_of(entry, network, images_for(entry))
-    with working(
+    with entry.working(
         "the network must be differentiable",
-        of=entry.label,
-        mend="Let `forward` return logits that hang on the weights by torch's operations.",
+        fix="Let `forward` return logits that hang on the weights by torch's operations.",
     ):
         functional.cross_entropy(logits, torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
 

@@ -12,7 +12,6 @@ from torch.optim import Optimizer
 from tune_speed.components.optim import set_rates
 from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components.schedules.base import Factors
-from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry, seeded
 
 BATCH_SIZE = 384
@@ -32,18 +31,16 @@ def build(
 ) -> Optimizer:
     """Returns the optimizer with some fields changed. Raises: ContractError if there is none."""
     config = entry.config().model_copy(update=changes)
-    with working(
+    with entry.working(
         "`build` must return an optimizer over the network's weights",
-        of=entry.label,
-        mend=f"It is called as {SIGNATURE}; kernels of one's own may pass over `fused`.",
+        fix=f"It is called as {SIGNATURE}; kernels of one's own may pass over `fused`.",
     ):
         optimizer = config.build(network, effective_batch_size=batch_size, fused=fused)
-    require(
+    entry.require(
         isinstance(optimizer, Optimizer),
         "`build` must return a torch.optim.Optimizer",
-        of=entry.label,
         seen=f"it returned {type(optimizer).__name__}",
-        mend="Derive it from torch.optim.Optimizer, and end `build` with `return`.",
+        fix="Derive it from torch.optim.Optimizer, and end `build` with `return`.",
     )
     return optimizer
 
@@ -58,12 +55,11 @@ def steps_lower_a_quadratic(entry: Entry[OptimizerConfig]) -> None:
         (0.5 * (model.weight - 1.0).square()).sum().backward()  # type: ignore[no-untyped-call]
         _step(entry, optimizer)
     end = float(model.weight.detach())
-    require(
+    entry.require(
         abs(end - 1.0) < 0.5,
         "100 steps on (w - 1)² / 2 from w = 3 must end within 0.5 of w = 1",
-        of=entry.label,
         seen=f"they ended at w = {end:.4g}",
-        mend="Step against the gradient; if only the rate is unfit, give another `lr` as"
+        fix="Step against the gradient; if only the rate is unfit, give another `lr` as"
         f" `fields={{'{entry.name}': {{'lr': …}}}}`.",
     )
 
@@ -77,21 +73,19 @@ def base_rate_is_that_of_the_config(entry: Entry[OptimizerConfig]) -> None:
         config = entry.config().model_copy(update=changes)
         expected = config.step_lr(BATCH_SIZE)
         bare = [group for group in optimizer.param_groups if "base_lr" not in group]
-        require(
+        entry.require(
             not bare,
             "every parameter group must have its rate as `base_lr` too",
-            of=entry.label,
             seen=f"{len(bare)} of {len(optimizer.param_groups)} have none",
-            mend=f"{GROUPS}.",
+            fix=f"{GROUPS}.",
         )
         rates = [float(group["base_lr"]) for group in optimizer.param_groups]
-        require(
+        entry.require(
             any(abs(rate - expected) <= 1e-6 * expected for rate in rates),
             f"with lr {config.lr} and lr_per_examples {per_examples}, steps of {BATCH_SIZE} images"
             f" must have the base rate {expected:.6g}",
-            of=entry.label,
             seen=f"the groups have {rates}",
-            mend=f"{GROUPS}, or take `self.step_lr(effective_batch_size)`.",
+            fix=f"{GROUPS}, or take `self.step_lr(effective_batch_size)`.",
         )
 
 
@@ -100,52 +94,48 @@ def a_rate_of_zero_leaves_the_weights_alone(entry: Entry[OptimizerConfig]) -> No
     network = small_network()
     before = _copies(network)
     optimizer = build(entry, network)
-    with working("a schedule must be able to set its rate", of=entry.label, mend=f"{GROUPS}."):
+    with entry.working("a schedule must be able to set its rate", fix=f"{GROUPS}."):
         set_rates(optimizer, Factors(lr=0.0, momentum=0.8))
     _descend(entry, network, optimizer, 3)
-    moved = [name for name, p in network.named_parameters() if not torch.equal(p, before[name])]
-    require(
+    moved = _moved(network, before)
+    entry.require(
         not moved,
         "steps must leave the weights alone while the groups' `lr` is 0, as a schedule sets it",
-        of=entry.label,
-        seen=f"{', '.join(f'`{name}`' for name in moved)} moved",
-        mend="Read group['lr'] of self.param_groups in every step, instead of a rate that was"
-        " kept when the optimizer was made.",
+        seen=f"{_names(moved)} moved",
+        fix="Read group['lr'] of self.param_groups in every step, instead of a rate that was"
+        " stored when the optimizer was made.",
     )
 
 
 def state_round_trips(entry: Entry[OptimizerConfig]) -> None:
-    """A run that is gone on with takes the same steps."""
+    """A resumed run takes the same steps."""
     network = small_network()
     optimizer = build(entry, network)
     _descend(entry, network, optimizer, 3)
     copied = copy.deepcopy(network)
     resumed = build(entry, copied)
-    mend = (
+    fix = (
         "Keep what a step remembers in self.state[parameter] and in self.param_groups, so that"
         " torch's state_dict has it."
     )
-    with working("the state dict must be loadable", of=entry.label, mend=mend):
+    with entry.working("the state dict must be loadable", fix=fix):
         # Loading keeps the very tensors that it is given; a file would hold copies.
         resumed.load_state_dict(copy.deepcopy(optimizer.state_dict()))
     _descend(entry, network, optimizer, 3)
     _descend(entry, copied, resumed, 3)
-    pairs = zip(network.named_parameters(), copied.parameters(), strict=True)
-    apart = [name for (name, one), other in pairs if not torch.equal(one, other)]
-    require(
+    apart = _moved(copied, _copies(network))
+    entry.require(
         not apart,
         "after its state dict is loaded, it must take the same steps",
-        of=entry.label,
-        seen=f"{', '.join(f'`{name}`' for name in apart)} went elsewhere",
-        mend=mend,
+        seen=f"{_names(apart)} went elsewhere",
+        fix=fix,
     )
     rates = [[group.get("base_lr") for group in one.param_groups] for one in (optimizer, resumed)]
-    require(
+    entry.require(
         rates[0] == rates[1],
         "after its state dict is loaded, its groups must have the same `base_lr`",
-        of=entry.label,
         seen=f"they have {rates[1]} instead of {rates[0]}",
-        mend=f"{GROUPS}.",
+        fix=f"{GROUPS}.",
     )
 
 
@@ -158,14 +148,13 @@ def weight_decay_shrinks_weights_but_no_norms_or_biases(entry: Entry[OptimizerCo
     for parameter in network.parameters():
         parameter.grad = torch.zeros_like(parameter)
     _step(entry, optimizer)
-    moved = {name for name, p in network.named_parameters() if not torch.equal(p, before[name])}
-    require(
+    moved = _moved(network, before)
+    entry.require(
         moved == DECAYED,
         f"with weight_decay 0.1 and gradients of 0, a step must move {_names(DECAYED)}: tensors of"
         " two dimensions or more",
-        of=entry.label,
         seen=f"it moved {_names(moved)}",
-        mend=f"{GROUPS}, and decay by group['weight_decay'].",
+        fix=f"{GROUPS}, and decay by group['weight_decay'].",
     )
 
 
@@ -176,12 +165,11 @@ def frozen_weights_are_left_out(entry: Entry[OptimizerConfig]) -> None:
     optimizer = build(entry, network)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     trained = {id(p) for p in network.parameters() if p.requires_grad}
-    require(
+    entry.require(
         held == trained,
         f"it must hold the {len(trained)} parameters that require a gradient",
-        of=entry.label,
         seen=f"it holds {len(held & trained)} of these and {len(held - trained)} others",
-        mend=f"{GROUPS}, which has just these.",
+        fix=f"{GROUPS}, which has just these.",
     )
 
 
@@ -194,13 +182,12 @@ def weights_without_a_gradient_are_left_alone(entry: Entry[OptimizerConfig]) -> 
     optimizer.zero_grad()
     before = _copies(network[2])
     _descend(entry, network, optimizer, 2)
-    moved = [name for name, p in network[2].named_parameters() if not torch.equal(p, before[name])]
-    require(
+    moved = _moved(network[2], before)
+    entry.require(
         not moved,
         "a step must leave weights without a gradient alone",
-        of=entry.label,
-        seen=f"it moved {_names(set(moved))}",
-        mend="Begin the loop over parameters with `if parameter.grad is None: continue`.",
+        seen=f"it moved {_names(moved)}",
+        fix="Begin the loop over parameters with `if parameter.grad is None: continue`.",
     )
 
 
@@ -215,18 +202,17 @@ def a_closure_computes_the_loss(entry: Entry[OptimizerConfig]) -> None:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss
 
-    mend = (
+    fix = (
         "Begin `def step(self, closure=None)` with `loss = None if closure is None else"
         " closure()`, under torch.enable_grad(), and return `loss`."
     )
-    with working("`step` must take a closure", of=entry.label, mend=mend):
+    with entry.working("`step` must take a closure", fix=fix):
         loss: object = optimizer.step(closure)  # type: ignore[arg-type]
-    require(
+    entry.require(
         isinstance(loss, Tensor),
         "`step` must return what its closure returns",
-        of=entry.label,
         seen=f"it returned {loss!r}",
-        mend=mend,
+        fix=fix,
     )
 
 
@@ -235,16 +221,12 @@ def fused_kernels_take_the_same_steps(entry: Entry[OptimizerConfig]) -> None:
     plain, faster = small_network(), small_network()
     for network, fused in ((plain, False), (faster, True)):
         _descend(entry, network, build(entry, network, fused=fused), 3)
-    pairs = zip(plain.named_parameters(), faster.parameters(), strict=True)
-    apart = {
-        name for (name, one), other in pairs if not torch.allclose(other, one, rtol=1e-4, atol=1e-5)
-    }
-    require(
+    apart = _moved(faster, _copies(plain), rtol=1e-4, atol=1e-5)
+    entry.require(
         not apart,
         "its steps must be the same with `fused=True` and without",
-        of=entry.label,
         seen=f"{_names(apart)} went elsewhere",
-        mend="Let `fused` choose how a step is computed, not which; or pass over it.",
+        fix="Let `fused` choose how a step is computed, not which; or pass over it.",
     )
 
 
@@ -267,12 +249,22 @@ def _descend(
 
 
 def _step(entry: Entry[OptimizerConfig], optimizer: Optimizer) -> None:
-    with working("`step()` must work", of=entry.label, mend="Look at the error below."):
+    with entry.working("`step()` must work", fix="Look at the error below."):
         optimizer.step()
 
 
 def _copies(network: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach().clone() for name, p in network.named_parameters()}
+
+
+def _moved(
+    network: nn.Module, before: Mapping[str, Tensor], *, rtol: float = 0.0, atol: float = 0.0
+) -> set[str]:
+    """Returns the names of the weights that are not what they were."""
+    weights = network.named_parameters()
+    return {
+        name for name, p in weights if not torch.allclose(p, before[name], rtol=rtol, atol=atol)
+    }
 
 
 def _names(names: set[str]) -> str:

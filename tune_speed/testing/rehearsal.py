@@ -15,8 +15,7 @@ from tune_speed.components.models.plain_cnn import PlainCNN
 from tune_speed.components.models.resnet20 import ResNet20
 from tune_speed.components.speedups.base import Shape, SpeedupConfig, Start
 from tune_speed.core.errors import ConfigError
-from tune_speed.testing.claims import ContractError, working
-from tune_speed.testing.entry import Entry, seeded
+from tune_speed.testing.entry import ContractError, Entry, seeded
 
 NUM_CLASSES = 10
 NUM_IMAGES = 8
@@ -38,7 +37,8 @@ def accepted(entry: Entry[SpeedupConfig]) -> nn.Module:
         ContractError: It accepts none.
     """
     config, refusals = entry.config(), list[str]()
-    for model in [entry.model] if entry.model else MODELS:
+    models = (entry.model,) if entry.model else MODELS
+    for model in models:
         with seeded(0):
             network = model.build(
                 in_channels=3, num_classes=NUM_CLASSES, image_size=entry.image_size
@@ -51,8 +51,8 @@ def accepted(entry: Entry[SpeedupConfig]) -> nn.Module:
                 return network
     raise ContractError(
         f"{entry.label}: `check_model` must accept a network for {NUM_CLASSES} classes, here"
-        f" {_kinds(entry)}, but it said: {' '.join(refusals)} Give the contracts a `model` that it"
-        " accepts, or `fields` with which it does."
+        f" {' or '.join(map(repr, models))}, but it said: {' '.join(refusals)} Give the contracts a"
+        " `model` that it accepts, or `fields` with which it does."
     )
 
 
@@ -61,10 +61,9 @@ def changed(entry: Entry[SpeedupConfig]) -> nn.Module:
     network = accepted(entry)
     with (
         seeded(0),
-        working(
+        entry.working(
             "`change_model` must return the network that is trained",
-            of=entry.label,
-            mend="It is called as `def change_model(self, model, *, num_classes, seed)`.",
+            fix="It is called as `def change_model(self, model, *, num_classes, seed)`.",
         ),
     ):
         return entry.config().change_model(network, num_classes=NUM_CLASSES, seed=0)
@@ -76,10 +75,9 @@ def begun(entry: Entry[SpeedupConfig], network: nn.Module) -> None:
     config.read_data()
     with (
         seeded(2),
-        working(
+        entry.working(
             "`begin` and `init_weights` must work",
-            of=entry.label,
-            mend="They are called as `def begin(self, model, *, seed)` and"
+            fix="They are called as `def begin(self, model, *, seed)` and"
             " `def init_weights(self, model, start)`.",
         ),
     ):
@@ -111,23 +109,28 @@ def start_of(entry: Entry[SpeedupConfig]) -> Start:
     return Start(batches, 4 * NUM_IMAGES, NUM_CLASSES, torch.device("cpu"), 0, fit)
 
 
-def run(entry: Entry[SpeedupConfig], network: nn.Module, steps: range) -> list[float]:
+def run(entry: Entry[SpeedupConfig], network: nn.Module, steps: range, *, seed: int) -> list[float]:
     """Returns the loss of each of these steps of the run. Raises: ContractError."""
-    optimizer = torch.optim.SGD(network.parameters(), lr=0.01)
-    with working("its part of a step must work", of=entry.label, mend="Look at the error below."):
-        return [_step(entry, network, optimizer, step) for step in steps]
-
-
-def shape_of(entry: Entry[SpeedupConfig], step: int) -> Shape:
-    """Returns the shape of a step of the run."""
-    return entry.config().shape(whole(entry), frac=step / NUM_STEPS)
+    optimizer, run_losses = torch.optim.SGD(network.parameters(), lr=0.01), list[float]()
+    fix = "Look at the error below."
+    with seeded(seed), entry.working("its part of a step must work", fix=fix):
+        for step in steps:
+            images, labels, _ = chosen(entry, network, step)
+            logits, frac = network(images), (step + 1) / NUM_STEPS
+            loss = loss_of(entry, logits, labels, frac=frac) / len(labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            run_losses.append(float(loss.detach()))
+    return run_losses
 
 
 def chosen(
     entry: Entry[SpeedupConfig], network: nn.Module, step: int
 ) -> tuple[Tensor, Tensor, Shape]:
     """Returns the images and labels that a step learns from, and its shape."""
-    config, shape = entry.config(), shape_of(entry, step)
+    config = entry.config()
+    shape = config.shape(whole(entry), frac=step / NUM_STEPS)
     config.begin_step(network, shape)
     images, labels = batch(entry, step)
 
@@ -144,18 +147,3 @@ def loss_of(entry: Entry[SpeedupConfig], logits: Tensor, labels: Tensor, *, frac
     if loss is None:
         return functional.cross_entropy(logits.float(), labels, reduction="sum")
     return loss
-
-
-def _kinds(entry: Entry[SpeedupConfig]) -> str:
-    return " or ".join(repr(model) for model in ([entry.model] if entry.model else MODELS))
-
-
-def _step(
-    entry: Entry[SpeedupConfig], network: nn.Module, optimizer: torch.optim.Optimizer, step: int
-) -> float:
-    images, labels, _ = chosen(entry, network, step)
-    loss = loss_of(entry, network(images), labels, frac=(step + 1) / NUM_STEPS) / len(labels)
-    optimizer.zero_grad()
-    loss.backward()  # type: ignore[no-untyped-call]
-    optimizer.step()
-    return float(loss.detach())

@@ -4,11 +4,10 @@ import math
 from collections.abc import Sequence
 
 from tune_speed.components.schedules.base import Factors, ScheduleConfig
-from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry
 
 LENGTHS = (1, 2, 3, 7, 100, 1000)
-"""Optimizer steps of the runs that it is asked about."""
+"""Optimizer steps of the runs whose factors are computed."""
 STALLED = (2.3, 1.0, 1.0, 1.1, 0.9, 0.9, 0.9)
 SIGNATURE = "`def factors(self, progress, *, step_frac, losses=()) -> Factors`"
 
@@ -22,10 +21,9 @@ def factors_of_run(
 ) -> list[Factors]:
     """Returns the factors of each step of a run. Raises: ContractError if one cannot be had."""
     progress = [(k + 1) / num_steps for k in range(num_steps)]
-    with working(
+    with entry.working(
         f"`factors` must answer for each step of a run of {num_steps}",
-        of=entry.label,
-        mend=f"It is called as {SIGNATURE}, with progress in (0, 1] and step_frac 1 / steps.",
+        fix=f"It is called as {SIGNATURE}, with progress in (0, 1] and step_frac 1 / steps.",
     ):
         return [config.factors(p, step_frac=1 / num_steps, losses=losses) for p in progress]
 
@@ -35,52 +33,47 @@ def factors_are_finite_and_positive_in_runs_of_any_length(entry: Entry[ScheduleC
     config = entry.config()
     for num_steps in LENGTHS:
         for k, factors in enumerate(factors_of_run(entry, config, num_steps, losses=STALLED)):
-            require(
+            entry.require(
                 isinstance(factors, Factors),
                 "`factors` must return Factors(lr=…, momentum=…)",
-                of=entry.label,
                 seen=f"it returned {factors!r}",
-                mend="Import Factors from tune_speed.components; momentum may be None.",
+                fix="Import Factors from tune_speed.components; momentum may be None.",
             )
             lr, momentum = factors
             where = f"in step {k} of {num_steps} it is"
-            require(
+            entry.require(
                 math.isfinite(lr) and lr > 0,
                 "the rate's factor must be finite and above 0 in every step",
-                of=entry.label,
                 seen=f"{where} {lr}",
-                mend="The last step has progress 1, the first step_frac: take the step's"
+                fix="The last step has progress 1, the first step_frac: take the step's"
                 " beginning, progress - step_frac, for a curve that falls to 0.",
             )
-            require(
+            entry.require(
                 momentum is None or 0 <= momentum < 1,
                 "momentum must be None or in [0, 1)",
-                of=entry.label,
                 seen=f"{where} {momentum}",
-                mend="Give the momentum itself, not a factor of it.",
+                fix="Give the momentum itself, not a factor of it.",
             )
 
 
 def factors_are_a_pure_function(entry: Entry[ScheduleConfig]) -> None:
-    """The same inputs give the same factors: a run that is gone on with has the same rates."""
+    """The same inputs give the same factors: a resumed run has the same rates."""
     config, losses = entry.config(), list(STALLED)
     first = factors_of_run(entry, config, 20, losses=losses)
     again = factors_of_run(entry, config, 20, losses=losses)
     other = factors_of_run(entry, entry.config(), 20, losses=tuple(losses))
-    require(
+    entry.require(
         first == again == other,
         "the same progress and losses must give the same factors",
-        of=entry.label,
         seen=_difference(first, again if first != again else other),
-        mend="Keep nothing between calls and draw nothing: compute from `progress`, `step_frac`"
+        fix="Keep nothing between calls and draw nothing: compute from `progress`, `step_frac`"
         " and `losses` alone.",
     )
-    require(
+    entry.require(
         losses == list(STALLED),
         "`factors` must leave `losses` as they are",
-        of=entry.label,
         seen=f"{list(STALLED)} became {losses}",
-        mend="Work on a copy: `sorted(losses)`, `[*losses]`.",
+        fix="Work on a copy: `sorted(losses)`, `[*losses]`.",
     )
 
 
@@ -91,12 +84,11 @@ def only_a_schedule_that_says_so_follows_the_loss(entry: Entry[ScheduleConfig]) 
     config = entry.config()
     without = factors_of_run(entry, config, 20)
     stalled = factors_of_run(entry, config, 20, losses=[1.0] * 50)
-    require(
+    entry.require(
         without == stalled,
         "factors must not depend on losses where `follows_loss` is False",
-        of=entry.label,
         seen=_difference(without, stalled),
-        mend="Write `follows_loss: ClassVar[bool] = True` into the class, or pass over `losses`.",
+        fix="Write `follows_loss: ClassVar[bool] = True` into the class, or pass over `losses`.",
     )
 
 

@@ -6,7 +6,6 @@ from typing import get_args
 import torch
 
 from tune_speed.components.speedups.base import Slot, SpeedupConfig
-from tune_speed.testing.claims import require, working
 from tune_speed.testing.entry import Contract, Entry, seeded
 from tune_speed.testing.rehearsal import (
     NUM_CLASSES,
@@ -30,20 +29,18 @@ def slot_and_conflicts_are_named(entry: Entry[SpeedupConfig]) -> None:
     """The slot is the field of `speedups` that it stands in."""
     slots = get_args(Slot)
     slot = getattr(entry.kind, "slot", None)
-    require(
+    entry.require(
         slot in slots,
         f"`slot` must be one of {', '.join(slots)}",
-        of=entry.label,
         seen=f"it is {slot!r}",
-        mend='Write, say, `slot: ClassVar[Slot] = "loss"` into the class.',
+        fix='Write, say, `slot: ClassVar[Slot] = "loss"` into the class.',
     )
     silent = [name for name, reason in entry.kind.conflicts.items() if not reason.strip()]
-    require(
+    entry.require(
         not silent and entry.name not in entry.kind.conflicts,
         "`conflicts` must give a reason for each other technique",
-        of=entry.label,
         seen=f"it has {dict(entry.kind.conflicts)}",
-        mend='Write `{"other": "each changes the final layer."}`, without its own name.',
+        fix='Write `{"other": "each changes the final layer."}`, without its own name.',
     )
 
 
@@ -51,63 +48,58 @@ def growth_covers_the_run_and_it_ends_with_whole_images(entry: Entry[SpeedupConf
     """The shares of the stages add up to 1; the last steps see all of each image."""
     config = entry.config()
     stages = config.growth()
-    require(
+    entry.require(
         abs(sum(share for share, _ in stages) - 1) < 1e-6
         and all(factor >= 1 and factor == int(factor) for _, factor in stages),
         "`growth` must give (share, factor) with shares that add up to 1 and whole factors",
-        of=entry.label,
         seen=f"it gave {stages}",
-        mend="((1.0, 1),) is a run without stages.",
+        fix="((1.0, 1),) is a run without stages.",
     )
     last = config.shape(whole(entry), frac=0.999)
-    require(
+    entry.require(
         last[:2] == whole(entry)[:2] and last.kept_frac == 1,
         "the run must end with whole images and all samples of a batch",
-        of=entry.label,
         seen=f"its end has {last}",
-        mend="Return the shape that is given near `frac` 1.",
+        fix="Return the shape that is given near `frac` 1.",
     )
 
 
 def shape_is_a_pure_function(entry: Entry[SpeedupConfig]) -> None:
-    """It is asked for each step beforehand, so that each shape can be warmed up and timed."""
+    """It is called for each step beforehand, so that each shape can be warmed up and timed."""
     config = entry.config()
     fracs = [k / 20 for k in range(20)]
     first = [config.shape(whole(entry), frac=frac) for frac in fracs]
     again = [config.shape(whole(entry), frac=frac) for frac in reversed(fracs)][::-1]
     apart = [pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]]
-    require(
+    entry.require(
         not apart,
         "`shape` must give the same for the same `frac`",
-        of=entry.label,
         seen=f"it gave {apart[:1]}",
-        mend="Compute from `frac` and the fields alone.",
+        fix="Compute from `frac` and the fields alone.",
     )
 
 
 def check_model_leaves_network_and_random_numbers_alone(entry: Entry[SpeedupConfig]) -> None:
-    """It only looks."""
+    """It reads the network only."""
     network = accepted(entry)
     weights = {name: tensor.clone() for name, tensor in network.state_dict().items()}
     before = torch.get_rng_state()
     entry.config().check_model(network)
-    require(
+    entry.require(
         torch.equal(torch.get_rng_state(), before),
         "`check_model` must leave torch's random numbers alone",
-        of=entry.label,
         seen="it has drawn or seeded some",
-        mend="Draw within torch.random.fork_rng(devices=[]).",
+        fix="Draw within torch.random.fork_rng(devices=[]).",
     )
     now = network.state_dict()
     moved = [
         name for name in weights if name not in now or not torch.equal(now[name], weights[name])
     ]
-    require(
+    entry.require(
         not moved and network.training,
         "`check_model` must leave the network as it is, in training mode",
-        of=entry.label,
         seen=f"it changed {', '.join(moved[:3]) or 'its mode'}",
-        mend="Change the network in `change_model`.",
+        fix="Change the network in `change_model`.",
     )
 
 
@@ -115,12 +107,11 @@ def the_changed_network_follows_from_the_seed(entry: Entry[SpeedupConfig]) -> No
     """Layers that it adds begin alike for the same torch seed."""
     first, again = changed(entry).state_dict(), changed(entry).state_dict()
     apart = [name for name in first if not torch.equal(first[name], again[name])]
-    require(
+    entry.require(
         not apart,
         "`change_model` must make the same network for the same torch seed",
-        of=entry.label,
         seen=f"{', '.join(f'`{name}`' for name in apart[:3])} differ",
-        mend="Draw new weights by torch, not by numpy or random, and keep nothing in the class.",
+        fix="Draw new weights by torch, not by numpy or random, and keep nothing in the class.",
     )
 
 
@@ -130,16 +121,14 @@ def gradients_that_it_leaves_out_are_announced(entry: Entry[SpeedupConfig]) -> N
         return
     network = changed(entry)
     begun(entry, network)
-    with seeded(3):
-        run(entry, network, range(1))
+    run(entry, network, range(1), seed=3)
     trained = {name: p.grad for name, p in network.named_parameters() if p.requires_grad}
     without = [name for name, gradient in trained.items() if gradient is None]
-    require(
+    entry.require(
         not without,
         "a step must give every trained weight a gradient where `leaves_gradients_out` is False",
-        of=entry.label,
         seen=f"{', '.join(f'`{name}`' for name in without[:3])} got none",
-        mend="Write `leaves_gradients_out: ClassVar[bool] = True` into the class, or set"
+        fix="Write `leaves_gradients_out: ClassVar[bool] = True` into the class, or set"
         " requires_grad to False for weights that are not trained.",
     )
 
@@ -149,26 +138,21 @@ def a_step_learns_from_as_many_samples_as_it_says(entry: Entry[SpeedupConfig]) -
     network = changed(entry)
     begun(entry, network)
     for step in range(NUM_STEPS):
-        with (
-            seeded(step),
-            working("a batch must be changed", of=entry.label, mend="See the error."),
-        ):
+        with seeded(step), entry.working("a batch must be changed", fix="See the error."):
             images, labels, shape = chosen(entry, network, step)
         num_kept = entry.config().kept(NUM_IMAGES, shape)
         seen = f"it got images {tuple(images.shape)} and {len(labels)} labels"
-        require(
+        entry.require(
             len(images) == len(labels) == num_kept and 1 <= num_kept <= NUM_IMAGES,
             f"`choose` must return the {num_kept} of {NUM_IMAGES} samples that `kept` says",
-            of=entry.label,
             seen=seen,
-            mend="Let both count alike, at least 1.",
+            fix="Let both count alike, at least 1.",
         )
-        require(
+        entry.require(
             tuple(images.shape[2:]) == shape[:2],
             f"`change_batch` must return images of {shape.height} x {shape.width}, as `shape` says",
-            of=entry.label,
             seen=seen,
-            mend="Resize to `shape.height` and `shape.width`.",
+            fix="Resize to `shape.height` and `shape.width`.",
         )
 
 
@@ -176,7 +160,7 @@ def loss_is_a_sum_over_samples(entry: Entry[SpeedupConfig]) -> None:
     """Micro-batches add up to the batch, and gradients flow."""
     network = changed(entry)
     begun(entry, network)
-    with seeded(0), working("the loss must be computed", of=entry.label, mend="See the error."):
+    with seeded(0), entry.working("the loss must be computed", fix="See the error."):
         images, labels, _ = chosen(entry, network, 0)
         logits = network(images).detach().requires_grad_(True)
         total = loss_of(entry, logits, labels, frac=0.5)
@@ -184,40 +168,36 @@ def loss_is_a_sum_over_samples(entry: Entry[SpeedupConfig]) -> None:
             loss_of(entry, logits[part], labels[part], frac=0.5)
             for part in (slice(0, 2), slice(2, None))
         ]
-    require(
+    entry.require(
         total.ndim == 0 and bool(total.isfinite()) and total.requires_grad,
         "`sum_of_losses` must return one finite number with a gradient",
-        of=entry.label,
         seen=f"it returned {total!r}",
-        mend="End with `.sum()`, without `.item()` or `.detach()`.",
+        fix="End with `.sum()`, without `.item()` or `.detach()`.",
     )
     parts = float(sum(half.detach() for half in halves))
     whole_loss = float(total.detach())
-    require(
+    entry.require(
         abs(parts - whole_loss) <= 1e-3 * max(1.0, abs(whole_loss)),
         "the losses of two parts of a batch must add up to that of the batch",
-        of=entry.label,
         seen=f"they are {parts:.6g} and {whole_loss:.6g}",
-        mend="Return the sum over samples, not their mean; the loop divides.",
+        fix="Return the sum over samples, not their mean; the loop divides.",
     )
 
 
 def warm_up_leaves_no_trace(entry: Entry[SpeedupConfig]) -> None:
-    """Steps on dummy data and timed steps come first; weights and buffers are then put back."""
+    """Steps on dummy data and timed steps come first; weights and buffers are then restored."""
     cold, warm = changed(entry), changed(entry)
     with without_trace(warm, device=CPU):
-        run(entry, warm, range(NUM_STEPS))
+        run(entry, warm, range(NUM_STEPS), seed=2)
     losses = []
     for network in (cold, warm):
         begun(entry, network)
-        with seeded(3):
-            losses.append(run(entry, network, range(NUM_STEPS)))
-    require(
+        losses.append(run(entry, network, range(NUM_STEPS), seed=3))
+    entry.require(
         losses[0] == losses[1],
         "a run must be the same whether or not steps of warm-up came before it",
-        of=entry.label,
         seen=f"its losses are {losses[1]} after them, and {losses[0]} without",
-        mend="Put all that steps have moved back in `begin`: counters, and generators by `seed`.",
+        fix="Put all that steps have moved back in `begin`: counters, and generators by `seed`.",
     )
 
 
@@ -226,27 +206,20 @@ def a_saved_run_goes_on_as_it_would_have(entry: Entry[SpeedupConfig]) -> None:
     first, second = range(NUM_STEPS // 2), range(NUM_STEPS // 2, NUM_STEPS)
     network, config = changed(entry), entry.config()
     begun(entry, network)
-    with seeded(3):
-        run(entry, network, first)
+    run(entry, network, first, seed=3)
     tensors = copy.deepcopy(network.state_dict())
     saved = copy.deepcopy(config.state(network))
     resumed = changed(entry)
     config.begin(resumed, seed=0)
-    with working(
-        "what `state` returned must be restored", of=entry.label, mend="Read it in `restore`."
-    ):
+    with entry.working("what `state` returned must be restored", fix="Read it in `restore`."):
         resumed.load_state_dict(tensors)
         config.restore(resumed, saved)
-    losses = []
-    for one in (network, resumed):
-        with seeded(4):
-            losses.append(run(entry, one, second))
-    require(
+    losses = [run(entry, one, second, seed=4) for one in (network, resumed)]
+    entry.require(
         losses[0] == losses[1],
-        "a run that is gone on with must take the steps that it would have taken",
-        of=entry.label,
+        "a run that is resumed must take the steps that it would have taken",
         seen=f"its losses are {losses[1]} instead of {losses[0]}",
-        mend="Return what the network remembers beyond tensors from `state`, and take it over in"
+        fix="Return what the network remembers beyond tensors from `state`, and take it over in"
         " `restore`; or keep it in buffers.",
     )
 
@@ -257,12 +230,11 @@ def random_numbers_are_given_back(entry: Entry[SpeedupConfig]) -> None:
     before = torch.get_rng_state()
     config.begin(network, seed=0)
     config.begin_step(network, config.shape(whole(entry), frac=0.0))
-    require(
+    entry.require(
         torch.equal(torch.get_rng_state(), before),
         "`begin` and `begin_step` must leave torch's random numbers alone",
-        of=entry.label,
         seen="they have drawn or seeded some",
-        mend="Draw from a torch.Generator of your own, seeded in `begin`.",
+        fix="Draw from a torch.Generator of your own, seeded in `begin`.",
     )
 
 
@@ -277,19 +249,18 @@ def evaluation_gives_a_logit_a_class(entry: Entry[SpeedupConfig]) -> None:
     network.eval()
     with (
         torch.no_grad(),
-        working("evaluation must work", of=entry.label, mend="Look at `predict` and `averager`."),
+        entry.working("evaluation must work", fix="Look at `predict` and `averager`."),
     ):
         images, _ = batch(entry, 0)
         given = config.predict(network, images)
         logits = network(images) if given is None else given
-    require(
+    entry.require(
         tuple(logits.shape) == (NUM_IMAGES, NUM_CLASSES) and bool(logits.isfinite().all()),
         f"evaluation must give finite logits ({NUM_IMAGES}, {NUM_CLASSES})",
-        of=entry.label,
         seen=f"they have the shape {tuple(logits.shape)}"
         if logits.isfinite().all()
         else "some are not finite",
-        mend="In evaluation mode the changed network has one logit a class.",
+        fix="In evaluation mode the changed network has one logit a class.",
     )
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tune_speed.components.plugins.shipping import receive, shipped
+from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import TrialRecord
 from tune_speed.tracking.store.errors import errors_of

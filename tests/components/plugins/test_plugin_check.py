@@ -208,7 +208,7 @@ def test_all_mistakes_of_a_file_are_told_at_once(tmp_path: Path) -> None:
             ("", "the class of `mine` must have one name only"),
             ("", "the metric `bad` must have a text as `unit`"),
             ("", "the metric `bad` must have None as `of_run`"),
-            ("", "the metric `worse` must be a tune_speed.components.metrics.Metric"),
+            ("", "the metric `worse` must be a tune_speed.components.Metric"),
         ]
     )
 

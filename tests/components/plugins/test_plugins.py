@@ -14,7 +14,7 @@ from plugging import MY_NET, RECIPE, write
 from tune_speed.components.models import MODELS
 from tune_speed.components.plugins import registry
 from tune_speed.components.plugins.distributions import missing_plugin
-from tune_speed.components.plugins.shipping import receive, shipped
+from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.components.plugins.tables import TABLES
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.chosen import Speedups

@@ -108,7 +108,7 @@ def test_two_processes_cannot_run_one_ablation(path: Path) -> None:
 def test_damaged_line_is_named(path: Path, line: str) -> None:
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], line, *lines[2:]]) + "\n")
-    with pytest.raises(StorageError, match=r"ablation-1\.jsonl:2: .* an ablation anew"):
+    with pytest.raises(StorageError, match=r"ablation-1\.jsonl:2: .* an ablation from scratch"):
         AblationLedger(path)
     path.write_text("\n".join([lines[0], *lines[2:]]) + "\n")
     AblationLedger(path).__exit__()  # Nobody holds it any more.

@@ -10,7 +10,7 @@ from tune_speed.core.records import Status, Timing
 from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.result import AblationResult, TuningPoint
 from tune_speed.experiments.ablation.tables import as_renderables, csv_rows, effect_rows
-from tune_speed.reporting.leaderboard.text import rows_as_csv
+from tune_speed.reporting.table import Table
 
 AXES = {"accumulation_steps": 2, "precision": "bf16", "loader.pin_memory": True}
 LN_SPEEDS = {"accumulation_steps=2": 0.1, "precision=bf16": 0.4, "loader.pin_memory=true": 0.02}
@@ -173,7 +173,7 @@ def test_ablation_without_a_run_has_a_table_of_dashes() -> None:
 
 def test_csv_has_a_row_an_arm_and_figures_unrounded() -> None:
     result = factorial()
-    rows = list(csv.DictReader(io.StringIO(rows_as_csv(csv_rows(result)))))
+    rows = list(csv.DictReader(io.StringIO(Table.of_rows(csv_rows(result)).csv())))
     assert [row["arm"] for row in rows] == [arm.name for arm in result.arms]
     assert float(rows[0]["epoch_s_mean"]) == result.arms[0].epoch_s.mean
     mixed = result.arm("precision=bf16")

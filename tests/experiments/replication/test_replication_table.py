@@ -13,7 +13,7 @@ from tune_speed.experiments.replication.table import (
     csv_rows,
     markdown,
 )
-from tune_speed.reporting.leaderboard.text import rows_as_csv
+from tune_speed.reporting.table import Table
 from tune_speed.study.replication import ReplicationConfig, ScaleConfig
 
 CHECK = CheckRow(
@@ -158,7 +158,7 @@ def test_markdown_has_the_same_tables():
 
 def test_csv_rows_have_the_same_fields_and_exact_figures():
     rows = csv_rows(make_outcome())
-    read = list(csv.DictReader(io.StringIO(rows_as_csv(rows))))
+    read = list(csv.DictReader(io.StringIO(Table.of_rows(rows).csv())))
     assert [row["agrees"] for row in read] == [
         "in direction", "another scale", "no figure", "not applicable here", "yes",
     ]  # fmt: skip

@@ -12,6 +12,7 @@ from tune_speed.core.records import Status, Timing
 from tune_speed.reporting.leaderboard import text as report
 from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards
 from tune_speed.reporting.leaderboard.tables import as_renderable
+from tune_speed.reporting.table import Table
 
 NAMES = st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=8)
 
@@ -106,7 +107,7 @@ def test_what_the_clock_is_made_of_is_said() -> None:
 
 def test_listing_as_markdown_keeps_its_columns_whatever_is_in_a_cell() -> None:
     rows = [{"name": "a|b", "about": "two\nlines"}, {"name": "c", "about": None}]
-    assert report.rows_as_markdown(rows).splitlines() == [
+    assert Table.of_rows(rows).markdown(verbatim=True).splitlines() == [
         "| name | about |",
         "| --- | --- |",
         "| a\\|b | two lines |",
@@ -116,7 +117,7 @@ def test_listing_as_markdown_keeps_its_columns_whatever_is_in_a_cell() -> None:
 
 def test_listing_as_csv_reads_back() -> None:
     rows = [{"name": "a,b", "about": 'with "quotes"\nand a line'}]
-    assert list(csv.DictReader(io.StringIO(report.rows_as_csv(rows)))) == rows
+    assert list(csv.DictReader(io.StringIO(Table.of_rows(rows).csv()))) == rows
 
 
 def test_ties_are_told_in_every_form() -> None:

@@ -1,31 +1,61 @@
-"""Plugins: modules of the user's that add entries to our tables.
+"""Plugins of this process: modules of the user's that add entries to our tables.
 
 A plugin is a file, `my_nets.py`, with dicts of the names of ours, `MODELS = {"my_net": MyNet}`, or
 an installed distribution with entry points in the groups `tune_speed.models` and so on. It is
 code, so it is loaded only when the command line, a call or `TUNE_SPEED_PLUGINS` names it, never
 because a recipe does. What is loaded is in the process's tables from then on, and in
-`TUNE_SPEED_PLUGINS`, from which processes that this one starts learn of it.
+`TUNE_SPEED_PLUGINS`, which the processes that this one starts inherit. To other machines files
+travel as source (`shipped`, `receive`), distributions by name.
 """
 
 import logging
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
-from tune_speed.components.plugins.distributions import open_distribution
-from tune_speed.components.plugins.files import open_file
-from tune_speed.components.plugins.plugin import Plugin, refusal
+from pydantic import Field, TypeAdapter
+
+from tune_speed.components.plugins.distributions import PluginDistribution
+from tune_speed.components.plugins.source import PythonFile, read_file, refusal, run_file
 from tune_speed.components.plugins.tables import Entries, add, remove, tables_of
 from tune_speed.components.plugins.validation import problems_of
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError, Problem, StorageError
+from tune_speed.core.folders import default_cache_dir
 
 VARIABLE = "TUNE_SPEED_PLUGINS"
 """Names of plugins, separated as folders in PATH are."""
-
+_ONE_FILE = (
+    "A plugin is one file, as workers get it: put both into one, or make them a distribution with"
+    " entry points."
+)
 _log = logging.getLogger(__name__)
+
+
+class Plugin(Config):
+    """A plugin of this process."""
+
+    name: str
+    """As it was given: a file, or a distribution."""
+    title: str
+    """What records call it: the file's name without its folder, or the distribution's."""
+    source_hash: str
+    """First 16 hex digits of SHA-256 over the file's bytes, or over the distribution's name and
+    version and the files of its entries' modules."""
+    file: str | None = None
+    """Absolute path of the file; None for a distribution."""
+    source: str | None = Field(default=None, repr=False)
+    """The file's text; None for a distribution."""
+    version: str | None = None
+    """The distribution's; None for a file."""
+
 
 _LOADED: dict[str, tuple[Plugin, Entries]] = {}
 """By title, in the order in which they were loaded."""
+_PLUGINS = TypeAdapter(list[Plugin])
 
 
 def load(names: Iterable[str]) -> tuple[Plugin, ...]:
@@ -45,7 +75,7 @@ def load(names: Iterable[str]) -> tuple[Plugin, ...]:
     if problems:
         _unload(set(_LOADED) - before)
         raise ConfigError(problems=tuple(dict.fromkeys(problems)))
-    _tell_children()
+    _set_variable()
     return tuple(dict.fromkeys(found))
 
 
@@ -65,7 +95,7 @@ def hashes() -> dict[str, str]:
 
 
 def expect(recorded: Mapping[str, str], *, of: str) -> None:
-    """Refuses to go on without the plugins of a record; warns where their source has changed.
+    """Refuses to continue without the plugins of a record; warns where their source has changed.
 
     Args:
         recorded: what a record has as `plugins`.
@@ -92,22 +122,48 @@ def unload() -> None:
     Configurations that were made with them cannot be written any more.
     """
     _unload(set(_LOADED))
-    _tell_children()
+    _set_variable()
+
+
+def shipped() -> str:
+    """Returns what is loaded in this process as JSON, for `receive`; empty if nothing is."""
+    here = [plugin.model_copy(update={"file": None}) for plugin in loaded()]
+    return _PLUGINS.dump_json(here).decode() if here else ""
+
+
+def receive(text: str) -> None:
+    """Loads what another process has loaded, where this one has not.
+
+    A file is written to `<cache>/plugins/<source_hash>/`, and run from there.
+
+    Args:
+        text: what `shipped` returned there.
+
+    Raises:
+        ConfigError: a distribution is not installed here, or is another version.
+        StorageError: the cache cannot be written.
+    """
+    for plugin in _PLUGINS.validate_json(text) if text else []:
+        if hashes().get(plugin.title) == plugin.source_hash:
+            continue
+        load([plugin.name if plugin.source is None else _write(plugin, plugin.source)])
+        here, _ = _LOADED[plugin.title]
+        if here.source_hash != plugin.source_hash:
+            must = f"the plugin {plugin.title} must be the same on all nodes"
+            given = (
+                f"version {here.version} here, and {plugin.version} where the search was started"
+            )
+            raise refusal(must, given=given, hint="Install the same on this node.")
 
 
 def _load(name: str) -> Plugin:
-    opened = open_file(name) if name.endswith(".py") else open_distribution(name)
-    plugin, known = opened.plugin, _LOADED.get(opened.plugin.title)
-    if known is not None:
-        return _same(known[0], plugin)
-    entries = opened.run()
-    add(entries, source_hash=plugin.source_hash)
-    _LOADED[plugin.title] = plugin, entries
-    return plugin
-
-
-def _same(known: Plugin, plugin: Plugin) -> Plugin:
-    """Returns the plugin of that title that is loaded. Raises: ConfigError if it is another."""
+    plugin, run = _open(name)
+    known, _ = _LOADED.get(plugin.title, (None, None))
+    if known is None:
+        entries = run()
+        add(entries, source_hash=plugin.source_hash)
+        _LOADED[plugin.title] = plugin, entries
+        return plugin
     if known.source_hash == plugin.source_hash:
         return known
     if known.file == plugin.file:
@@ -119,14 +175,35 @@ def _same(known: Plugin, plugin: Plugin) -> Plugin:
     raise refusal(must, file=plugin.file or plugin.name, hint=hint)
 
 
+def _open(name: str) -> tuple[Plugin, Callable[[], Entries]]:
+    """Returns a plugin none of whose code has run, and what runs it and checks its entries."""
+    if not name.endswith(".py"):
+        found = PluginDistribution(name)
+        of = {"title": found.title, "source_hash": found.source_hash(), "version": found.version}
+        return Plugin(name=name, **of), found.run
+    must = "must be a Python file, or without `.py` an installed distribution"
+    file = read_file(name, must=must)
+    of = {"title": Path(file.path).name, "source_hash": file.source_hash}
+    return Plugin(name=name, file=file.path, source=file.source, **of), lambda: _run_file(file)
+
+
+def _run_file(file: PythonFile) -> Entries:
+    module = run_file(file, prefix="tune_speed_plugin", one_file=_ONE_FILE)
+    problems = problems_of(module, file.path)
+    if problems:
+        del sys.modules[module.__name__]
+        raise ConfigError(problems=tuple(problems))
+    return tables_of(module)
+
+
 def _unload(titles: set[str]) -> None:
     for title in titles:
         _, entries = _LOADED.pop(title)
         remove(entries)
 
 
-def _tell_children() -> None:
-    """Leaves in the environment what processes that this one starts are to load."""
+def _set_variable() -> None:
+    """Names in the environment what the processes that this one starts are to load."""
     names = [plugin.file or plugin.name for plugin in loaded()]
     if names:
         os.environ[VARIABLE] = os.pathsep.join(names)
@@ -134,15 +211,21 @@ def _tell_children() -> None:
         os.environ.pop(VARIABLE, None)
 
 
-__all__ = [
-    "VARIABLE",
-    "Plugin",
-    "expect",
-    "hashes",
-    "load",
-    "load_from_environment",
-    "loaded",
-    "problems_of",
-    "tables_of",
-    "unload",
-]
+def _write(plugin: Plugin, source: str) -> str:
+    """Returns the file of a plugin on this machine, which only this user can have written."""
+    assert Path(plugin.title).name == plugin.title
+    folder = default_cache_dir() / "plugins" / plugin.source_hash
+    try:
+        for each in (folder.parent, folder):
+            each.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Other processes of this node write the same at the same time.
+        descriptor, written = tempfile.mkstemp(dir=folder, suffix=".tmp")
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(source.encode())
+        os.replace(written, folder / plugin.title)
+    except OSError as error:
+        raise StorageError(
+            f"The plugin {plugin.title} must be kept in {folder}, but: {error.strerror}. Set"
+            " TUNE_SPEED_CACHE to a folder that can be written."
+        ) from error
+    return str(folder / plugin.title)

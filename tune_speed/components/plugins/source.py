@@ -1,99 +1,177 @@
-"""Where in a plugin's source something stands, for messages; found without running it."""
+"""Python files that the user names: read, hashed, run, and where something stands in them."""
 
 import ast
-import inspect
+import hashlib
+import importlib.abc
+import importlib.util
+import re
 import sys
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from tune_speed.core.errors import ConfigError, Problem
+
+LONGEST_BYTES = 4 * 2**20
+"""A longer file is refused: what is in it is shipped to every worker."""
 Place = tuple[str | None, int | None]
 """File and line."""
 
 
-class PluginSource:
-    """The text of one module."""
+def refusal(must: str, **rest: Any) -> ConfigError:
+    """Returns the error of one mistake in a whole file; `rest` as of `Problem`."""
+    return ConfigError(problems=(Problem(path="", must=must, **rest),))
 
-    def __init__(self, text: str, *, file: str) -> None:
-        self.file = file
-        self._text = text
+
+@dataclass(frozen=True)
+class PythonFile:
+    """The text of a Python file, which is parsed here and not run."""
+
+    path: str
+    source: str
 
     @classmethod
-    def of_module(cls, name: str) -> "PluginSource":
-        """Returns the source of an imported module; an empty one where it has no file."""
-        module = sys.modules.get(name)
-        file = getattr(module, "__file__", None) or name
+    def of_module(cls, name: str) -> "PythonFile":
+        """Returns the file of an imported module; an empty text where it has none."""
+        path = getattr(sys.modules.get(name), "__file__", None) or name
         try:
-            return cls(Path(file).read_text(encoding="utf-8"), file=file)
+            return cls(path, Path(path).read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError):
-            return cls("", file=file)
+            return cls(path, "")
+
+    @property
+    def source_hash(self) -> str:
+        """First 16 hex digits of SHA-256 over the file's bytes."""
+        return hashlib.sha256(self.source.encode()).hexdigest()[:16]
 
     def table_line(self, table: str, entry: str | None = None) -> int | None:
         """Returns the line of a table, or of an entry of it where it is written as a dict."""
-        found = next((node for name, node in self._assigned if name == table), None)
+        line = next((node.lineno for node in self._assigned(table)), None)
+        return line if entry is None else self.keys(table).get(entry, line)
+
+    def class_line(self, kind: type, member: str | None = None) -> int | None:
+        """Returns the line of a class, or of a method or field where its body has it."""
+        classes = (node for node in self._body if isinstance(node, ast.ClassDef))
+        found = next((node for node in classes if node.name == kind.__qualname__), None)
         if found is None:
             return None
-        if entry is None:
-            return found.lineno
-        keys = found.value.keys if isinstance(found.value, ast.Dict) else []
-        lines = (key.lineno for key in keys if key is not None and _text_of(key) == entry)
-        return next(lines, found.lineno)
+        parts = (part for part in found.body if not isinstance(part, ast.Assign))
+        return next((p.lineno for p in parts if member in _names_of(p)), found.lineno)
 
-    def class_line(self, kind: type) -> int | None:
-        """Returns the line of a class."""
-        node = self._classes.get(kind.__qualname__)
-        return None if node is None else node.lineno
-
-    def member_line(self, kind: type, name: str) -> int | None:
-        """Returns the line of a method or field of a class; the class's own without it."""
-        node = self._classes.get(kind.__qualname__)
-        members = (part for part in (node.body if node else []) if _name_of(part) == name)
-        return next((part.lineno for part in members), self.class_line(kind))
-
-    def keys(self, table: str) -> list[str]:
-        """Returns the entries that a table has where it is written as a dict."""
-        dicts = [node.value for name, node in self._assigned if name == table]
-        keys = [key for value in dicts if isinstance(value, ast.Dict) for key in value.keys]
-        return [text for key in keys if key is not None and (text := _text_of(key)) is not None]
+    def keys(self, table: str) -> dict[str, int]:
+        """Returns the lines of the entries that a table has where it is written as a dict."""
+        dicts = [node.value for node in self._assigned(table) if isinstance(node.value, ast.Dict)]
+        keys = [key for each in dicts for key in each.keys if isinstance(key, ast.Constant)]
+        return {key.value: key.lineno for key in reversed(keys) if isinstance(key.value, str)}
 
     @cached_property
-    def _tree(self) -> ast.Module:
+    def _body(self) -> list[ast.stmt]:
         try:
-            return ast.parse(self._text)
+            return ast.parse(self.source).body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            return ast.Module(body=[], type_ignores=[])
+            return []
 
-    @cached_property
-    def _assigned(self) -> list[tuple[str, ast.Assign | ast.AnnAssign]]:
-        """What the module assigns to names, in order."""
-        found: list[tuple[str, ast.Assign | ast.AnnAssign]] = []
-        for node in self._tree.body:
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-                found += [(target.id, node) for target in targets if isinstance(target, ast.Name)]
-        return found
-
-    @cached_property
-    def _classes(self) -> dict[str, ast.ClassDef]:
-        return {node.name: node for node in self._tree.body if isinstance(node, ast.ClassDef)}
+    def _assigned(self, name: str) -> Iterator[ast.Assign | ast.AnnAssign]:
+        for node in self._body:
+            if isinstance(node, ast.Assign | ast.AnnAssign) and name in _names_of(node):
+                yield node
 
 
-def source_of(kind: type) -> PluginSource:
-    """Returns the source of the module that a class is of."""
-    return PluginSource.of_module(kind.__module__)
-
-
-def own_docstring(kind: type) -> str:
-    """Returns the docstring that a class itself has, not one of its bases; empty without one."""
-    return inspect.cleandoc(vars(kind).get("__doc__") or "")
-
-
-def _text_of(node: ast.expr) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
-
-
-def _name_of(node: ast.stmt) -> str | None:
+def _names_of(node: ast.stmt) -> list[str]:
+    """Returns what a statement defines, or assigns to."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-        return node.name
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        return node.target.id
-    return None
+        return [node.name]
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [target.id for target in targets if isinstance(target, ast.Name)]
+
+
+def read_file(name: str, *, must: str) -> PythonFile:
+    """Returns a file, with an absolute path; nothing of it is run.
+
+    Args:
+        name: as the user wrote it.
+        must: what it must be, for the message if there is no such file.
+
+    Raises: ConfigError if it cannot be read.
+    """
+    path = Path(name).expanduser().absolute()
+    try:
+        size, content = path.stat().st_size, path.read_bytes()
+    except FileNotFoundError as error:
+        near = [each.name for each in sorted(path.parent.glob("*.py"))]
+        there = f"In {path.parent} are {', '.join(near[:8])}." if near else None
+        raise refusal(must, given=f"{name}, which is not there", hint=there) from error
+    except (OSError, ValueError) as error:  # A NUL in a name is a ValueError.
+        why = getattr(error, "strerror", None) or str(error)
+        raise refusal("must be a readable Python file", given=f"{name}: {why}") from error
+    if size > LONGEST_BYTES:
+        longest = f"must be at most {LONGEST_BYTES >> 20} MiB of Python"
+        raise refusal(longest, given=f"{size} bytes", file=name)
+    try:
+        return PythonFile(str(path), content.decode())
+    except UnicodeDecodeError as error:
+        raise refusal("must be text in UTF-8", given=str(error), file=name) from error
+
+
+class _Source(importlib.abc.SourceLoader):
+    """Runs the bytes that were hashed: no bytecode of an older file, no newer file."""
+
+    def __init__(self, file: PythonFile) -> None:
+        self._file = file
+
+    def get_filename(self, fullname: str) -> str:
+        """Returns where the source was read, for tracebacks and `inspect`."""
+        return self._file.path
+
+    def get_data(self, path: str | bytes) -> bytes:
+        """Returns the source; there is no bytecode."""
+        if str(path) != self._file.path:
+            raise OSError(path)
+        return self._file.source.encode()
+
+
+def run_file(file: PythonFile, *, prefix: str, one_file: str) -> ModuleType:
+    """Runs a file as a module of a name of its own, once a process; returns the module.
+
+    Args:
+        file: what `read_file` returned.
+        prefix: what the module's name begins with.
+        one_file: what to do about an import of a neighbouring file, as a sentence.
+
+    Raises: ConfigError if it fails.
+    """
+    stem = re.sub(r"\W", "_", Path(file.path).stem)
+    name = f"{prefix}_{stem}_{file.source_hash}"
+    if name in sys.modules:  # Run before: its classes are the same.
+        return sys.modules[name]
+    loader = _Source(file)
+    spec = importlib.util.spec_from_loader(name, loader)
+    assert spec is not None
+    module = importlib.util.module_from_spec(spec)
+    # Pydantic looks there for names in annotations.
+    sys.modules[name] = module
+    try:
+        loader.exec_module(module)
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise _import_error(error, file.path, one_file) from error
+    return module
+
+
+def _import_error(error: BaseException, file: str, one_file: str) -> ConfigError:
+    """Returns the error of a file that does not run, at the last line of it that did."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    if isinstance(error, SyntaxError) and error.filename == file:
+        lines.append(error.lineno)
+    hint = None
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        neighbour = Path(file).parent / f"{error.name.partition('.')[0]}.py"
+        install = f"Install what brings `{error.name}`, here and on all nodes."
+        hint = one_file if neighbour.exists() else install
+    given = f"{type(error).__name__}: {error}".rstrip(".")
+    line = lines[-1] if lines else None
+    return refusal("must be importable", given=given, file=file, line=line, hint=hint)

@@ -1,6 +1,5 @@
 """The tables that plugins add to, and what an entry of each must be."""
 
-from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, NamedTuple
 
@@ -53,16 +52,14 @@ def tables_of(module: ModuleType) -> Entries:
 
 
 def add(entries: Entries, *, source_hash: str) -> None:
-    """Puts entries into our tables; they were checked before.
-
-    Data sets keep the hash: what is decoded by one source is none of another's.
-    """
+    """Puts entries into our tables; they were checked before."""
     for table, kinds in entries.items():
         TABLES[table].entries.update(kinds)
+    # What one source has decoded is none of another's.
     for kind in entries.get("DATASETS", {}).values():
         kind.plugin_source = source_hash
     for name, kind in entries.get("SPEEDUPS", {}).items():
-        _in_slot(kind.slot)[name] = kind
+        _slot_table(kind.slot)[name] = kind
 
 
 def remove(entries: Entries) -> None:
@@ -71,17 +68,12 @@ def remove(entries: Entries) -> None:
         for name in kinds:
             del TABLES[table].entries[name]
     for name, kind in entries.get("SPEEDUPS", {}).items():
-        del _in_slot(kind.slot)[name]
+        del _slot_table(kind.slot)[name]
 
 
-def _in_slot(slot: str) -> dict[str, Any]:
-    """Returns the table of a slot, which is not that of all speed-ups."""
-    (component,) = _components(slot)
-    assert isinstance(component.table, dict)
-    return component.table
-
-
-def _components(slot: str) -> Iterator[Component]:
-    for mark in Speedups.model_fields[slot].metadata:
-        if isinstance(mark, Component):
-            yield mark
+def _slot_table(slot: str) -> dict[str, Any]:
+    """Returns the table of one slot; SPEEDUPS is that of all slots."""
+    marks = Speedups.model_fields[slot].metadata
+    (table,) = (mark.table for mark in marks if isinstance(mark, Component))
+    assert isinstance(table, dict)
+    return table

@@ -10,8 +10,6 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from inspect import Parameter
-from itertools import takewhile
-from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import Any, NamedTuple, get_args
 
@@ -20,7 +18,7 @@ from pydantic.errors import PydanticUserError
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
 from tune_speed.components.metrics import Metric
-from tune_speed.components.plugins.source import Place, PluginSource, own_docstring, source_of
+from tune_speed.components.plugins.source import Place, PythonFile
 from tune_speed.components.plugins.tables import TABLES, Entries, PluginTable, tables_of
 from tune_speed.components.speedups.base import Slot, SpeedupConfig
 from tune_speed.core.config import Config, did_you_mean
@@ -28,82 +26,102 @@ from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import Problem
 from tune_speed.data.base import DatasetConfig
 
-_BY_NAME = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
-_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+NEEDED: dict[type, tuple[str, ...]] = {
+    DatasetConfig: ("num_train", "num_test", "sources", "decode")
+}
+"""Methods of a base that raise NotImplementedError: the others that are needed are abstract."""
+SAMPLES = {"lr": 0.1}
+"""Values of fields of our bases that have no default."""
+NAME = r"[a-z][a-z0-9_]*"
+"""What an entry's name matches."""
+FindPlace = Callable[[str, str | None], Place]
+"""Returns the place of a table, or of an entry of it."""
 
 
-def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
-    """Returns what must hold of a method so that every call of `ours` fits it; None if it does.
+class Mistake(NamedTuple):
+    """What a class, or a member of it, must be and is not."""
+
+    must: str
+    member: str | None = None
+    hint: str | None = None
+
+
+def problems_of(module: ModuleType, file: str) -> list[Problem]:
+    """Returns all that is wrong with the plugin dicts of a module, by file and line.
 
     Args:
-        theirs: what a class has in the place of the method, as it stands in its body.
-        ours: the method of the base.
+        module: that was imported.
+        file: its source.
     """
-    if not isinstance(theirs, FunctionType):
-        return f"must be a method with `self`, not a {type(theirs).__name__}"
-    if inspect.iscoroutinefunction(theirs) and not inspect.iscoroutinefunction(ours):
-        return "must be called without `await`"
-    return _missing(theirs, ours) or _too_many(theirs, ours)
+    source = PythonFile.of_module(module.__name__)
+    if tables := tables_of(module):
+
+        def place(table: str, entry: str | None) -> Place:
+            return file, source.table_line(table, entry)
+
+        return list(entry_problems(tables, place=place))
+    must = f"a plugin must have a dict of entries that is called one of {', '.join(TABLES)}"
+    for name in vars(module):
+        if name.isupper() and (near := did_you_mean(name, TABLES)):
+            hint = f"D{near.removeprefix('; d')}"
+            return [_problem(must, (file, source.table_line(name)), given=name, hint=hint)]
+    return [_problem(must, (file, None))]
 
 
-def written(method: FunctionType) -> str:
-    """Returns the parameters of a method as its source has them, without types."""
-    parameters = inspect.signature(method).parameters.values()
-    plain = [each.replace(annotation=Parameter.empty) for each in parameters]
-    return str(inspect.Signature(plain))
+def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
+    """Yields all that is wrong with entries.
 
-
-def _missing(theirs: FunctionType, ours: FunctionType) -> str | None:
-    """Returns which parameter of `ours` is not taken in its way."""
-    there = inspect.signature(theirs).parameters
-    kinds = {parameter.kind for parameter in there.values()}
-    for place, (name, parameter) in enumerate(inspect.signature(ours).parameters.items()):
-        by_place = parameter.kind in _BY_PLACE
-        if by_place and not _takes_place(list(there.values()), place, name):
-            return f"must take `{name}` as parameter {place}, `self` being 0"
-        if place == 0 or by_place:
+    Args:
+        tables: what a plugin has for our tables; values that are no dict are a mistake.
+        place: finds file and line for messages.
+    """
+    for table, entries in tables.items():
+        if not isinstance(entries, dict) or not entries:
+            must = f'{table} must be a dict of entries, such as {table} = {{"my_entry": MyClass}}'
+            given = "an empty one" if entries == {} else f"a {type(entries).__name__}"
+            yield _problem(must, place(table, None), given=given)
             continue
-        found = there.get(name)
-        if found is not None and found.kind in _REST:  # `**b` is not called b.
-            found = None
-        if found is None and Parameter.VAR_KEYWORD not in kinds:
-            return f"must take the parameter `{name}`"
-        if found is not None and found.kind not in _BY_NAME:
-            return f"must take the parameter `{name}` by name"
-        may_be_left_out = parameter.default is not Parameter.empty
-        if found is not None and may_be_left_out and found.default is Parameter.empty:
-            return f"must have a default for `{name}`, as it may be left out"
-    return None
+        for name, value in entries.items():
+            where = place(table, name if isinstance(name, str) else None)
+            yield from _entry_problems(table, name, value, where)
+            # What is written to YAML would have the first of a class's names.
+            before = list(entries.items())[: list(entries).index(name)]
+            known = [*TABLES[table].taken().items(), *before]
+            others = [other for other, kind in known if kind is value and other != name]
+            if others and isinstance(value, type):
+                must = f"the class of `{name}` must have one name only"
+                given = f"{value.__name__}, which is `{others[0]}` too"
+                yield _problem(must, where, given=given, hint="Derive a class of its own from it.")
 
 
-def _takes_place(there: list[Parameter], place: int, name: str) -> bool:
-    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in there[: place + 1]):
-        return True
-    if place >= len(there) or there[place].kind not in _BY_PLACE:
-        return False
-    return place == 0 or there[place].name == name
+def _entry_problems(table: str, name: Any, value: Any, place: Place) -> Iterator[Problem]:
+    if not isinstance(name, str) or not re.fullmatch(NAME, name):
+        must = f"a name in {table} must be lower-case letters, digits and _, with a letter first"
+        yield _problem(must, place, given=repr(name))
+        return
+    known = TABLES[table].taken().get(name)
+    if known is not None and known is not value:
+        module, owner = str(getattr(known, "__module__", "")), "tune_speed itself"
+        if isinstance(known, type) and not module.startswith("tune_speed."):
+            file = PythonFile.of_module(module).path
+            owner = f"another plugin, by {known.__qualname__} of {file},"
+        given, hint = f"`{name}`, which {owner} has", f"Try `my_{name}`, and write that in YAML."
+        yield _problem(f"{table}: a name must be free", place, given=given, hint=hint)
+    if table == "METRICS":
+        for mistake in metric_mistakes(value):
+            yield _problem(f"the metric `{name}` {mistake}", place)
+    else:
+        yield from class_problems(name, value, TABLES[table], place)
 
 
-def _too_many(theirs: FunctionType, ours: FunctionType) -> str | None:
-    """Returns which parameter nobody gives."""
-    known = inspect.signature(ours).parameters
-    for place, (name, parameter) in enumerate(inspect.signature(theirs).parameters.items()):
-        if (
-            place == 0
-            or name in known
-            or parameter.kind in _REST
-            or parameter.default is not Parameter.empty
-        ):
-            continue
-        return f"must have a default for `{name}`, which nobody gives"
-    return None
+def _problem(must: str, place: Place, **rest: str | None) -> Problem:
+    return Problem(path="", must=must, file=place[0], line=place[1], **rest)
 
 
 def metric_mistakes(value: Any) -> Iterator[str]:
     """Yields what a metric must be and is not."""
     if not isinstance(value, Metric):
-        yield f"must be a tune_speed.components.metrics.Metric, but is a {type(value).__name__}"
+        yield f"must be a tune_speed.components.Metric, but is a {type(value).__name__}"
         return
     for field in ("about", "unit", "source"):
         text = getattr(value, field)
@@ -123,22 +141,6 @@ def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
     return True
 
 
-NEEDED: dict[type, tuple[str, ...]] = {
-    DatasetConfig: ("num_train", "num_test", "sources", "decode")
-}
-"""Methods of a base that raise NotImplementedError: the others that are needed are abstract."""
-SAMPLES = {"lr": 0.1}
-"""Values of fields of our bases that have no default."""
-
-
-class Mistake(NamedTuple):
-    """What a class, or a member of it, must be and is not."""
-
-    must: str
-    member: str | None = None
-    hint: str | None = None
-
-
 def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
     """Yields what is wrong with the class of an entry.
 
@@ -148,65 +150,32 @@ def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> It
         table: ours, that it goes into.
         place: file and line of the entry, for classes that are none.
     """
-    base = f"tune_speed.components.{table.base.__name__}"
-    is_ours = isinstance(kind, type) and issubclass(kind, table.base)
-    if not is_ours or not issubclass(kind, Config):
-        given = kind.__qualname__ if isinstance(kind, type) else f"a {type(kind).__name__}"
+    if (
+        not isinstance(kind, type)
+        or not issubclass(kind, table.base)
+        or not issubclass(kind, Config)
+    ):
+        base = f"tune_speed.components.{table.base.__name__}"
         must = f"the {table.noun} `{name}` must be a class that derives from {base}"
-        yield Problem(path="", must=must, given=given, file=place[0], line=place[1])
+        given = kind.__qualname__ if isinstance(kind, type) else f"a {type(kind).__name__}"
+        yield _problem(must, place, given=given)
         return
-    source = source_of(kind)
+    source = PythonFile.of_module(kind.__module__)
     for must, member, hint in _mistakes(kind, table):
-        line = source.member_line(kind, member) if member else source.class_line(kind)
         path = f"{kind.__qualname__}.{member}" if member else kind.__qualname__
-        yield Problem(path=path, must=must, file=source.file, line=line, hint=hint)
+        line = source.class_line(kind, member)
+        yield Problem(path=path, must=must, file=source.path, line=line, hint=hint)
 
 
 def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
-    yield from _docstring_mistakes(kind, table.noun)
-    yield from _method_mistakes(kind, table.base)
-    yield from _class_variable_mistakes(kind)
-    if not getattr(kind, "__abstractmethods__", ()):
-        yield from _form_mistakes(kind)
-
-
-def _docstring_mistakes(kind: type[Config], noun: str) -> Iterator[Mistake]:
-    if not own_docstring(kind):
-        hint = f"Write under `class {kind.__name__}` in a line what this {noun} is, and its source."
+    if not inspect.cleandoc(vars(kind).get("__doc__") or ""):
+        about = f"what this {table.noun} is, and its source."
+        hint = f"Write under `class {kind.__name__}` in a line {about}"
         yield Mistake("must have a docstring, which `tune-speed list` shows", hint=hint)
-    described = descriptions(kind)
-    for field in kind.model_fields:
-        if field not in described:
-            hint = "Write below it what it means, with unit and range."
-            yield Mistake("must have a docstring, which `tune-speed schema` shows", field, hint)
-
-
-def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
-    """Yields methods that are missing, or that cannot be called as the base's are."""
-    needed = {*getattr(base, "__abstractmethods__", ()), *NEEDED.get(base, ())}
-    for name, ours in _methods(base).items():
-        theirs = inspect.getattr_static(kind, name)
-        if theirs is ours and name in needed:
-            hint = f"Write `def {name}{written(ours)}: …`."
-            yield Mistake(f"must have the method `{name}`", hint=hint)
-        elif theirs is not ours and (mistake := signature_mistake(theirs, ours)):
-            hint = f"Write `def {name}{written(ours)}: …`."
-            yield Mistake(mistake, name, hint)
-
-
-def _methods(base: type) -> dict[str, FunctionType]:
-    """Returns the public methods that our classes give a base, beyond every configuration's."""
-    own = [kind for kind in reversed(base.__mro__) if kind.__module__.startswith("tune_speed.")]
-    return {
-        name: member
-        for kind in own
-        if kind is not Config
-        for name, member in vars(kind).items()
-        if isinstance(member, FunctionType) and not name.startswith("_")
-    }
-
-
-def _class_variable_mistakes(kind: type[Config]) -> Iterator[Mistake]:
+    for field in [name for name in kind.model_fields if name not in descriptions(kind)]:
+        hint = "Write below it what it means, with unit and range."
+        yield Mistake("must have a docstring, which `tune-speed schema` shows", field, hint)
+    yield from _method_mistakes(kind, table.base)
     if issubclass(kind, SpeedupConfig):
         slot, slots = getattr(kind, "slot", None), get_args(Slot)
         if slot not in slots:
@@ -214,21 +183,93 @@ def _class_variable_mistakes(kind: type[Config]) -> Iterator[Mistake]:
             must = f"must have `slot: ClassVar[Slot]`, one of {', '.join(slots)}{near}"
             yield Mistake(must, "slot")
     if issubclass(kind, DatasetConfig):
-        for name in sorted(set(kind.location_fields) - set(kind.model_fields)):
-            yield Mistake(
-                f"must name fields of the class, which `{name}` is not", "location_fields"
-            )
+        for name in sorted(kind.location_fields - kind.model_fields.keys()):
+            must = f"must name fields of the class, which `{name}` is not"
+            yield Mistake(must, "location_fields")
         if "name" in kind.model_fields:
             yield Mistake("must have another name: `name` is the data set's own in YAML", "name")
+    if not getattr(kind, "__abstractmethods__", ()):
+        yield from _form_mistakes(kind)
+
+
+def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
+    """Yields methods that are missing, or that cannot be called as the base's are."""
+    needed = {*getattr(base, "__abstractmethods__", ()), *NEEDED.get(base, ())}
+    own = [each for each in reversed(base.__mro__) if each.__module__.startswith("tune_speed.")]
+    members = {
+        name: member for each in own if each is not Config for name, member in vars(each).items()
+    }
+    for name, ours in members.items():
+        if not isinstance(ours, FunctionType) or name.startswith("_"):
+            continue
+        parameters = inspect.signature(ours).parameters.values()
+        plain = [each.replace(annotation=Parameter.empty) for each in parameters]
+        hint = f"Write `def {name}{inspect.Signature(plain)}: …`."
+        theirs = inspect.getattr_static(kind, name)
+        if theirs is ours and name in needed:
+            yield Mistake(f"must have the method `{name}`", hint=hint)
+        elif theirs is not ours and (mistake := signature_mistake(theirs, ours)):
+            yield Mistake(mistake, name, hint)
+
+
+_BY_NAME = (Parameter.KEYWORD_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_BY_PLACE = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+_REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
+
+
+def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
+    """Returns what must hold of a method so that every call of `ours` fits it; None if it does.
+
+    Args:
+        theirs: what a class's body has in the place of the method.
+        ours: the method of the base.
+    """
+    if not isinstance(theirs, FunctionType):
+        return f"must be a method with `self`, not a {type(theirs).__name__}"
+    if inspect.iscoroutinefunction(theirs) and not inspect.iscoroutinefunction(ours):
+        return "must be called without `await`"
+    there, known = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
+    for place, (name, parameter) in enumerate(known.items()):
+        if parameter.kind in _BY_PLACE:
+            if not _takes_place(list(there.values()), place, name):
+                return f"must take `{name}` as parameter {place}, `self` being 0"
+        elif mistake := _name_mistake(parameter, list(there.values())):
+            return mistake
+    for name, parameter in list(there.items())[1:]:
+        is_given = name in known or parameter.kind in _REST
+        if not is_given and parameter.default is Parameter.empty:
+            return f"must have a default for `{name}`, which nobody gives"
+    return None
+
+
+def _takes_place(there: list[Parameter], place: int, name: str) -> bool:
+    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in there[: place + 1]):
+        return True
+    if place >= len(there) or there[place].kind not in _BY_PLACE:
+        return False
+    return place == 0 or there[place].name == name
+
+
+def _name_mistake(ours: Parameter, there: list[Parameter]) -> str | None:
+    """Returns why a parameter that is given by name is not taken so."""
+    # `**b` is not called b.
+    found = next((p for p in there if p.name == ours.name and p.kind not in _REST), None)
+    if found is None:
+        is_taken = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in there)
+        return None if is_taken else f"must take the parameter `{ours.name}`"
+    if found.kind not in _BY_NAME:
+        return f"must take the parameter `{ours.name}` by name"
+    if ours.default is not Parameter.empty and found.default is Parameter.empty:
+        return f"must have a default for `{ours.name}`, as it may be left out"
+    return None
 
 
 def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
     """Yields why a configuration cannot be frozen, described by a schema, or read from JSON."""
-    for name in ("frozen", "strict"):
-        if not kind.model_config.get(name):
-            yield Mistake(f"must keep `{name}=True` of its base in `model_config`", "model_config")
-    if kind.model_config.get("extra") != "forbid":
-        yield Mistake('must keep `extra="forbid"` of its base in `model_config`', "model_config")
+    for name, value in (("frozen", True), ("strict", True), ("extra", "forbid")):
+        if kind.model_config.get(name) != value:
+            written = f"{name}={json.dumps(value) if isinstance(value, str) else value}"
+            yield Mistake(f"must keep `{written}` of its base in `model_config`", "model_config")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error", PydanticJsonSchemaWarning)
@@ -236,8 +277,8 @@ def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
     except (PydanticUserError, PydanticJsonSchemaWarning) as error:
         hint = "Take numbers, texts, booleans, None, and lists of them."
         yield Mistake(f"must have fields that JSON has: {_line(error)}", hint=hint)
-        return
-    yield from _default_mistakes(kind)
+    else:
+        yield from _default_mistakes(kind)
 
 
 def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
@@ -266,98 +307,3 @@ def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
 def _line(error: BaseException) -> str:
     """Returns an error's kind and first line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"
-
-
-NAME = r"[a-z][a-z0-9_]*"
-"""What an entry's name matches."""
-FindPlace = Callable[[str, str | None], Place]
-"""Returns where a table, or an entry of it, stands."""
-
-
-def problems_of(module: ModuleType, file: str) -> list[Problem]:
-    """Returns all that is wrong with the plugin dicts of a module, by file and line.
-
-    Args:
-        module: that was imported.
-        file: its source.
-    """
-    source = PluginSource(Path(file).read_text(encoding="utf-8"), file=file)
-    tables = tables_of(module)
-    if not tables:
-        return [_no_table(module, source)]
-
-    def place(table: str, entry: str | None) -> Place:
-        return file, source.table_line(table, entry)
-
-    return list(entry_problems(tables, place=place))
-
-
-def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
-    """Yields all that is wrong with entries.
-
-    Args:
-        tables: what a plugin has for our tables; values that are no dict are a mistake.
-        place: where something of a table stands.
-    """
-    for table, entries in tables.items():
-        if not isinstance(entries, dict) or not entries:
-            must = f'{table} must be a dict of entries, such as {table} = {{"my_entry": MyClass}}'
-            given = "an empty one" if entries == {} else f"a {type(entries).__name__}"
-            yield _problem(must, place(table, None), given=given)
-            continue
-        for name, value in entries.items():
-            where = place(table, name if isinstance(name, str) else None)
-            yield from _entry_problems(table, name, value, where)
-            yield from _twice(table, name, value, entries, where)
-
-
-def _entry_problems(table: str, name: Any, value: Any, place: Place) -> Iterator[Problem]:
-    if not isinstance(name, str) or not re.fullmatch(NAME, name):
-        must = f"a name in {table} must be lower-case letters, digits and _, with a letter first"
-        yield _problem(must, place, given=repr(name))
-        return
-    known = TABLES[table].taken().get(name)
-    if known is not None and known is not value:
-        must = f"{table}: a name must be free"
-        given = f"`{name}`, which {_owner(known)} has"
-        yield _problem(must, place, given=given, hint=f"Try `my_{name}`, and write that in YAML.")
-    if table != "METRICS":
-        yield from class_problems(name, value, TABLES[table], place)
-        return
-    for mistake in metric_mistakes(value):
-        yield _problem(f"the metric `{name}` {mistake}", place)
-
-
-def _twice(
-    table: str, name: Any, value: Any, entries: dict[Any, Any], place: Place
-) -> Iterator[Problem]:
-    """Yields that a class has two names: what is written to YAML would have the first."""
-    before = [*takewhile(lambda entry: entry[0] != name, entries.items())]
-    known = [*TABLES[table].taken().items(), *before]
-    others = [other for other, kind in known if kind is value and other != name]
-    if others and isinstance(value, type):
-        must = f"the class of `{name}` must have one name only"
-        given = f"{value.__name__}, which is `{others[0]}` too"
-        yield _problem(must, place, given=given, hint="Derive a class of its own from it.")
-
-
-def _owner(known: Any) -> str:
-    module = str(getattr(known, "__module__", ""))
-    if isinstance(known, type) and not module.startswith("tune_speed."):
-        return f"another plugin, by {known.__qualname__} of {PluginSource.of_module(module).file},"
-    return "tune_speed itself"
-
-
-def _no_table(module: ModuleType, source: PluginSource) -> Problem:
-    must = f"a plugin must have a dict of entries that is called one of {', '.join(TABLES)}"
-    for name in vars(module):
-        if name.isupper() and (near := did_you_mean(name, TABLES)):
-            hint = f"D{near.removeprefix('; d')}"
-            return _problem(must, (source.file, source.table_line(name)), given=name, hint=hint)
-    return _problem(must, (source.file, None))
-
-
-def _problem(
-    must: str, place: Place, *, given: str | None = None, hint: str | None = None
-) -> Problem:
-    return Problem(path="", must=must, given=given, hint=hint, file=place[0], line=place[1])

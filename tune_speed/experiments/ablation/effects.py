@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal, NamedTuple
 
 from tune_speed.core.records import Record
-from tune_speed.core.stats import holm
+from tune_speed.core.significance import holm
 from tune_speed.experiments.ablation.axes import TIMES, Axis
 from tune_speed.experiments.ablation.design import Arm
 

@@ -9,10 +9,10 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from tune_speed.core.config import flatten
-from tune_speed.core.event_log import EventFile, differences
+from tune_speed.core.event_log import SessionLog, differences
 from tune_speed.core.records import TrialRecord
 from tune_speed.experiments.ablation.design import BASE
 
@@ -35,83 +35,51 @@ class Turn(NamedTuple):
     block: int
 
 
-class AblationLedger:
+class AblationLedger(SessionLog):
     """An open ledger, held by one process at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Opens the file, creating it if needed.
+    what = "an ablation"
 
-        Raises: ConfigError if another process holds it; StorageError if it cannot be written, or a
-            line is damaged.
-        """
-        self.path = path
-        self.header: dict[str, Any] | None = None
+    def __init__(self, path: Path) -> None:
+        """See `SessionLog`."""
         self.tried: dict[Tried, TrialRecord] = {}
         self.runs: dict[Turn, TrialRecord] = {}
-        self._file = EventFile(path, what="an ablation")
-        self._file.replay(self._take)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._file.close()
-
-    def begin(self, header: Mapping[str, Any]) -> None:
-        """Writes what is compared, or checks that it is what was begun.
-
-        Raises: ConfigError if something else was begun.
-        """
-        self.header = self._file.begin(header, begun=self.header, tell=_told)
+        super().__init__(path)
 
     def add_tried(self, tried: Tried, record: TrialRecord) -> None:
         """Writes a run of the re-tuning. Raises: StorageError."""
-        self._file.append({"event": "tuned", **tried._asdict(), "record": _dumped(record)})
+        self.append("tuned", **tried._asdict(), record=record.model_dump(mode="json"))
         self.tried[tried] = record
 
     def add_run(self, turn: Turn, record: TrialRecord) -> None:
         """Writes a run of the comparison. Raises: StorageError."""
-        self._file.append({"event": "ran", **turn._asdict(), "record": _dumped(record)})
+        self.append("ran", **turn._asdict(), record=record.model_dump(mode="json"))
         self.runs[turn] = record
 
-    def _take(self, event: dict[str, Any], number: int) -> None:
-        try:
-            kind = event.pop("event")
-            if kind == "begin":
-                self.header = event
-                return
-            if self.header is None:
-                raise ValueError("a run before what was begun")
-            record = TrialRecord.model_validate(event.pop("record"))
-            if kind == "tuned":
-                self.tried[Tried(**event)] = record
-            else:
-                self.runs[Turn(**event)] = record
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise self._file.damaged(number, error) from error
+    def take(self, kind: str, event: dict[str, Any]) -> None:
+        """See `SessionLog`."""
+        if self.header is None:
+            raise ValueError("a run before what was begun")
+        record = TrialRecord.model_validate(event.pop("record"))
+        if kind == "tuned":
+            self.tried[Tried(**event)] = record
+        else:
+            self.runs[Turn(**event)] = record
 
+    def differences(self, header: Mapping[str, Any]) -> list[str]:
+        """Returns how `header` differs from what was begun, a phrase each.
 
-def _told(begun: Mapping[str, Any], now: Mapping[str, Any]) -> str:
-    return "; ".join(_differences(begun, now))
-
-
-def _differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Returns how `now` differs from what was begun, a phrase each.
-
-    What an earlier version did not write down is not known to differ. Hashes decide on workload and
-    arms, and `fields`, which only say more, are what the message names.
-    """
-    plain = [name for name in now if name in begun and name not in DETAILED]
-    told = differences(*({name: header[name] for name in plain} for header in (begun, now)))
-    is_other_task = begun.get("workload") != now["workload"]
-    arms, others = begun.get("arms", {}), now["arms"]
-    changed = [name for name in {**arms, **others} if arms.get(name) != others.get(name)]
-    if is_other_task or BASE in changed:
-        ours, theirs = (flatten(header.get("fields", {})) for header in (begun, now))
-        fields = differences(ours, {**dict.fromkeys(ours), **theirs}) if ours else []
-        return [*told, *(fields or ["workload" if is_other_task else "recipe"])]
-    return [*told, *([f"arms {', '.join(changed)}"] if changed else [])]
-
-
-def _dumped(record: TrialRecord) -> dict[str, Any]:
-    return record.model_dump(mode="json")
+        What an earlier version did not write down is not known to differ. Hashes decide on workload
+        and arms, and `fields`, which only say more, are what the message names.
+        """
+        begun = self.header or {}
+        plain = [name for name in header if name in begun and name not in DETAILED]
+        found = differences(*({name: each[name] for name in plain} for each in (begun, header)))
+        is_other_task = begun.get("workload") != header["workload"]
+        arms, others = begun.get("arms", {}), header["arms"]
+        changed = [name for name in {**arms, **others} if arms.get(name) != others.get(name)]
+        if is_other_task or BASE in changed:
+            ours, theirs = (flatten(each.get("fields", {})) for each in (begun, header))
+            fields = differences(ours, {**dict.fromkeys(ours), **theirs}) if ours else []
+            return [*found, *(fields or ["workload" if is_other_task else "recipe"])]
+        return [*found, *([f"arms {', '.join(changed)}"] if changed else [])]

@@ -15,10 +15,9 @@ from tune_speed.components.metrics.repeats import mean_interval
 from tune_speed.components.metrics.times import epoch_s
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.significance import LARGEST_LOG, holm
 from tune_speed.core.stats import (
-    LARGEST_LOG,
     finite_or_none,
-    holm,
     median_interval_s,
     median_time_s,
 )

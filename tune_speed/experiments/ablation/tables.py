@@ -32,7 +32,7 @@ from tune_speed.experiments.ablation.result import (
     Response,
 )
 from tune_speed.experiments.run_summary import INFINITE
-from tune_speed.reporting.leaderboard.tables import fitting
+from tune_speed.reporting.table import fitting
 
 JOINT = "; "
 """Between sentences in one cell."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from tune_speed.core.records import RunResult
-from tune_speed.core.stats import Comparison, compare, holm, sample_of
+from tune_speed.core.significance import Comparison, compare, holm
+from tune_speed.core.stats import sample_of
 from tune_speed.experiments.certification.elimination import Dropped, Elimination
 
 Stage = Literal["first", "final"]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any
 from tune_speed.core.text import printable, printable_lines
 from tune_speed.experiments.replication.agreement import Agreement
 from tune_speed.experiments.replication.outcome import CheckRow, Outcome
-from tune_speed.reporting.leaderboard.text import plain, rows_as_markdown
+from tune_speed.reporting.table import Table as TextTable
+from tune_speed.reporting.table import escape_markdown
 
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -54,11 +55,15 @@ def markdown(outcome: Outcome) -> str:
     notes = _numbered(outcome.rows)
     tables = [[_claim_cells(row, notes) for row in outcome.rows]]
     tables.append([_check_cells(row) for row in outcome.checks])
-    lines = [f"**{plain(title(outcome))}**", "", plain(circumstances(outcome)), ""]
+    lines = [
+        f"**{escape_markdown(title(outcome))}**",
+        "",
+        escape_markdown(circumstances(outcome)),
+        "",
+    ]
     for rows in filter(None, tables):
-        shown = [{name: plain(cell) for name, cell in row.items()} for row in rows]
-        lines += [rows_as_markdown(shown), ""]
-    below = [f"- {plain(line)}" for line in _below(outcome, notes)]
+        lines += [TextTable.of_rows(rows).markdown(), ""]
+    below = [f"- {escape_markdown(line)}" for line in _below(outcome, notes)]
     return "\n".join([*lines, *below, *([""] if below else [])])
 
 

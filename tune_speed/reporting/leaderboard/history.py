@@ -7,7 +7,6 @@ from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.comparability import BoardKey, board_key, target_of
@@ -17,16 +16,13 @@ from tune_speed.core.stats import finite_or_none, median_time_s
 from tune_speed.core.targets import SIGNS
 from tune_speed.core.text import moment_of, moment_s, printable
 from tune_speed.reporting.leaderboard.ranking import timed
-from tune_speed.reporting.leaderboard.tables import plain_table
 from tune_speed.reporting.leaderboard.text import (
     KINDS,
     NO_TRIALS,
     describe_params,
     interval_text,
-    plain,
-    rows_as_csv,
-    rows_as_markdown,
 )
+from tune_speed.reporting.table import Column, Table, escape_markdown, named_lines
 
 
 class RecordHeld(Config):
@@ -155,35 +151,26 @@ def history_json(history: Sequence[RecordHeld]) -> str:
 def history_csv(history: Sequence[RecordHeld]) -> str:
     """Returns one line a record under the names of its fields; the parameters are JSON."""
     rows = [held.model_dump(mode="json") for held in history]
-    named = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
-    header = ",".join(RecordHeld.model_fields)
-    return rows_as_csv(named) if named else f"{header}\n"
+    texts = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
+    return Table(map(Column, RecordHeld.model_fields), (list(row.values()) for row in texts)).csv()
 
 
 def history_markdown(history: Sequence[RecordHeld]) -> str:
     """Returns a GitHub table for each board."""
     parts = []
     for board in boards_of(history):
-        rows = [{name: plain(cell) for name, cell in _cells(held).items()} for held in board]
-        parts += [f"**{plain(_title(board[0]))}**", "", rows_as_markdown(rows), ""]
+        table = Table.of_rows([_cells(held) for held in board]).markdown()
+        parts += [f"**{escape_markdown(_title(board[0]))}**", "", table, ""]
     return "\n".join([*parts, CAPTION if parts else NO_TRIALS, ""])
 
 
 def _board(board: Sequence[RecordHeld]) -> list[RenderableType]:
     rows = [_cells(held) for held in board]
     shown = [name for name in rows[0] if name not in ("gained [s]", "searched")]
-    table = plain_table({name: [row[name] for row in rows] for name in shown}, left=LEFT)
+    table = Table.of_columns({name: [row[name] for row in rows] for name in shown}, left=LEFT)
+    chosen = [(row["study/trial"], row["searched"]) for row in rows]
     heading = Text(printable(_title(board[0])), style="italic")
-    return [heading, table, Text(), _searched(board), Text()]
-
-
-def _searched(board: Sequence[RecordHeld]) -> Table:
-    lines = Table.grid()
-    lines.add_column(overflow="fold")
-    for held in board:
-        name = f"{held.study}/{held.trial_id}"
-        lines.add_row(Text(printable(f"{name}: {describe_params(held.params)}")))
-    return lines
+    return [heading, table, Text(), named_lines(chosen), Text()]
 
 
 def _title(held: RecordHeld) -> str:

@@ -1,17 +1,14 @@
 """Leaderboards as tables for a terminal, with the columns that its width has room for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from markupsafe import Markup
-from rich import box
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.text import printable
-from tune_speed.reporting.display import html_line, html_table
+from tune_speed.reporting.display import html_line
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.leaderboard.text import (
     COLUMNS,
@@ -21,6 +18,7 @@ from tune_speed.reporting.leaderboard.text import (
     faster_text,
     title,
 )
+from tune_speed.reporting.table import Table, fitting, named_lines
 
 FASTER, FACTOR = "faster than", "factor, p"
 """The second is the first without the rival's name, which then stands below the table."""
@@ -57,8 +55,6 @@ LAYOUTS = {
     ),
 }
 """Columns of each kind of board, the widest set first; the other forms have all."""
-UNLIMITED = 100_000
-"""Characters of a line, where only the table's own width is asked for."""
 
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
@@ -69,27 +65,6 @@ def as_renderable(boards: Sequence[Board]) -> RenderableType:
     if not boards:
         return Text(NO_TRIALS)
     return Group(*(_board(board) for board in boards))
-
-
-def fitting(tables: Sequence[Table], console: Console, options: ConsoleOptions) -> int:
-    """Returns which of `tables`, the widest first, fits beside nothing else; if none, the last."""
-    unlimited = options.update(width=UNLIMITED)
-    widths = [Measurement.get(console, unlimited, table).maximum for table in tables]
-    fits = [number for number, width in enumerate(widths) if width <= options.max_width]
-    return fits[0] if fits else len(tables) - 1
-
-
-def plain_table(
-    columns: Mapping[str, Sequence[str]], *, left: Sequence[str] = ("rank", NAME)
-) -> Table:
-    """Returns a table of texts by heading, flush right but for the columns of `left`."""
-    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, show_edge=False, pad_edge=False)
-    for heading in columns:
-        is_left = heading in left
-        table.add_column(Text(heading), justify="left" if is_left else "right", overflow="fold")
-    for cells in zip(*columns.values(), strict=True):
-        table.add_row(*(Text(printable(cell)) for cell in cells))
-    return table
 
 
 @dataclass(frozen=True)
@@ -103,7 +78,9 @@ class _Rows:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         layouts = LAYOUTS[self.board.kind]
-        tables = [plain_table(_columns(self.board, names)) for names in layouts]
+        tables = [
+            Table.of_columns(_columns(self.board, names), left=("rank", NAME)) for names in layouts
+        ]
         chosen = fitting(tables, console, options)
         yield tables[chosen]
         yield Text()
@@ -131,15 +108,11 @@ def _aligned(ranks: Sequence[str]) -> list[str]:
     return [f"{rank.removesuffix('='):>3}{'=' if rank.endswith('=') else ''}" for rank in ranks]
 
 
-def _searched(board: Board, *, with_rivals: bool) -> Table:
+def _searched(board: Board, *, with_rivals: bool) -> RenderableType:
     """Returns a line on each row: what it chose, and what it took to find where boards mix that."""
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column(min_width=4)
-    lines.add_column(overflow="fold")
     ranks = _aligned([row.place for row in board.rows])
-    for rank, row in zip(ranks, board.rows, strict=True):
-        lines.add_row(Text(rank), Text(printable(_line(row, board, with_rivals=with_rivals))))
-    return lines
+    lines = (_line(row, board, with_rivals=with_rivals) for row in board.rows)
+    return named_lines(zip(ranks, lines, strict=True))
 
 
 def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
@@ -168,5 +141,5 @@ def _board_html(board: Board) -> Markup:
         for name in LAYOUTS[board.kind][0]
     }
     columns["searched"] = [describe_params(row.params) for row in board.rows]
-    table = html_table(columns, left=(NAME, "searched"))
+    table = Table.of_columns(columns, left=(NAME, "searched")).html()
     return html_line(title(board), tag="h4") + table + html_line(caption(board))

@@ -1,13 +1,12 @@
 """Leaderboards in words, and as JSON, CSV or Markdown; `board_table` draws them on a terminal."""
 
-import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tune_speed.reporting.leaderboard.ranking import Board, Row
+from tune_speed.reporting.table import Column, Table, escape_markdown
 
 Cell = Callable[[Row], str]
 NO_TRIALS = "No trial met its target yet."
@@ -151,16 +150,14 @@ def as_json(boards: Sequence[Board]) -> str:
 
 def as_csv(boards: Sequence[Board]) -> str:
     """Returns one line a row, the board's fields first; the searched parameters are JSON."""
-    board_fields = [name for name in Board.model_fields if name != "rows"]
-    row_fields = list(Row.model_fields)
-    lines: list[list[Any]] = [[*board_fields, *row_fields]]
-    for board in boards:
-        common = board.model_dump(mode="json", include=set(board_fields))
-        for row in board.rows:
-            fields = row.model_dump(mode="json")
-            fields["params"] = json.dumps(fields["params"], sort_keys=True)
-            lines.append([*(common[f] for f in board_fields), *(fields[f] for f in row_fields)])
-    return "".join(map(_csv_line, lines))
+    names = [*(name for name in Board.model_fields if name != "rows"), *Row.model_fields]
+    rows = [
+        {**board.model_dump(mode="json"), **row.model_dump(mode="json")}
+        for board in boards
+        for row in board.rows
+    ]
+    texts = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
+    return Table(map(Column, names), ([row[name] for name in names] for row in texts)).csv()
 
 
 def as_markdown(boards: Sequence[Board]) -> str:
@@ -169,40 +166,7 @@ def as_markdown(boards: Sequence[Board]) -> str:
 
 
 def _markdown(board: Board) -> str:
-    header = f"| {' | '.join(COLUMNS)} |"
-    rule = f"|{'---|' * len(COLUMNS)}"
-    rows = (" | ".join(plain(cell(row)) for cell in COLUMNS.values()) for row in board.rows)
-    lines = [f"**{plain(title(board))}**", "", header, rule, *(f"| {row} |" for row in rows)]
-    return "\n".join([*lines, "", plain(caption(board)), ""])
-
-
-def rows_as_markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns a GitHub table with the first row's names as header; cells may have Markdown."""
-    header = list(rows[0]) if rows else []
-    lines = [header, ["---"] * len(header), *([_cell(value) for value in r.values()] for r in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
-
-
-def rows_as_csv(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Returns one line a row after a line of the first row's names."""
-    lines = [list(rows[0]) if rows else [], *(list(row.values()) for row in rows)]
-    return "".join(map(_csv_line, lines))
-
-
-def _csv_line(values: Sequence[Any]) -> str:
-    # Only what its own line ends hold does the writer quote: with "\n" alone, no carriage return.
-    out = io.StringIO(newline="")
-    csv.writer(out, lineterminator="\r\n").writerow(values)
-    return out.getvalue().removesuffix("\r\n") + "\n"
-
-
-def _cell(value: Any) -> str:
-    text = "" if value is None else str(value)
-    return text.replace("|", "\\|").replace("\n", " ")
-
-
-def plain(text: str) -> str:
-    """Returns `text` so that Markdown and the HTML in it show it and do nothing with it."""
-    for character in "\\`*_{}[]<>|":
-        text = text.replace(character, f"\\{character}")
-    return " ".join(text.splitlines())
+    columns = {name: [cell(row) for row in board.rows] for name, cell in COLUMNS.items()}
+    table = Table.of_columns(columns).markdown()
+    parts = (f"**{escape_markdown(title(board))}**", "", table, "", escape_markdown(caption(board)))
+    return "\n".join([*parts, ""])

@@ -15,8 +15,8 @@ from tune_speed.core.config import Config, Table
 from tune_speed.core.descriptions import descriptions
 from tune_speed.data import DATASETS, LOADERS, ORDERS
 from tune_speed.data.split import SplitConfig
-from tune_speed.reporting.leaderboard.text import rows_as_markdown
 from tune_speed.reporting.listings.inventory import INVENTORY, SOURCES, Item
+from tune_speed.reporting.table import Table as ShownTable
 from tune_speed.study.settings import SearchConfig
 from tune_speed.training.recipe import Recipe
 
@@ -120,7 +120,8 @@ def technique_rows() -> list[dict[str, str]]:
 def techniques_table() -> str:
     """Returns the rows as a Markdown table with its legend, for TECHNIQUES.md."""
     legend = "; ".join(f"{name}: {title}" for name, title in SOURCES.items())
-    table = rows_as_markdown([_as_cells(row) for row in technique_rows()])
+    rows = [_as_cells(row) for row in technique_rows()]
+    table = ShownTable.of_rows(rows).markdown(verbatim=True)
     return f"{table}\n\nSources: {legend}."
 
 

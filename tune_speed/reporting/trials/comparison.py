@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from tune_speed.core.comparability import BoardKey, board_key
 from tune_speed.core.config import flatten
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.reporting.leaderboard.ranking import Row, make_boards
-from tune_speed.reporting.leaderboard.text import plain
+from tune_speed.reporting.table import Column, Section, Table, escape_markdown
 from tune_speed.tracking.filter.fields import settings_of
 
 SECTIONS = ("recipe", "workload", "result", "setting")
@@ -183,20 +179,16 @@ LONGEST_NAME = 48
 
 def as_renderable(comparison: Comparison) -> Table:
     """Returns a table for a terminal, its sections below one another."""
-    table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False)
     names = [f"  {printable(line.name)}" for line in comparison.lines]
-    table.add_column(overflow="fold", min_width=min(LONGEST_NAME, max(map(len, names), default=0)))
-    for name in comparison.names:
-        table.add_column(Text(name), overflow="fold")
+    width = min(LONGEST_NAME, max(map(len, names), default=0))
+    rows: list[Sequence[str] | Section] = []
     if len(comparison.names) > 1 and comparison.lines[0].section != "recipe":
-        table.add_row(Text("recipe: no difference", style="italic"), end_section=True)
+        rows.append(Section("recipe: no difference"))
     for section, lines in groupby(comparison.lines, key=lambda line: line.section):
-        table.add_row(Text(section, style="italic"))
-        for line in lines:
-            cells = (Text(text_of(value)) for value in line.values)
-            table.add_row(Text(f"  {printable(line.name)}"), *cells)
-        table.add_section()
-    return table
+        rows.append(Section(section))
+        rows += [(f"  {line.name}", *map(text_of, line.values)) for line in lines]
+    columns = [Column("", is_left=True, min_width=width)]
+    return Table([*columns, *(Column(name, is_left=True) for name in comparison.names)], rows)
 
 
 def as_dict(comparison: Comparison) -> dict[str, Any]:
@@ -237,7 +229,7 @@ def text_of(value: Any) -> str:
 
 def markdown_of(value: Any) -> str:
     """Returns a value as Markdown that shows it and does nothing with it."""
-    return plain(text_of(value))
+    return escape_markdown(text_of(value))
 
 
 def raw_of(value: Any) -> Any:

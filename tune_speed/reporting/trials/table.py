@@ -6,14 +6,13 @@ from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.comparability import BoardKey, board_key
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
-from tune_speed.reporting.leaderboard.tables import plain_table
 from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.table import Table, named_lines
 from tune_speed.reporting.trials.comparison import markdown_of, text_of
 from tune_speed.tracking.filter.fields import answers
 
@@ -74,15 +73,7 @@ def _board(key: BoardKey, trials: Sequence[Trial]) -> RenderableType:
         **{HEADINGS.get(n, n): [text_of(row[n]) for row in fields] for n in (*names, *SPEED)},
         "run": [run_id[:8] for run_id, _ in trials],
     }
-    table = plain_table(columns, left=("trial", "status", "run"))
-    return Group(Text(printable(heading), style="italic"), table, Text(), _searched(trials), Text())
-
-
-def _searched(trials: Sequence[Trial]) -> Table:
-    lines = Table.grid(padding=(0, 2))
-    lines.add_column()
-    lines.add_column(overflow="fold")
-    for _, record in trials:
-        chosen = printable(describe_params(record.params))
-        lines.add_row(Text(printable(record.trial_id)), Text(chosen))
-    return lines
+    table = Table.of_columns(columns, left=("trial", "status", "run"))
+    chosen = [(record.trial_id, describe_params(record.params)) for _, record in trials]
+    title = Text(printable(heading), style="italic")
+    return Group(title, table, Text(), named_lines(chosen), Text())

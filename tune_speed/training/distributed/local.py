@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import multiprocessing
 
-from tune_speed.components.plugins.shipping import receive, shipped
+from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.runtime.device import resolve_device
 from tune_speed.training.distributed.supervisor import (

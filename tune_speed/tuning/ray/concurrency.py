@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_speed.components.plugins.shipping import receive, shipped
+from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import one_line
 from tune_speed.runtime.mps import find_mps
 from tune_speed.runtime.process import end_with_parent

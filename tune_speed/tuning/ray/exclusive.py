@@ -6,7 +6,7 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from tune_speed.components.plugins.shipping import receive, shipped
+from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import ServiceError, TuneSpeedError
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import Loop, calling

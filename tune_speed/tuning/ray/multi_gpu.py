@@ -26,7 +26,7 @@ import psutil
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from tune_speed.components.plugins.shipping import receive, shipped
+from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import TuneSpeedError, readable
 from tune_speed.runtime.device import limit_memory
 from tune_speed.study.settings import ResourceConfig

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 from ray import tune
 
-from tune_speed.components.plugins.shipping import receive
+from tune_speed.components.plugins.registry import receive
 from tune_speed.core.errors import readable, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import calling

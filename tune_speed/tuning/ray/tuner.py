@@ -20,7 +20,7 @@ from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from tune_speed.components.plugins.shipping import shipped
+from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, one_line, readable
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.study.settings import SearchConfig

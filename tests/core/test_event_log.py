@@ -1,16 +1,28 @@
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.core.event_log import EventFile, differences
+from tune_speed.core.event_log import EventLog, SessionLog, differences
 
 EVENTS = [{"event": "begin", "name": "ä\u2028"}, {"event": "ran", "s": [1.5, None]}, {"event": "x"}]
 
 
-def opened(path: Path) -> EventFile:
-    return EventFile(path, what="a test")
+class Session(SessionLog):
+    what = "a test"
+
+    def __init__(self, path: Path) -> None:
+        self.taken: list[tuple[str, dict[str, Any]]] = []
+        super().__init__(path)
+
+    def take(self, kind: str, event: dict[str, Any]) -> None:
+        self.taken.append((kind, {**event, "s": float(event["s"])}))
+
+
+def opened(path: Path) -> EventLog:
+    return EventLog(path, what="a test")
 
 
 def write(path: Path, *events: dict[str, object]) -> None:
@@ -50,7 +62,7 @@ def test_whatever_byte_a_kill_cut_it_at_the_whole_lines_stay_and_more_follow(
 def test_damaged_line_is_named_with_its_file(tmp_path: Path, line: str) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text(f'{{"event": "begin"}}\n{line}\n{{"event": "x"}}\n')
-    with pytest.raises(StorageError, match=r"events\.jsonl:2: every line must .* a test anew"):
+    with pytest.raises(StorageError, match=r"events\.jsonl:2: .* a test from scratch"):
         read(path)
 
 
@@ -104,3 +116,29 @@ def test_differences_are_phrases_a_field_whatever_python_calls_a_list() -> None:
     assert differences(begun, {"seeds": 5, "arms": ("a", "b")}) == []
     told = differences(begun, {"seeds": 3, "arms": ["a"], "new": 1})
     assert told == ["seeds = 5, now 3", "arms = ['a', 'b'], now ['a']", "new = None, now 1"]
+
+
+def test_session_is_resumed_with_what_it_began_with(tmp_path: Path) -> None:
+    path = tmp_path / "session.jsonl"
+    with Session(path) as session:
+        session.begin({"seeds": 5})
+        session.append("ran", s=1.5)
+    with Session(path) as session:
+        assert session.header == {"seeds": 5}
+        assert session.taken == [("ran", {"s": 1.5})]
+        assert session.differences({"seeds": 3}) == ["seeds = 5, now 3"]
+        session.begin({"seeds": 5})
+        with pytest.raises(ConfigError, match=r"a test that was begun .* seeds = 5, now 3"):
+            session.begin({"seeds": 3})
+    assert len(path.read_text().splitlines()) == 2
+
+
+@pytest.mark.parametrize("fields", ['"x": 1', '"s": "text"', '"s": null', '"s": []'])
+def test_event_that_the_session_cannot_take_is_damage_and_frees_the_file(
+    tmp_path: Path, fields: str
+) -> None:
+    path = tmp_path / "session.jsonl"
+    path.write_text(f'{{"event": "begin"}}\n{{"event": "ran", {fields}}}\n')
+    for _ in range(2):
+        with pytest.raises(StorageError, match=r"session\.jsonl:2: .* damaged"):
+            Session(path)
