@@ -410,7 +410,7 @@ def test_full_disk_ends_the_search_and_keeps_what_ran(
     controller = begin()
     spec = propose(controller)
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise StorageError("disk full")
 
     monkeypatch.setattr(controller.ledger, "_append", refuse)

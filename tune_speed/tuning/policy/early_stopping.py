@@ -40,9 +40,11 @@ class EarlyStopping:
         if not math.isfinite(end_s) or train_s >= end_s:
             return None
         reason = self._below_rung(trial, end_s) or self._sure_to_miss(trial, end_s)
+        return None if self._is_audited(trial) else reason
+
+    def _is_audited(self, trial: Trial) -> bool:
         draw = np.random.default_rng([self._seed, trial.number, 1]).random()
-        is_audited = draw < self._parts.audit_share
-        return None if is_audited else reason
+        return bool(draw < self._parts.audit_share)
 
     def _end_s(self, trial: Trial) -> float:
         """Returns the end of the trial's axis [s]: of its schedule, or the time to beat."""
