@@ -14,7 +14,7 @@ from stored import store_of
 from tune_speed.api.results import COLUMNS, Results
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.tracking.filter.fields import FIELDS
+from tune_speed.tracking.columns import COLUMNS as OF_TRIALS
 
 CPU, GPU = "cpu (1 threads, test)", "NVIDIA H200"
 BOARD = ["workload", "workload_hash", "protocol_version", "device", "kind"]
@@ -150,7 +150,7 @@ def test_a_filter_and_a_mask_over_its_columns_take_the_same_trials(results: Resu
     mask = (trials.status == "reached") & (trials.time_to_target_s < 3.9)
     filtered = results.trials("on-cpu", where="status=reached and time_to_target_s<3.9")
     assert filtered.run_id.tolist() == trials[mask].run_id.tolist() != []
-    assert set(FIELDS) < set(trials.columns)
+    assert set(OF_TRIALS) < set(trials.columns)
 
 
 def test_curves_have_a_row_for_each_evaluation_of_each_seed(results: Results) -> None:

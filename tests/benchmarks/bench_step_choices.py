@@ -26,7 +26,7 @@ from tune_speed.runtime.device import describe_device, resolve_device, set_up_pr
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune.probe_step import probe_step
 from tune_speed.training.autotune.step_options import CHOICES, provisional, quickest, step_times
-from tune_speed.training.loop import open_dummy
+from tune_speed.training.build import open_dummy
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import RECORDERS
 

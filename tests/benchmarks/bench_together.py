@@ -50,7 +50,7 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.runtime.device import describe_device, resolve_device, set_up_process, synchronizer
-from tune_speed.training.loop import build_model, open_loader
+from tune_speed.training.build import build_model, open_loader
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import Group, build_optimizer, take_step
 

@@ -22,7 +22,8 @@ from tune_speed.reporting.figures.facts import ends_of, target_of
 from tune_speed.reporting.figures.front import pareto
 from tune_speed.reporting.leaderboard.history import record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
-from tune_speed.reporting.leaderboard.text import as_csv, as_json, as_markdown, title
+from tune_speed.reporting.leaderboard.tables import as_csv, as_json, as_markdown
+from tune_speed.reporting.leaderboard.text import title
 from tune_speed.reporting.page.study_page import study_page
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.study.reader import read_study

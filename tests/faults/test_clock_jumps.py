@@ -29,7 +29,7 @@ WALL_CLOCK = {
 }
 TIMESTAMPS = {
     "trial.utc_now": "when a trial began and ended, for people",
-    "page.boards_page.": "when a page was made, for people",
+    "page.boards.": "when a page was made, for people",
     "study_reader.": "when a study was read, for people",
     "tracking.": "MLflow keeps moments, since 1970",
     "watch_loop.watch": "passes the moment on to the next",

@@ -8,7 +8,7 @@ from typing import Any
 from making import make_evaluation, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
-from tune_speed.reporting.figures.kind import Sketch
+from tune_speed.reporting.figures.canvas import Sketch
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, part_key
 
 START = datetime(2026, 1, 1, tzinfo=UTC)

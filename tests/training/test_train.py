@@ -30,10 +30,13 @@ from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
-from tune_speed.training import loop, progress
+from tune_speed.training import build, loop, progress
 from tune_speed.training.evaluate import Scores
+from tune_speed.training.job import Job
+from tune_speed.training.ranks import ALONE
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
+from tune_speed.training.warm_up import LoneImage
 
 SHAPE = Shape(6, 6)
 
@@ -143,7 +146,7 @@ def test_rates_follow_torchs_one_cycle_step_by_step(
 def test_each_epoch_of_groups_covers_every_sample_once() -> None:
     splits = make_splits()
     recipe = make_recipe(accumulation_steps=2)
-    loader = loop.open_dummy(recipe, splits, num_samples=20, device=CPU)
+    loader = build.open_dummy(recipe, splits, num_samples=20, device=CPU)
     steps = open_steps(loader, recipe, [(SHAPE, 4)], Waits())
     sizes = [[len(labels) for _, labels in group.micro_batches] for _, group in steps]
     assert sizes == [[8, 8], [4], [8, 8], [4]]
@@ -257,7 +260,7 @@ def test_warm_up_leaves_no_trace(
 ) -> None:
     recipe = make_recipe(model=DROPOUT, optimizer=Adam(lr=0.01), precision=precision)
     warm = losses(run(recipe))
-    monkeypatch.setattr(loop, "_warm_up", lambda *args, **kwargs: None)
+    monkeypatch.setattr(loop, "warm_up", lambda *args, **kwargs: None)
     assert losses(run(recipe)) == warm
     states = [model.state_dict() for model in models]
     assert all(map(torch.equal, *(state.values() for state in states)))
@@ -297,7 +300,8 @@ def test_warm_up_restores_weights_statistics_and_random_numbers() -> None:
     recipe, splits = make_recipe(model=DROPOUT), make_splits()
     model = loop.build_model(recipe, splits, seed=0, device=CPU)
     before, random = copy.deepcopy(model.state_dict()), torch.get_rng_state()
-    loop._warm_up(model, model, recipe, splits, SHAPE, device=CPU)
+    job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
+    loop.warm_up(job, model, model, SHAPE)
     assert all(map(torch.equal, before.values(), model.state_dict().values()))
     assert torch.equal(random, torch.get_rng_state())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -313,7 +317,8 @@ def test_warm_up_sees_every_size_of_micro_batch(
     recipe, splits = make_recipe(batch_size=batch_size), make_splits(num_train)
     model, seen = loop.build_model(recipe, splits, seed=0, device=CPU), list[int]()
     model.register_forward_pre_hook(lambda module, inputs: seen.append(len(inputs[0])))
-    loop._warm_up(model, model, recipe, splits, SHAPE, device=CPU)
+    job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
+    loop.warm_up(job, model, model, SHAPE)
     assert seen == sizes
 
 
@@ -338,9 +343,7 @@ def test_lone_image_that_batch_norm_cannot_take_is_refused_before_training(
     num_train: int, batch_size: int
 ) -> None:
     recipe = make_recipe(model=Pooled(), batch_size=batch_size)
-    with pytest.raises(
-        loop.LoneImage, match=f"recipe.batch_size: .* {batch_size} with 17"
-    ) as error:
+    with pytest.raises(LoneImage, match=f"recipe.batch_size: .* {batch_size} with 17") as error:
         run(recipe, make_splits(num_train))
     assert isinstance(error.value, ConfigError)
     assert run(recipe.model_copy(update={"batch_size": 6}), make_splits(num_train)).steps == 6
@@ -446,7 +449,8 @@ def test_loading_is_training_time(monkeypatch: pytest.MonkeyPatch) -> None:
         loader.epoch = slow_epoch
         return loader
 
-    monkeypatch.setattr(loop, "open_loader", open_slow)
+    for module in (build, loop):
+        monkeypatch.setattr(module, "open_loader", open_slow)
     running = loop.train(
         make_workload(), make_recipe(), make_splits(), seed=0, device=CPU, clock=time.clock()
     )

@@ -15,7 +15,6 @@ that tell them apart, but are never ranked together.
 
 import inspect
 import types
-import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
@@ -27,7 +26,8 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
-from tune_speed.tracking.filter.fields import FIELDS, answers
+from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
+from tune_speed.tracking.columns import TrialColumns, columns_of, type_of, values_of
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.tracking.reader.matching import find_matching
 from tune_speed.tracking.reader.queries import TrackedTrial, find_trial
@@ -50,12 +50,13 @@ class Column(NamedTuple):
     """pandas' name of the type."""
 
 
-def _columns_of(config: type[Config], **about: str) -> dict[str, Column]:
-    """Returns a column for each field, with its description unless `about` has one."""
+def _columns_of(config: type[Config]) -> dict[str, Column]:
+    """Returns a column for each field that has one value a row."""
+    defined, described = columns_of(config), descriptions(config)
     return {
         name: Column(
-            _first_line(about.get(name) or descriptions(config).get(name, "")),
-            _dtype_of(field.annotation),
+            defined[name].about_with_unit if name in defined else _first_line(described[name]),
+            _dtype_of(name, field.annotation),
         )
         for name, field in config.model_fields.items()
         if name not in ("rows", "params")
@@ -66,16 +67,10 @@ def _first_line(text: str) -> str:
     return " ".join(text.split()).split(". ")[0].rstrip(".")
 
 
-def _dtype_of(annotation: Any) -> str:
-    parts = set(typing.get_args(annotation)) - {types.NoneType} or {annotation}
-    return {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}[parts.pop()]
-
-
-def _dtype(field_name: str) -> str:
-    field = FIELDS[field_name]
-    if field.is_number:
-        return WHOLE if field.is_whole else NUMBER
-    return MOMENT if field_name.endswith("_at") else TEXT
+def _dtype_of(name: str, annotation: Any) -> str:
+    if name.endswith("_at"):
+        return MOMENT
+    return {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}[type_of(annotation)]
 
 
 _STUDY = Column("name of the study", TEXT)
@@ -84,25 +79,8 @@ _RUN_ID = Column("run in MLflow", TEXT)
 
 COLUMNS: dict[str, dict[str, Column]] = {
     "best": {
-        **_columns_of(
-            Board,
-            workload="name of the workload",
-            workload_hash="hash over the workload and its data",
-            metric="metric of the target",
-            target="value that it must reach",
-            target_mode="max where more of it is better, min where less is",
-            mode="fixed_length or anytime",
-            protocol_version="version of the measuring rules",
-            device="name of the device",
-            kind="estimate or certified",
-        ),
-        **_columns_of(
-            Row,
-            study="name of the study",
-            trial_id="number of the trial in its study: t0007",
-            n="runs, hits and misses",
-            peak_memory_gib="peak memory of the last run [GiB]",
-        ),
+        **_columns_of(Board),
+        **_columns_of(Row),
     },
     "studies": {
         "study": _STUDY,
@@ -117,7 +95,7 @@ COLUMNS: dict[str, dict[str, Column]] = {
     },
     "trials": {
         "run_id": _RUN_ID,
-        **{name: Column(field.about, _dtype(name)) for name, field in FIELDS.items()},
+        **_columns_of(TrialColumns),
         "workload_hash": Column("hash over the workload and its data", TEXT),
     },
     "curves": {
@@ -235,7 +213,7 @@ class Results:
         rows = [
             {
                 "run_id": trial.run_id,
-                **answers(trial.record),
+                **values_of(trial.record),
                 "workload_hash": trial.record.workload_hash,
             }
             for trial in found
@@ -260,7 +238,7 @@ class Results:
 
 
 def _known_kind(kind: str | None) -> str | None:
-    kinds = FIELDS["kind"].among
+    kinds = RESULT_COLUMNS["kind"].among
     if kind is None or kind in kinds:
         return kind
     near = did_you_mean(kind, kinds)

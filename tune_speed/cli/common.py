@@ -116,7 +116,7 @@ def print_decoding(done: int, total: int) -> None:
 
 def print_boards(boards: list["Board"], form: Format) -> None:
     """Prints leaderboards on stdout."""
-    from tune_speed.reporting.leaderboard import text as report
+    from tune_speed.reporting.leaderboard import tables as report
 
     if form is Format.TABLE:
         from tune_speed.reporting.display import PlainConsole

@@ -154,13 +154,13 @@ def _choice(
 
 
 def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableType":
-    from tune_speed.reporting.leaderboard import text as report
+    from tune_speed.reporting.leaderboard import tables as report
     from tune_speed.reporting.leaderboard.tables import as_renderable
 
     if form is BoardFormat.TABLE:
         return as_renderable(boards)
     if form is BoardFormat.HTML:
-        from tune_speed.reporting.page.boards_page import boards_page
+        from tune_speed.reporting.page.boards import boards_page
 
         return boards_page(boards)
     forms = {

@@ -175,14 +175,15 @@ def _field_rows() -> list[dict[str, Any]]:
     """Returns what filters can ask of results, then what of recipes."""
     from tune_speed.core.descriptions import descriptions
     from tune_speed.reporting.listings.techniques import first_paragraph
-    from tune_speed.tracking.filter.fields import FIELDS
+    from tune_speed.tracking.columns import COLUMNS
     from tune_speed.training.recipe import Recipe
 
     of_results = [
-        {"name": name, "of": "result", "about": field.about} for name, field in FIELDS.items()
+        {"name": name, "of": "result", "unit": column.unit, "about": column.about}
+        for name, column in COLUMNS.items()
     ]
     of_recipes = [
-        {"name": name, "of": "recipe", "about": first_paragraph(text)}
+        {"name": name, "of": "recipe", "unit": "", "about": first_paragraph(text)}
         for name, text in descriptions(Recipe).items()
     ]
     return [*of_results, *of_recipes]

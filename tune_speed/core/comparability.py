@@ -6,18 +6,22 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
 from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
 
+SortKey = tuple[bool | float | str, ...]
+"""Sorts results best first; see `sort_key`."""
 
-class BoardKey(NamedTuple):
-    """What two rows must share to be compared."""
+
+class ComparisonKey(NamedTuple):
+    """What two results must share to be compared: one leaderboard, one part of a study."""
 
     workload: str
     workload_hash: str
     protocol_version: int
     device: str
-    kind: str
-    """`estimate` or `certified`."""
+    kind: str = ""
+    """`estimate` or `certified`; empty: of both kinds."""
 
 
 class Totals(Config):
@@ -34,9 +38,9 @@ class Totals(Config):
     by the trials that could run beside one another on the device."""
 
 
-def board_key(record: TrialRecord) -> BoardKey:
+def board_key(record: TrialRecord) -> ComparisonKey:
     """Returns what a record must share with another to be compared with it."""
-    return BoardKey(
+    return ComparisonKey(
         workload=record.workload_name,
         workload_hash=record.workload_hash,
         protocol_version=record.protocol_version,
@@ -67,14 +71,26 @@ def sum_of(parts: Iterable[Totals]) -> Totals:
     )
 
 
-def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
-    """Returns the record with the least time to target, or None if none met the target.
+def sort_key(time_s: float | None, goodness: float, *names: str) -> SortKey:
+    """Returns the key that sorts results best first.
 
-    Of equal times, which are frequent where clocks are isolated, the better final metric wins, and
-    then the earlier trial.
+    Args:
+        time_s: Ranked time [s], see `stats.ranked_s`; results without one come last.
+        goodness: Of the final metric, which breaks ties: they are frequent where clocks are made of
+            isolated step times.
+        *names: Break the ties that are left, such as study and trial.
     """
-    timed = [record for record in records if record.time_to_target_s is not None]
-    return min(timed, key=_place, default=None)
+    return time_s is None, math.inf if time_s is None else time_s, -goodness, *names
+
+
+def best_first(record: TrialRecord) -> SortKey:
+    """Returns the key by which records of one `ComparisonKey` are sorted best first."""
+    return sort_key(ranked_s(record), final_goodness(record), record.study, record.trial_id)
+
+
+def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
+    """Returns the first record by `best_first`, or None if none met the target."""
+    return min((r for r in records if ranked_s(r) is not None), key=best_first, default=None)
 
 
 def target_of(workload: Mapping[str, Any]) -> Target:
@@ -117,10 +133,6 @@ def goodness(metric: float | None, target: Target) -> float:
 def final_goodness(record: TrialRecord) -> float:
     """Returns the goodness of the target's metric at the end of the last run."""
     return goodness(final_metric(record), target_of(record.workload))
-
-
-def _place(record: TrialRecord) -> tuple[float, float, str]:
-    return record.time_to_target_s or 0.0, -final_goodness(record), record.trial_id
 
 
 def _device_s(record: TrialRecord) -> float:

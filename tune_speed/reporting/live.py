@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.reporting.leaderboard.text import describe_params
 
@@ -33,9 +34,7 @@ class LiveView:
         self._time_left_s, self._metric = time_left_s, metric
         self._counts = Counter(record.status for record in finished)
         self._running: dict[str, float | None] = {}
-        self._best: TrialRecord | None = None
-        for record in finished:
-            self._note_best(record)
+        self._best = fastest(finished)
         self._started = time.monotonic()
         self._num_before = len(finished)
         self._last_printed = time.monotonic()
@@ -100,23 +99,13 @@ class LiveView:
         """Prints a line on the trial."""
         self._running.pop(record.trial_id, None)
         self._counts[record.status] += 1
-        is_best = self._note_best(record)
-        self._print(ended_line(record, is_best=is_best))
+        self._best = fastest(best for best in (self._best, record) if best is not None)
+        self._print(ended_line(record, is_best=self._best is record))
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
         """Prints a line on the trial."""
         self._running.pop(trial_id, None)
         self._print(f"{trial_id} interrupted: {reason}")
-
-    def _note_best(self, record: TrialRecord) -> bool:
-        time_s = record.time_to_target_s
-        if time_s is None:
-            return False
-        best_s = self._best.time_to_target_s if self._best else None
-        if best_s is not None and best_s <= time_s:
-            return False
-        self._best = record
-        return True
 
     def _left(self) -> str:
         """Returns the time left: the budget's, or as the pace so far suggests."""

@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tune_speed.tracking.columns import COLUMNS
+
 
 class MetricAbout(NamedTuple):
     """A metric, in words."""
@@ -21,6 +23,9 @@ class MetricAbout(NamedTuple):
     about: str
 
 
+_COLUMNS = ("time_to_target_s", "final_metric", "hits", "n", "wall_s")
+"""Columns of results that are metrics beside those with `is_metric`."""
+
 METRICS: dict[str, MetricAbout] = {
     "accuracy": MetricAbout("1", "steps", "share of correct predictions, in [0, 1]"),
     "macro_f1": MetricAbout("1", "steps", "mean F1 score of the classes, in [0, 1]"),
@@ -31,38 +36,30 @@ METRICS: dict[str, MetricAbout] = {
         "s", "steps", "training clock; as the x-axis it shows curves over training seconds"
     ),
     "reached": MetricAbout("1", "end", "1 if the target was met, else 0"),
-    "time_to_target_s": MetricAbout(
-        "s", "end", "training clock when the target held; a trial that missed has none"
-    ),
     "amortised_time_to_target_s": MetricAbout(
-        "s", "end", "the same without init_s, where there is an init_s"
+        "s", "end", "time to target without init_s, where there is an init_s"
     ),
     "gap": MetricAbout("1", "end", "how far the target's metric stayed off the target; 0: met"),
     "final_accuracy": MetricAbout("1", "end", "accuracy of the last evaluation"),
     "final_macro_f1": MetricAbout("1", "end", "macro F1 score of the last evaluation"),
-    "final_<metric>": MetricAbout("as the metric's", "end", "the same metric, by its name"),
-    "final_metric": MetricAbout(
-        "as the metric's", "end", "the target's metric at the last evaluation"
-    ),
+    "final_<metric>": MetricAbout("as the metric's", "end", "final_metric, by its name"),
     "expected_s": MetricAbout(
         "s", "end", "expected time with restarts; only a trial that has a rank has it"
     ),
-    "hits": MetricAbout("1", "end", "runs of a certified trial that met the target"),
-    "n": MetricAbout("1", "end", "runs of a certified trial"),
-    "images_per_s": MetricAbout("1/s", "end", "training samples per second of the clock"),
-    "step_time_ms": MetricAbout("ms", "end", "training clock per optimizer step"),
-    "peak_memory_gib": MetricAbout("GiB", "end", "peak of the device's memory; CPU: resident"),
     "fed_ratio": MetricAbout("1", "end", "share of the time in which no step waited for data"),
     "gpu_utilisation": MetricAbout("1", "end", "share of time in which a kernel ran on the GPU"),
     "setup_s": MetricAbout("s", "end", "data to the device, model and optimizer built"),
     "compile_s": MetricAbout("s", "end", "warm-up on dummy data, compilation included"),
     "eval_s": MetricAbout("s", "end", "scheduled evaluations"),
-    "wall_s": MetricAbout("s", "end", "from the run's first line to its last"),
     "waiting_s": MetricAbout("s", "end", "standing still while somebody else measured"),
     "measuring_s": MetricAbout("s", "end", "measuring the isolated step time"),
     "init_s": MetricAbout("s", "end", "part of train_s before the first step: pretraining"),
     "shared_train_s": MetricAbout("s", "end", "seconds that passed in training, device shared"),
-    "slowdown": MetricAbout("1", "end", "shared_train_s over train_s"),
+    **{
+        name: MetricAbout(column.unit, "end", column.about)
+        for name, column in COLUMNS.items()
+        if column.is_metric or name in _COLUMNS
+    },
     "recipe/<field>": MetricAbout(
         "as the field's", "end", "a number of the recipe that ran: plots need it as a metric"
     ),

@@ -41,7 +41,7 @@ import yaml
 from pydantic import ValidationError
 
 from tune_speed.core.comparability import (
-    BoardKey,
+    ComparisonKey,
     Totals,
     board_key,
     final_metric,
@@ -58,7 +58,8 @@ from tune_speed.core.records import (
     TrialRecord,
     named_settings,
 )
-from tune_speed.core.stats import expected_time_s, median_time_s, sample_of
+from tune_speed.core.stats import median_time_s, ranked_s
+from tune_speed.tracking.columns import run_metrics
 from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.store.uri import strip_secrets
 
@@ -168,11 +169,8 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
         "final_accuracy": final.accuracy if final else None,
         "final_macro_f1": final.macro_f1 if final else None,
         f"final_{safe_key(target.metric)}"[:MAX_KEY]: final.value(target.metric) if final else None,
-        "images_per_s": run.images_per_s,
-        "step_time_ms": run.step_time_ms,
-        "peak_memory_gib": run.peak_memory_gib,
+        **run_metrics(run),
         "shared_train_s": run.shared_train_s,
-        "slowdown": run.slowdown,
         "init_s": run.init_s,
         "amortised_time_to_target_s": run.amortised_time_to_target_s if run.init_s else None,
         "fed_ratio": run.fed_ratio,
@@ -225,14 +223,6 @@ def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
         values |= {"time_to_target_s": _median_s(record), "hits": float(hits), "n": float(n)}
     at_ms = start_ms + round(last.clocks.train_s * 1000)
     return _points(values, at_ms=at_ms, step=last.steps, suffix="")
-
-
-def ranked_s(record: TrialRecord) -> float | None:
-    """Returns the expected time with restarts [s], for a single run its time; None: no rank."""
-    median_s = _median_s(record)
-    if median_s is None or len(record.runs) == 1:
-        return median_s
-    return expected_time_s(list(map(sample_of, record.runs)))
 
 
 def gap(record: TrialRecord, run: RunResult) -> float | None:
@@ -334,18 +324,18 @@ def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
         return None
 
 
-def board_id(key: BoardKey) -> str:
+def board_id(key: ComparisonKey) -> str:
     """Returns a board's name in tags: no device's name needs to be quoted then."""
     return sha256(_printable(key).encode()).hexdigest()[:16]
 
 
-def pack_boards(totals: Mapping[BoardKey, Totals]) -> dict[str, str]:
+def pack_boards(totals: Mapping[ComparisonKey, Totals]) -> dict[str, str]:
     """Returns what trials come to as tags: `tune_speed.boards`, and `.1`, `.2` if long."""
     entries = [{**key._asdict(), **each.model_dump()} for key, each in totals.items()]
     return _split(BOARDS, _printable(entries))
 
 
-def unpack_boards(tags: Mapping[str, str]) -> dict[BoardKey, Totals] | None:
+def unpack_boards(tags: Mapping[str, str]) -> dict[ComparisonKey, Totals] | None:
     """Returns what the trials of a parent run come to, or None if its tags do not say it."""
     try:
         # What follows the list, if anything, is the rest of an older and longer one.
@@ -429,8 +419,8 @@ def _joined(name: str, tags: Mapping[str, str]) -> str:
     return "".join(parts)
 
 
-def _key_of(entry: Mapping[str, Any]) -> BoardKey:
-    return BoardKey(**{name: entry[name] for name in BoardKey._fields})
+def _key_of(entry: Mapping[str, Any]) -> ComparisonKey:
+    return ComparisonKey(**{name: entry[name] for name in ComparisonKey._fields})
 
 
 def _totals_of(entry: Mapping[str, Any]) -> Totals:

@@ -5,7 +5,14 @@ Leaderboards read there what all trials of a board come to, and fetch none but t
 
 from datetime import UTC, datetime
 
-from tune_speed.core.comparability import BoardKey, Totals, board_key, fastest, sum_of, totals_of
+from tune_speed.core.comparability import (
+    ComparisonKey,
+    Totals,
+    board_key,
+    fastest,
+    sum_of,
+    totals_of,
+)
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import schema
 
@@ -19,7 +26,7 @@ class Summary:
         self.is_new = False
         """Whether something was added since `is_new` was last set to False."""
         self._statuses: dict[str, Status] = {}
-        self._counted: dict[str, tuple[BoardKey, Totals]] = {}
+        self._counted: dict[str, tuple[ComparisonKey, Totals]] = {}
         self._best: TrialRecord | None = None
         self._at_ms = 0
 
@@ -54,9 +61,9 @@ class Summary:
         step = len(self._statuses)
         return [schema.Point(key, v, self._at_ms, step) for key, v in values.items()]
 
-    def totals(self) -> dict[BoardKey, Totals]:
+    def totals(self) -> dict[ComparisonKey, Totals]:
         """Returns what the trials come to, those of each board together."""
-        boards: dict[BoardKey, list[Totals]] = {}
+        boards: dict[ComparisonKey, list[Totals]] = {}
         for key, each in self._counted.values():
             boards.setdefault(key, []).append(each)
         return {key: sum_of(parts) for key, parts in boards.items()}

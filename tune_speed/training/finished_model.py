@@ -15,8 +15,8 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits
 from tune_speed.training.best_weights import load_weights
+from tune_speed.training.build import build_model, step_schedule_of
 from tune_speed.training.evaluate import evaluate
-from tune_speed.training.loop import build_model, step_schedule_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 

@@ -20,7 +20,6 @@ from tune_speed.runtime.device import (
     peak_memory_gib,
     release_memory,
     resolve_device,
-    set_up_process,
     synchronizer,
 )
 from tune_speed.runtime.sharing import Sharing
@@ -32,11 +31,13 @@ from tune_speed.training.best_weights import save_weights
 from tune_speed.training.checkpoint.checkpoints import Checkpoints, identity_of
 from tune_speed.training.checkpoint.file import BadCheckpoint
 from tune_speed.training.checkpoint.store import CheckpointStore, discard
-from tune_speed.training.loop import Interrupted, LoneImage, Run, train
+from tune_speed.training.loop import Interrupted, train
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now
+from tune_speed.training.warm_up import LoneImage
+from tune_speed.training.worker import open_device
 from tune_speed.training.workload import Workload
 
 Trial = Generator[TrialRecord, str | None, TrialRecord]
@@ -75,147 +76,203 @@ def run_trial(
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
     try:
-        record = yield from _run(spec, interrupt, passed_on, started_at, ranks, warm)
+        trial = _Trial(spec, interrupt, passed_on, started_at, ranks, warm)
+        record = yield from trial.run()
     except passed_on:
         raise
     except Exception as error:
         record = make_record(spec, spec.recipe, _failed(spec, error), started_at=started_at)
-    if spec.checkpoint is not None and ranks.size == 1:  # Of several ranks, their keeper does it.
+    # Of several ranks, their supervisor does it.
+    if spec.checkpoint is not None and ranks.size == 1:
         discard(spec.checkpoint.place)
     return record
 
 
-def _run(
-    spec: TrialSpec,
-    interrupt: Callable[[], bool],
-    passed_on: tuple[type[Exception], ...],
-    started_at: str,
-    ranks: Ranks,
-    warm: set[str] | None,
-) -> Trial:
-    """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
-    device = resolve_device(spec.allotment.device)
-    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
-    place = Sharing.open(
-        device_key(device),
-        study=spec.study,
-        trial=spec.trial_id,
-        may_have_company=spec.allotment.max_cotenants > 0,
-        known=spec.step_times,
-        warm=warm,
-    )
-    with place if ranks.is_first else nullcontext(Sharing.alone()) as sharing:
-        return (
-            yield from _run_there(spec, device, sharing, interrupt, passed_on, started_at, ranks)
-        )
+class _Trial:
+    """One trial in this process, in as many attempts as memory and its checkpoint take."""
 
+    def __init__(
+        self,
+        spec: TrialSpec,
+        interrupt: Callable[[], bool],
+        passed_on: tuple[type[Exception], ...],
+        started_at: str,
+        ranks: Ranks,
+        warm: set[str] | None,
+    ) -> None:
+        self._spec, self._interrupt, self._passed_on = spec, interrupt, passed_on
+        self._started_at, self._ranks, self._warm = started_at, ranks, warm
+        self._device = open_device(spec.allotment)
+        self._checkpoints: Checkpoints | None = None
 
-def _run_there(
-    spec: TrialSpec,
-    device: torch.device,
-    sharing: Sharing,
-    interrupt: Callable[[], bool],
-    passed_on: tuple[type[Exception], ...],
-    started_at: str,
-    ranks: Ranks,
-) -> Trial:
-    limit_gib = _memory_limit_gib(spec, device)
-    clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
-    with clock.span("setup_s"):
-        splits = load_splits(spec.workload)
-    checkpoints = _look_for_checkpoint(spec, device, ranks, started_at)
-    if checkpoints is not None:
-        started_at = checkpoints.started_at
-    with clock.span("compile_s"):
-        recipe, first_batch_size = _begin_with(
-            spec, splits, device, ranks, checkpoints, sharing.turnstile
+    def run(self) -> Trial:
+        spec = self._spec
+        place = Sharing.open(
+            device_key(self._device),
+            study=spec.study,
+            trial=spec.trial_id,
+            may_have_company=spec.allotment.max_cotenants > 0,
+            known=spec.step_times,
+            warm=self._warm,
         )
-    while True:
-        try:
-            run = train(
-                spec.workload,
-                recipe,
-                splits,
-                seed=spec.seed,
-                evaluated_on=spec.evaluated_on,
-                device=device,
-                clock=clock,
-                sharing=sharing,
-                interrupt=interrupt,
-                ranks=ranks,
-                checkpoints=checkpoints,
-                on_end=partial(save_weights, spec.keep if ranks.is_first else None),
-            )
-            result = yield from _as_records(
-                run, spec, recipe, limit_gib, passed_on, started_at, checkpoints
-            )
-            result = _with_note(result, first_batch_size, recipe)
-            return make_record(spec, recipe, result, started_at=started_at)
-        except BadCheckpoint as error:
-            assert checkpoints is not None
-            checkpoints.begin_anew(str(error))
-            message = None
-        except Exception as error:
-            # Once memory ran out, a micro-batch that is too small is no way out either.
-            is_smaller = recipe.batch_size != first_batch_size
-            if not (is_out_of_memory(error) or (isinstance(error, LoneImage) and is_smaller)):
-                raise
-            message = traceback.format_exc()
-        # Outside the handler: its traceback would keep the failed run's tensors alive.
-        release_memory(device)
+        with place if self._ranks.is_first else nullcontext(Sharing.alone()) as sharing:
+            return (yield from self._attempts(sharing))
+
+    def _attempts(self, sharing: Sharing) -> Trial:
+        """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
+        spec, device = self._spec, self._device
         clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
-        if message is None:
-            with clock.span("compile_s"):
-                recipe, first_batch_size = _begin_with(
-                    spec, splits, device, ranks, checkpoints, sharing.turnstile
-                )
-            continue
-        smaller = halved(recipe) if ranks.size == 1 else None
-        if smaller is None:
-            result = _out_of_memory(spec, recipe, device, message)
-            return make_record(spec, recipe, result, started_at=started_at)
-        recipe = smaller
+        with clock.span("setup_s"):
+            splits = load_splits(spec.workload)
+        checkpoints = self._checkpoints = self._open_checkpoints()
+        recipe: Recipe | None = None
+        while True:
+            if recipe is None:
+                with clock.span("compile_s"):
+                    recipe, first_batch_size = self._begin_with(splits, sharing.turnstile)
+            try:
+                result = yield from self._train(recipe, splits, clock, sharing)
+                result = with_micro_batch_note(result, first_batch_size, recipe)
+                return self._record(recipe, result)
+            except BadCheckpoint as error:
+                assert checkpoints is not None
+                checkpoints.begin_anew(str(error))
+                message = None
+            except Exception as error:
+                # Once memory ran out, a micro-batch that is too small is no way out either.
+                is_smaller = recipe.batch_size != first_batch_size
+                if not (is_out_of_memory(error) or (isinstance(error, LoneImage) and is_smaller)):
+                    raise
+                message = traceback.format_exc()
+            # Outside the handler: its traceback would keep the failed run's tensors alive.
+            release_memory(device)
+            clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
+            if message is None:
+                recipe = None
+                continue
+            smaller = halved(recipe) if self._ranks.size == 1 else None
+            if smaller is None:
+                return self._record(recipe, self._out_of_memory(recipe, message))
+            recipe = smaller
+            if checkpoints is not None:
+                checkpoints.drop()
+
+    def _open_checkpoints(self) -> Checkpoints | None:
+        """Returns the trial's checkpoints, with what an earlier process left; None: it has none."""
+        spec = self._spec
+        if spec.checkpoint is None:
+            return None
+        checkpoints = Checkpoints(
+            spec.checkpoint,
+            CheckpointStore(spec.checkpoint.place),
+            identity=identity_of(spec, self._device),
+            started_at=self._started_at,
+            ranks=self._ranks,
+        )
+        batch_size = spec.recipe.batch_size
+        checkpoints.look(most_batch_size=batch_size if isinstance(batch_size, int) else None)
+        self._started_at = checkpoints.started_at
+        return checkpoints
+
+    def _begin_with(self, splits: Splits, turnstile: Turnstile) -> tuple[Recipe, int]:
+        """Returns the recipe to run, of which nothing is `auto`, and its first micro-batch."""
+        checkpoints, chosen = self._checkpoints, self._spec.recipe
+        if checkpoints is not None and checkpoints.recipe is not None:
+            assert checkpoints.first_batch_size is not None
+            return checkpoints.recipe, checkpoints.first_batch_size
+        if self._ranks.is_first:
+            chosen = resolve(chosen, splits, device=self._device, turnstile=turnstile)
+        recipe = self._ranks.broadcast(chosen)
         if checkpoints is not None:
-            checkpoints.drop()
+            checkpoints.first_batch_size = micro_batch_of(recipe)
+        return recipe, micro_batch_of(recipe)
+
+    def _train(
+        self, recipe: Recipe, splits: Splits, clock: Clock, sharing: Sharing
+    ) -> Generator[TrialRecord, str | None, RunResult]:
+        """Passes on what one attempt yields as records, and reasons to stop back to it.
+
+        An error after the first evaluation leaves a failed result that has the evaluations.
+        """
+        spec = self._spec
+        run = train(
+            spec.workload,
+            recipe,
+            splits,
+            seed=spec.seed,
+            evaluated_on=spec.evaluated_on,
+            device=self._device,
+            clock=clock,
+            sharing=sharing,
+            interrupt=self._interrupt,
+            ranks=self._ranks,
+            checkpoints=self._checkpoints,
+            on_end=partial(save_weights, spec.keep if self._ranks.is_first else None),
+        )
+        so_far: RunResult | None = None
+        reason: str | None = None
+        try:
+            while True:
+                so_far = self._completed(run.send(reason))
+                reason = yield self._record(recipe, so_far)
+        except StopIteration as end:
+            return self._completed(end.value)
+        except Exception as error:
+            if so_far is None or is_out_of_memory(error) or isinstance(error, self._passed_on):
+                raise
+            return so_far.model_copy(update=failure(spec, error).model_dump(exclude_unset=True))
+        finally:
+            run.close()
+
+    def _completed(self, result: RunResult) -> RunResult:
+        """Returns the result with what the training itself does not know."""
+        notes = [result.note, *(self._checkpoints.notes if self._checkpoints else ())]
+        note = "; ".join(filter(None, notes))
+        return result.model_copy(update={"memory_limit_gib": self._limit_gib(), "note": note})
+
+    def _record(self, recipe: Recipe, result: RunResult) -> TrialRecord:
+        return make_record(self._spec, recipe, result, started_at=self._started_at)
+
+    def _limit_gib(self) -> float:
+        allotment = self._spec.allotment
+        if self._device.type == "cpu" and allotment.memory_gib is not None:
+            return allotment.memory_gib
+        return memory_limit_gib(
+            self._device,
+            gpu_fraction=allotment.gpu_fraction,
+            cpu_fraction=allotment.cpu_fraction,
+        )
+
+    def _out_of_memory(self, recipe: Recipe, message: str) -> RunResult:
+        return RunResult(
+            status=Status.OOM,
+            seed=self._spec.seed,
+            stop_reason=f"out of memory, down to a micro-batch of {recipe.batch_size}",
+            peak_memory_gib=peak_memory_gib(self._device),
+            memory_limit_gib=self._limit_gib(),
+            batch_size=recipe.batch_size,
+            accumulation_steps=accumulation_of(recipe),
+            device=describe_devices(self._device, recipe.devices),
+            traceback=message,
+        )
 
 
-def _look_for_checkpoint(
-    spec: TrialSpec, device: torch.device, ranks: Ranks, started_at: str
-) -> Checkpoints | None:
-    """Returns the trial's checkpoints, with what an earlier process left; None: it has none."""
-    if spec.checkpoint is None:
-        return None
-    checkpoints = Checkpoints(
-        spec.checkpoint,
-        CheckpointStore(spec.checkpoint.place),
-        identity=identity_of(spec, device),
-        started_at=started_at,
-        ranks=ranks,
-    )
-    batch_size = spec.recipe.batch_size
-    checkpoints.look(most_batch_size=batch_size if isinstance(batch_size, int) else None)
-    return checkpoints
+def with_micro_batch_note(result: RunResult, first_batch_size: int, ran: Recipe) -> RunResult:
+    """Returns the result, whose reason says so if a larger micro-batch ran out of memory."""
+    if ran.batch_size == first_batch_size:
+        return result
+    note = f"micro-batch {first_batch_size} ran out of memory, {ran.batch_size} did not"
+    return result.model_copy(update={"stop_reason": f"{result.stop_reason} ({note})"})
 
 
-def _begin_with(
-    spec: TrialSpec,
-    splits: Splits,
-    device: torch.device,
-    ranks: Ranks,
-    checkpoints: Checkpoints | None,
-    turnstile: Turnstile,
-) -> tuple[Recipe, int]:
-    """Returns the recipe to run, of which nothing is `auto`, and the trial's first micro-batch."""
-    if checkpoints is not None and checkpoints.recipe is not None:
-        assert checkpoints.first_batch_size is not None
-        return checkpoints.recipe, checkpoints.first_batch_size
-    chosen = spec.recipe
-    if ranks.is_first:
-        chosen = resolve(spec.recipe, splits, device=device, turnstile=turnstile)
-    recipe = ranks.broadcast(chosen)
-    if checkpoints is not None:
-        checkpoints.first_batch_size = micro_batch_of(recipe)
-    return recipe, micro_batch_of(recipe)
+def _failed(spec: TrialSpec, error: Exception) -> RunResult:
+    """Returns the result of a run that never began."""
+    result = failure(spec, error)
+    try:
+        device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
+    except ConfigError:  # The device itself may be what is wrong.
+        return result
+    return result.model_copy(update={"device": device})
 
 
 def resolve(
@@ -232,86 +289,6 @@ def resolve(
     recipe = with_batch.model_copy(update=left)
     recipe = step_options.resolved(recipe, splits, device=device, turnstile=turnstile)
     return loader_workers.resolved(recipe, splits, device=device)
-
-
-def _as_records(
-    run: Run,
-    spec: TrialSpec,
-    recipe: Recipe,
-    limit_gib: float,
-    passed_on: tuple[type[Exception], ...],
-    started_at: str,
-    checkpoints: Checkpoints | None,
-) -> Generator[TrialRecord, str | None, RunResult]:
-    """Passes on what `run` yields as records, and reasons to stop back to it.
-
-    An error after the first evaluation leaves a failed result that keeps the evaluations.
-    """
-
-    def completed(result: RunResult) -> RunResult:
-        notes = "; ".join(
-            [*filter(None, [result.note]), *(checkpoints.notes if checkpoints else ())]
-        )
-        return result.model_copy(update={"memory_limit_gib": limit_gib, "note": notes})
-
-    so_far: RunResult | None = None
-    reason: str | None = None
-    try:
-        while True:
-            so_far = completed(run.send(reason))
-            reason = yield make_record(spec, recipe, so_far, started_at=started_at)
-    except StopIteration as end:
-        result: RunResult = end.value
-        return completed(result)
-    except Exception as error:
-        if so_far is None or is_out_of_memory(error) or isinstance(error, passed_on):
-            raise
-        return so_far.model_copy(update=failure(spec, error).model_dump(exclude_unset=True))
-    finally:
-        run.close()
-
-
-def _with_note(result: RunResult, first_batch_size: int, ran: Recipe) -> RunResult:
-    if ran.batch_size == first_batch_size:
-        return result
-    note = f"micro-batch {first_batch_size} ran out of memory, {ran.batch_size} did not"
-    return result.model_copy(update={"stop_reason": f"{result.stop_reason} ({note})"})
-
-
-def _out_of_memory(
-    spec: TrialSpec, recipe: Recipe, device: torch.device, message: str
-) -> RunResult:
-    return RunResult(
-        status=Status.OOM,
-        seed=spec.seed,
-        stop_reason=f"out of memory, down to a micro-batch of {recipe.batch_size}",
-        peak_memory_gib=peak_memory_gib(device),
-        memory_limit_gib=_memory_limit_gib(spec, device),
-        batch_size=recipe.batch_size,
-        accumulation_steps=accumulation_of(recipe),
-        device=describe_devices(device, recipe.devices),
-        traceback=message,
-    )
-
-
-def _failed(spec: TrialSpec, error: Exception) -> RunResult:
-    """Returns the result of a run that never began."""
-    result = failure(spec, error)
-    try:
-        device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
-    except ConfigError:  # The device itself may be what is wrong.
-        return result
-    return result.model_copy(update={"device": device})
-
-
-def _memory_limit_gib(spec: TrialSpec, device: torch.device) -> float:
-    if device.type == "cpu" and spec.allotment.memory_gib is not None:
-        return spec.allotment.memory_gib
-    return memory_limit_gib(
-        device,
-        gpu_fraction=spec.allotment.gpu_fraction,
-        cpu_fraction=spec.allotment.cpu_fraction,
-    )
 
 
 def finish(trial: Trial, *, on_report: Callable[[TrialRecord], None]) -> TrialRecord:

@@ -59,13 +59,18 @@ def _try(model: nn.Module, size: tuple[int, ...]) -> None:
         raise
     # Libraries refuse images by RuntimeError, ValueError, AssertionError and others.
     except Exception as error:
-        problem = Problem(
-            path="speedups.resolution",
-            must=f"must show the network images that it can take, but {size[2]}x{size[3]} pixels"
-            f" fail with {first_line(error)}",
-            hint="Begin with larger images, or take another model.",
-        )
-        raise ConfigError(problems=(problem,)) from error
+        raise too_small(size[2], size[3], error, path="speedups.resolution") from error
+
+
+def too_small(height: int, width: int, error: Exception, *, path: str) -> ConfigError:
+    """Returns what a user reads whose network refuses images of that size [pixels]."""
+    problem = Problem(
+        path=path,
+        must=f"must show the network images that it can take, but {height}x{width} pixels fail"
+        f" with {first_line(error)}",
+        hint="Begin with larger images, or take another model.",
+    )
+    return ConfigError(problems=(problem,))
 
 
 def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:

@@ -6,7 +6,7 @@ weights, batch statistics and random numbers back as they were.
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
+from itertools import chain, count, islice
 
 import numpy as np
 import torch
@@ -18,16 +18,10 @@ from tune_speed.components.speedups.base import Shape, Start
 from tune_speed.data.loaders.base import Loader, eval_batches
 from tune_speed.data.orders.curriculum import Curriculum
 from tune_speed.data.split import Splits
-from tune_speed.training.ranks import ALONE, Ranks
+from tune_speed.training.job import Job
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES, Forward
-from tune_speed.training.step.step import (
-    Group,
-    build_optimizer,
-    micro_batch_of,
-    open_order,
-    take_step,
-)
+from tune_speed.training.step.step import Group, Stepper, micro_batch_of, open_order
 
 SCORING_BATCH = 500
 """Images of a batch when samples are scored."""
@@ -39,15 +33,7 @@ def needs_preparation(recipe: Recipe) -> bool:
 
 
 def prepare(
-    model: nn.Module,
-    loader: Loader,
-    recipe: Recipe,
-    splits: Splits,
-    *,
-    forward: Forward,
-    seed: int,
-    device: torch.device,
-    ranks: Ranks = ALONE,
+    job: Job, model: nn.Module, loader: Loader, forward: Forward
 ) -> NDArray[np.float64] | None:
     """Sets the weights that training starts from, and puts samples in an order of their scores.
 
@@ -55,43 +41,36 @@ def prepare(
     Of several ranks each does it by itself, and rank 0's outcome holds: `forward` must not average
     gradients.
     """
-    _, height, width, _ = splits.train.pixels.shape
+    recipe, device = job.recipe, job.device
+    _, height, width, _ = job.splits.train.pixels.shape
     shape = Shape(height, width)
 
     def fit(fitted: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], num_steps: int) -> None:
-        optimizer, scaler = build_optimizer(fitted, recipe, device=device)
+        own = forward if fitted is model else fitted
+        stepper = Stepper(fitted, own, recipe, device=device, is_recorded=False)
         recipe.speedups.begin_step(fitted, shape)
         for images, labels in islice(batches, num_steps):
-            take_step(
-                Group(len(labels), [(images, labels)]),
-                recipe,
-                shape=shape,
-                frac=1.0,
-                forward=forward if fitted is model else fitted,
-                optimizer=optimizer,
-                scaler=scaler,
-                device=device,
-            )
+            stepper.learn(Group(len(labels), [(images, labels)]), shape, frac=1.0)
 
-    start = Start(loader.epoch, loader.num_samples, splits.num_classes, device, seed, fit)
+    num_classes = job.splits.num_classes
+    start = Start(loader.epoch, loader.num_samples, num_classes, device, job.seed, fit)
     recipe.speedups.init_weights(model, start)
-    ranks.align(model)
+    job.ranks.align(model)
     if not isinstance(recipe.order, Curriculum):
         return None
     num_batches = recipe.order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
     with without_trace(model, device=device):
-        fit(model, _epochs(loader), max(1, round(num_batches)))
-        scores = _losses(model, recipe, splits, device=device)
-    scores = ranks.broadcast(scores)
-    reorder(loader, recipe, splits, seed=seed, scores=scores)
+        endless = chain.from_iterable(loader.epoch(epoch) for epoch in count())
+        fit(model, endless, max(1, round(num_batches)))
+        scores = _losses(model, recipe, job.splits, device=device)
+    scores = job.ranks.broadcast(scores)
+    reorder(job, loader, scores)
     return scores
 
 
-def reorder(
-    loader: Loader, recipe: Recipe, splits: Splits, *, seed: int, scores: NDArray[np.float64]
-) -> None:
+def reorder(job: Job, loader: Loader, scores: NDArray[np.float64]) -> None:
     """Puts the loader's samples in the recipe's order for images that are so hard, (N,)."""
-    order = open_order(recipe, splits.train, seed=seed)
+    order = open_order(job.recipe, job.splits.train, seed=job.seed)
     loader.reorder(order.with_scores(scores))
 
 
@@ -107,14 +86,6 @@ def without_trace(model: nn.Module, *, device: torch.device) -> Iterator[None]:
     model.load_state_dict(state)
     for parameter, requires_grad in zip(model.parameters(), trained, strict=True):
         parameter.requires_grad_(requires_grad)
-
-
-def _epochs(loader: Loader) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yields batches without end."""
-    epoch = 0
-    while True:
-        yield from loader.epoch(epoch)
-        epoch += 1
 
 
 def _losses(

@@ -2,14 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Literal
+from collections.abc import Iterator, Mapping
 
 import torch
 from torch import Tensor, nn
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.base import OfLogits
 from tune_speed.components.metrics.work import gpu_utilisation
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.core.errors import ConfigError, Problem
@@ -17,7 +15,6 @@ from tune_speed.core.records import Evaluation, RunResult, Status, Timing
 from tune_speed.core.targets import SIGNS
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
-from tune_speed.data.split import Splits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import (
     cpu_wait_s,
@@ -29,15 +26,10 @@ from tune_speed.runtime.device import (
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
 from tune_speed.training.evaluate import Scores, evaluate
+from tune_speed.training.job import Job, Part
 from tune_speed.training.progress_state import PhaseState, ProgressState
-from tune_speed.training.ranks import ALONE, Ranks
-from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
-from tune_speed.training.workload import Workload
-
-Part = Literal["validation", "test"]
-"""Of the data: that a search is judged on, or that certified results are."""
 
 
 class Progress:
@@ -45,46 +37,31 @@ class Progress:
 
     def __init__(
         self,
-        workload: Workload,
-        recipe: Recipe,
-        splits: Splits,
+        job: Job,
         *,
-        seed: int,
-        evaluated_on: Part,
-        device: torch.device,
         model: nn.Module,
         clock: Clock,
         sharing: Sharing,
-        step_schedule: Sequence[tuple[Shape, int]],
         phases: Mapping[Shape, Phase],
-        ranks: Ranks = ALONE,
     ) -> None:
         """Begins before the first step.
 
         Args:
-            workload: what must be reached.
-            recipe: as it runs.
-            splits: the data, one part of which is evaluated.
-            seed: of the run.
-            evaluated_on: that part.
-            device: where it runs.
+            job: what is trained; rank 0 of its ranks evaluates for all.
             model: what is evaluated.
             clock: of the run.
             sharing: who else is on the device.
-            step_schedule: the run as shapes of steps, each with its number of steps in a row.
             phases: what steps of each shape take in isolation; empty: the clock is what counts.
-            ranks: those that train together; rank 0 evaluates for all.
         """
-        self.workload, self.recipe, self.splits = workload, recipe, splits
-        self.seed, self.device, self.model, self.clock = seed, device, model, clock
-        self.evaluated_on: Part = evaluated_on
-        self.sharing, self.step_schedule, self.phases = sharing, step_schedule, phases
-        self.ranks = ranks
+        self.workload, self.recipe, self.splits = job.workload, job.recipe, job.splits
+        self.seed, self.device, self.ranks = job.seed, job.device, job.ranks
+        self.evaluated_on, self.step_schedule = job.evaluated_on, job.step_schedule
+        self.model, self.clock, self.sharing, self.phases = model, clock, sharing, phases
         self.averager: Averager | None = None
         self.waits = Waits()
-        self.num_train = len(splits.train.labels)
-        self.grid = workload.grid(num_train=self.num_train)
-        self.total_steps = sum(num_steps for _, num_steps in step_schedule)
+        self.num_train = len(self.splits.train.labels)
+        self.grid = self.workload.grid(num_train=self.num_train)
+        self.total_steps = sum(num_steps for _, num_steps in self.step_schedule)
         self.steps = self.samples = 0
         self.init_s = 0.0
         self.evaluations: list[Evaluation] = []
@@ -92,8 +69,9 @@ class Progress:
         """Validation losses so far, where the schedule follows them; all are finite, as a run with
         another one has ended."""
         self.status = Status.CAPPED  # What a run is until it has ended by itself.
-        self._eval_batch_size = min(workload.eval_batch_size, len(splits.validation.labels))
-        self.loss_sum = torch.zeros((), device=device)
+        num_validation = len(self.splits.validation.labels)
+        self._eval_batch_size = min(self.workload.eval_batch_size, num_validation)
+        self.loss_sum = torch.zeros((), device=self.device)
         """Of the training, since the last evaluation; on the device."""
         self._loss_samples = 0
         self._held = dict[Part, HeldImages]()
@@ -206,6 +184,7 @@ class Progress:
     def result(self, *, stop_reason: str = "") -> RunResult:
         """Returns the run's result as it stands."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
+        wall_s = passed_s - self.init_s  # Since the first step.
         timing, note = (Timing.ISOLATED, "") if self.phases else self.sharing.timing_of_clock()
         return RunResult(
             status=self.status,
@@ -218,7 +197,7 @@ class Progress:
             samples=self.samples,
             images_per_s=self.samples / train_s if train_s else None,
             step_time_ms=self._step_time_ms(),
-            fed_ratio=self._fed_ratio(),
+            fed_ratio=fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s),
             gpu_utilisation=statistics.fmean(self._utilisations) if self._utilisations else None,
             peak_memory_gib=self._peak_memory_gib(),
             batch_size=micro_batch_of(self.recipe),
@@ -287,17 +266,13 @@ class Progress:
             return 1000 * sum(times_s) / self.total_steps
         return 1000 * (self.train_s - self.init_s) / self.steps if self.steps else None
 
-    def _fed_ratio(self) -> float | None:
-        """Returns the share of the time since the first step that did not go into waiting."""
-        wall_s = self.clock.elapsed("train_s") - self.init_s
-        return fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s)
-
     def _cpu_wait_s(self) -> float | None:
         """Returns how long threads have waited for a core since the run began [s]."""
         waited_s = cpu_wait_s()
         if waited_s is None or self._waited_before_s is None:
             return None
-        return max(0.0, waited_s - self._waited_before_s)  # Threads that ended took theirs along.
+        # Threads that ended took theirs along.
+        return max(0.0, waited_s - self._waited_before_s)
 
     def _is_last(self) -> bool:
         return self.steps == self.total_steps
@@ -349,20 +324,16 @@ class Progress:
             device=self.device,
             channels_last=self.recipe.is_channels_last,
         )
-        dtype = AUTOCAST_DTYPES[self.recipe.precision]
+        # Of accuracy, F1 and loss every evaluation has values by itself.
+        metric = METRICS.get(self.workload.target.metric)
         return evaluate(
             self.evaluated_model,
             self._one_by_one(batches),
             device=self.device,
-            autocast_dtype=dtype,
+            autocast_dtype=AUTOCAST_DTYPES[self.recipe.precision],
             predict=self.recipe.speedups.predict,
-            of_logits=self._of_logits(),
+            of_logits=None if metric is None else metric.of_logits,
         )
-
-    def _of_logits(self) -> OfLogits | None:
-        """Returns what measures the target's metric where no evaluation has it of itself."""
-        metric = METRICS.get(self.workload.target.metric)
-        return None if metric is None else metric.of_logits
 
     def _images_of(self, part: Part) -> Images | HeldImages:
         """Returns the part's images, on the device from its first evaluation on if the set is."""

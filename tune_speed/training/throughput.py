@@ -25,10 +25,15 @@ A phase of a run with another shape (smaller images, other batches) has a key of
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from tune_speed.components.plugins import registry
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.config import canonical_hash
+from tune_speed.data.split import Splits
+from tune_speed.runtime.device import describe_device
 from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import environment
 
 LEARNING_ONLY = {
     "lr_schedule",
@@ -72,17 +77,28 @@ def throughput_key(
     return canonical_hash({**fields, "data": data, **place, **theirs})
 
 
+def step_key(
+    recipe: Recipe, splits: Splits, shape: Shape, *, num_train: int, device: torch.device
+) -> str:
+    """Returns the throughput key of a recipe's steps of one shape on this device."""
+    return throughput_key(
+        recipe,
+        shape=shape,
+        image_shape=splits.train.pixels.shape[1:],
+        num_train=num_train,
+        num_classes=splits.num_classes,
+        device=describe_device(device),
+        environment=environment(),
+    )
+
+
 def speed_fields(recipe: Recipe) -> dict[str, Any]:
     """Returns the fields of a recipe that a step's speed depends on."""
+    kind = type(recipe.optimizer)
+    is_ours = kind.__module__.startswith("tune_speed.")  # A plugin's class may share its name.
     fields = recipe.model_dump(mode="json", exclude=LEARNING_ONLY)
-    fields["optimizer"] = _name_of(type(recipe.optimizer))
+    fields["optimizer"] = kind.__name__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"
     fields["clip_norm"] = recipe.clip_norm is not None
     fields["clip_value"] = recipe.clip_value is not None
     fields["speedups"] = recipe.speedups.speed_fields()
     return fields
-
-
-def _name_of(kind: type) -> str:
-    """Returns the name of a class, which one of a plugin's does not share with one of ours."""
-    is_ours = kind.__module__.startswith("tune_speed.")
-    return kind.__name__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"

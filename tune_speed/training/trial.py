@@ -132,6 +132,13 @@ def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: s
     )
 
 
+def with_failure(record: TrialRecord, failed: RunResult) -> TrialRecord:
+    """Returns the record of a trial that failed so, with the evaluations that it had."""
+    run = record.runs[-1].model_copy(update=failed.model_dump(exclude_unset=True))
+    changes = {"runs": (run,), "status": run.status, "finished_at": utc_now()}
+    return record.model_copy(update=changes)
+
+
 @cache
 def environment() -> Mapping[str, str]:
     """Returns what a later reader needs to judge a figure: versions, host, commit."""

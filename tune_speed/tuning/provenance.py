@@ -210,8 +210,8 @@ def describe(spec: TrialSpec) -> Surroundings:
     from tune_speed.data.cache import prepare
     from tune_speed.runtime.device import describe_devices, resolve_device, set_up_process
     from tune_speed.runtime.hardware import describe_system, throttle_count
+    from tune_speed.training.build import build_model
     from tune_speed.training.flops import num_parameters, training_flop_per_sample
-    from tune_speed.training.loop import build_model
     from tune_speed.training.objective import load_splits
     from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 

@@ -192,14 +192,14 @@ def test_pipeline_of_a_recipe_has_all_phases_and_trains_nothing(loader: Streamin
     recipe = make_recipe(batch_size=8, accumulation_steps=2, **changes)
     opened = open_pipeline(recipe, make_splits(20), seed=0, device=CPU, before_step=lambda: None)
     with opened as pipeline:
-        before = [parameter.clone() for parameter in pipeline.model.parameters()]
+        before = [parameter.clone() for parameter in pipeline.stepper.model.parameters()]
         with pipeline.timer.on():
             samples = [pipeline.take() for _ in range(4)]
     assert samples == [16, 4, 16, 4]  # Ragged at an epoch's end.
     found = pipeline.timer.total_s
     assert all(found[phase] > 0 for phase in ("data_wait", "forward", "backward", "optimizer"))
     assert found["host_to_device"] == found["forward_backward"] == 0.0
-    for parameter, was in zip(pipeline.model.parameters(), before, strict=True):
+    for parameter, was in zip(pipeline.stepper.model.parameters(), before, strict=True):
         assert torch.equal(parameter, was)
 
 

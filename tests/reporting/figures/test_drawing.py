@@ -12,7 +12,7 @@ from PIL import Image
 
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Status
-from tune_speed.reporting.figures import DARK, FIGURES, LIGHT, draw_png, draw_svg, weights
+from tune_speed.reporting.figures import DARK, FIGURES, LIGHT, draw_png, draw_svg, facts
 from tune_speed.reporting.figures.theme import SENTINELS
 from tune_speed.reporting.importance.importance import Importance, importance
 from tune_speed.reporting.study.view import StudyPart
@@ -26,9 +26,9 @@ def some_answers() -> tuple[Importance, ...]:
 @pytest.fixture(autouse=True)
 def _ask_forests_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What matters is how answers are drawn; the forests behind them take seconds."""
-    monkeypatch.setattr(weights, "_LATEST", [])
+    monkeypatch.setattr(facts, "_LATEST", [])
     monkeypatch.setattr(
-        weights, "importance", lambda records: some_answers() if len(records) > 9 else ()
+        facts, "importance", lambda records: some_answers() if len(records) > 9 else ()
     )
 
 

@@ -4,9 +4,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_speed.core.records import Status
+from tune_speed.core.text import counted
 from tune_speed.reporting.figures.texts import (
     clean,
-    counted,
     duration,
     number,
     score,

@@ -1,7 +1,7 @@
 import pytest
 from figure_parts import make_part, make_trial
 
-from tune_speed.reporting.figures import importance_bars, weights
+from tune_speed.reporting.figures import facts, importance_bars
 from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import StudyPart
@@ -25,12 +25,12 @@ def answer(*values: float, why_none: str | None = None) -> Importance:
 
 @pytest.fixture
 def part(monkeypatch: pytest.MonkeyPatch) -> StudyPart:
-    monkeypatch.setattr(weights, "_LATEST", [])
+    monkeypatch.setattr(facts, "_LATEST", [])
     return make_part(make_trial(params={"group.p0": 1, "group.p1": 2}))
 
 
 def give(monkeypatch: pytest.MonkeyPatch, *answers: Importance) -> None:
-    monkeypatch.setattr(weights, "importance", lambda records: answers)
+    monkeypatch.setattr(facts, "importance", lambda records: answers)
 
 
 def test_bars_have_the_values_and_lines_the_bands(
@@ -48,7 +48,7 @@ def test_bars_have_the_values_and_lines_the_bands(
 
 
 def test_name_is_told_from_those_that_have_no_bar(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "_LATEST", [])
+    monkeypatch.setattr(facts, "_LATEST", [])
     give(monkeypatch, answer(0.4))
     part = make_part(make_trial(params={"group.p0": 1, "other.p0": 2}))
     sketch = importance_bars.draw(part, LIGHT)
@@ -75,29 +75,29 @@ def test_no_answer_at_all_draws_nothing(part: StudyPart, monkeypatch: pytest.Mon
 
 def test_names_are_as_short_as_they_can_be_told_apart() -> None:
     names = ["optimizer.sgd.lr", "optimizer.adamw.lr", "batch_size", "optimizer.sgd.momentum"]
-    short = weights.short_names(names, 21)
+    short = facts.short_names(names, 21)
     assert list(short.values()) == ["sgd.lr", "adamw.lr", "batch_size", "momentum"]
-    assert weights.short_names(["a.b", "b"], 9) == {"a.b": "a.b", "b": "b"}
+    assert facts.short_names(["a.b", "b"], 9) == {"a.b": "a.b", "b": "b"}
 
 
 def test_forests_are_asked_once_for_a_part(
     part: StudyPart, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[int] = []
-    monkeypatch.setattr(weights, "importance", lambda records: asked.append(1) or ())
-    weights.importances_of(part)
-    weights.importances_of(part)
-    weights.importances_of(make_part(make_trial("t9")))
+    monkeypatch.setattr(facts, "importance", lambda records: asked.append(1) or ())
+    facts.importances_of(part)
+    facts.importances_of(part)
+    facts.importances_of(make_part(make_trial("t9")))
     assert len(asked) == 2
 
 
 def test_parameters_come_by_their_weight_over_all_questions(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(weights, "_LATEST", [])
+    monkeypatch.setattr(facts, "_LATEST", [])
     give(monkeypatch, answer(0.3, 0.1), answer(0.1, 0.4))
     params = {"group.p0": 1, "other": 2, "group.p1": 3}
-    assert weights.names_by_weight(make_part(make_trial(params=params))) == [
+    assert facts.names_by_weight(make_part(make_trial(params=params))) == [
         "group.p1",
         "group.p0",
         "other",

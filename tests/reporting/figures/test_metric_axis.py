@@ -1,8 +1,8 @@
 import pytest
 
 from tune_speed.core.targets import Target
+from tune_speed.reporting.figures.axes import draw_metric_axis, steep
 from tune_speed.reporting.figures.canvas import Canvas
-from tune_speed.reporting.figures.metric_axis import draw_metric_axis, steep
 from tune_speed.reporting.figures.theme import LIGHT
 
 

@@ -4,7 +4,7 @@ import pytest
 from figure_parts import make_part, make_trial, points, random_part
 
 from tune_speed.core.records import Status
-from tune_speed.reporting.figures import weights
+from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.slices import MOST, SLICES, slices
 from tune_speed.reporting.figures.theme import LIGHT
 from tune_speed.reporting.study.view import ViewedTrial
@@ -12,8 +12,8 @@ from tune_speed.reporting.study.view import ViewedTrial
 
 @pytest.fixture(autouse=True)
 def _no_forests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(weights, "importance", lambda records: ())
-    monkeypatch.setattr(weights, "_LATEST", [])
+    monkeypatch.setattr(facts, "importance", lambda records: ())
+    monkeypatch.setattr(facts, "_LATEST", [])
 
 
 def trials(values: Sequence[object], *, name: str = "p") -> list[ViewedTrial]:

@@ -2,9 +2,9 @@ import pytest
 from figure_parts import make_part, make_trial, random_part
 
 from tune_speed.core.records import Status
-from tune_speed.reporting.figures.stop_kinds import ENDED_BELOW, OTHER_STOP, REACHED, stop_kind
-from tune_speed.reporting.figures.stopped import MOST_KINDS, STOPPED, endings
+from tune_speed.reporting.figures.stopped import MOST_KINDS, STOPPED, bars
 from tune_speed.reporting.figures.theme import LIGHT
+from tune_speed.reporting.study.endings import ENDED_BELOW, OTHER_STOP, REACHED, stop_kind
 
 STOPS = {
     "stopped at 0.4 s: 2.1% likely to meet the target by 1.1 s, 20% when it was proposed": (
@@ -50,7 +50,7 @@ def test_other_ends_are_told_by_their_status(status: Status, reason: str, kind: 
 
 def test_every_trial_and_second_is_in_one_bar() -> None:
     part = random_part(50)
-    found = endings(part)
+    found = bars(part)
     assert sum(ending.trials for ending in found) == 50
     spent = sum(trial.record.runs[0].clocks.train_s for trial in part.trials)
     assert sum(ending.train_s for ending in found) == pytest.approx(spent)
@@ -74,7 +74,7 @@ def test_many_kinds_of_errors_become_one() -> None:
         make_trial(f"t{i}", Status.FAILED, stop_reason=f"{'ABCDEFGHIJKLMNOP'[i]}Error: x")
         for i in range(15)
     ]
-    found = endings(make_part(*errors))
+    found = bars(make_part(*errors))
     assert len(found) == MOST_KINDS
     assert found[-1].kind == "other ends"
     assert sum(ending.trials for ending in found) == 15

@@ -9,6 +9,7 @@ from making import make_record, make_run
 from rich.console import Console
 
 from tune_speed.core.records import Status, Timing
+from tune_speed.reporting.leaderboard import tables
 from tune_speed.reporting.leaderboard import text as report
 from tune_speed.reporting.leaderboard.ranking import Board, Row, make_boards
 from tune_speed.reporting.leaderboard.tables import as_renderable
@@ -31,20 +32,20 @@ def shown(boards: list[Board]) -> str:
 
 
 def test_json_holds_unrounded_figures() -> None:
-    rows = json.loads(report.as_json(boards()))[0]["rows"]
+    rows = json.loads(tables.as_json(boards()))[0]["rows"]
     assert [row["time_to_target_s"] for row in rows] == [1.0, 2.0, 3.0]
     assert rows[0]["params"] == {"optimizer.sgd.lr": 0.1}
 
 
 def test_csv_has_a_line_a_row_and_names_every_field() -> None:
-    lines = list(csv.DictReader(io.StringIO(report.as_csv(boards()))))
+    lines = list(csv.DictReader(io.StringIO(tables.as_csv(boards()))))
     assert [line["trial_id"] for line in lines] == ["t0000", "t0001", "t0002"]
     assert lines[0]["device"] == "cpu (1 threads, test)"
     assert json.loads(lines[0]["params"]) == {"optimizer.sgd.lr": 0.1}
 
 
 def test_markdown_is_a_table_with_a_header() -> None:
-    lines = report.as_markdown(boards()).splitlines()
+    lines = tables.as_markdown(boards()).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert len(table) == 5
     assert len({line.replace("\\|", "").count("|") for line in table}) == 1
@@ -61,7 +62,7 @@ def test_markup_in_names_is_shown_as_it_is() -> None:
     record = make_record(study="[red]<script>alert(1)</script>")
     evil = make_boards([(None, record)])
     assert "[red]<script>" in shown(evil)
-    assert "<script>" not in report.as_markdown(evil).replace("\\<", "")
+    assert "<script>" not in tables.as_markdown(evil).replace("\\<", "")
 
 
 def test_board_without_hits_says_so() -> None:
@@ -122,11 +123,11 @@ def test_listing_as_csv_reads_back() -> None:
 
 def test_ties_are_told_in_every_form() -> None:
     tied = make_boards((None, make_record(f"t{i:04d}")) for i in range(2))
-    assert [row["rank"] for row in json.loads(report.as_json(tied))[0]["rows"]] == [1, 1]
-    assert all(row["tied"] is True for row in json.loads(report.as_json(tied))[0]["rows"])
-    lines = list(csv.DictReader(io.StringIO(report.as_csv(tied))))
+    assert [row["rank"] for row in json.loads(tables.as_json(tied))[0]["rows"]] == [1, 1]
+    assert all(row["tied"] is True for row in json.loads(tables.as_json(tied))[0]["rows"])
+    lines = list(csv.DictReader(io.StringIO(tables.as_csv(tied))))
     assert [(line["rank"], line["tied"]) for line in lines] == [("1", "True")] * 2
-    assert report.as_markdown(tied).count("| 1= |") == 2
+    assert tables.as_markdown(tied).count("| 1= |") == 2
     assert "Ranks with = are shared" in report.caption(tied[0])
     assert "Ranks with =" not in report.caption(boards()[0])
 
@@ -145,7 +146,7 @@ def test_a_condition_stands_in_the_title() -> None:
 
 
 def test_fields_of_board_and_row_have_different_names() -> None:
-    header = report.as_csv(boards()).splitlines()[0].split(",")
+    header = tables.as_csv(boards()).splitlines()[0].split(",")
     assert len(set(header)) == len(header) == len(Board.model_fields) - 1 + len(Row.model_fields)
 
 
@@ -164,7 +165,7 @@ def test_csv_reads_back_with_pandas(trials: list[tuple[str, str, bool]]) -> None
         for number, (study, device, is_hit) in enumerate(trials)
     ]
     made = make_boards(((None, record) for record in records), with_misses=True)
-    read = pd.read_csv(io.StringIO(report.as_csv(made), newline=""), dtype=str, na_filter=False)
+    read = pd.read_csv(io.StringIO(tables.as_csv(made), newline=""), dtype=str, na_filter=False)
     rows = [(board, row) for board in made for row in board.rows]
     for (board, row), (_, line) in zip(rows, read.iterrows(), strict=True):
         assert (line["device"], line["study"]) == (board.device, row.study)
@@ -174,7 +175,7 @@ def test_csv_reads_back_with_pandas(trials: list[tuple[str, str, bool]]) -> None
 
 
 def test_csv_has_numbers_where_pandas_expects_them() -> None:
-    read = pd.read_csv(io.StringIO(report.as_csv(boards())))
+    read = pd.read_csv(io.StringIO(tables.as_csv(boards())))
     assert read["rank"].tolist() == [1, 2, 3]
     assert read["expected_s"].tolist() == [1.0, 2.0, 3.0]
     assert read["tied"].tolist() == [False] * 3

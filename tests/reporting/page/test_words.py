@@ -1,5 +1,6 @@
 import pytest
 
+from tune_speed.core.text import short_names
 from tune_speed.reporting.page import words
 
 
@@ -39,11 +40,11 @@ def test_only_web_addresses_become_links() -> None:
 
 def test_short_names_are_the_shortest_endings_that_stay_apart() -> None:
     names = ["optimizer.sgd.lr", "optimizer.adamw.lr", "epochs", "model.resnet20.stem"]
-    assert list(words.short_names(names).values()) == ["sgd.lr", "adamw.lr", "epochs", "stem"]
+    assert list(short_names(names).values()) == ["sgd.lr", "adamw.lr", "epochs", "stem"]
 
 
 def test_name_that_ends_another_keeps_apart_from_it() -> None:
-    shorts = words.short_names(["lr", "optimizer.lr"])
+    shorts = short_names(["lr", "optimizer.lr"])
     assert len(set(shorts.values())) == 2
 
 

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.trials import table
-from tune_speed.tracking.filter.fields import FIELDS
+from tune_speed.tracking.columns import COLUMNS
 
 
 def shown(*records: TrialRecord) -> str:
@@ -43,7 +43,7 @@ def test_names_are_no_markup_and_no_trials_are_told() -> None:
 
 def test_machines_get_every_field_unrounded() -> None:
     row = table.machine_row(("run", make_record(time_s=1 / 3)))
-    assert set(row) == {"run_id", *FIELDS, "params"}
+    assert set(row) == {"run_id", *COLUMNS, "params"}
     assert json.loads(json.dumps(row))["time_to_target_s"] == 1 / 3
     csv_row = table.csv_row(("run", make_record()))
     assert json.loads(csv_row["params"]) == {"optimizer.sgd.lr": 0.1}

@@ -13,7 +13,8 @@ from stored import store_of
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import open_store, schema
-from tune_speed.tracking.filter.fields import FIELDS, RECIPE_FIELDS
+from tune_speed.tracking.columns import COLUMNS
+from tune_speed.tracking.filter.fields import RECIPE_FIELDS
 from tune_speed.tracking.filter.where import MAX_PUSHED, in_mlflow, parse_where
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.training.recipe import Recipe
@@ -292,12 +293,12 @@ def test_any_text_is_a_filter_or_a_mistake_of_the_user(text: str) -> None:
 
 def test_recipe_fields_are_those_of_a_recipe_and_no_result_field() -> None:
     assert set(RECIPE_FIELDS) == set(Recipe.model_fields)
-    assert not set(RECIPE_FIELDS) & set(FIELDS)
+    assert not set(RECIPE_FIELDS) & set(COLUMNS)
 
 
 def test_every_tag_of_a_field_is_what_mlflow_gets() -> None:
     tags = schema.record_tags(RECORDS[0])
-    tagged = {name: field for name, field in FIELDS.items() if field.tag}
+    tagged = {name: field for name, field in COLUMNS.items() if field.tag}
     assert set(tagged) == {"study", "trial_id", "workload", "device", "kind", "status"}
     assert all(tags[str(f.tag)] == f.value(RECORDS[0]) for f in tagged.values())
 

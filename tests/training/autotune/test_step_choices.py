@@ -24,7 +24,8 @@ from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import objective
 from tune_speed.training.autotune import step_options
 from tune_speed.training.autotune.step_options import CHOICES, provisional, quickest, resolved
-from tune_speed.training.loop import build_model, train
+from tune_speed.training.build import build_model
+from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import build_optimizer
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tune_speed.core.comparability import BoardKey, board_key, final_metric
+from tune_speed.core.comparability import ComparisonKey, board_key, final_metric
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
@@ -209,7 +209,7 @@ def _finalists(estimates: Sequence[Finalist], top: int) -> list[Finalist]:
 def _leader(uri: str, finalists: Sequence[Finalist]) -> Finalist | None:
     """Returns the best certified result of the same workload, device and protocol, if another's."""
     key, recipes = board_key(finalists[0].record), [each.record.recipe for each in finalists]
-    wanted = BoardKey(**{**key._asdict(), "kind": "certified"})
+    wanted = ComparisonKey(**{**key._asdict(), "kind": "certified"})
     found = [
         Finalist(name=f"{t.record.study}/{t.record.trial_id}", record=t.record, run_id=t.run_id)
         for t in find_trials(uri, workload=finalists[0].record.workload_name, kind="certified")

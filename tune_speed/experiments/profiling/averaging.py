@@ -4,7 +4,6 @@ As many processes as the recipe has devices meet, as in `together`, and average 
 times over. In a training, part of that hides behind the backward: an upper bound.
 """
 
-import os
 import statistics
 import tempfile
 import time
@@ -15,7 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing
 
-from tune_speed.training.ranks import Ranks
+from tune_speed.training.worker import local_rank
 
 REPEATS = 5
 WAIT_S = 120.0
@@ -30,11 +29,9 @@ def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | N
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="tune_speed-averaging-") as folder:
-        meeting = (Path(folder) / "meeting").as_uri()
+        arguments = (size, device.type, Path(folder), num_bytes, there)
         processes = [
-            context.Process(
-                target=_rank, args=(rank, size, device.type, meeting, num_bytes, there), daemon=True
-            )
+            context.Process(target=_rank, args=(rank, *arguments), daemon=True)
             for rank in range(size)
         ]
         try:
@@ -53,32 +50,17 @@ def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | N
 
 
 def _rank(
-    rank: int,
-    size: int,
-    device_type: str,
-    meeting: str,
-    num_bytes: int,
-    pipe: connection.Connection,
+    rank: int, size: int, kind: str, folder: Path, num_bytes: int, pipe: connection.Connection
 ) -> None:
-    """What a process does; rank 0 says what came of it."""
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")  # All ranks are on this machine.
-    is_cuda = device_type == "cuda"
-    device = torch.device(f"cuda:{rank}" if is_cuda else "cpu")
-    if is_cuda:
-        torch.cuda.set_device(device)
-    backend = "nccl" if is_cuda else "gloo"
-    with Ranks.joined(
-        rank=rank, size=size, backend=backend, init_method=meeting, wait_s=WAIT_S
-    ) as ranks:
-        gradients = torch.zeros(max(1, num_bytes // 4), device=device)
-        times = [_once(gradients) for _ in range(1 + REPEATS)]
+    """What a process does; rank 0 sends what it measured."""
+    device = torch.device(f"cuda:{rank}" if kind == "cuda" else "cpu")
+    with local_rank(rank, size, device, folder=folder, wait_s=WAIT_S) as ranks:
+        gradients, times = torch.zeros(max(1, num_bytes // 4), device=device), list[float]()
+        for _ in range(1 + REPEATS):
+            began_s = time.perf_counter()
+            dist.all_reduce(gradients)
+            gradients.sum().item()  # Waits for the device.
+            times.append(time.perf_counter() - began_s)
         if ranks.is_first:
             pipe.send(statistics.median(times[1:]))
         ranks.gather(None)  # Nobody leaves before all are done.
-
-
-def _once(gradients: torch.Tensor) -> float:
-    began_s = time.perf_counter()
-    dist.all_reduce(gradients)
-    gradients.sum().item()  # Waits for the device.
-    return time.perf_counter() - began_s

@@ -7,7 +7,6 @@ from itertools import repeat
 from typing import NamedTuple
 
 import torch
-from torch import nn
 
 from tune_speed.components.speedups.base import Shape
 from tune_speed.data.split import Splits
@@ -15,17 +14,17 @@ from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient
 from tune_speed.runtime.device import synchronizer
 from tune_speed.runtime.step_timer import warm_up
 from tune_speed.runtime.training_clock import Waits
-from tune_speed.training.loop import (
+from tune_speed.training.build import (
     build_forward,
     build_model,
     open_dummy,
     open_loader,
+    set_seed,
     step_schedule_of,
 )
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
-from tune_speed.training.step.gradient import Forward, gradient_of
-from tune_speed.training.step.step import Group, build_optimizer, take_step
+from tune_speed.training.step.step import Group, Stepper
 
 WARM_UP_S = 1.0
 """Steps are taken for so long [s] before any is timed, two at least."""
@@ -40,8 +39,7 @@ class Pipeline(NamedTuple):
     """Does one on other batches."""
     timer: PhaseTimer
     waits: Waits
-    model: nn.Module
-    optimizer: torch.optim.Optimizer
+    stepper: Stepper
     shape: Shape
     """Of all its steps."""
 
@@ -60,20 +58,21 @@ def open_pipeline(
     Its steps have the shape that the run begins with, and a rate of zero; `before_step` is
     called before each, and may raise.
     """
-    torch.manual_seed(seed)
-    torch.backends.cudnn.deterministic = recipe.deterministic
-    torch.backends.cudnn.benchmark = not recipe.deterministic
-    recipe.speedups.read_data()
+    set_seed(recipe, seed)
     (shape, _), *_ = step_schedule_of(recipe, splits)
     model = build_model(recipe, splits, seed=seed, device=device)
     model.train()
     forward = build_forward(model, recipe)
     loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
     try:
-        waits = Waits()
-        timer = PhaseTimer(synchronize=synchronizer(device))
-        take_group, optimizer = _stepper(model, forward, recipe, shape, timer, device)
+        waits, timer = Waits(), PhaseTimer(synchronize=synchronizer(device))
+        stepper = Stepper.still(model, forward, recipe, device=device)
+        stepper.gradient = TimedGradient(stepper.gradient, timer, stepper.scaler)
         steps = open_steps(loader, recipe, repeat((shape, 1)), waits)
+
+        def take_group(group: Group) -> None:
+            batches = timer.over(iter(group.micro_batches), device)
+            stepper.take_still(group._replace(micro_batches=batches), shape)
 
         def take() -> int:
             before_step()
@@ -84,46 +83,9 @@ def open_pipeline(
             return group.num_samples
 
         with closing(steps):
-            yield Pipeline(take, take_group, timer, waits, model, optimizer, shape)
+            yield Pipeline(take, take_group, timer, waits, stepper, shape)
     finally:
         loader.close()
-
-
-def _stepper(
-    model: nn.Module,
-    forward: Forward,
-    recipe: Recipe,
-    shape: Shape,
-    timer: PhaseTimer,
-    device: torch.device,
-) -> tuple[Callable[[Group], None], torch.optim.Optimizer]:
-    """Returns what takes the recipe's step with borders, and its optimizer, at a rate of zero."""
-    optimizer, scaler = build_optimizer(model, recipe, device=device)
-    inner = gradient_of(recipe, model, forward=forward, scaler=scaler, device=device)
-    gradient = TimedGradient(inner, timer, scaler)
-    averager = recipe.speedups.averager(model)
-    # A rate of zero takes as long, and weights that go astray may not.
-    for parameters in optimizer.param_groups:
-        parameters["lr"] = 0.0
-
-    def take(group: Group) -> None:
-        recipe.speedups.begin_step(model, shape)
-        batches = timer.over(iter(group.micro_batches), device)
-        take_step(
-            group._replace(micro_batches=batches),
-            recipe,
-            shape=shape,
-            frac=1.0,
-            forward=forward,
-            optimizer=optimizer,
-            scaler=scaler,
-            device=device,
-            gradient=gradient,
-        )
-        if averager is not None:
-            averager.update(model, frac=0.5)
-
-    return take, optimizer
 
 
 def warm_up_pipeline(
@@ -135,5 +97,9 @@ def warm_up_pipeline(
         dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
         pipeline.take_dummy(Group(num_samples, dummy.epoch(0)))
         dummy.close()
-    synchronize = synchronizer(device)
-    return warm_up(pipeline.take, limit_s=WARM_UP_S, synchronize=synchronize, now=time.perf_counter)
+    return warm_up(
+        pipeline.take,
+        limit_s=WARM_UP_S,
+        synchronize=synchronizer(device),
+        now=time.perf_counter,
+    )

@@ -107,7 +107,7 @@ def _profile(
         taken = _take(pipeline, alone, steps, step_s, device, on_line)
         idle = _idle_s(pipeline, alone, taken, device)
         peak_gib = peak_memory_gib(device)
-        work = count_work(pipeline, alone, splits, device=device)
+        work, model = count_work(pipeline, alone, splits, device=device), pipeline.stepper.model
     heed()
     release_memory(device)
     on_line("measuring matrix products and copies")
@@ -134,7 +134,7 @@ def _profile(
         num_devices=_num_gpus(device),
         spare_cores=_spare_cores(),
         set_bytes=math.prod(splits.train.pixels.shape),  # One byte each.
-        has_convolutions=any(isinstance(part, nn.Conv2d) for part in pipeline.model.modules()),
+        has_convolutions=any(isinstance(part, nn.Conv2d) for part in model.modules()),
     )
     return found.model_copy(update={"advice": advise(situation)})
 

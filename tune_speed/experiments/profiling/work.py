@@ -31,8 +31,8 @@ from torch import Tensor, nn
 
 from tune_speed.data.split import Splits
 from tune_speed.experiments.profiling.pipeline import Pipeline
+from tune_speed.training.build import open_dummy
 from tune_speed.training.flops import training_flop_per_sample
-from tune_speed.training.loop import open_dummy
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES, EagerGradient
@@ -113,7 +113,7 @@ class Work(NamedTuple):
 
 def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: torch.device) -> Work:
     """Returns what a step does, once steps were taken; the recipe is for one device."""
-    shape, model = pipeline.shape, pipeline.model
+    shape, model = pipeline.shape, pipeline.stepper.model
     _, _, _, channels = splits.train.pixels.shape
     group = Group(recipe.samples_per_step * shape.growth, ())
     per_sample = training_flop_per_sample(
@@ -127,7 +127,7 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
     parts = StepBytes(
         parameters=parameters,
         gradients=gradients,
-        optimizer_state=state_bytes(pipeline.optimizer),
+        optimizer_state=state_bytes(pipeline.stepper.optimizer),
         saved=_saved(pipeline, recipe, splits, device),
         images=image_bytes,
         num_micro_batches=accumulation_of(recipe) * shape.growth,
@@ -138,7 +138,7 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
 
 def _saved(pipeline: Pipeline, recipe: Recipe, splits: Splits, device: torch.device) -> int:
     """Returns the bytes that the forward of one micro-batch keeps, on black images."""
-    model, shape, size = pipeline.model, pipeline.shape, micro_batch_of(recipe)
+    model, shape, size = pipeline.stepper.model, pipeline.shape, micro_batch_of(recipe)
     _, scaler = build_optimizer(model, recipe, device=device)
     eager = EagerGradient(recipe, forward=model, scaler=scaler, device=device)
     dummy = open_dummy(recipe, splits, num_samples=size, device=device)

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR
+from tune_speed.reporting.figures.canvas import FigureKind
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES
 from tune_speed.reporting.figures.curves import CURVES
-from tune_speed.reporting.figures.drawing import as_drawn, write_png
+from tune_speed.reporting.figures.drawing import Drawn, as_drawn, write_png
 from tune_speed.reporting.figures.front import FRONT
 from tune_speed.reporting.figures.importance_bars import IMPORTANCE
-from tune_speed.reporting.figures.kind import Drawn, FigureKind
 from tune_speed.reporting.figures.slices import SLICES
 from tune_speed.reporting.figures.step_time import STEP_TIME
 from tune_speed.reporting.figures.stopped import STOPPED

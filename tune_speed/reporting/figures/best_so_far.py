@@ -2,11 +2,11 @@
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from tune_speed.reporting.figures.canvas import UNDER_POINTS, Canvas, Spot
+from tune_speed.core.text import counted
+from tune_speed.reporting.figures.axes import scale, unit_label
+from tune_speed.reporting.figures.canvas import UNDER_POINTS, Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import is_timed, time_s_of
-from tune_speed.reporting.figures.kind import FigureKind, Sketch
-from tune_speed.reporting.figures.scales import scale, unit_label
-from tune_speed.reporting.figures.texts import counted, duration, shortened, time_unit
+from tune_speed.reporting.figures.texts import duration, shortened, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
 

@@ -1,12 +1,13 @@
 """A figure that is being drawn: its panels in house style, and the trials its points stand for."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.reporting.figures.texts import duration, shortened, told
 from tune_speed.reporting.figures.theme import Look, Palette
-from tune_speed.reporting.study.view import ViewedTrial
+from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -220,6 +221,25 @@ class Canvas:
         mark = Mark(trial.run_id, trial.record.trial_id, text, trial is self.leader)
         self.marks.append(mark)
         return f"{MARK}{len(self.marks) - 1}"
+
+
+class Sketch(NamedTuple):
+    """A figure as matplotlib has it."""
+
+    canvas: Canvas
+    alt: str
+    """What it shows, in a sentence with the figures themselves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FigureKind:
+    """A kind of figure that a part of a study can be drawn as."""
+
+    title: str
+    about: str
+    """How to read it."""
+    draw: Callable[[StudyPart, Palette], Sketch | None]
+    """Draws it in a palette; None where there is nothing to draw."""
 
 
 def _is_line(handle: Any) -> bool:

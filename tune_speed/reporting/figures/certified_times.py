@@ -5,11 +5,11 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from tune_speed.core.stats import median_interval_s, median_time_s
-from tune_speed.reporting.figures.canvas import Canvas, Spot
+from tune_speed.core.text import counted
+from tune_speed.reporting.figures.axes import scale, spans_decade, unit_label
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import estimates_of
-from tune_speed.reporting.figures.kind import FigureKind, Sketch
-from tune_speed.reporting.figures.scales import scale, spans_decade, unit_label
-from tune_speed.reporting.figures.texts import counted, duration, shortened, time_unit
+from tune_speed.reporting.figures.texts import duration, shortened, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 

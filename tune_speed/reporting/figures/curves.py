@@ -6,12 +6,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from tune_speed.core.comparability import goodness
 from tune_speed.core.records import Evaluation, RunResult
 from tune_speed.core.targets import Target
-from tune_speed.reporting.figures.canvas import Canvas, Spot
+from tune_speed.core.text import counted
+from tune_speed.reporting.figures.axes import draw_metric_axis, scale, unit_label
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import estimates_of, metric_words, target_of
-from tune_speed.reporting.figures.kind import FigureKind, Sketch
-from tune_speed.reporting.figures.metric_axis import draw_metric_axis
-from tune_speed.reporting.figures.scales import scale, unit_label
-from tune_speed.reporting.figures.texts import counted, duration, score, shortened, time_unit
+from tune_speed.reporting.figures.texts import duration, score, shortened, time_unit
 from tune_speed.reporting.figures.theme import DASHES, SERIES, WORDS, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 

@@ -3,11 +3,11 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from tune_speed.core.errors import StorageError
-from tune_speed.reporting.figures.canvas import style
-from tune_speed.reporting.figures.kind import Drawn, FigureKind, Sketch
+from tune_speed.reporting.figures.canvas import FigureKind, Sketch, style
 from tune_speed.reporting.figures.svg import as_svg
 from tune_speed.reporting.figures.texts import shortened
 from tune_speed.reporting.figures.theme import LIGHT, SENTINELS, Palette
@@ -18,6 +18,16 @@ PNG_DPI = 320
 STUDY_WIDTH = 44
 HEADING = 38.0
 """Height of a PNG's heading, which on a page is the page's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawn:
+    """A figure for a page."""
+
+    name: str
+    title: str
+    alt: str
+    svg: str
 
 
 def as_drawn(

@@ -1,11 +1,14 @@
 """What several figures ask of a study's part: its target, and where each trial ended."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tune_speed.core import comparability
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core import comparability, text
+from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
+from tune_speed.reporting.figures.texts import shortened
+from tune_speed.reporting.importance.importance import Importance, importance
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 
@@ -25,11 +28,6 @@ def target_of(part: StudyPart) -> Target:
 def metric_words(target: Target) -> str:
     """Returns the target's metric, as people write it."""
     return target.metric.replace("_", " ")
-
-
-def train_s_of(record: TrialRecord) -> float:
-    """Returns the training clock of all runs of a record [s]."""
-    return sum(run.clocks.train_s for run in record.runs)
 
 
 def ends_of(part: StudyPart) -> list[End]:
@@ -83,3 +81,33 @@ def by_status(trials: Sequence[End]) -> dict[Status, list[End]]:
 def is_timed(trial: ViewedTrial) -> bool:
     """Whether the record says when the trial began and ended."""
     return bool(trial.record.started_at and trial.record.finished_at)
+
+
+_LATEST: list[tuple[tuple[ViewedTrial, ...], tuple[Importance, ...]]] = []
+"""The latest trials with their importances: two figures need them, and forests take seconds."""
+
+
+def importances_of(part: StudyPart) -> tuple[Importance, ...]:
+    """Returns the parameters' importance for each question, from the part's estimates."""
+    if not _LATEST or _LATEST[0][0] is not part.trials:
+        answers = importance([trial.record for trial in part.trials]) if part.trials else ()
+        _LATEST[:] = [(part.trials, answers)]
+    return _LATEST[0][1]
+
+
+def names_by_weight(part: StudyPart) -> list[str]:
+    """Returns the searched parameters, the most important over all questions first."""
+    weight: Counter[str] = Counter()
+    for answer in importances_of(part):
+        weight.update({parameter.name: parameter.value for parameter in answer.params})
+    return sorted(searched_names(part), key=lambda name: -weight[name])
+
+
+def searched_names(part: StudyPart) -> list[str]:
+    """Returns the names of all parameters that some estimate chose."""
+    return list(dict.fromkeys(name for trial in part.trials for name in trial.record.params))
+
+
+def short_names(names: Sequence[str], width: int) -> dict[str, str]:
+    """Returns the shortest ending of each dotted name that no other name has: `sgd.lr`."""
+    return {name: shortened(ending, width) for name, ending in text.short_names(names).items()}

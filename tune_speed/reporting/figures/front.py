@@ -4,12 +4,11 @@ from collections.abc import Sequence
 
 from tune_speed.core.comparability import goodness
 from tune_speed.core.targets import Target
-from tune_speed.reporting.figures.canvas import Canvas, Spot
+from tune_speed.core.text import counted
+from tune_speed.reporting.figures.axes import draw_metric_axis, scale, unit_label
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import End, by_status, ends_of, metric_words, target_of
-from tune_speed.reporting.figures.kind import FigureKind, Sketch
-from tune_speed.reporting.figures.metric_axis import draw_metric_axis
-from tune_speed.reporting.figures.scales import scale, unit_label
-from tune_speed.reporting.figures.texts import counted, duration, score, shortened, time_unit
+from tune_speed.reporting.figures.texts import duration, score, shortened, time_unit
 from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
 

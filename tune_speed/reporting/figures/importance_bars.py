@@ -4,12 +4,12 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from tune_speed.reporting.figures.canvas import Canvas
-from tune_speed.reporting.figures.kind import FigureKind, Sketch
-from tune_speed.reporting.figures.scales import scale
-from tune_speed.reporting.figures.texts import clean, counted, number
+from tune_speed.core.text import counted
+from tune_speed.reporting.figures.axes import scale
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
+from tune_speed.reporting.figures.facts import importances_of, searched_names, short_names
+from tune_speed.reporting.figures.texts import clean, number
 from tune_speed.reporting.figures.theme import Palette
-from tune_speed.reporting.figures.weights import importances_of, searched_names, short_names
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import StudyPart
 

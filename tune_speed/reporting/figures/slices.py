@@ -5,13 +5,18 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.reporting.figures.canvas import Canvas, Spot
-from tune_speed.reporting.figures.facts import reached, time_s_of
-from tune_speed.reporting.figures.kind import FigureKind, Sketch
-from tune_speed.reporting.figures.scales import scale, spans_decade, unit_label
-from tune_speed.reporting.figures.texts import counted, duration, number, shortened, time_unit
+from tune_speed.core.text import counted
+from tune_speed.reporting.figures.axes import scale, spans_decade, unit_label
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
+from tune_speed.reporting.figures.facts import (
+    names_by_weight,
+    reached,
+    searched_names,
+    short_names,
+    time_s_of,
+)
+from tune_speed.reporting.figures.texts import duration, number, shortened, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
-from tune_speed.reporting.figures.weights import names_by_weight, searched_names, short_names
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.records import RunResult, TrialRecord
-from tune_speed.reporting.figures.canvas import Canvas
-from tune_speed.reporting.figures.kind import FigureKind, Sketch
-from tune_speed.reporting.figures.scales import scale
-from tune_speed.reporting.figures.texts import counted, number, shortened
+from tune_speed.core.text import counted
+from tune_speed.reporting.figures.axes import scale
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
+from tune_speed.reporting.figures.texts import number, shortened
 from tune_speed.reporting.figures.theme import DASHES, SERIES, Palette
 from tune_speed.reporting.study.view import StudyPart
 

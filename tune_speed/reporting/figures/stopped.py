@@ -3,23 +3,22 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tune_speed.reporting.figures.canvas import Canvas
-from tune_speed.reporting.figures.facts import train_s_of
-from tune_speed.reporting.figures.kind import FigureKind, Sketch
-from tune_speed.reporting.figures.stop_kinds import ENDED_BELOW, REACHED, stop_kind
-from tune_speed.reporting.figures.texts import TimeUnit, counted, duration, shortened, time_unit
+from tune_speed.core.text import counted
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
+from tune_speed.reporting.figures.texts import duration, shortened, time_unit
 from tune_speed.reporting.figures.theme import Palette
+from tune_speed.reporting.study.endings import ENDED_BELOW, REACHED, endings_of
 from tune_speed.reporting.study.view import StudyPart
 
 ROW_HEIGHT = 50.0
 FRAME_HEIGHT = 16.0
 MOST_KINDS = 9
-BAR = 0.23
+THICKNESS = 0.23
 NAME_WIDTH = 38
 REST = "other ends"
 
 
-class Ending(NamedTuple):
+class Bar(NamedTuple):
     """The trials that ended in one way."""
 
     kind: str
@@ -28,41 +27,39 @@ class Ending(NamedTuple):
     """Training clock of them together [s]."""
 
 
-def endings(part: StudyPart) -> list[Ending]:
+def bars(part: StudyPart) -> list[Bar]:
     """Returns the part's trials by how they ended: first what came to its end, then the most."""
-    records = [trial.record for trial in part.trials]
-    kinds = dict.fromkeys(map(stop_kind, records))
-    groups = {kind: [r for r in records if stop_kind(r) == kind] for kind in kinds}
-    found = [Ending(k, len(group), sum(map(train_s_of, group))) for k, group in groups.items()]
+    found = [Bar(e.kind, len(e.trials), e.train_s) for e in endings_of(part)]
     place = {REACHED: 0, ENDED_BELOW: 1}
     ordered = sorted(found, key=lambda e: (place.get(e.kind, 2), -e.trials, e.kind))
     if len(ordered) <= MOST_KINDS:
         return ordered
     kept, rest = ordered[: MOST_KINDS - 1], ordered[MOST_KINDS - 1 :]
-    return [*kept, Ending(REST, sum(e.trials for e in rest), sum(e.train_s for e in rest))]
+    return [*kept, Bar(REST, sum(e.trials for e in rest), sum(e.train_s for e in rest))]
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     """Draws two bars for each way to end; None without a trial."""
-    ended = endings(part)
+    ended = bars(part)
     if not ended:
         return None
     canvas = Canvas(palette, height=FRAME_HEIGHT + ROW_HEIGHT * len(ended))
     panel = canvas.panel
     num_trials, train_s = sum(e.trials for e in ended), sum(e.train_s for e in ended)
     unit = time_unit(max(e.train_s for e in ended))
-    bars = [
+    shares_of = [
         ("of the trials", "s1", [e.trials / num_trials for e in ended]),
         ("of the training time", "s5", [e.train_s / (train_s or 1.0) for e in ended]),
     ]
     drawn = []
-    for place, (label, role, shares) in enumerate(bars):
-        rows = [row + BAR * (place + 0.62) for row in range(len(ended))]
+    for place, (label, role, shares) in enumerate(shares_of):
+        rows = [row + THICKNESS * (place + 0.62) for row in range(len(ended))]
         percents = [100 * share for share in shares]
-        drawn.append((panel.barh(rows, percents, 0.86 * BAR, color=palette[role]), label))
+        drawn.append((panel.barh(rows, percents, 0.86 * THICKNESS, color=palette[role]), label))
         panel.bar_label(drawn[-1][0], [_percent(p) for p in percents], padding=3, fontsize=10)
     for row, ending in enumerate(ended):
-        panel.text(0, row - 0.06, _words(ending, unit), va="bottom")
+        kind, time = shortened(ending.kind, NAME_WIDTH), duration(ending.train_s, unit)
+        panel.text(0, row - 0.06, f"{kind}: {ending.trials} ({time})", va="bottom")
     panel.set_xlim(0, 112)
     panel.set_ylim(len(ended) - 0.45, -0.5)
     panel.set_axis_off()
@@ -70,16 +67,11 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     return Sketch(canvas, _alt(ended, num_trials, train_s))
 
 
-def _words(ending: Ending, unit: TimeUnit) -> str:
-    kind = shortened(ending.kind, NAME_WIDTH)
-    return f"{kind}: {ending.trials} ({duration(ending.train_s, unit)})"
-
-
 def _percent(value: float) -> str:
     return "<1 %" if 0 < value < 1 else f"{value:.0f} %"
 
 
-def _alt(ended: Sequence[Ending], num_trials: int, train_s: float) -> str:
+def _alt(ended: Sequence[Bar], num_trials: int, train_s: float) -> str:
     unit = time_unit(max(e.train_s for e in ended))
     parts = [f"{e.kind}: {e.trials} in {duration(e.train_s, unit)}" for e in ended]
     total = f"{counted(num_trials, 'trial')}, {duration(train_s)} of training"

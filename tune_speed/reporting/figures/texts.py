@@ -4,6 +4,7 @@ import unicodedata
 from typing import NamedTuple
 
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import middle_cut
 from tune_speed.reporting.leaderboard.text import describe_params
 
 ELLIPSIS = "…"
@@ -51,21 +52,13 @@ def score(value: float) -> str:
 
 def clean(text: str) -> str:
     """Returns `text` on one line, with � for what no XML file and no font can hold."""
-    return "".join("�" if _is_unprintable(c) else c for c in " ".join(text.split()))
+    line = " ".join(text.split())
+    return "".join("�" if unicodedata.category(c) in _UNPRINTABLE else c for c in line)
 
 
 def shortened(text: str, width: int) -> str:
     """Returns `text`, clean, in `width` characters: what is too long loses its middle."""
-    whole = clean(text)
-    if len(whole) <= width:
-        return whole
-    kept = width - len(ELLIPSIS)
-    return whole[: (kept + 1) // 2] + ELLIPSIS + whole[len(whole) - kept // 2 :]
-
-
-def counted(count: int, noun: str) -> str:
-    """Returns `1 trial` or `3 trials`."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return middle_cut(clean(text), width)
 
 
 def told(record: TrialRecord) -> str:
@@ -75,7 +68,3 @@ def told(record: TrialRecord) -> str:
     text = f"{record.trial_id} · {outcome} · {describe_params(record.params)}"
     whole = clean(text)
     return whole if len(whole) <= TOOLTIP_WIDTH else whole[: TOOLTIP_WIDTH - 1] + ELLIPSIS
-
-
-def _is_unprintable(character: str) -> bool:
-    return unicodedata.category(character) in _UNPRINTABLE

@@ -9,13 +9,11 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import BoardKey, board_key, target_of
-from tune_speed.core.config import Config
+from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.stats import finite_or_none, median_time_s
-from tune_speed.core.targets import SIGNS
 from tune_speed.core.text import moment_of, moment_s, printable
-from tune_speed.reporting.leaderboard.ranking import timed
+from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, timed
 from tune_speed.reporting.leaderboard.text import (
     KINDS,
     NO_TRIALS,
@@ -25,20 +23,9 @@ from tune_speed.reporting.leaderboard.text import (
 from tune_speed.reporting.table import Column, Table, escape_markdown, named_lines
 
 
-class RecordHeld(Config):
+class RecordHeld(BoardFacts):
     """A trial that was faster than all that its board had before."""
 
-    workload: str
-    workload_hash: str
-    metric: str
-    target: float
-    target_mode: str = "max"
-    """Whether more of the metric is better, `max`, or less, `min`."""
-    mode: str
-    protocol_version: int
-    device: str
-    kind: str
-    """`estimate` or `certified`; they hold records of their own."""
     held_from: str
     """When the trial finished; UTC, ISO 8601."""
     held_until: str | None
@@ -72,7 +59,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
     """
     history: list[RecordHeld] = []
     for record in sorted(filter(_counts, records), key=_order):
-        before = history[-1] if history and _key(history[-1]) == board_key(record) else None
+        before = history[-1] if history and history[-1].key == board_key(record) else None
         held = _held(record, before)
         if before is None or held.expected_s < before.expected_s:
             if before is not None:
@@ -83,7 +70,7 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
 
 def boards_of(history: Iterable[RecordHeld]) -> list[list[RecordHeld]]:
     """Returns the records of each board, in order."""
-    return [list(held) for _, held in groupby(history, key=_key)]
+    return [list(held) for _, held in groupby(history, key=lambda held: held.key)]
 
 
 def _counts(record: TrialRecord) -> bool:
@@ -93,26 +80,16 @@ def _counts(record: TrialRecord) -> bool:
     return median_time_s(times_s) is not None
 
 
-def _order(record: TrialRecord) -> tuple[BoardKey, datetime, float, str, str]:
+def _order(record: TrialRecord) -> tuple[ComparisonKey, datetime, float, str, str]:
     finished = moment_of(record.finished_at)
     assert finished is not None
     return board_key(record), finished, timed(record).expected_s, record.study, record.trial_id
 
 
-def _key(held: RecordHeld) -> BoardKey:
-    return BoardKey(
-        held.workload, held.workload_hash, held.protocol_version, held.device, held.kind
-    )
-
-
 def _held(record: TrialRecord, before: RecordHeld | None) -> RecordHeld:
-    time, target = timed(record), target_of(record.workload)
+    time = timed(record)
     return RecordHeld(
-        **board_key(record)._asdict(),
-        metric=target.metric,
-        target=target.value,
-        target_mode=target.mode,
-        mode=record.workload["mode"],
+        **facts_of(record),
         held_from=record.finished_at,
         held_until=None,
         study=record.study,
@@ -174,8 +151,8 @@ def _board(board: Sequence[RecordHeld]) -> list[RenderableType]:
 
 
 def _title(held: RecordHeld) -> str:
-    target = f"{held.metric} {SIGNS[held.target_mode]} {held.target:g}, {held.mode}"
-    return f"{held.workload}, {KINDS[held.kind]}, the record over time: {target}, on {held.device}"
+    what = f"{held.workload}, {KINDS[held.kind]}, the record over time"
+    return f"{what}: {held.goal}, {held.mode}, on {held.device}"
 
 
 def _cells(held: RecordHeld) -> dict[str, str]:

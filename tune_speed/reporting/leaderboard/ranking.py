@@ -9,26 +9,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import (
-    BoardKey,
+    ComparisonKey,
+    SortKey,
     Totals,
     board_key,
-    final_metric,
     goodness,
+    sort_key,
     target_of,
     totals_of,
 )
 from tune_speed.core.config import Config
-from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
+from tune_speed.core.records import RunResult, Timing, TrialRecord
 from tune_speed.core.stats import (
     expected_time_interval_s,
     expected_time_s,
     finite_or_none,
     median_interval_s,
-    median_time_s,
     sample_of,
     wilson_interval,
 )
 from tune_speed.core.targets import SIGNS, Target
+from tune_speed.tracking.columns import BoardColumns, values_of
 
 SEEDS, STEP_TIME, NONE = "seeds", "step time", "none"
 """What an interval is made of."""
@@ -98,18 +99,19 @@ def _timed_once(run: RunResult) -> Timed:
     )
 
 
-class Row(Config):
-    """One configuration on a leaderboard."""
+class Ranked(Config):
+    """Where a row stands on its board."""
 
     rank: int | None
     """1 is the fastest; None for a configuration that missed the target. Rows whose interval of the
-    expected time overlaps that of the first row of their rank share it (see `ranking`)."""
+    expected time overlaps that of the first row of their rank share it."""
     tied: bool
     """Whether others share the rank."""
-    study: str
-    trial_id: str
-    time_to_target_s: float | None
-    """Median over runs [s], misses counting as infinite; None if it is infinite."""
+
+
+class Row(BoardColumns, Ranked):
+    """One configuration on a leaderboard: the columns of its result, and what ranks it."""
+
     median_low_s: float | None
     """Lower end of the median's interval [s], of 95 % confidence where there are six runs or more,
     otherwise from the shortest to the longest; None: infinite."""
@@ -126,35 +128,18 @@ class Row(Config):
     exactly the isolated step time of a single run was measured. The spread over seeds is left out
     then: with it, what ties would tie all the more, and what leads might not. `none`: a single run
     on a clock without an interval; only equal times tie."""
-    hits: int
-    """Runs that met the target."""
-    n: int
-    """Runs."""
     hit_rate_low: float
     """Lower end of the 95 % Wilson interval of the success rate."""
     hit_rate_high: float
     """Upper end of it."""
-    final_metric: float | None
-    """The target metric at the end of the last run."""
-    status: str
-    """How the last run ended."""
     params: dict[str, Any]
     """What the search chose."""
-    steps: int
-    """Optimizer steps of the last run."""
-    images_per_s: float | None
-    """Training samples per second of the training clock."""
-    peak_memory_gib: float | None
-    timing: str
-    """What the training clocks are made of: `isolated`, `exclusive` or `shared`."""
-    slowdown: float | None
-    """How much longer the last run took beside its co-tenants; None if it was alone."""
     verification: str
     """How far to believe it: `estimate`, or a certificate's word."""
     speedup: float | None
     """Of a certified row: the rival's time / this one's; above 1 this one is faster."""
     rival: str | None
-    """Whom it was timed beside: the leader, or for the leader the best of the others."""
+    """With which it was timed together: the leader, or for the leader the best of the others."""
     p_value: float | None
     """One-sided, of being faster than the rival; over several finalists corrected (Holm)."""
     study_trials: int | None
@@ -164,6 +149,11 @@ class Row(Config):
     """Seconds for which they held a device (see `Totals.device_s`); None: not known."""
     run_id: str | None
     """MLflow run, for `tune-speed show` and `tune-speed train`."""
+
+    @property
+    def name(self) -> str:
+        """`study/trial`."""
+        return f"{self.study}/{self.trial_id}"
 
     @property
     def place(self) -> str:
@@ -179,47 +169,27 @@ def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) 
         run_id: its MLflow run.
         search: what the trials of the search that found it come to; None: not known.
     """
-    hits = sum(run.status == Status.REACHED for run in record.runs)
-    n, last = len(record.runs), record.runs[-1]
-    low, high = wilson_interval(hits, n)
-    verification = (record.certificate or {}).get("verification", {})
+    values: dict[str, Any] = values_of(record, BoardColumns)
+    low, high = wilson_interval(values["hits"], values["n"])
+    certificate = record.certificate or {}
+    verification, found = (certificate.get(k, {}) for k in ("verification", "provenance"))
     adjusted = verification.get("adjusted_p_value")
     return Row(
         rank=None,
         tied=False,
-        study=record.study,
-        trial_id=record.trial_id,
-        time_to_target_s=median_time_s([run.time_to_target_s for run in record.runs]),
+        **values,
         **_times(record),
-        hits=hits,
-        n=n,
         hit_rate_low=low,
         hit_rate_high=high,
-        final_metric=final_metric(record),
-        status=record.status.value,
         params=record.params,
-        steps=last.steps,
-        images_per_s=last.images_per_s,
-        peak_memory_gib=last.peak_memory_gib,
-        timing=", ".join(sorted({run.timing.value for run in record.runs})),
-        slowdown=last.slowdown,
         verification=verification.get("status", record.kind),
         speedup=verification.get("speedup"),
         rival=verification.get("incumbent"),
         p_value=verification.get("p_value") if adjusted is None else adjusted,
-        **_search_cost(record, search),
+        study_trials=found.get("tuning_trials", search and search.trials),
+        study_device_s=found.get("tuning_device_s", search and search.device_s),
         run_id=run_id,
     )
-
-
-def _search_cost(record: TrialRecord, search: Totals | None) -> dict[str, Any]:
-    """Returns what it took to find the record: as its certificate says, or the search's totals."""
-    found = (record.certificate or {}).get("provenance", {})
-    counted = search.model_dump() if search else {}
-    return {
-        "study_trials": found.get("tuning_trials", counted.get("trials")),
-        "study_device_s": found.get("tuning_device_s", counted.get("device_s")),
-    }
 
 
 def _times(record: TrialRecord) -> dict[str, Any]:
@@ -245,25 +215,58 @@ def _median_interval(record: TrialRecord) -> dict[str, float | None]:
     }
 
 
-__all__ = ["Board", "Row", "make_boards"]
-
 Trial = tuple[str | None, TrialRecord]
 """A run id (None where there is none) with its record."""
 
 
-class Board(Config):
-    """The rows that may be compared with one another, fastest first."""
+class BoardFacts(Config):
+    """What all rows of a board have in common."""
 
     workload: str
+    """Name of the workload."""
     workload_hash: str
+    """Hash over the workload and its data."""
     metric: str
+    """Metric of the target."""
     target: float
+    """Value that it must reach."""
     target_mode: str = "max"
     """Whether more of the metric is better, `max`, or less, `min`."""
     mode: str
+    """Crossing mode: `fixed_length` or `anytime`."""
     protocol_version: int
+    """Version of the measuring rules."""
     device: str
+    """Name of the device."""
     kind: str
+    """`estimate` or `certified`."""
+
+    @property
+    def key(self) -> ComparisonKey:
+        """What results must share with these to be ranked among them."""
+        return ComparisonKey(*(getattr(self, name) for name in ComparisonKey._fields))
+
+    @property
+    def goal(self) -> str:
+        """The target for people: `accuracy ≥ 0.97`."""
+        return f"{self.metric} {SIGNS[self.target_mode]} {self.target:g}"
+
+
+def facts_of(record: TrialRecord) -> dict[str, Any]:
+    """Returns the fields of `BoardFacts` of a record."""
+    target = target_of(record.workload)
+    return {
+        **board_key(record)._asdict(),
+        "metric": target.metric,
+        "target": target.value,
+        "target_mode": target.mode,
+        "mode": record.workload["mode"],
+    }
+
+
+class Board(BoardFacts):
+    """The rows that may be compared with one another, fastest first."""
+
     where: str
     """Condition that the trials had to meet to be counted and ranked here; empty: none."""
     trials: int
@@ -276,19 +279,14 @@ class Board(Config):
     """Seconds for which they held a device (see `Totals.device_s`)."""
     rows: tuple[Row, ...]
 
-    @property
-    def goal(self) -> str:
-        """The target for people: `accuracy ≥ 0.97`."""
-        return f"{self.metric} {SIGNS[self.target_mode]} {self.target:g}"
-
 
 def make_boards(
     trials: Iterable[Trial],
     *,
     top: int | None = None,
     with_misses: bool = False,
-    totals: Mapping[BoardKey, Totals] | None = None,
-    study_totals: Mapping[tuple[BoardKey, str], Totals] | None = None,
+    totals: Mapping[ComparisonKey, Totals] | None = None,
+    study_totals: Mapping[tuple[ComparisonKey, str], Totals] | None = None,
     where: str = "",
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
@@ -302,64 +300,34 @@ def make_boards(
         study_totals: the same for each study of a board.
         where: the condition that chose `trials`, where not all were asked for.
     """
-    groups: dict[BoardKey, list[Trial]] = defaultdict(list)
+    groups: dict[ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
         groups[board_key(trial[1])].append(trial)
     if study_totals is None:
         # A part of the trials tells neither what a study cost, nor do its leaders.
         study_totals = {} if where or totals is not None else _totals_by_study(groups)
-    return [
-        _board(
-            key,
-            _ranked(_rows(groups[key], study_totals), target=target_of(groups[key][0][1].workload)),
-            workload=groups[key][0][1].workload,
-            totals=(totals or {}).get(key) or totals_of(record for _, record in groups[key]),
-            top=top,
-            with_misses=with_misses,
-            where=where,
+    boards = []
+    for key, group in sorted(groups.items()):
+        of_search = key._replace(kind="estimate")
+        rows = [
+            make_row(record, run_id=run_id, search=study_totals.get((of_search, record.study)))
+            for run_id, record in group
+        ]
+        records = [record for _, record in group]
+        ranked = _ranked(rows, target=target_of(records[0].workload))
+        shown = [row for row in ranked if with_misses or row.rank is not None]
+        sums = (totals or {}).get(key) or totals_of(records)
+        boards.append(
+            Board(**facts_of(records[0]), where=where, **sums.model_dump(), rows=tuple(shown[:top]))
         )
-        for key in sorted(groups)
-    ]
-
-
-def _board(
-    key: BoardKey,
-    rows: Sequence[Row],
-    *,
-    workload: Mapping[str, Any],
-    totals: Totals,
-    top: int | None,
-    with_misses: bool,
-    where: str,
-) -> Board:
-    target = target_of(workload)
-    shown = [row for row in rows if with_misses or row.rank is not None]
-    return Board(
-        **key._asdict(),
-        metric=target.metric,
-        target=target.value,
-        target_mode=target.mode,
-        mode=workload["mode"],
-        where=where,
-        **totals.model_dump(),
-        rows=tuple(shown[:top]),
-    )
-
-
-def _rows(
-    trials: Sequence[Trial], study_totals: Mapping[tuple[BoardKey, str], Totals]
-) -> list[Row]:
-    def search(record: TrialRecord) -> Totals | None:
-        return study_totals.get((board_key(record)._replace(kind="estimate"), record.study))
-
-    return [make_row(record, run_id=run_id, search=search(record)) for run_id, record in trials]
+    return boards
 
 
 def _totals_by_study(
-    groups: Mapping[BoardKey, Sequence[Trial]],
-) -> dict[tuple[BoardKey, str], Totals]:
+    groups: Mapping[ComparisonKey, Sequence[Trial]],
+) -> dict[tuple[ComparisonKey, str], Totals]:
     """Returns what the trials of each study on each board come to."""
-    records: dict[tuple[BoardKey, str], list[TrialRecord]] = defaultdict(list)
+    records: dict[tuple[ComparisonKey, str], list[TrialRecord]] = defaultdict(list)
     for key, trials in groups.items():
         for _, record in trials:
             records[key, record.study].append(record)
@@ -373,14 +341,9 @@ def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
     times the better final metric stands first, then the trial id.
     """
 
-    def order(row: Row) -> tuple[bool, float, float, str, str]:
-        return (
-            row.time_to_target_s is None,
-            _or_inf(row.expected_s),
-            -goodness(row.final_metric, target),
-            row.study,
-            row.trial_id,
-        )
+    def order(row: Row) -> SortKey:
+        time_s = None if row.time_to_target_s is None else row.expected_s
+        return sort_key(time_s, goodness(row.final_metric, target), row.study, row.trial_id)
 
     ordered = sorted(rows, key=order)
     timed_rows = [row for row in ordered if row.time_to_target_s is not None]

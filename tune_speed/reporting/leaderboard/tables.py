@@ -1,5 +1,6 @@
-"""Leaderboards as tables for a terminal, with the columns that its width has room for."""
+"""Leaderboards as tables for a terminal and a notebook, and as JSON, CSV and Markdown."""
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,52 +10,10 @@ from rich.text import Text
 
 from tune_speed.core.text import printable
 from tune_speed.reporting.display import html_line
+from tune_speed.reporting.leaderboard.columns import FASTER, MARKDOWN, SHOWN, TERMINAL
 from tune_speed.reporting.leaderboard.ranking import Board, Row
-from tune_speed.reporting.leaderboard.text import (
-    COLUMNS,
-    NO_TRIALS,
-    caption,
-    describe_params,
-    faster_text,
-    title,
-)
-from tune_speed.reporting.table import Table, fitting, named_lines
-
-FASTER, FACTOR = "faster than", "factor, p"
-"""The second is the first without the rival's name, which then stands below the table."""
-TIME, EXPECTED = "time (interval)", "expected_s (95 %)"
-"""The same figures; of a single run, the expected time is its time."""
-CELLS = {**COLUMNS, TIME: COLUMNS[EXPECTED], FACTOR: faster_text}
-HEADINGS = {
-    TIME: "time to target [s]",
-    EXPECTED: "expected [s]",
-    "median (interval)": "median [s]",
-    "images_per_s": "images/s",
-    "peak_memory_gib": "GiB",
-    "hits/n": "hits",
-    FACTOR: "vs rival",
-}
-"""Of columns that stand under another name than in the other forms."""
-ESTIMATE = ("rank", TIME, "final", "status", "steps", "images_per_s")
-CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status")
-NAME = "study/trial"
-LAYOUTS = {
-    "estimate": (
-        (*ESTIMATE, "peak_memory_gib", "timing", NAME),
-        (*ESTIMATE, "timing", NAME),
-        (*ESTIMATE, NAME),
-        (*ESTIMATE[:-1], NAME),
-        (*ESTIMATE[:-2], NAME),
-    ),
-    "certified": (
-        (*CERTIFIED, FASTER, NAME),
-        (*CERTIFIED, FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", "final", "status", FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", "status", FACTOR, NAME),
-        ("rank", EXPECTED, "hits/n", NAME),
-    ),
-}
-"""Columns of each kind of board, the widest set first; the other forms have all."""
+from tune_speed.reporting.leaderboard.text import NO_TRIALS, caption, describe_params, title
+from tune_speed.reporting.table import Column, Table, escape_markdown, fitting, named_lines
 
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
@@ -77,10 +36,8 @@ class _Rows:
     board: Board
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        layouts = LAYOUTS[self.board.kind]
-        tables = [
-            Table.of_columns(_columns(self.board, names), left=("rank", NAME)) for names in layouts
-        ]
+        layouts = TERMINAL[self.board.kind]
+        tables = [_table(self.board, names) for names in layouts]
         chosen = fitting(tables, console, options)
         yield tables[chosen]
         yield Text()
@@ -96,11 +53,16 @@ def _board(board: Board) -> RenderableType:
     )
 
 
-def _columns(board: Board, names: Sequence[str]) -> dict[str, list[str]]:
+def _table(board: Board, names: Sequence[str]) -> Table:
     has_misses = any(row.rank is None for row in board.rows)
-    shown = [name for name in names if name != "status" or has_misses]
-    columns = {HEADINGS.get(name, name): [CELLS[name](row) for row in board.rows] for name in shown}
-    return {**columns, "rank": _aligned(columns["rank"])}
+    shown = [SHOWN[name] for name in names if name != "status" or has_misses]
+    columns = [Column(each.narrow, each.is_left or each.narrow == "rank") for each in shown]
+    ranks = _aligned([row.place for row in board.rows])
+    rows = [
+        [rank if each.narrow == "rank" else each.text(row) for each in shown]
+        for rank, row in zip(ranks, board.rows, strict=True)
+    ]
+    return Table(columns, rows)
 
 
 def _aligned(ranks: Sequence[str]) -> list[str]:
@@ -117,7 +79,7 @@ def _searched(board: Board, *, with_rivals: bool) -> RenderableType:
 
 def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
     studies = {row.study for row in board.rows}
-    name = f"{row.study}/{row.trial_id}" if len(studies) > 1 else row.trial_id
+    name = row.name if len(studies) > 1 else row.trial_id
     parts = [f"{name}: {describe_params(row.params)}"]
     if with_rivals and row.rival is not None:
         parts.append(f"rival {row.rival}")
@@ -136,10 +98,36 @@ def boards_html(boards: Sequence[Board]) -> Markup:
 def _board_html(board: Board) -> Markup:
     if not board.rows:
         return html_line(f"{title(board)}: none of {board.trials} trials met the target.")
-    columns = {
-        HEADINGS.get(name, name): [CELLS[name](row) for row in board.rows]
-        for name in LAYOUTS[board.kind][0]
-    }
-    columns["searched"] = [describe_params(row.params) for row in board.rows]
-    table = Table.of_columns(columns, left=(NAME, "searched")).html()
+    shown = [SHOWN[name] for name in (*TERMINAL[board.kind][0], "searched")]
+    rows = [[each.text(row) for each in shown] for row in board.rows]
+    table = Table((Column(each.narrow, each.is_left) for each in shown), rows).html()
     return html_line(title(board), tag="h4") + table + html_line(caption(board))
+
+
+def as_json(boards: Sequence[Board]) -> str:
+    """Returns the boards as JSON, figures unrounded."""
+    return json.dumps([board.model_dump(mode="json") for board in boards], indent=2)
+
+
+def as_csv(boards: Sequence[Board]) -> str:
+    """Returns one line a row, the board's fields first; the searched parameters are JSON."""
+    names = [*(name for name in Board.model_fields if name != "rows"), *Row.model_fields]
+    rows = [
+        {**board.model_dump(mode="json"), **row.model_dump(mode="json")}
+        for board in boards
+        for row in board.rows
+    ]
+    texts = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
+    return Table(map(Column, names), ([row[name] for name in names] for row in texts)).csv()
+
+
+def as_markdown(boards: Sequence[Board]) -> str:
+    """Returns a GitHub table for each board."""
+    return "\n".join(_markdown(board) for board in boards)
+
+
+def _markdown(board: Board) -> str:
+    columns = {name: [SHOWN[name].text(row) for row in board.rows] for name in MARKDOWN}
+    table = Table.of_columns(columns).markdown()
+    parts = (f"**{escape_markdown(title(board))}**", "", table, "", escape_markdown(caption(board)))
+    return "\n".join([*parts, ""])

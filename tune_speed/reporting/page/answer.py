@@ -11,8 +11,9 @@ from tune_speed.core.comparability import (
     totals_of,
 )
 from tune_speed.core.records import Status
+from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.ranking import Board, Row
-from tune_speed.reporting.page.words import plural, seconds
+from tune_speed.reporting.page.words import seconds
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 CLOCKS = {
@@ -65,8 +66,8 @@ def target_text(part: StudyPart) -> str:
 def cost_text(part: StudyPart) -> str:
     """Returns how many trials there were and what they cost."""
     totals = totals_of(trial.record for trial in (*part.trials, *part.certified))
-    found = plural(len(part.trials), "trial")
-    again = f" and {plural(len(part.certified), 'certification')}" if part.certified else ""
+    found = counted(len(part.trials), "trial")
+    again = f" and {counted(len(part.certified), 'certification')}" if part.certified else ""
     return f"{found}{again}, cost {totals.device_s:,.0f} device-seconds"
 
 
@@ -83,7 +84,7 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     )
     rate = f"{100 * row.hit_rate_low:.0f} % and {100 * row.hit_rate_high:.0f} %"
     sure = (
-        f"Certified: trained again with {plural(row.n, 'fresh seed')}, alone on the device, and"
+        f"Certified: trained again with {counted(row.n, 'fresh seed')}, alone on the device, and"
         f" judged on the {winner.record.evaluated_on} part, which the search did not see.",
         f"{row.hits} of {row.n} met the target; the chance to meet it lies between {rate}"
         " (95 % Wilson interval).",
@@ -159,12 +160,12 @@ def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
 def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     winner = _trial(part.trials, row)
     tried = [
-        f"Certification was tried: none of {plural(len(part.certified), 'finalist')} met the"
+        f"Certification was tried: none of {counted(len(part.certified), 'finalist')} met the"
         " target in more than half of its fresh seeds."
     ]
     sure = (
         f"An estimate from the search: one seed, judged on the {winner.record.evaluated_on} part,"
-        f" and the best of {plural(len(part.trials), 'trial')}, so luck has a part in it.",
+        f" and the best of {counted(len(part.trials), 'trial')}, so luck has a part in it.",
         f"{CLOCKS[winner.record.runs[-1].timing.value]}.",
         *_ties(row, boards, "estimate"),
         *(tried if part.certified else []),
@@ -209,7 +210,7 @@ def _failed(part: StudyPart) -> Answer:
     return Answer(
         verdict="failed",
         lead="Nothing trained",
-        figure=plural(len(part.trials), "failure"),
+        figure=counted(len(part.trials), "failure"),
         claim=f"on {part.key.device}: {ended} before a first evaluation – {cost_text(part)}.",
         sure=(f"First, {first.record.trial_id}: {first.record.stop_reason}",),
         winner=None,

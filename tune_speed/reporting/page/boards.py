@@ -1,58 +1,15 @@
-"""Leaderboards as tables of a page: the columns of the other forms, under plainer headings."""
+"""Leaderboards as tables of a page, and a page of nothing else (`leaderboard --format html`)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from importlib import metadata
 
-from tune_speed.reporting.leaderboard import text as report
-from tune_speed.reporting.leaderboard.ranking import Board, Row
-
-COLUMNS = {
-    "estimate": {
-        "rank": "Rank",
-        "study/trial": "Trial",
-        "expected_s (95 %)": "Time to target [s] (interval)",
-        "final": "Final",
-        "steps": "Steps",
-        "images_per_s": "Images/s",
-        "peak_memory_gib": "Memory [GiB]",
-        "timing": "Clock",
-        "search: trials, device": "Search: trials, device",
-    },
-    "certified": {
-        "rank": "Rank",
-        "study/trial": "Trial",
-        "expected_s (95 %)": "Expected with restarts [s] (95 %)",
-        "median (interval)": "Median [s] (interval)",
-        "hits/n": "Met / seeds",
-        "final": "Final",
-        "faster than": "Faster than",
-        "search: trials, device": "Search: trials, device",
-    },
-}
-"""Names of the report's columns, with headings, by kind of board."""
-OF_SEVERAL = "search: trials, device"
-"""Tells studies apart; where there is one, every row has the same."""
-LEFT = ("study/trial", "timing", "faster than")
-"""Columns of words; the others are figures, which stand right."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoardCell:
-    """One cell of a board."""
-
-    column: str
-    text: str
-    is_left: bool
-
-
-@dataclass(frozen=True, kw_only=True)
-class BoardRow:
-    """One row of a board."""
-
-    row: Row
-    cells: tuple[BoardCell, ...]
-    searched: str
-    """What the search chose, in words."""
+from tune_speed.core.records import CLOCK_STATEMENT
+from tune_speed.reporting.leaderboard.columns import PAGE, SEARCH, SHOWN, Shown
+from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.reporting.leaderboard.text import caption, title
+from tune_speed.reporting.page.site import render
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,9 +19,7 @@ class BoardTable:
     board: Board
     title: str
     caption: str
-    headings: tuple[tuple[str, bool], ...]
-    """Texts, and whether their columns stand left."""
-    rows: tuple[BoardRow, ...]
+    columns: Mapping[str, Shown]
     links: Mapping[str, str]
     """Ids of elements on the same page by run id."""
 
@@ -72,30 +27,28 @@ class BoardTable:
 def board_table(board: Board, *, links: Mapping[str, str]) -> BoardTable:
     """Returns `board` as a table whose rows link to what `links` names."""
     is_one_study = len({row.study for row in board.rows}) < 2
-    columns = {
-        name: heading
-        for name, heading in COLUMNS[board.kind].items()
-        if not (is_one_study and name == OF_SEVERAL)
-    }
+    names = [name for name in PAGE[board.kind] if not (is_one_study and name == SEARCH)]
     return BoardTable(
         board=board,
-        title=report.title(board),
-        caption=report.caption(board),
-        headings=tuple((heading, name in LEFT) for name, heading in columns.items()),
-        rows=tuple(
-            BoardRow(
-                row=row,
-                cells=_cells(row, list(columns)),
-                searched=report.describe_params(row.params),
-            )
-            for row in board.rows
-        ),
+        title=title(board),
+        caption=caption(board),
+        columns={name: SHOWN[name] for name in names},
         links=links,
     )
 
 
-def _cells(row: Row, columns: Sequence[str]) -> tuple[BoardCell, ...]:
-    return tuple(
-        BoardCell(column=name, text=report.COLUMNS[name](row), is_left=name in LEFT)
-        for name in columns
+def boards_page(boards: Sequence[Board]) -> str:
+    """Returns leaderboards as one HTML page that needs no network."""
+    # Certified rows are known better than estimates of the same workload and device.
+    ordered = sorted(
+        boards, key=lambda b: (b.workload, b.workload_hash, b.protocol_version, b.device, b.kind)
+    )
+    return render(
+        "boards.html.j2",
+        {
+            "tables": [board_table(board, links={}) for board in ordered],
+            "read_at": datetime.now(UTC).isoformat(timespec="seconds"),
+            "version": metadata.version("tune_speed"),
+            "clock": CLOCK_STATEMENT,
+        },
     )

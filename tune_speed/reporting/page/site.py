@@ -10,7 +10,9 @@ from typing import Any
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
+from tune_speed.core import text
 from tune_speed.reporting.figures import theme
+from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page import words
 
 LIGHT = {
@@ -61,8 +63,14 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    tools = (words.seconds, words.number, words.moment, words.plural, words.web_address)
-    environment.filters.update({tool.__name__: tool for tool in tools})
+    environment.filters |= {
+        "seconds": words.seconds,
+        "number": text.compact,
+        "moment": words.moment,
+        "plural": text.counted,
+        "web_address": words.web_address,
+        "describe_params": describe_params,
+    }
     return environment
 
 

@@ -1,23 +1,24 @@
 """`tune-speed report`: a study as one page, made for looking."""
 
 import shlex
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
 from markupsafe import Markup
 
-from tune_speed.core.comparability import Totals, totals_of
-from tune_speed.core.records import CLOCK_STATEMENT
+from tune_speed.core.comparability import ComparisonKey, Totals, totals_of
+from tune_speed.core.records import CLOCK_STATEMENT, Status
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.page.answer import Answer, answer_of, target_text
 from tune_speed.reporting.page.boards import BoardTable, board_table
-from tune_speed.reporting.page.endings import Ending, counts_of, endings_of
 from tune_speed.reporting.page.site import render
 from tune_speed.reporting.page.trial_table import TrialTable, trial_anchors, trial_table
 from tune_speed.reporting.page.words import file_stem
-from tune_speed.reporting.study.view import PartKey, StudyPart, StudyView, ViewedTrial
+from tune_speed.reporting.study.endings import Ending, endings_of
+from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial
 
 ROWS = 10
 """Of the board of estimates; the table of all trials has the rest."""
@@ -42,7 +43,7 @@ class Section:
     """A part of the study as the page shows it."""
 
     id: str
-    key: PartKey
+    key: ComparisonKey
     target: str
     answer: Answer
     totals: Totals
@@ -92,9 +93,10 @@ def _section(
     recipe_yaml: RecipeYaml,
     number: int,
 ) -> Section:
-    boards = [board for board in view.boards if _is_of(board, part.key)]
+    boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
     answer = answer_of(part, boards)
     winner = answer.winner
+    counts = Counter(trial.record.status for trial in part.trials)
     records = [trial.record for trial in (*part.trials, *part.certified)]
     return Section(
         id=f"part-{number}",
@@ -102,7 +104,7 @@ def _section(
         target=target_text(part),
         answer=answer,
         totals=totals_of(records),
-        counts=counts_of(part),
+        counts={status.value: counts[status] for status in Status if counts[status]},
         recipe=None if winner is None else recipe_yaml(winner),
         commands=() if winner is None else _commands(view, answer, winner),
         environment=(records[-1] if winner is None else winner.record).environment,
@@ -110,13 +112,8 @@ def _section(
         estimates=_table(boards, "estimate", anchors),
         figures=tuple(_figures(part, prefix=f"p{number}-", anchors=anchors)),
         table=trial_table(part, anchors=anchors),
-        endings=endings_of(part),
+        endings=tuple(e for e in endings_of(part) if e.status != Status.REACHED),
     )
-
-
-def _is_of(board: Board, key: PartKey) -> bool:
-    of = (board.workload, board.workload_hash, board.protocol_version, board.device)
-    return of == key
 
 
 def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> BoardTable | None:

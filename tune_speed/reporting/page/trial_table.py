@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tune_speed.core.comparability import final_goodness, final_metric, target_of
+from tune_speed.core.comparability import best_first, final_metric, target_of
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.reporting.page.words import moment, number, seconds, setting, short_names
+from tune_speed.core.text import compact, short_names
+from tune_speed.reporting.page.words import moment, seconds, setting
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 METRIC_NAMES = {"accuracy": "Accuracy", "macro_f1": "Macro F1", "micro_f1": "Micro F1"}
@@ -73,7 +74,7 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
                 facts=_facts(trial),
                 is_leader=trial is leader,
             )
-            for trial in sorted(part.trials, key=_order)
+            for trial in sorted(part.trials, key=lambda trial: best_first(trial.record))
         ),
         statuses=tuple((status.value, count) for status, count in counts.items() if count),
     )
@@ -126,9 +127,9 @@ def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
     return (
         Cell(text=record.trial_id, key=record.trial_id),
         Cell(text=record.status.value, key=record.status.value),
-        _figure(run.time_to_target_s, number(run.time_to_target_s)),
+        _figure(run.time_to_target_s, compact(run.time_to_target_s)),
         _figure(metric, "–" if metric is None else f"{metric:.4f}"),
-        _figure(run.clocks.train_s, number(run.clocks.train_s)),
+        _figure(run.clocks.train_s, compact(run.clocks.train_s)),
         _figure(run.steps, f"{run.steps:,}"),
         *(_param(record.params.get(name)) for name in params),
     )
@@ -143,11 +144,6 @@ def _param(value: Any) -> Cell:
     return Cell(text="", key="") if value is None else Cell(text=setting(value), key=str(value))
 
 
-def _order(trial: ViewedTrial) -> tuple[bool, float, float, str]:
-    time_s = trial.record.time_to_target_s
-    return time_s is None, time_s or 0.0, -final_goodness(trial.record), trial.record.trial_id
-
-
 def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
     record, run = trial.record, trial.record.runs[-1]
     chosen = ", ".join(f"{name} = {value}" for name, value in record.params.items())
@@ -156,8 +152,8 @@ def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
         ("Searched", chosen),
         ("Seed", str(run.seed)),
         ("Clock", _clock(record)),
-        ("Speed", f"{number(run.images_per_s)} images/s, {number(run.step_time_ms)} ms a step"),
-        ("Peak memory", f"{number(run.peak_memory_gib)} of {number(run.memory_limit_gib)} GiB"),
+        ("Speed", f"{compact(run.images_per_s)} images/s, {compact(run.step_time_ms)} ms a step"),
+        ("Peak memory", f"{compact(run.peak_memory_gib)} of {compact(run.memory_limit_gib)} GiB"),
         ("Time", f"{moment(record.started_at)} to {moment(record.finished_at)}"),
         ("Again", "" if record.is_own_loop else f"tune-speed train {trial.run_id}"),
         ("All of it", f"tune-speed show {trial.run_id}"),

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
-from tune_speed.core.comparability import best_metric, goodness, target_of
+from tune_speed.core.comparability import ComparisonKey, best_metric, goodness, target_of
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.study.view import (
-    PartKey,
     RunningTrial,
     SearchFacts,
     StudyView,
@@ -99,7 +98,7 @@ def _finished_order(trial: TrackedTrial) -> tuple[str, str]:
 
 def _finalists(trials: Sequence[TrackedTrial], number: int) -> list[TrackedTrial]:
     """Returns the `number` best estimates of each part, and all certified trials."""
-    by_part: dict[PartKey, list[TrackedTrial]] = {}
+    by_part: dict[ComparisonKey, list[TrackedTrial]] = {}
     for trial in sorted(trials, key=_best_first):
         if trial.record.kind != CERTIFIED:
             by_part.setdefault(part_key(trial.record), []).append(trial)

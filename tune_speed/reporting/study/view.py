@@ -7,9 +7,9 @@ protocol and one device. Nothing is ever drawn or ranked across parts.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from tune_speed.core.comparability import board_key, fastest
+from tune_speed.core.comparability import ComparisonKey, board_key, fastest
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.leaderboard.ranking import Board
@@ -60,20 +60,11 @@ class SearchFacts:
     """Its tags without the prefix: what the study file said of the search, versions, commit."""
 
 
-class PartKey(NamedTuple):
-    """What the trials of a part share."""
-
-    workload: str
-    workload_hash: str
-    protocol_version: int
-    device: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudyPart:
     """The trials of a study that may be compared."""
 
-    key: PartKey
+    key: ComparisonKey
     trials: tuple[ViewedTrial, ...]
     """Estimates, in the order in which they finished."""
     certified: tuple[ViewedTrial, ...]
@@ -130,10 +121,9 @@ class StudyView:
         return tuple(sorted(parts, key=lambda part: -len(part.trials)))
 
 
-def part_key(record: TrialRecord) -> PartKey:
-    """Returns the part that a record belongs to."""
-    key = board_key(record)
-    return PartKey(key.workload, key.workload_hash, key.protocol_version, key.device)
+def part_key(record: TrialRecord) -> ComparisonKey:
+    """Returns the part that a record belongs to, of either kind."""
+    return board_key(record)._replace(kind="")
 
 
 def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
@@ -158,5 +148,5 @@ def _span_s(record: TrialRecord) -> tuple[float, float]:
     return min(start, finish), finish
 
 
-def _of(trials: Sequence[ViewedTrial], key: PartKey) -> tuple[ViewedTrial, ...]:
+def _of(trials: Sequence[ViewedTrial], key: ComparisonKey) -> tuple[ViewedTrial, ...]:
     return tuple(trial for trial in trials if part_key(trial.record) == key)

@@ -10,17 +10,20 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from tune_speed.core.comparability import BoardKey, board_key
+from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.config import flatten
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.reporting.leaderboard.ranking import Row, make_boards
 from tune_speed.reporting.table import Column, Section, Table, escape_markdown
+from tune_speed.tracking.columns import BoardColumns, columns_of, values_of
 from tune_speed.tracking.filter.fields import settings_of
 
 SECTIONS = ("recipe", "workload", "result", "setting")
 RANKING = ("rank", "tied", "times_the_fastest")
 EXPECTED = ("expected_s", "expected_low_s", "expected_high_s")
+NAMED = ("study", "trial_id")
+"""Columns that the names of the results have."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,31 +104,18 @@ def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: 
 
 
 def _figures(row: Row, record: TrialRecord, fastest_s: float | None) -> dict[str, Any]:
-    last = record.runs[-1]
+    values = values_of(record)
     return {
         "rank": row.rank,
         "tied": row.tied or None,
-        "times_the_fastest": _ratio(row.expected_s, fastest_s) if row.rank else None,
-        "kind": record.kind,
-        "device": record.device,
-        "status": row.status,
-        "time_to_target_s": row.time_to_target_s,
+        "times_the_fastest": (
+            row.expected_s / fastest_s if row.rank and row.expected_s and fastest_s else None
+        ),
+        **{name: values[name] for name in ("kind", "device")},
         **{name: getattr(row, name) for name in EXPECTED},
-        "hits": row.hits,
-        "n": row.n,
-        "final_metric": row.final_metric,
-        "steps": row.steps,
-        "step_time_ms": last.step_time_ms,
-        "images_per_s": row.images_per_s,
-        "peak_memory_gib": row.peak_memory_gib,
-        "timing": row.timing,
-        "slowdown": row.slowdown,
-        "stop_reason": record.stop_reason,
+        **{name: values[name] for name in columns_of(BoardColumns) if name not in NAMED},
+        **{name: values[name] for name in ("step_time_ms", "stop_reason")},
     }
-
-
-def _ratio(time_s: float | None, fastest_s: float | None) -> float | None:
-    return time_s / fastest_s if time_s and fastest_s else None
 
 
 def _setting(record: TrialRecord) -> dict[str, Any]:
@@ -142,8 +132,8 @@ def _setting(record: TrialRecord) -> dict[str, Any]:
     }
 
 
-def _differing_keys(keys: Sequence[BoardKey]) -> dict[str, tuple[Any, ...]]:
-    values = {name: tuple(getattr(key, name) for key in keys) for name in BoardKey._fields}
+def _differing_keys(keys: Sequence[ComparisonKey]) -> dict[str, tuple[Any, ...]]:
+    values = {name: tuple(getattr(key, name) for key in keys) for name in ComparisonKey._fields}
     return {name: each for name, each in values.items() if len(set(each)) > 1}
 
 

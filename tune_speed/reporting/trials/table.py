@@ -8,26 +8,19 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import BoardKey, board_key
+from tune_speed.core.comparability import ComparisonKey, board_key
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.table import Table, named_lines
-from tune_speed.reporting.trials.comparison import markdown_of, text_of
-from tune_speed.tracking.filter.fields import answers
+from tune_speed.reporting.trials.comparison import markdown_of
+from tune_speed.tracking.columns import COLUMNS, values_of
 
 Trial = tuple[str, TrialRecord]
 """A run id with its record."""
 
 FIGURES = ("status", "time_to_target_s", "final_metric", "hits", "n", "steps")
 SPEED = ("step_time_ms", "images_per_s", "peak_memory_gib")
-HEADINGS = {
-    "time_to_target_s": "time to target [s]",
-    "final_metric": "final",
-    "step_time_ms": "step [ms]",
-    "images_per_s": "images/s",
-    "peak_memory_gib": "GiB",
-}
 
 
 def as_renderable(trials: Sequence[Trial]) -> RenderableType:
@@ -45,7 +38,7 @@ def as_renderable(trials: Sequence[Trial]) -> RenderableType:
 def machine_row(trial: Trial) -> dict[str, Any]:
     """Returns all result fields of a trial, unrounded, and what the search chose."""
     run_id, record = trial
-    return {"run_id": run_id, **answers(record), "params": record.params}
+    return {"run_id": run_id, **values_of(record), "params": record.params}
 
 
 def csv_row(trial: Trial) -> dict[str, Any]:
@@ -57,22 +50,21 @@ def markdown_row(trial: Trial) -> dict[str, Any]:
     """Returns the main figures of a trial as Markdown."""
     run_id, record = trial
     names = ("trial_id", "kind", *FIGURES, *SPEED, "device")
-    fields: Mapping[str, Any] = answers(record)
+    fields: Mapping[str, Any] = values_of(record)
     chosen = {"searched": describe_params(record.params), "run_id": run_id}
     cells = {**{name: fields[name] for name in names}, **chosen}
     return {name: markdown_of(value) for name, value in cells.items()}
 
 
-def _board(key: BoardKey, trials: Sequence[Trial]) -> RenderableType:
+def _board(key: ComparisonKey, trials: Sequence[Trial]) -> RenderableType:
     kind = {"estimate": "estimates"}.get(key.kind, key.kind)
     heading = f"{key.workload}, {kind}, on {key.device}; protocol {key.protocol_version}"
-    fields: list[Mapping[str, Any]] = [answers(record) for _, record in trials]
-    names = [name for name in FIGURES if name not in ("hits", "n") or key.kind == "certified"]
+    figures = [name for name in FIGURES if name not in ("hits", "n") or key.kind == "certified"]
+    shown = {name: COLUMNS[name] for name in ("trial_id", *figures, *SPEED)}
     columns = {
-        "trial": [record.trial_id for _, record in trials],
-        **{HEADINGS.get(n, n): [text_of(row[n]) for row in fields] for n in (*names, *SPEED)},
-        "run": [run_id[:8] for run_id, _ in trials],
-    }
+        column.heading or name: [column.text(column.value(record)) for _, record in trials]
+        for name, column in shown.items()
+    } | {"run": [run_id[:8] for run_id, _ in trials]}
     table = Table.of_columns(columns, left=("trial", "status", "run"))
     chosen = [(record.trial_id, describe_params(record.params)) for _, record in trials]
     title = Text(printable(heading), style="italic")

@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from tune_speed.core.comparability import target_of
+from tune_speed.core.comparability import ComparisonKey, fastest, target_of
 from tune_speed.core.records import Status
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import (
-    PartKey,
     RunningTrial,
     SearchFacts,
     StudyPart,
@@ -41,7 +40,7 @@ class State(StrEnum):
 class PartGlance:
     """The trials of a study that may be compared."""
 
-    key: PartKey
+    key: ComparisonKey
     target: str
     """Such as `accuracy ≥ 0.9`."""
     mode: str
@@ -152,9 +151,8 @@ def improvements(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
     """Returns of trials in the order in which they ended those that were the fastest by then."""
     best: list[ViewedTrial] = []
     for trial in trials:
-        time_s = trial.record.time_to_target_s
-        best_s = best[-1].record.time_to_target_s if best else None
-        if time_s is not None and (best_s is None or time_s < best_s):
+        leader = fastest(each.record for each in (*best[-1:], trial))
+        if leader is trial.record:
             best.append(trial)
     return tuple(best)
 
@@ -221,7 +219,7 @@ def _last_written_s(view: StudyView) -> float:
 
 def _part_dict(part: PartGlance) -> dict[str, Any]:
     return {
-        **part.key._asdict(),
+        **{name: value for name, value in part.key._asdict().items() if name != "kind"},
         "target": part.target,
         "mode": part.mode,
         "certified": part.certified,

@@ -8,7 +8,8 @@ from typing import Any, NamedTuple, NoReturn
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
-from tune_speed.tracking.filter.fields import FIELDS, FieldReader
+from tune_speed.tracking.columns import COLUMNS
+from tune_speed.tracking.filter.fields import FieldReader
 
 EXAMPLE = "optimizer=sgd and batch_size>=512"
 MAX_DEPTH = 50
@@ -198,7 +199,7 @@ class _Parser:
         quote = token.raw[0] if token.kind == "text" else ""
         raw = token.raw[1:-1].replace(quote * 2, quote) if quote else token.raw
         value = raw if quote or sign == "~" else self._value(token)
-        known = FIELDS.get(field)
+        known = COLUMNS.get(field)
         if known is None or known.is_number:
             self._check_kind(field, sign, value, token)
             return Literal(raw, value)
@@ -208,7 +209,7 @@ class _Parser:
         return Literal(raw, raw)
 
     def _check_kind(self, field: str, sign: str, value: Any, token: _Token) -> None:
-        if field in FIELDS and (sign == "~" or isinstance(value, str | bool)):
+        if field in COLUMNS and (sign == "~" or isinstance(value, str | bool)):
             self._fail(f"a number and = != < <= > >=, as `{field}` is a number", token)
         if isinstance(value, bool) and sign not in ("=", "!="):
             self._fail("a number or a text: true and false compare by = and != only", token)

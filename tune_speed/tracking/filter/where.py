@@ -9,7 +9,7 @@ comparison = field ("=" | "!=" | "<" | "<=" | ">" | ">=" | "~") value
            | field "is" ["not"] "none"
 ```
 
-A field is one of `where_fields.FIELDS`, a setting of the recipe by its whole name
+A field is one of `tracking.columns.COLUMNS`, a setting of the recipe by its whole name
 (`optimizer.sgd.lr`) or by its last part where that is unique (`lr`), or a choice (`optimizer`). A
 value is a number, `true`, `false`, or a text: a word, or anything in quotes, in which a doubled
 quote stands for itself. Words such as `and` may be in capitals.
@@ -30,7 +30,8 @@ from typing import NamedTuple
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord
-from tune_speed.tracking.filter.fields import FIELDS, RECIPE_FIELDS, FieldReader
+from tune_speed.tracking.columns import COLUMNS
+from tune_speed.tracking.filter.fields import RECIPE_FIELDS, FieldReader
 from tune_speed.tracking.filter.syntax import (
     Comparison,
     Condition,
@@ -102,7 +103,7 @@ class Where:
             known |= asked.names()
         if known and missing:
             name = next(iter(missing))
-            all_fields = f". There are {', '.join([*FIELDS, *RECIPE_FIELDS])}."
+            all_fields = f". There are {', '.join([*COLUMNS, *RECIPE_FIELDS])}."
             raise ConfigError(
                 f"{self.text!r}: `{name}` must be a field of a result or a recipe, but none of the"
                 f" trials has it{did_you_mean(name, sorted(known)) or all_fields}"
@@ -133,8 +134,8 @@ def _fields_of(condition: Condition) -> list[str]:
 def _pushed(comparison: Comparison) -> Sequence[Pushed]:
     """Returns conditions that hold wherever `comparison` does."""
     name, literals = comparison.field, comparison.literals
-    if name in FIELDS:
-        return _pushed_tag(FIELDS[name].tag, comparison.sign, literals)
+    if name in COLUMNS:
+        return _pushed_tag(COLUMNS[name].tag, comparison.sign, literals)
     is_place = name in RECIPE_FIELDS or "." in name
     values = [v for v in (each.value for each in literals) if not isinstance(v, str | bool)]
     numbers = [float(value) for value in values if abs(value) < LARGEST_EXACT]

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
-from tune_speed.core.comparability import BoardKey, Totals, target_of
+from tune_speed.core.comparability import ComparisonKey, Totals, target_of
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import PAGE, runs_with
 from tune_speed.tracking.reader.parent_run import PARENT
@@ -34,7 +34,7 @@ class Search(NamedTuple):
     run_id: str
     experiment_id: str
     study: str
-    totals: dict[BoardKey, Totals] | None
+    totals: dict[ComparisonKey, Totals] | None
 
 
 class BoardReader(Protocol):
@@ -46,13 +46,13 @@ class BoardReader(Protocol):
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
         """Yields all finished trials of these searches."""
 
-    def in_order(self, key: BoardKey) -> Iterator[TrackedTrial]:
+    def in_order(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """Yields those of a board's trials that have a rank and say so themselves, fastest first.
 
         Ties, in time and final metric, come in any order.
         """
 
-    def any_of(self, key: BoardKey) -> Iterator[TrackedTrial]:
+    def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """Yields those of a board's trials that say so themselves, in any order."""
 
 
@@ -81,7 +81,7 @@ class MlflowReader:
             runs = runs_with(self._client, [search.experiment_id], parent, also=HAS_RECORD)
             yield from tracked(runs)
 
-    def in_order(self, key: BoardKey) -> Iterator[TrackedTrial]:
+    def in_order(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
         trials = self._ranked(key, "max")
         first = next(trials, None)
@@ -93,15 +93,15 @@ class MlflowReader:
             yield first
             yield from trials
 
-    def any_of(self, key: BoardKey) -> Iterator[TrackedTrial]:
+    def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
         return tracked(self._runs(key))
 
-    def _ranked(self, key: BoardKey, mode: str) -> Iterator[TrackedTrial]:
+    def _ranked(self, key: ComparisonKey, mode: str) -> Iterator[TrackedTrial]:
         return tracked(takewhile(_has_rank, self._runs(key, order_by=LEADERS_FIRST[mode])))
 
     def _runs(
-        self, key: BoardKey, *, order_by: Sequence[str] = (), also: str = ""
+        self, key: ComparisonKey, *, order_by: Sequence[str] = (), also: str = ""
     ) -> Iterator[Any]:
         return runs_with(
             self._client,

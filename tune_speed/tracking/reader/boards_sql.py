@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from tune_speed.core.comparability import BoardKey, target_of
+from tune_speed.core.comparability import ComparisonKey, target_of
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.boards_mlflow import Search
 from tune_speed.tracking.reader.parent_run import PARENT
@@ -56,7 +56,7 @@ class TableReader:
         runs = [(run_id, str(experiment)) for run_id, experiment, of in rows if of in parents]
         yield from self._tables.tracked(runs)
 
-    def in_order(self, key: BoardKey) -> Iterator[TrackedTrial]:
+    def in_order(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
         if self._boards is None:
             self._boards = self._all_boards()
@@ -71,7 +71,7 @@ class TableReader:
             yield first
             yield from trials
 
-    def any_of(self, key: BoardKey) -> Iterator[TrackedTrial]:
+    def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
         values = {"board_tag": schema.BOARD, "board": schema.board_id(key)}
         rows = self._tables.ask(_MEMBERS, values, study=self._study)

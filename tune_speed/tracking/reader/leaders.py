@@ -6,22 +6,21 @@ in order. A search that an older version made, or that has just begun, does not 
 are read one by one. A run in the trash is no leader, but its search still counts what it cost.
 """
 
-import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import NamedTuple
 
 from tune_speed.core.comparability import (
-    BoardKey,
+    ComparisonKey,
+    SortKey,
     Totals,
+    best_first,
     board_key,
-    final_goodness,
     sum_of,
     totals_of,
 )
-from tune_speed.core.records import TrialRecord
-from tune_speed.tracking import schema
+from tune_speed.core.stats import ranked_s
 from tune_speed.tracking.reader.boards_mlflow import BoardReader, MlflowReader, Search
 from tune_speed.tracking.reader.boards_sql import TableReader
 from tune_speed.tracking.reader.mlflow_filter import PAGE
@@ -30,7 +29,7 @@ from tune_speed.tracking.reader.sql import read_directly
 from tune_speed.tracking.reader.tables import Tables
 from tune_speed.tracking.store.errors import errors_of
 
-Place = tuple[BoardKey, str]
+Place = tuple[ComparisonKey, str]
 """A board and a study."""
 
 
@@ -40,7 +39,7 @@ class Leaders:
 
     trials: list[TrackedTrial]
     """Board by board, fastest first; of a board whose trials all missed, one of them."""
-    totals: dict[BoardKey, Totals]
+    totals: dict[ComparisonKey, Totals]
     """What all trials of each board come to."""
     study_totals: dict[Place, Totals]
     """What those of each study come to, of whatever kind: what a search cost stands beside what it
@@ -56,7 +55,7 @@ class Wanted:
     """Part of the device's name, in whatever case."""
     kind: str | None
 
-    def takes(self, key: BoardKey) -> bool:
+    def takes(self, key: ComparisonKey) -> bool:
         """Whether a board is asked for."""
         return (
             is_on(key.device, self.device)
@@ -118,7 +117,7 @@ class _Silent(NamedTuple):
     """What was read of searches that do not say what their trials come to."""
 
     parts: list[tuple[Place, Totals]]
-    heads: dict[BoardKey, list[TrackedTrial]]
+    heads: dict[ComparisonKey, list[TrackedTrial]]
 
 
 def _read(searches: Sequence[Search], reader: BoardReader, *, keep: int) -> _Silent:
@@ -142,7 +141,7 @@ def _summed(parts: Iterable[tuple[Place, Totals]]) -> dict[Place, Totals]:
 
 
 def _head(
-    reader: BoardReader, key: BoardKey, others: list[TrackedTrial], top: int
+    reader: BoardReader, key: ComparisonKey, others: list[TrackedTrial], top: int
 ) -> list[TrackedTrial]:
     """Returns the first `top` of the store's and the others together."""
     both = {trial.run_id: trial for trial in (*others, *_leading(reader.in_order(key), top))}
@@ -151,28 +150,17 @@ def _head(
 
 def _first(trials: Iterable[TrackedTrial], count: int) -> list[TrackedTrial]:
     """Returns the first `count` that have a rank, or one that has none where none has."""
-    ordered = sorted(trials, key=lambda trial: _order(trial.record))
-    ranked = [trial for trial in ordered if schema.ranked_s(trial.record) is not None]
+    ordered = sorted(trials, key=lambda trial: best_first(trial.record))
+    ranked = [trial for trial in ordered if ranked_s(trial.record) is not None]
     return ranked[:count] or ordered[:1]
 
 
 def _leading(in_order: Iterator[TrackedTrial], top: int) -> Iterator[TrackedTrial]:
     """Yields the first `top`, and whoever ties with the last of them: names decide among these."""
-    last: tuple[bool, float, float] | None = None
+    last: SortKey | None = None
     for number, trial in enumerate(in_order):
-        place = _order(trial.record)[:3]
+        place = best_first(trial.record)[:3]
         if number >= top and place != last:
             return
         yield trial
         last = place
-
-
-def _order(record: TrialRecord) -> tuple[bool, float, float, str, str]:
-    expected_s = schema.ranked_s(record)
-    return (
-        expected_s is None,
-        math.inf if expected_s is None else expected_s,
-        -final_goodness(record),
-        record.study,
-        record.trial_id,
-    )

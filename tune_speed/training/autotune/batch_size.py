@@ -17,7 +17,7 @@ from tune_speed.data.split import Splits
 from tune_speed.runtime.device import release_memory, synchronizer
 from tune_speed.training.autotune.micro_batch import PROBE_S, PROBE_STEPS, seconds_or_none
 from tune_speed.training.autotune.probe_step import probe_step
-from tune_speed.training.loop import open_dummy
+from tune_speed.training.build import open_dummy
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import micro_batch_of
 

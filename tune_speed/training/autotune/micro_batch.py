@@ -9,7 +9,7 @@ import torch
 
 from tune_speed.data.split import Splits
 from tune_speed.runtime.device import is_out_of_memory, release_memory, synchronizer
-from tune_speed.training.loop import build_model, open_dummy
+from tune_speed.training.build import build_model, open_dummy
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import sum_of_losses
 from tune_speed.training.step.step import is_lone_image, micro_batch_of

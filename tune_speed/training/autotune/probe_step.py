@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from tune_speed.data.split import Splits
-from tune_speed.training.loop import build_forward, build_model, step_schedule_of, step_taker
+from tune_speed.training.build import build_forward, build_model, step_schedule_of
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.step import Group, accumulation_of, micro_batch_of
+from tune_speed.training.step.step import Group, Stepper, accumulation_of, micro_batch_of
 
 Batch = tuple[Tensor, Tensor]
 """Images (B, C, H, W) and labels (B,), on the device."""
@@ -35,10 +35,10 @@ def probe_step(
         model = build_model(recipe, splits, seed=0, device=device)
         model.train()
         forward = build_forward(model, recipe) if compiles else model
-        take = step_taker(model, forward, recipe, device=device)
+        stepper = Stepper.still(model, forward, recipe, device=device)
 
         def take_step(batches: Iterator[Batch]) -> int:
-            take(Group(num_samples, islice(batches, num_batches)), shape)
+            stepper.take_still(Group(num_samples, islice(batches, num_batches)), shape)
             return num_samples
 
         yield take_step

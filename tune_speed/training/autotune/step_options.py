@@ -18,21 +18,15 @@ import torch
 
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.split import Splits
-from tune_speed.runtime.device import (
-    describe_device,
-    is_out_of_memory,
-    release_memory,
-    synchronizer,
-)
+from tune_speed.runtime.device import is_out_of_memory, release_memory, synchronizer
 from tune_speed.runtime.file_lock import exclusive
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune.probe_step import probe_step
-from tune_speed.training.loop import open_dummy, step_schedule_of
+from tune_speed.training.build import open_dummy, step_schedule_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import RECORDERS
 from tune_speed.training.step.step import micro_batch_of
-from tune_speed.training.throughput import throughput_key
-from tune_speed.training.trial import environment
+from tune_speed.training.throughput import step_key
 
 CHOICES: dict[str, tuple[Any, ...]] = {
     "channels_last": (True, False),
@@ -82,24 +76,14 @@ def resolved(
         return provisional(recipe)
     folder = default_cache_dir() / "step_choices"
     folder.mkdir(parents=True, exist_ok=True)
-    file = folder / f"{_key(recipe, splits, device)}.json"
+    shape, num_train = step_schedule_of(recipe, splits)[0][0], len(splits.train.labels)
+    # `auto` is a value like others in the key.
+    key = step_key(recipe, splits, shape, num_train=num_train, device=device)
+    file = folder / f"{key}.json"
     with exclusive(file.with_suffix(".lock"), wait_s=WAIT_S):
         settled = _read(file, recipe) or _measured(recipe, splits, device, turnstile)
         _write(file, settled)
     return recipe.model_copy(update=settled)
-
-
-def _key(recipe: Recipe, splits: Splits, device: torch.device) -> str:
-    """Returns the throughput key of the recipe, in which `auto` is a value like others."""
-    return throughput_key(
-        recipe,
-        shape=step_schedule_of(recipe, splits)[0][0],
-        image_shape=splits.train.pixels.shape[1:],
-        num_train=len(splits.train.labels),
-        num_classes=splits.num_classes,
-        device=describe_device(device),
-        environment=environment(),
-    )
 
 
 def _read(file: Path, recipe: Recipe) -> Settled | None:

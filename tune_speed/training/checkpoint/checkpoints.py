@@ -197,13 +197,13 @@ class Checkpoints:
         payload = scratch_file()
         try:
             torch.save(state, payload)
-            assert isinstance(training.recipe.batch_size, int)
+            assert isinstance(training.job.recipe.batch_size, int)
             header = Header(
                 identity=self._identity,
                 step=training.progress.steps,
                 num_steps=training.progress.total_steps,
-                recipe=training.recipe.model_dump(mode="json"),
-                first_batch_size=self.first_batch_size or training.recipe.batch_size,
+                recipe=training.job.recipe.model_dump(mode="json"),
+                first_batch_size=self.first_batch_size or training.job.recipe.batch_size,
                 started_at=self.started_at,
                 num_bytes=payload.tell(),
             )

@@ -26,12 +26,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tune_speed.data.loaders.base import Loader
-from tune_speed.data.split import Splits
+from tune_speed.training.job import Job
 from tune_speed.training.preparation import reorder
 from tune_speed.training.progress import Progress
 from tune_speed.training.progress_state import ProgressState
-from tune_speed.training.ranks import Ranks
-from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.step import Stepper
 
 State = dict[str, Any]
 
@@ -40,16 +39,11 @@ State = dict[str, Any]
 class Training:
     """A run's moving parts, between two steps."""
 
-    recipe: Recipe
-    splits: Splits
-    seed: int
-    device: torch.device
+    job: Job
     model: nn.Module
     loader: Loader
-    optimizer: torch.optim.Optimizer
-    scaler: torch.amp.GradScaler
+    stepper: Stepper
     progress: Progress
-    ranks: Ranks
     scores: NDArray[np.float64] | None = None
     """How hard each image is, (N,), where the order follows from it."""
 
@@ -60,19 +54,19 @@ def state_of(training: Training) -> State:
     averager, scores = progress.averager, training.scores
     shared = {
         "weights": dict(training.model.named_parameters()),
-        "optimizer": training.optimizer.state_dict(),
-        "scaler": training.scaler.state_dict(),
+        "optimizer": training.stepper.optimizer.state_dict(),
+        "scaler": training.stepper.scaler.state_dict(),
         "averager": None if averager is None else averager.state(),
         "progress": progress.state().model_dump_json(),
         "scores": None if scores is None else torch.from_numpy(scores),
     }
     own = {
         "buffers": dict(training.model.named_buffers()),
-        "speedups": training.recipe.speedups.state(training.model),
-        "random": _random_state(training.device),
+        "speedups": training.job.recipe.speedups.state(training.model),
+        "random": _random_state(training.job.device),
         "loss_sum": progress.loss_sum,
     }
-    return {**_on_host(shared), "ranks": training.ranks.gather(_on_host(own))}
+    return {**_on_host(shared), "ranks": training.job.ranks.gather(_on_host(own))}
 
 
 def progress_of(state: State) -> ProgressState:
@@ -86,30 +80,24 @@ def restore(training: Training, state: State) -> None:
     Raises: ValueError, KeyError, TypeError, RuntimeError and others, if the state is not of such a
         run; it must not be gone on with then.
     """
-    own = state["ranks"][training.ranks.rank]
-    if len(state["ranks"]) != training.ranks.size:
-        raise ValueError(f"it is of {len(state['ranks'])} ranks, not of {training.ranks.size}")
+    own = state["ranks"][training.job.ranks.rank]
+    if len(state["ranks"]) != training.job.ranks.size:
+        raise ValueError(f"it is of {len(state['ranks'])} ranks, not of {training.job.ranks.size}")
     progress = progress_of(state)
     _check_progress(progress, training.progress)
     _copy_all(dict(training.model.named_parameters()), state["weights"])
     _copy_all(dict(training.model.named_buffers()), own["buffers"])
-    _restore_optimizer(training.optimizer, state["optimizer"], training.device)
-    if training.scaler.is_enabled():
-        training.scaler.load_state_dict(state["scaler"])
+    _restore_optimizer(training.stepper.optimizer, state["optimizer"], training.job.device)
+    if training.stepper.scaler.is_enabled():
+        training.stepper.scaler.load_state_dict(state["scaler"])
     if training.progress.averager is not None:
         training.progress.averager.restore(state["averager"])
-    training.recipe.speedups.restore(training.model, own["speedups"])
+    training.job.recipe.speedups.restore(training.model, own["speedups"])
     training.progress.resume(progress, loss_sum=own["loss_sum"])
     if state["scores"] is not None:
         training.scores = state["scores"].numpy()
-        reorder(
-            training.loader,
-            training.recipe,
-            training.splits,
-            seed=training.seed,
-            scores=training.scores,
-        )
-    _set_random_state(training.device, own["random"])
+        reorder(training.job, training.loader, training.scores)
+    _set_random_state(training.job.device, own["random"])
 
 
 def _check_progress(saved: ProgressState, ours: Progress) -> None:

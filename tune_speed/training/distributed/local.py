@@ -27,8 +27,8 @@ from tune_speed.training.distributed.supervisor import (
     work,
 )
 from tune_speed.training.objective import Trial, run_trial
-from tune_speed.training.ranks import Ranks
 from tune_speed.training.trial import TrialSpec
+from tune_speed.training.worker import local_rank
 
 
 def run_here(
@@ -52,21 +52,24 @@ class LocalCrew:
     def __init__(self, spec: TrialSpec) -> None:
         """Starts them. Raises: ConfigError if there are not enough GPUs."""
         size, device = spec.recipe.devices, resolve_device(spec.allotment.device)
-        _refuse_too_few(size, device)
+        there = torch.cuda.device_count() if device.type == "cuda" else size
+        if size > there:
+            raise _too_few(size, there)
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="tune_speed-ranks-")
-        meeting = (Path(self._folder.name) / "meeting").as_uri()
         self._pipes: list[connection.Connection] = []
         self._processes: list[BaseProcess] = []
         for rank in range(size):
-            here, there = context.Pipe()
-            own = _spec_of(spec, device, rank)
-            arguments = (_Plugins(), own, rank, meeting, there)
+            ours, theirs = context.Pipe()
+            name = f"cuda:{rank}" if device.type == "cuda" else "cpu"
+            own = spec.allotment.model_copy(update={"device": name})
+            own_spec = spec.model_copy(update={"allotment": own})
+            arguments = (_Plugins(), own_spec, rank, Path(self._folder.name), theirs)
             process = context.Process(target=_rank, args=arguments, name=f"rank {rank}")
             with _without_ctrl_c():
                 process.start()
-            there.close()
-            self._pipes.append(here)
+            theirs.close()
+            self._pipes.append(ours)
             self._processes.append(process)
         self._open = list(self._pipes)
         self._ended: set[int] = set()
@@ -114,48 +117,34 @@ class LocalCrew:
         raise RanksDied(f"the process of rank {rank} died with exit code {process.exitcode}")
 
 
-def _refuse_too_few(size: int, device: torch.device) -> None:
-    there = torch.cuda.device_count() if device.type == "cuda" else size
-    if size <= there:
-        return
+def _too_few(size: int, there: int) -> ConfigError:
     problem = Problem(
         path="recipe.devices",
         must=f"must be at most the number of GPUs here, which is {there}",
         given=str(size),
         hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
     )
-    raise ConfigError(problems=(problem,))
-
-
-def _spec_of(spec: TrialSpec, device: torch.device, rank: int) -> TrialSpec:
-    name = f"cuda:{rank}" if device.type == "cuda" else "cpu"
-    return spec.model_copy(update={"allotment": spec.allotment.model_copy(update={"device": name})})
+    return ConfigError(problems=(problem,))
 
 
 class _Plugins:
-    """Loads the keeper's plugins where it is unpickled: before configurations of their classes."""
+    """Loads this process's plugins where it is unpickled, before configurations of their kind."""
 
     def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
         return receive, (shipped(),)
 
 
-def _rank(_: None, spec: TrialSpec, rank: int, meeting: str, pipe: connection.Connection) -> None:
+def _rank(_: None, spec: TrialSpec, rank: int, folder: Path, pipe: connection.Connection) -> None:
     """What a process does from its start to its end."""
-    _end_with_keeper()
-    # All ranks are on this machine: nobody beyond it need reach them.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    backend = "gloo"
-    if spec.allotment.device != "cpu":
-        backend = "nccl"
-        torch.cuda.set_device(spec.allotment.device)
-    size = spec.recipe.devices
-    with Ranks.joined(rank=rank, size=size, backend=backend, init_method=meeting) as ranks:
+    _end_with_supervisor()
+    device = torch.device(spec.allotment.device)
+    with local_rank(rank, spec.recipe.devices, device, folder=folder) as ranks:
         work(spec, ranks, _Pipe(pipe))
 
 
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
-    """Switches Ctrl-C off, for good, in processes that the block starts: the keeper ends them."""
+    """Switches Ctrl-C off, for good, in processes that the block starts: `close` ends them."""
     resource_tracker.ensure_running()  # Its own start would switch Ctrl-C on again.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -164,20 +153,20 @@ def _without_ctrl_c() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _end_with_keeper() -> None:
-    """Ends this process when its keeper is gone, whatever it is doing then."""
-    keeper = parent_process()
-    assert keeper is not None
+def _end_with_supervisor() -> None:
+    """Ends this process when its supervisor is gone, whatever it is doing then."""
+    supervisor = parent_process()
+    assert supervisor is not None
 
     def watch() -> None:
-        keeper.join()
+        supervisor.join()
         os._exit(1)
 
-    threading.Thread(target=watch, name="end with keeper", daemon=True).start()
+    threading.Thread(target=watch, name="end with supervisor", daemon=True).start()
 
 
 class _Pipe:
-    """The line to the keeper."""
+    """The channel to the supervisor."""
 
     def __init__(self, pipe: connection.Connection) -> None:
         self._pipe = pipe

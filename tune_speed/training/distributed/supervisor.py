@@ -1,13 +1,12 @@
-"""A trial on several devices: one process a device trains, and one that keeps them looks on.
+"""A trial on several devices: one process a device trains, and a supervisor watches them.
 
-The keeper is the process in which the trial was begun; it trains nothing itself, so that whatever
-happens to the others, the trial has an end. Rank 0 tells it each record so far and waits for the
-answer; every rank tells it how it ended.
+The supervisor is the process in which the trial was begun; it trains nothing itself, so that
+whatever happens to the ranks, the trial has an end.
 
 ```
-keeper   ←  Standing   rank 0, after each evaluation but the last
-keeper   →  answer     a reason to stop, or None
-keeper   ←  Ended      each rank, before it leaves the others
+supervisor   ←  Standing   rank 0, after each evaluation but the last
+supervisor   →  answer     a reason to stop, or None
+supervisor   ←  Ended      each rank, before it leaves the others
 ```
 
 Out of memory on any rank ends the attempt for all; the next one has smaller micro-batches.
@@ -22,37 +21,55 @@ from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.training.autotune.micro_batch import halved
 from tune_speed.training.checkpoint.store import discard
-from tune_speed.training.loop import Interrupted, LoneImage
-from tune_speed.training.objective import Trial, run_trial
+from tune_speed.training.loop import Interrupted
+from tune_speed.training.objective import Trial, run_trial, with_micro_batch_note
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now
+from tune_speed.training.step.step import micro_batch_of
+from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now, with_failure
+from tune_speed.training.warm_up import LoneImage
 
 POLL_S = 0.5
-"""How often the keeper looks whether it is to interrupt [s]."""
+"""How often the supervisor looks whether it is to interrupt [s]."""
 GRACE_S = 5.0
 """How long the other ranks have to end, once one has [s]."""
 LOST_S = 60.0
 """How long it may take until a rank is found dead, once another has lost its connection [s]."""
-BAD = (Status.FAILED, Status.OOM)
 
 _LOST = re.compile(r"Connection (reset|closed|refused)|Broken pipe|remote process exited", re.I)
 
 
 class Standing(NamedTuple):
-    """What rank 0 says after an evaluation."""
+    """What rank 0 reports after an evaluation."""
 
     record: str
     """JSON of the record so far."""
 
 
 class Ended(NamedTuple):
-    """What a rank says at its end: a record, or an error that is the user's to read."""
+    """What a rank reports at its end: a record, or an error that is the user's to read."""
 
     rank: int
     record: str | None = None
     """JSON of the record; only rank 0's has evaluations."""
     error: TuneSpeedError | None = None
+
+    def parsed(self) -> TrialRecord:
+        """Returns the record. Raises: the error that came instead of it."""
+        if self.error is not None:
+            raise self.error
+        assert self.record is not None
+        return TrialRecord.model_validate_json(self.record)
+
+    @property
+    def status(self) -> Status | None:
+        """The record's; None where there is an error instead."""
+        return self.parsed().status if self.error is None else None
+
+    @property
+    def is_bad(self) -> bool:
+        """Whether the rank failed, which the others do not survive."""
+        return self.error is not None or self.status in (Status.FAILED, Status.OOM)
 
 
 class RanksDied(Exception):
@@ -60,20 +77,20 @@ class RanksDied(Exception):
 
 
 class RankChannel(Protocol):
-    """What a rank has of its keeper."""
+    """What a rank has of its supervisor."""
 
     def ask(self, standing: Standing) -> str | None:
-        """Returns the keeper's answer: a reason to stop, or None."""
+        """Returns the supervisor's answer: a reason to stop, or None."""
 
     def tell(self, ended: Ended) -> None:
-        """Says how this rank ended; returns once the keeper can no longer miss it."""
+        """Reports how this rank ended; returns once the supervisor can no longer miss it."""
 
 
 class WorkerGroup(Protocol):
-    """What a keeper has of its ranks, in one attempt."""
+    """What a supervisor has of its ranks, in one attempt."""
 
     def receive(self, *, timeout_s: float) -> Standing | Ended | None:
-        """Returns what some rank says, in order; None if nobody says anything in time.
+        """Returns what some rank reports, in order; None if none does in time.
 
         Raises: RanksDied.
         """
@@ -114,7 +131,7 @@ def run_together(
     Args:
         spec: of the trial; its recipe has several devices.
         launch: starts the processes.
-        interrupt: asked about twice a second; a true answer raises `Interrupted`.
+        interrupt: called about twice a second; a true answer raises `Interrupted`.
         refuse: kinds of errors that are raised; `RanksDied` may be among them.
 
     Raises: Interrupted, and errors of the kinds in `refuse`.
@@ -128,7 +145,7 @@ def run_together(
     except Exception as error:
         record = make_record(spec, spec.recipe, failure(spec, error), started_at=started_at)
     _discard_checkpoint(spec)
-    # One that was gone on with began earlier.
+    # A resumed one began earlier.
     return record.model_copy(update={"started_at": min(started_at, record.started_at)})
 
 
@@ -139,7 +156,7 @@ def _run(
     passed_on: tuple[type[Exception], ...],
 ) -> Trial:
     """Runs the trial, with smaller and smaller micro-batches where memory runs out."""
-    first: Recipe | None = None
+    first_batch_size: int | None = None
     too_large: TrialRecord | None = None
     while True:
         try:
@@ -150,12 +167,15 @@ def _run(
             return too_large  # A micro-batch that is too small is no way out.
         ran = Recipe.model_validate(record.recipe)
         if record.status != Status.OOM:
-            return _with_note(record, first, ran)
+            if first_batch_size is None:
+                return record
+            run = with_micro_batch_note(record.runs[-1], first_batch_size, ran)
+            return record.model_copy(update={"runs": (run,)})
         smaller = halved(ran)
         if smaller is None:
             return record
         _discard_checkpoint(spec)  # The next attempt begins with its first step.
-        first, too_large = first or ran, record
+        first_batch_size, too_large = first_batch_size or micro_batch_of(ran), record
         spec = spec.model_copy(update={"recipe": smaller})
 
 
@@ -172,83 +192,47 @@ def _attempt(
 ) -> Trial:
     """Runs the trial once, from the ranks' start to their end."""
     so_far: TrialRecord | None = None
-    crew = launch(spec)
+    group = launch(spec)
     try:
         while True:
-            said = _wait(crew, interrupt)
+            said = _wait(group, interrupt)
             if isinstance(said, Ended):
-                return _record_of(_end_of_all(crew, said, num_ranks=spec.recipe.devices))
+                return _end_of_all(group, said, num_ranks=spec.recipe.devices).parsed()
             so_far = TrialRecord.model_validate_json(said.record)
-            crew.answer((yield so_far))
+            group.answer((yield so_far))
     except Exception as error:
         if so_far is None or isinstance(error, (*passed_on, LoneImage)):
             raise
-        return _failed_after(so_far, spec, error)
+        return with_failure(so_far, failure(spec, error))
     finally:
-        crew.close()
+        group.close()
 
 
-def _wait(crew: WorkerGroup, interrupt: Callable[[], bool]) -> Standing | Ended:
-    """Returns what the ranks say next. A run ends by its workload's time limit."""
+def _wait(group: WorkerGroup, interrupt: Callable[[], bool]) -> Standing | Ended:
+    """Returns what the ranks report next. A run ends by its workload's time limit."""
     while not interrupt():
-        said = crew.receive(timeout_s=POLL_S)
-        # How other ranks end is of interest only where it explains why rank 0 does not go on.
-        if isinstance(said, Standing) or (said and (said.rank == 0 or _is_bad(said))):
+        said = group.receive(timeout_s=POLL_S)
+        # How other ranks end matters only where it explains why rank 0 does not continue.
+        if isinstance(said, Standing) or (said and (said.rank == 0 or said.is_bad)):
             return said
     raise Interrupted
 
 
-def _end_of_all(crew: WorkerGroup, ended: Ended, *, num_ranks: int) -> Ended:
+def _end_of_all(group: WorkerGroup, ended: Ended, *, num_ranks: int) -> Ended:
     """Returns how the run ended: where one rank fails, others fail of it, so all are heard.
 
     Out of memory explains all the rest; otherwise who spoke first does.
 
     Raises: RanksDied, which explains more than how the others took it.
     """
-    if not _is_bad(ended):
+    if not ended.is_bad:
         return ended
-    patience_s = LOST_S if _has_lost_another(ended) else GRACE_S
-    said, deadline = [ended], time.monotonic() + patience_s
+    # A lost connection may be due to a rank that died, which takes longer to be found.
+    is_lost = ended.error is None and _LOST.search(ended.parsed().runs[-1].traceback or "")
+    deadline = time.monotonic() + (LOST_S if is_lost else GRACE_S)
+    said = [ended]
     while len(said) < num_ranks and time.monotonic() < deadline:
-        other = crew.receive(timeout_s=POLL_S)
+        other = group.receive(timeout_s=POLL_S)
         if isinstance(other, Ended):
             said.append(other)
-    return next((e for e in said if _status(e) == Status.OOM), ended)
-
-
-def _is_bad(ended: Ended) -> bool:
-    return ended.error is not None or _status(ended) in BAD
-
-
-def _has_lost_another(ended: Ended) -> bool:
-    """Whether the rank failed of another's silence, which may be that of the dead."""
-    record = TrialRecord.model_validate_json(ended.record) if ended.record else None
-    return record is not None and bool(_LOST.search(record.runs[-1].traceback or ""))
-
-
-def _status(ended: Ended) -> Status | None:
-    return TrialRecord.model_validate_json(ended.record).status if ended.record else None
-
-
-def _record_of(ended: Ended) -> TrialRecord:
-    if ended.error is not None:
-        raise ended.error
-    assert ended.record is not None
-    return TrialRecord.model_validate_json(ended.record)
-
-
-def _failed_after(so_far: TrialRecord, spec: TrialSpec, error: Exception) -> TrialRecord:
-    """Returns the record of a trial that failed, with the evaluations that it had."""
-    failed = failure(spec, error).model_dump(exclude_unset=True)
-    run = so_far.runs[-1].model_copy(update=failed)
-    changes = {"runs": (run,), "status": run.status, "finished_at": utc_now()}
-    return so_far.model_copy(update=changes)
-
-
-def _with_note(record: TrialRecord, first: Recipe | None, ran: Recipe) -> TrialRecord:
-    if first is None:
-        return record
-    run = record.runs[-1]
-    note = f"micro-batch {first.batch_size} ran out of memory, {ran.batch_size} did not"
-    run = run.model_copy(update={"stop_reason": f"{run.stop_reason} ({note})"})
-    return record.model_copy(update={"runs": (run,)})
+    return next((each for each in said if each.status == Status.OOM), ended)

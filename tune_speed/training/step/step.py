@@ -3,17 +3,17 @@
 import math
 from collections.abc import Iterable
 from itertools import chain
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from tune_speed.components.speedups.base import Shape
+from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.data.base import Images
 from tune_speed.data.orders.base import Order
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient
+from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient, gradient_of
 
 
 class Group(NamedTuple):
@@ -78,7 +78,9 @@ def build_optimizer(
         fused=recipe.optimizer_kernels == "fused" and device.type in ("cpu", "cuda"),
     )
     if recipe.optimizer_kernels == "foreach":
-        _step_for_each(optimizer)
+        # By itself torch takes its multi-tensor operations on a GPU only.
+        for group in optimizer.param_groups:
+            group.update({"foreach": True} if "foreach" in group else {})
     # 2^16 is torch's start on CUDA; on a CPU it overflows fp16 in the first step.
     init_scale = recipe.init_loss_scale or (2.0**16 if device.type == "cuda" else 2.0**10)
     scaler = torch.amp.GradScaler(
@@ -88,16 +90,6 @@ def build_optimizer(
         growth_interval=recipe.loss_scale_growth_steps,
     )
     return optimizer, scaler
-
-
-def _step_for_each(optimizer: torch.optim.Optimizer) -> None:
-    """Has the optimizer step with torch's multi-tensor operations, also where they are no default.
-
-    By itself torch takes them on a GPU only, and goes from weight to weight on a CPU.
-    """
-    for group in optimizer.param_groups:
-        if "foreach" in group:
-            group["foreach"] = True
 
 
 def take_step(
@@ -161,3 +153,84 @@ def _clip(recipe: Recipe, optimizer: torch.optim.Optimizer, scaler: torch.amp.Gr
         nn.utils.clip_grad_value_(parameters, recipe.clip_value)
     if recipe.clip_norm is not None:
         nn.utils.clip_grad_norm_(parameters, recipe.clip_norm)
+
+
+class Stepper:
+    """A model with all that takes its optimizer steps."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        forward: Forward,
+        recipe: Recipe,
+        *,
+        device: torch.device,
+        ranks: Ranks = ALONE,
+        is_recorded: bool = True,
+    ) -> None:
+        """Builds the recipe's optimizer, scaler and gradient.
+
+        Args:
+            model: on the device.
+            forward: the same, compiled or not, averaging gradients over ranks or not.
+            recipe: how to learn; its micro-batch is a number.
+            device: of the model.
+            ranks: those that train together.
+            is_recorded: whether gradients are recorded where the recipe says so.
+        """
+        self.model, self.forward, self.recipe, self.device = model, forward, recipe, device
+        self._ranks = ranks
+        self.optimizer, self.scaler = build_optimizer(model, recipe, device=device)
+        parts: dict[str, Any] = {"forward": forward, "scaler": self.scaler, "device": device}
+        self.gradient: Gradient = (
+            gradient_of(recipe, model, **parts) if is_recorded else EagerGradient(recipe, **parts)
+        )
+        self.averager: Averager | None = None
+
+    @classmethod
+    def still(
+        cls,
+        model: nn.Module,
+        forward: Forward,
+        recipe: Recipe,
+        *,
+        device: torch.device,
+        is_recorded: bool = True,
+    ) -> Self:
+        """Returns one whose steps, by `take_still`, are no part of a training."""
+        stepper = cls(model, forward, recipe, device=device, is_recorded=is_recorded)
+        stepper.averager = recipe.speedups.averager(model)
+        # A rate of zero takes as long, and weights that go astray may not.
+        for parameters in stepper.optimizer.param_groups:
+            parameters["lr"] = 0.0
+        return stepper
+
+    def learn(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
+        """Takes the optimizer step that ends at `frac` of the run; returns its sum of losses."""
+        return take_step(
+            group,
+            self.recipe,
+            shape=shape,
+            frac=frac,
+            forward=self.forward,
+            optimizer=self.optimizer,
+            scaler=self.scaler,
+            device=self.device,
+            ranks=self._ranks,
+            gradient=self.gradient,
+        )
+
+    def take(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
+        """Takes a step with what goes before and after it: speed-ups, averaging of weights."""
+        self.recipe.speedups.begin_step(self.model, shape)
+        loss_sum = self.learn(group, shape, frac=frac)
+        if self.averager is not None:
+            self.averager.update(self.model, frac=frac)
+        return loss_sum
+
+    def take_still(self, group: Group, shape: Shape) -> None:
+        """Takes a step of which nothing is learned; averages are updated as in mid-run."""
+        self.recipe.speedups.begin_step(self.model, shape)
+        self.learn(group, shape, frac=1.0)
+        if self.averager is not None:
+            self.averager.update(self.model, frac=0.5)

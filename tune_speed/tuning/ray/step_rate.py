@@ -18,7 +18,7 @@ from tune_speed.runtime.device import (
 )
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.autotune.probe_step import Batch, probe_step
-from tune_speed.training.loop import open_loader
+from tune_speed.training.build import open_loader
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment

@@ -1,0 +1,84 @@
+"""How the trials of a study ended, in a few kinds: the reasons in records hold their figures."""
+
+import re
+from dataclasses import dataclass
+
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.reporting.study.view import StudyPart, ViewedTrial
+
+REACHED = "met the target"
+ENDED_BELOW = "ended below the target"
+STOP_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
+    ("stopped: unlikely to meet the target", re.compile(r"likely to ")),
+    ("stopped: slower than the leader", re.compile(r"leader .* met the target in")),
+    ("stopped: other trials promised more", re.compile(r"trials promised more")),
+    ("stopped: below ASHA's cutoff", re.compile(r"ASHA's cutoff")),
+    ("stopped: the workload's time limit", re.compile(r"max_train_s")),
+)
+"""Words for the reasons that searches and runs give, and what tells each."""
+OTHER_STOP = "stopped: another reason"
+FIXED_KINDS = {
+    Status.REACHED: REACHED,
+    Status.MISSED: ENDED_BELOW,
+    Status.OOM: "out of memory",
+    Status.DIVERGED: "diverged: the loss was not finite",
+}
+PROCESS_DIED = "failed: its process died"
+OTHER_FAILURE = "failed"
+
+_ERROR = re.compile(r"(?:\w+\.)*([A-Za-z_]\w{0,40}):")
+
+
+def stop_kind(record: TrialRecord) -> str:
+    """Returns why the record's last run ended, without the figures of that run."""
+    if record.status in FIXED_KINDS:
+        return FIXED_KINDS[record.status]
+    if record.status is Status.FAILED:
+        if record.stop_reason.startswith("its process died"):
+            return PROCESS_DIED
+        error = _ERROR.match(record.stop_reason)
+        return f"failed: {error[1]}" if error else OTHER_FAILURE
+    matching = (kind for kind, pattern in STOP_KINDS if pattern.search(record.stop_reason))
+    return next(matching, OTHER_STOP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Trials that ended in one way, for reasons that differ in their figures alone."""
+
+    kind: str
+    """How and why, without the figures of each."""
+    trials: tuple[ViewedTrial, ...]
+    train_s: float
+    """Training clock of all of them together [s]."""
+    share: float
+    """Of the training clock of all trials, in [0, 1]."""
+
+    @property
+    def status(self) -> str:
+        """How they ended."""
+        return self.trials[0].record.status.value
+
+    @property
+    def example(self) -> str:
+        """Stop reason of the first of them."""
+        return self.trials[0].record.stop_reason
+
+
+def endings_of(part: StudyPart) -> list[Ending]:
+    """Returns how the part's trials ended, what took most training first."""
+    groups: dict[tuple[Status, str], list[ViewedTrial]] = {}
+    for trial in part.trials:
+        groups.setdefault((trial.record.status, stop_kind(trial.record)), []).append(trial)
+    total_s = sum(train_s_of(trial.record) for trial in part.trials)
+    found = []
+    for (_, kind), trials in groups.items():
+        train_s = sum(train_s_of(trial.record) for trial in trials)
+        share = train_s / total_s if total_s else 0.0
+        found.append(Ending(kind=kind, trials=tuple(trials), train_s=train_s, share=share))
+    return sorted(found, key=lambda ending: -ending.train_s)
+
+
+def train_s_of(record: TrialRecord) -> float:
+    """Returns the training clock of all runs of a record [s]."""
+    return sum(run.clocks.train_s for run in record.runs)

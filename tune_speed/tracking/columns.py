@@ -1,0 +1,262 @@
+"""The columns of a result, each defined here and nowhere else.
+
+A column of `BoardColumns` is in leaderboards (JSON, CSV, frames, comparisons); all columns are in
+listings and frames of trials, in `--where` filters, in `tune-speed list fields`, and those with
+`is_metric` in MLflow with its glossary.
+"""
+
+import types
+import typing
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Annotated, Any
+
+from tune_speed.core.comparability import final_metric
+from tune_speed.core.config import Config
+from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.stats import median_time_s
+from tune_speed.core.text import ABSENT
+
+Value = str | int | float | bool | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """One figure or fact of a result."""
+
+    about: str
+    """What it means, in a line without the unit."""
+    of: Callable[[TrialRecord], Value] | None = None
+    of_run: Callable[[RunResult], Value] | None = None
+    """In place of `of`: the value of a run; a trial has that of its last."""
+    unit: str = ""
+    """`1` for counts and shares, empty for words."""
+    format: str = ""
+    """Format specification for people, such as `.2f`; tables of programs have it unrounded."""
+    heading: str = ""
+    """What people read above it, where that is not its name."""
+    is_metric: bool = False
+    """Whether MLflow has `of_run` of each run as a metric."""
+    tag: str | None = None
+    """MLflow tag that holds the same text."""
+    among: Collection[str] = ()
+    """All values that it can have; empty where they are not known."""
+    kind: type[str] | type[int] | type[float] = str
+    """Filled in from the annotation."""
+
+    @property
+    def is_number(self) -> bool:
+        """Whether its values are numbers; otherwise they are texts."""
+        return self.kind is not str
+
+    @property
+    def about_with_unit(self) -> str:
+        """The meaning, with the unit in brackets where it is not 1."""
+        return f"{self.about} [{self.unit}]" if self.unit not in ("", "1") else self.about
+
+    def value(self, record: TrialRecord) -> Value:
+        """Returns the value, None where the record has none."""
+        if self.of is not None:
+            return self.of(record)
+        return self.of_run(record.runs[-1]) if self.of_run and record.runs else None
+
+    def text(self, value: Value) -> str:
+        """Returns a value for people, `–` for None."""
+        return ABSENT if value is None else format(value, self.format)
+
+
+class BoardColumns(Config):
+    """Columns that leaderboards have too."""
+
+    study: Annotated[str, Column("name of the study", lambda r: r.study, tag="tune_speed.study")]
+    trial_id: Annotated[
+        str,
+        Column(
+            "number of the trial in its study: t0007",
+            lambda r: r.trial_id,
+            tag="tune_speed.trial_id",
+            heading="trial",
+        ),
+    ]
+    status: Annotated[
+        str,
+        Column(
+            "how the last run ended",
+            lambda r: r.status.value,
+            tag="tune_speed.status",
+            among=tuple(status.value for status in Status),
+        ),
+    ]
+    time_to_target_s: Annotated[
+        float | None,
+        Column(
+            "training clock when the target held: median over the runs, a miss counts as infinite",
+            lambda r: median_time_s([x.time_to_target_s for x in r.runs]) if r.runs else None,
+            unit="s",
+            format=".2f",
+            heading="time to target [s]",
+        ),
+    ]
+    final_metric: Annotated[
+        float | None,
+        Column(
+            "the target's metric at the end of the last run",
+            final_metric,
+            unit="as the metric's",
+            format=".4f",
+            heading="final",
+        ),
+    ]
+    hits: Annotated[
+        int,
+        Column(
+            "runs that met the target",
+            lambda r: sum(run.status is Status.REACHED for run in r.runs),
+            unit="1",
+        ),
+    ]
+    n: Annotated[int, Column("runs, hits and misses", lambda r: len(r.runs), unit="1")]
+    steps: Annotated[
+        int, Column("optimizer steps of the last run", of_run=lambda x: x.steps, unit="1")
+    ]
+    images_per_s: Annotated[
+        float | None,
+        Column(
+            "training samples per second of the training clock",
+            of_run=lambda x: x.images_per_s,
+            unit="1/s",
+            format=".0f",
+            heading="images/s",
+            is_metric=True,
+        ),
+    ]
+    peak_memory_gib: Annotated[
+        float | None,
+        Column(
+            "peak of the device's memory in the last run; CPU: resident",
+            of_run=lambda x: x.peak_memory_gib,
+            unit="GiB",
+            format=".2f",
+            heading="GiB",
+            is_metric=True,
+        ),
+    ]
+    peak_memory_frac: Annotated[
+        float | None,
+        Column(
+            "peak of the device's memory over what the last run was allowed to use",
+            of_run=lambda x: (
+                x.peak_memory_gib / x.memory_limit_gib
+                if x.peak_memory_gib is not None and x.memory_limit_gib
+                else None
+            ),
+            unit="1",
+            format=".2f",
+            is_metric=True,
+        ),
+    ]
+    timing: Annotated[
+        str,
+        Column(
+            "what the training clock is made of: isolated, exclusive or shared",
+            lambda r: ", ".join(sorted({run.timing.value for run in r.runs})),
+        ),
+    ]
+    slowdown: Annotated[
+        float | None,
+        Column(
+            "time next to others on the device over time alone",
+            of_run=lambda x: x.slowdown,
+            unit="1",
+            format=".2f",
+            is_metric=True,
+        ),
+    ]
+
+
+class TrialColumns(BoardColumns):
+    """All columns of a trial; boards hold those of the workload and the device once for all."""
+
+    workload: Annotated[
+        str, Column("name of the workload", lambda r: r.workload_name, tag="tune_speed.workload")
+    ]
+    device: Annotated[
+        str, Column("name of the device", lambda r: r.device, tag="tune_speed.device")
+    ]
+    kind: Annotated[
+        str,
+        Column(
+            "from a search, or certified",
+            lambda r: r.kind,
+            tag="tune_speed.kind",
+            among=("estimate", "certified"),
+        ),
+    ]
+    samples: Annotated[
+        int, Column("training samples that the last run saw", of_run=lambda x: x.samples, unit="1")
+    ]
+    train_s: Annotated[
+        float,
+        Column("training clock of the last run", of_run=lambda x: x.clocks.train_s, unit="s"),
+    ]
+    wall_s: Annotated[
+        float,
+        Column(
+            "the last run from its first line to its last",
+            of_run=lambda x: x.clocks.wall_s,
+            unit="s",
+        ),
+    ]
+    step_time_ms: Annotated[
+        float | None,
+        Column(
+            "training clock per optimizer step",
+            of_run=lambda x: x.step_time_ms,
+            unit="ms",
+            format=".4g",
+            heading="step [ms]",
+            is_metric=True,
+        ),
+    ]
+    seed: Annotated[int, Column("seed of the last run", of_run=lambda x: x.seed, unit="1")]
+    stop_reason: Annotated[str, Column("why the last run ended, in words", lambda r: r.stop_reason)]
+    protocol_version: Annotated[
+        int, Column("version of the measuring rules", lambda r: r.protocol_version, unit="1")
+    ]
+    commit: Annotated[
+        str | None, Column("commit of tune_speed", lambda r: r.environment.get("commit"))
+    ]
+    started_at: Annotated[str, Column("when it began (UTC, ISO 8601)", lambda r: r.started_at)]
+    finished_at: Annotated[str, Column("when it ended (UTC, ISO 8601)", lambda r: r.finished_at)]
+
+
+@cache
+def columns_of(kind: type[Config]) -> Mapping[str, Column]:
+    """Returns those fields of `kind` that are columns, by name, with their types."""
+    return {
+        name: replace(column, kind=type_of(field.annotation))
+        for name, field in kind.model_fields.items()
+        for column in field.metadata
+        if isinstance(column, Column)
+    }
+
+
+def type_of(annotation: Any) -> Any:
+    """Returns the type of a field that may be None: float for `float | None`."""
+    (found,) = set(typing.get_args(annotation)) - {types.NoneType} or {annotation}
+    return found
+
+
+COLUMNS: Mapping[str, Column] = columns_of(TrialColumns)
+"""All columns of results, by name; settings of a recipe have the names of their places in it."""
+
+
+def values_of(record: TrialRecord, kind: type[Config] = TrialColumns) -> dict[str, Value]:
+    """Returns the values of a record in the columns of `kind`, by name."""
+    return {name: column.value(record) for name, column in columns_of(kind).items()}
+
+
+def run_metrics(run: RunResult) -> dict[str, Any]:
+    """Returns the metrics of one run that are columns, by name."""
+    return {name: c.of_run(run) for name, c in COLUMNS.items() if c.is_metric and c.of_run}

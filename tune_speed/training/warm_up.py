@@ -1,0 +1,145 @@
+"""Steps before a run's first one that leave no trace: warm-up, isolated step times, recording."""
+
+import time
+from itertools import repeat
+
+from torch import nn
+
+from tune_speed.components.speedups.base import Shape
+from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.records import StepTime
+from tune_speed.data.loaders.base import Loader
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.device import is_out_of_memory, synchronizer
+from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.step_timer import isolated_time
+from tune_speed.runtime.training_clock import Phase, Waits
+from tune_speed.training.build import open_dummy
+from tune_speed.training.job import Job
+from tune_speed.training.precheck import too_small
+from tune_speed.training.preparation import without_trace
+from tune_speed.training.step.batches import open_steps
+from tune_speed.training.step.gradient import Forward, RecordedGradient
+from tune_speed.training.step.step import Group, Stepper, is_lone_image, micro_batch_of
+from tune_speed.training.throughput import step_key
+
+
+class LoneImage(ConfigError):
+    """A micro-batch of one image meets a batch norm that has one value per channel there."""
+
+
+def key_of(job: Job, loader: Loader, shape: Shape) -> str:
+    """Returns the throughput key of the job's steps of that shape."""
+    return step_key(job.recipe, job.splits, shape, num_train=loader.num_samples, device=job.device)
+
+
+def is_warm(job: Job, loader: Loader, shape: Shape, sharing: Sharing) -> bool:
+    """Returns whether this process has taken such steps, so that another would tell nothing.
+
+    What is compiled or recorded is so for a model's own weights, and is warmed up for each.
+    """
+    if sharing.warm is None or job.recipe.compile or job.recipe.cuda_graph:
+        return False
+    return key_of(job, loader, shape) in sharing.warm
+
+
+def warm_up(job: Job, model: nn.Module, forward: Forward, shape: Shape) -> None:
+    """Does one optimizer step on dummy micro-batches of each size, and leaves no trace of it.
+
+    Raises: ConfigError if the network refuses images of that size; LoneImage.
+    """
+    batch_size, num_all = micro_batch_of(job.recipe), len(job.splits.train.labels)
+    num_train = job.ranks.share(job.recipe.samples_per_step).counts(num_all)[job.ranks.rank]
+    num_samples = min(batch_size, num_train) + num_train % batch_size * (num_train > batch_size)
+    dummy = open_dummy(job.recipe, job.splits, num_samples=num_samples, device=job.device)
+    with without_trace(model, device=job.device):
+        stepper = Stepper.still(model, forward, job.recipe, device=job.device, is_recorded=False)
+        try:
+            stepper.take_still(Group(num_samples, dummy.epoch(0)), shape)
+        except Exception as error:
+            if is_lone_image(error):
+                raise _lone_image(batch_size, num_all) from error
+            if is_out_of_memory(error) or shape[:2] == job.splits.train.pixels.shape[1:3]:
+                raise
+            path = "recipe.speedups.resolution"
+            raise too_small(shape.height, shape.width, error, path=path) from error
+    dummy.close()
+
+
+def record(job: Job, stepper: Stepper, loader: Loader) -> None:
+    """Lets a gradient that is recorded meet each kind of micro-batch, and leaves no other trace."""
+    gradient, recipe = stepper.gradient, job.recipe
+    if not isinstance(gradient, RecordedGradient):
+        return
+    for shape in job.shapes:
+        full = recipe.samples_per_step * shape.growth
+        for num_samples in {min(full, loader.num_samples), loader.num_samples % full} - {0}:
+            dummy = open_dummy(recipe, job.splits, num_samples=num_samples, device=job.device)
+            with without_trace(stepper.model, device=job.device):
+                recipe.speedups.begin_step(stepper.model, shape)
+                group = Group(num_samples, dummy.epoch(0))
+                divisor = group.num_learned(recipe, shape)
+                gradient.begin()
+                for images, labels in group.micro_batches:
+                    gradient.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
+                # Steps that are not recorded may come before the first one.
+                stepper.model.zero_grad()
+            dummy.close()
+
+
+def isolated_phases(
+    job: Job, model: nn.Module, forward: Forward, loader: Loader, *, clock: Clock, sharing: Sharing
+) -> dict[Shape, Phase]:
+    """Returns the isolated step time of each shape of step; none where the clock is to count."""
+    # Several devices wait for one another, so that no step can be measured alone.
+    if not sharing.isolates or job.recipe.devices > 1:
+        return {}
+    phases: dict[Shape, Phase] = {}
+    for shape in job.shapes:
+        key = key_of(job, loader, shape)
+        step_time = sharing.known.get(key)
+        if step_time is None:
+            with without_trace(model, device=job.device):
+                stepper = Stepper.still(model, forward, job.recipe, device=job.device)
+                step_time = _isolated(stepper, loader, shape, key=key, clock=clock, sharing=sharing)
+        if step_time is None:
+            return {}
+        phases[shape] = Phase(step_time, job.recipe.samples_per_step * shape.growth)
+    return phases
+
+
+def _isolated(
+    stepper: Stepper, loader: Loader, shape: Shape, *, key: str, clock: Clock, sharing: Sharing
+) -> StepTime | None:
+    """Returns the isolated step time, measured on the run's own loader and model, or None."""
+    steps = open_steps(loader, stepper.recipe, repeat((shape, 1)), Waits())
+
+    def step() -> int:
+        _, group = next(steps)
+        stepper.take_still(group, shape)
+        return group.num_samples
+
+    timed = isolated_time(
+        step,
+        samples_per_step=stepper.recipe.samples_per_step * shape.growth,
+        num_train=loader.num_samples,
+        clock=clock,
+        turnstile=sharing.turnstile,
+        synchronize=synchronizer(stepper.device),
+        now=time.perf_counter,
+    )
+    steps.close()
+    if timed is None:
+        return None
+    return StepTime(key=key, **timed._asdict(), measured_in=sharing.label)
+
+
+def _lone_image(batch_size: int, num_train: int) -> LoneImage:
+    problem = Problem(
+        path="recipe.batch_size",
+        must="must leave no micro-batch with a single image, because the model's batch norm has one"
+        " value per channel of it, hence no variance",
+        given=f"{batch_size} with {num_train} training images",
+        hint="Try another batch size, or larger images or the model's `stem: cifar`.",
+    )
+    return LoneImage(problems=(problem,))

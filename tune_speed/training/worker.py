@@ -1,0 +1,57 @@
+"""Sets a process up for the trials that it trains: device, threads, memory, place among ranks."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+import torch
+
+from tune_speed.runtime.device import limit_memory, resolve_device, set_up_process
+from tune_speed.training.ranks import WAIT_S, Ranks
+from tune_speed.training.trial import Allotment
+
+
+def open_device(allotment: Allotment) -> torch.device:
+    """Returns the allotted device; from now on this process has the allotted threads.
+
+    Raises: ConfigError if there is no such device.
+    """
+    device = resolve_device(allotment.device)
+    set_up_process(device, cpu_threads=allotment.cpu_threads)
+    return device
+
+
+def limit_to(allotment: Allotment, device: torch.device) -> None:
+    """Bounds the memory of this process to its share, see `device.limit_memory`."""
+    share: float | None = None
+    if allotment.memory_gib is not None:
+        share = min(1.0, allotment.memory_gib * 2**30 / psutil.virtual_memory().total)
+    limit_memory(device, gpu_fraction=allotment.gpu_fraction, cpu_fraction=share)
+
+
+@contextmanager
+def local_rank(
+    rank: int, size: int, device: torch.device, *, folder: Path, wait_s: float = WAIT_S
+) -> Iterator[Ranks]:
+    """Joins the ranks on this machine that meet in a folder; on GPUs by NCCL, else by gloo.
+
+    Args:
+        rank: of this process, from 0.
+        size: the number of ranks.
+        device: of this rank: `cpu`, or a GPU by its index.
+        folder: empty before the first of them comes.
+        wait_s: longest wait for another rank [s].
+    """
+    # Nobody beyond this machine need reach the ranks.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    backend = "gloo"
+    if device.type == "cuda":
+        backend = "nccl"
+        torch.cuda.set_device(device)
+    meeting = (folder / "meeting").as_uri()
+    with Ranks.joined(
+        rank=rank, size=size, backend=backend, init_method=meeting, wait_s=wait_s
+    ) as ranks:
+        yield ranks
