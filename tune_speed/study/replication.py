@@ -1,4 +1,4 @@
-"""Fields of a replication: an experiment of a source document, and what is set beside its figures.
+"""Fields of a replication: an experiment of a source document, and our figures next to its own.
 
 `ReplicationConfig` is the section `replication` of a study file, `ScaleConfig` one profile under
 its section `scale`.
@@ -29,7 +29,7 @@ CheckName = Literal[
     "effective_batch", "fp16_underflow", "pinned_copy", "hidden_syncs", "loader_starvation"
 ]
 ProfileName = Literal["cpu", "gpu"]
-"""Profiles that a file may have; `full` is the file as it stands."""
+"""Profiles that a file may have; `full` is the file as it is."""
 
 UNITS: dict[FigureName, tuple[UnitName, ...]] = {
     "speed_up": ("×",),
@@ -55,7 +55,7 @@ AGAINST_BASE: tuple[FigureName, ...] = (
     "accuracy_gain",
     "synergy",
 )
-"""Figures of an arm beside the base, which the base itself has none of."""
+"""Figures of an arm against the base, which the base itself does not have."""
 
 ITEMS = (91, 121)
 """Least and greatest number of an experiment or a doubt on the sheet of the source documents."""

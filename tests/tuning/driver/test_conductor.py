@@ -270,12 +270,12 @@ def test_policy_that_found_nothing_is_asked_again_after_a_trial(
 def test_costs_are_known_again_after_a_restart(begin: Begin) -> None:
     controller = begin(overrides=TIME_TO_TARGET)
     spec = propose(controller)
-    assert controller.costs(spec.params) is None
+    assert controller.cost_of(spec.params) is None
     controller.finished(ended(spec))
-    cost = controller.costs(spec.params)
+    cost = controller.cost_of(spec.params)
     assert cost is not None
     assert cost.num_steps == spec.recipe.steps(num_train=1150)
-    assert begin(overrides=TIME_TO_TARGET).costs(spec.params) == cost
+    assert begin(overrides=TIME_TO_TARGET).cost_of(spec.params) == cost
 
 
 def test_what_other_studies_taught_is_in_the_ledger(begin: Begin) -> None:

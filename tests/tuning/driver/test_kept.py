@@ -8,7 +8,7 @@ from tune_speed.tuning.driver.best_weights import BestWeights, weights_file
 
 
 def leave(kept: BestWeights, trial_id: str) -> None:
-    Path(kept.ask(trial_id).file).write_bytes(b"weights")
+    Path(kept.plan(trial_id).file).write_bytes(b"weights")
 
 
 def there(folder: Path) -> list[str]:
@@ -25,11 +25,11 @@ def test_only_the_fastest_trials_weights_remain(tmp_path: Path) -> None:
 
 def test_a_trial_knows_the_time_to_beat(tmp_path: Path) -> None:
     kept = BestWeights(tmp_path, [])
-    assert kept.ask("t0000").at_most_s is None
+    assert kept.plan("t0000").at_most_s is None
     kept.finished(make_record("t0000", time_s=3.0))
     kept.finished(make_record("t0001", Status.MISSED))
-    assert kept.ask("t0002").at_most_s == 3.0
-    assert Path(kept.ask("t0002").file) == weights_file(tmp_path, "t0002")
+    assert kept.plan("t0002").at_most_s == 3.0
+    assert Path(kept.plan("t0002").file) == weights_file(tmp_path, "t0002")
 
 
 def test_of_equal_times_the_more_accurate_trial_is_kept(tmp_path: Path) -> None:
@@ -53,4 +53,4 @@ def test_a_study_whose_folder_takes_nothing_goes_on(tmp_path: Path) -> None:
     kept = BestWeights(tmp_path, [])
     kept.finished(make_record("t0000"))
     kept.finished(make_record("t0001", time_s=0.5))
-    assert kept.ask("t0002").at_most_s == 0.5
+    assert kept.plan("t0002").at_most_s == 0.5

@@ -303,8 +303,8 @@ def searched(study: StudyFile, folder: Path, *, stops_after: int | None = None) 
             controller = SearchController(
                 study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
             )
-            controller = Controller(controller, benchmark)
-            while controller.num_finished < num_trials and controller.runs_one():
+            ray = Controller(controller, benchmark)
+            while controller.num_finished < num_trials and ray.runs_one():
                 pass
             proposals = list(ledger.proposals.values())
     return proposals

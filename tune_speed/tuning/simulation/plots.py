@@ -50,7 +50,10 @@ def comparison_figure(searches: Sequence[Search], budgets: Sequence[float]) -> "
     from matplotlib.figure import Figure
 
     benchmarks = list(dict.fromkeys(search.benchmark for search in searches))
-    styles = _styles(list(dict.fromkeys(search.policy for search in searches)))
+    policies = dict.fromkeys(search.policy for search in searches if search.policy != BASELINE)
+    # Without dashes, lines that lie on one another would look like one.
+    looks = zip(cycle(COLOURS), cycle(DASHES), strict=False)
+    styles = {**dict(zip(policies, looks, strict=False)), BASELINE: ("#808080", "-")}
     num_columns = min(MAX_COLUMNS, len(benchmarks))
     num_rows = math.ceil(len(benchmarks) / num_columns)
     width, height = PANEL_INCHES
@@ -68,14 +71,6 @@ def comparison_figure(searches: Sequence[Search], budgets: Sequence[float]) -> "
     lines, labels = list(named.values()), list(named)
     figure.legend(lines, labels, loc="outside lower center", ncols=len(named), frameon=False)
     return figure
-
-
-def _styles(policies: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Returns colour and dash of each policy."""
-    others = [policy for policy in policies if policy != BASELINE]
-    # Without dashes, lines that lie on one another would look like one.
-    styles = dict(zip(others, zip(cycle(COLOURS), cycle(DASHES)), strict=False))
-    return {policy: styles.get(policy, ("#808080", "-")) for policy in policies}
 
 
 def _draw(

@@ -49,7 +49,14 @@ class Nearest:
         self._listed = [p.name for p in categorical if _is_numeric(p)]
         self._unordered = [p.name for p in categorical if not _is_numeric(p)]
         ordered = [p for p in space.parameters if p.kind != "categorical" or _is_numeric(p)]
-        self._axes = [_axis(parameter) for parameter in ordered]
+        self._axes: list[tuple[str, Callable[[float], float], float, float]] = []
+        for parameter in ordered:
+            ends = [float(end) for end in parameter.ends() if isinstance(end, int | float)]
+            low, high = min(ends), max(ends)
+            spans = bool(parameter.choices) and low > 0 and high / low >= LOG_FACTOR
+            scale: Callable[[float], float] = math.log if parameter.log or spans else float
+            width = scale(high) - scale(low) or 1.0
+            self._axes.append((parameter.name, scale, scale(low), width))
         self._keys = [self._key(params) for params in configurations]
         self._points = np.array([self._point(params) for params in configurations])
         self.cells = _grouped(self._keys)
@@ -96,15 +103,6 @@ def _grouped(keys: Sequence[Any]) -> dict[Any, Any]:
 
 def _is_numeric(parameter: Parameter) -> bool:
     return all(isinstance(c, int | float) and not isinstance(c, bool) for c in parameter.choices)
-
-
-def _axis(parameter: Parameter) -> tuple[str, Callable[[float], float], float, float]:
-    """Returns name, scale, least scaled value and width of a parameter whose values have order."""
-    ends = [float(end) for end in parameter.ends() if isinstance(end, int | float)]
-    low, high = min(ends), max(ends)
-    spans = bool(parameter.choices) and low > 0 and high / low >= LOG_FACTOR
-    scale: Callable[[float], float] = math.log if parameter.log or spans else float
-    return parameter.name, scale, scale(low), scale(high) - scale(low) or 1.0
 
 
 METADATA = b"tune_speed"

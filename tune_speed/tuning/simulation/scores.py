@@ -116,25 +116,23 @@ def overall(searches: Sequence[Search], budgets: Sequence[float]) -> list[Overal
         measured = [_measured_by_policy(s, budget_runs) for s in _by_benchmark(searches)]
         for policy in dict.fromkeys(name for on_one in measured for name in on_one):
             both = [m for m in measured if _has_pairs(m, policy)]
-            if policy != BASELINE and both:
-                rows.append(_overall(policy, budget_runs, both))
+            if policy == BASELINE or not both:
+                continue
+            best = [_log_ratios(on_one, policy, "best_s") for on_one in both]
+            rows.append(
+                Overall(
+                    policy=policy,
+                    budget_runs=budget_runs,
+                    num_benchmarks=len(both),
+                    best_ratio=ratio(best),
+                    worst_ratio=max(ratio([on_one]).value for on_one in best),
+                    near_ratio=ratio([_log_ratios(on_one, policy, "near_s") for on_one in both]),
+                )
+            )
     return rows
 
 
 _ByPolicy = dict[str, list[_Measured]]
-
-
-def _overall(policy: str, budget_runs: float, measured: Sequence[_ByPolicy]) -> Overall:
-    best = [_log_ratios(on_one, policy, "best_s") for on_one in measured]
-    near = [_log_ratios(on_one, policy, "near_s") for on_one in measured]
-    return Overall(
-        policy=policy,
-        budget_runs=budget_runs,
-        num_benchmarks=len(measured),
-        best_ratio=ratio(best),
-        worst_ratio=max(ratio([on_one]).value for on_one in best),
-        near_ratio=ratio(near),
-    )
 
 
 def _by_benchmark(searches: Sequence[Search]) -> list[list[Search]]:

@@ -174,22 +174,17 @@ class _Simulation:
             now_s, kind, number, worker = heapq.heappop(self._events)
             if now_s > budget_s:
                 break
-            if kind == _ASK:
-                self._start(now_s, worker)
-            else:
+            if kind == _REPORT:
                 self._evaluate(now_s, number, worker)
+            elif (proposal := self._policy.ask()) is None:
+                self._idle.append(worker)
+            else:
+                curve = self._benchmark.curve(proposal.params)
+                hit = crossing(curve, target=self._benchmark.target, mode=self._benchmark.mode)
+                trial = _Running(proposal, curve, now_s, hit)
+                self._running[trial_number(proposal.trial_id)] = trial
+                self._push(trial, worker)
         return self._trace
-
-    def _start(self, now_s: float, worker: int) -> None:
-        proposal = self._policy.ask()
-        if proposal is None:
-            self._idle.append(worker)
-            return
-        curve = self._benchmark.curve(proposal.params)
-        hit = crossing(curve, target=self._benchmark.target, mode=self._benchmark.mode)
-        trial = _Running(proposal, curve, now_s, hit)
-        self._running[trial_number(proposal.trial_id)] = trial
-        self._push(trial, worker)
 
     def _push(self, trial: _Running, worker: int) -> None:
         """Puts the trial's next evaluation, or its failure at the start, on the queue."""
@@ -217,12 +212,9 @@ class _Simulation:
             status = Status.REACHED if reached else Status.MISSED
             self._end(now_s, worker, trial, status, "target met" if reached else "missed")
             return
-        reason = self._policy.report(
-            trial.proposal.trial_id,
-            train_s=float(curve.train_s[index]),
-            step=index + 1,
-            metric=float(curve.metric[index]),
-        )
+        trial_id, metric = trial.proposal.trial_id, float(curve.metric[index])
+        train_s = float(curve.train_s[index])
+        reason = self._policy.report(trial_id, train_s=train_s, step=index + 1, metric=metric)
         if reason is not None:
             self._end(now_s, worker, trial, Status.CAPPED, reason)
             return
@@ -240,16 +232,10 @@ class _Simulation:
         proposal = trial.proposal
         del self._running[trial_number(proposal.trial_id)]
         self._policy.finish(proposal.trial_id, Outcome(status, train_s, curve))
+        times_s = (trial.started_s, now_s, curve.end_s)
         self._trace.trials.append(
             SimulatedTrial(
-                proposal.trial_id,
-                proposal.params,
-                proposal.reason,
-                trial.started_s,
-                now_s,
-                curve.end_s,
-                status,
-                reason,
+                proposal.trial_id, proposal.params, proposal.reason, *times_s, status, reason
             )
         )
         # A policy that found nothing to try may find something after what this trial has shown.

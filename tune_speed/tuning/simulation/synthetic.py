@@ -223,14 +223,9 @@ class Synthetic:
         rest = 0.012 * s.decay_error**2 + 0.15 * s.pct_error**2 + 0.004 * s.final_error**2
         error = length + rate + rest
         if self.mode == "fixed_length":
-            error = error + 0.35 * _heat(progress, s.pct_start) * (1 + 0.1 * s.rate_error)
+            # The learning rate of a one-cycle schedule, relative to its peak.
+            peak = min(max(s.pct_start, 0.05), 0.95)
+            down = (1 + np.cos(np.pi * (progress - peak) / (1 - peak))) / 2
+            heat = np.where(progress < peak, progress / peak, down)
+            error = error + 0.35 * heat * (1 + 0.1 * s.rate_error)
         return ACCURACY - np.minimum(error, ACCURACY - 0.1)
-
-
-def _heat(progress: FloatArray, pct_start: float) -> FloatArray:
-    """Returns the learning rate of a one-cycle schedule, relative to its peak: (E,) in [0, 1]."""
-    peak = min(max(pct_start, 0.05), 0.95)
-    up = progress / peak
-    down = (1 + np.cos(np.pi * (progress - peak) / (1 - peak))) / 2
-    heat: FloatArray = np.where(progress < peak, up, down)
-    return heat
