@@ -1,8 +1,8 @@
 """The study file: YAML whose values know their lines, `--set` overrides, the search space, checks.
 
-A file is read (`yaml`), overridden, checked whole with every mistake at its line (`validation`), and
-becomes a `StudyFile` for a search or a `RecipeFile` for one training. `json_schema` is what editors
-complete and check it by. No Optuna: `tuning` translates a `SearchSpace` to distributions.
+A file is read (`yaml`), overridden, checked with every mistake at its line (`validation`), and
+becomes a `StudyFile` for a search or a `RecipeFile` for one training. Editors complete and check it
+by `json_schema`. No Optuna: `tuning` translates a `SearchSpace` to distributions.
 """
 
 from importlib import import_module

@@ -216,7 +216,7 @@ def _leaf_mistakes(
     taken = number_types(kind, name)
     if not taken:
         hint = "List values: `choices: [a, b]`."
-        yield Mistake(path, "a range must stand where a number belongs", shown(leaf), hint)
+        yield Mistake(path, "a range must be given only where a number belongs", shown(leaf), hint)
     elif "number" not in taken and any(isinstance(number, float) for number in numbers.values()):
         yield Mistake(path, "low, high and step must be integers here", shown(leaf))
     else:

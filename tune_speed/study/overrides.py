@@ -62,7 +62,7 @@ class _Walk:
         self._seen: list[str] = []
 
     def to(self, path: TreePath, kind: type[Config], names: list[str]) -> TreePath:
-        """Returns the path of `names` below `path`, where the fields of `kind` stand."""
+        """Returns the path of `names` below `path`, where the fields of `kind` are."""
         name, *rest = names
         if name not in kind.model_fields:
             raise self._no_field(name, kind.model_fields)
@@ -111,7 +111,7 @@ class _Walk:
         return self.to(path, component.table[entry], names) if names else path
 
     def _entries(self, path: TreePath, component: Component) -> dict[str, TreePath]:
-        """Returns where the fields of each component that is there now stand."""
+        """Returns where the fields of each component that is there now are."""
         node = self._node(path)
         if is_leaf(node):
             at = (*path, "choices")

@@ -92,12 +92,12 @@ class Parameter:
 
 RANGE_KEYS = ("low", "high", "log", "step")
 LEAF_KEYS = (*RANGE_KEYS, "choices")
+# Values of one list. Each is checked alone and together with the rest of the recipe.
 MAX_CHOICES = 1000
-"""Values of one list. Each is checked alone and together with the rest of the recipe."""
+# Values of a range of whole steps; a grid holds them all.
 MAX_STEPS = 1_000_000
-"""Values of a range of whole steps; a grid holds them all."""
+# Digits between the least and the greatest float.
 _EXACT = Context(prec=700)
-"""Digits between the least and the greatest float."""
 
 
 def is_leaf(node: Any) -> bool:
@@ -144,7 +144,7 @@ def leaf_parameter(
 
 
 def leaf_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
-    """Yields what is wrong with a leaf itself; sub-trees of its choices are not looked at."""
+    """Yields what is wrong with a leaf itself; not of the sub-trees of its choices."""
     own_keys = ("choices",) if "choices" in leaf else RANGE_KEYS
     for key in leaf:
         if key not in own_keys:

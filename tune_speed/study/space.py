@@ -43,7 +43,7 @@ class SearchSpace:
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> "SearchSpace":
-        """Returns the space of a tree. Its fields may have any names: no recipe is looked at.
+        """Returns the space of a tree. Its fields may have any names, not only a recipe's.
 
         Raises: ConfigError with every mistake of the tree.
         """

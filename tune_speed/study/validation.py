@@ -50,18 +50,11 @@ def devices_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[
     yield Mistake(("search", "resources", "gpu"), must, shown(gpu), "Try 1.")
 
 
-_ONLY_RECIPE = "only the recipe is searched"
 _FIXED = {
-    "study": _ONLY_RECIPE,
     "workload": "recipes are compared on it, so no search may touch it",
-    "search": _ONLY_RECIPE,
-    "certify": _ONLY_RECIPE,
-    "tracking": _ONLY_RECIPE,
-    "run": _ONLY_RECIPE,
     "ablate": "its axes say what is varied",
-    "replication": _ONLY_RECIPE,
-    "scale": _ONLY_RECIPE,
 }
+"""Why nothing may be searched in a section, where there is a better reason than the usual one."""
 
 TABLE_AT: Mapping[tuple[int | str, ...], str] = {
     ("workload", "dataset"): "DATASETS",
@@ -175,7 +168,7 @@ def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
         must = f"must be a mapping of fields, or one of {', '.join(WORKLOADS)}"
         yield Mistake((section,), must, shown(value), near_miss(value, WORKLOADS))
         return
-    fixed = _FIXED.get(section)
+    fixed = None if section == "recipe" else _FIXED.get(section, "only the recipe is searched")
     mistakes = list(field_mistakes(StudySchema, section, value, (section,), fixed=fixed))
     yield from mistakes
     if section != "recipe" and not mistakes:

@@ -24,8 +24,8 @@ TreePath = tuple[str | int, ...]
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
 MAX_DEPTH = 40
+# Characters of a key. Messages repeat the keys around a value, so long ones would multiply.
 MAX_KEY = 200
-"""Characters of a key. Messages repeat the keys around a value, so long ones would multiply."""
 MAX_PROBLEMS = 100
 """Mistakes of one file that are reported."""
 
@@ -218,7 +218,7 @@ class _Reader:
         )
         self.problems.append(problem)
         if len(self.problems) == MAX_PROBLEMS:
-            must = f"must have fewer than {MAX_PROBLEMS} mistakes for the others to be told"
+            must = f"must have fewer than {MAX_PROBLEMS} mistakes for the others to be reported"
             self.problems.append(Problem(path="", must=must, file=self.file, line=line))
 
     def _next(self) -> Any:

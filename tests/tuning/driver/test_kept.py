@@ -45,7 +45,7 @@ def test_a_resumed_search_takes_over_what_is_there(tmp_path: Path) -> None:
         leave(first, trial_id)
     again = BestWeights(tmp_path, [make_record("t0000"), make_record("t0001", time_s=0.5)])
     assert there(tmp_path) == ["t0001"]
-    assert again.ask("t0003").at_most_s == 0.5
+    assert again.plan("t0003").at_most_s == 0.5
 
 
 def test_a_study_whose_folder_takes_nothing_goes_on(tmp_path: Path) -> None:

@@ -27,8 +27,8 @@ from tune_speed.tuning.policy.base import (
 from tune_speed.tuning.policy.optuna_space import distributions, suggest
 from tune_speed.tuning.policy.samplers import make_sampler, quiet_study
 
+# Value of a trial that missed the target. TPE looks at ranks only.
 PENALTY_S = 1e6
-"""Value of a trial that missed the target. TPE looks at ranks only."""
 
 
 class Baseline(ABC):

@@ -17,10 +17,10 @@ from tune_speed.training.checkpoint.store import CheckpointStore, check_place, l
 from tune_speed.training.trial import CheckpointPlan
 
 SUFFIX = ".ckpt"
+# Time limit of clearing [s]; the rest is for the next session.
 CLEAR_S = 20.0
-"""Time limit of clearing [s]; the rest is for the next session."""
+# Time limit of reading a checkpoint's header, for which the driver waits [s].
 LOOK_S = 5.0
-"""Time limit of reading a checkpoint's header, for which the driver waits [s]."""
 
 
 class Checkpoints:

@@ -96,8 +96,8 @@ OWN = (
 CLIPS = ("clip_norm", "clip_value")
 Growth = tuple[tuple[float, int], ...]
 """Stages of the batch size: share of the run's samples, factor."""
+# Factor on a step time from another key, for a lower bound: few keys differ by more.
 OPTIMISM = 0.5
-"""Factor on a step time from another key, for a lower bound: few keys differ by more."""
 
 
 class CostModel:

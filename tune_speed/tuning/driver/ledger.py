@@ -27,14 +27,14 @@ from tune_speed.tuning.driver.trial_file import read_trial_file
 from tune_speed.tuning.policy.base import Cost, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve_table import Expected
 
+# Of zlib: more saves little, and takes longer.
 LEVEL = 1
-"""Of zlib: more saves little, and takes longer."""
+# Space on the disk that is set aside, and freed when it is full, so that records still fit.
 BALLAST_BYTES = 1 << 20
-"""Space on the disk that is set aside, and freed when it is full, so that records still fit."""
 ADVICE = LogAdvice(
     locked="Wait for it, stop it, or give this study another name with --set study=NAME.",
     damaged="start the study under another name",
-    unwritable="Free some space, or choose another folder, and go on with --resume; no finished"
+    unwritable="Free some space, or choose another folder, and continue with --resume; no finished"
     " trial is lost.",
 )
 _TRIAL_ID = re.compile(r"t[0-9]{4,18}")

@@ -1,7 +1,7 @@
 """How often a trial is started whose process dies."""
 
+# Deaths of a trial in a session through no fault of its own, such as of a node, not counted.
 MOST_BLAMELESS = 20
-"""Deaths of a trial in a session through no fault of its own, such as of a node, not counted."""
 
 
 class Attempts:

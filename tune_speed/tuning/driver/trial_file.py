@@ -1,4 +1,4 @@
-"""A trial's record as its own process writes it, in case the driver is gone by then."""
+"""A trial's record as its own process writes it, in case the driver dies first."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -43,8 +43,8 @@ NUM_LEVELS = 8
 """Values of a parameter that probes try."""
 CHEAPER = 0.7
 """Share of the costly run's cost that a probe may take."""
+# Correlations are clipped to it: some uncertainty always remains.
 MAX_CORRELATION = 0.999
-"""Correlations are clipped to it: some uncertainty always remains."""
 # Quantiles of z. A quadrature for smooth functions does worse: p' may be a step.
 LEVELS = (np.arange(64) + 0.5) / 64
 

@@ -29,13 +29,13 @@ import numpy.typing as npt
 
 from tune_speed.tuning.policy.curve import FloatArray
 
+# Two points of accuracy: about what a retuned recipe gains or loses.
 GAP_UNIT = 0.02
-"""Two points of accuracy: about what a retuned recipe gains or loses."""
 PRIOR_RUNS = 4.0
 """Runs that the prior of the residual is worth."""
+# Share of its last doubling's gain that a run gains in each doubling to come, before any was seen
+# to its end.
 PRIOR_SLOPE = 0.3
-"""Share of its last doubling's gain that a run gains in each doubling to come, before any was seen
-to its end."""
 PRIOR_SPREAD = 0.6
 """Standard deviation of such a forecast over the whole axis."""
 

@@ -27,8 +27,8 @@ from tune_speed.tuning.policy.curve import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
 
+# Numbers that span this factor are spaced by their logarithm: 64, 128, 256.
 LOG_FACTOR = 4.0
-"""Numbers that span this factor are spaced by their logarithm: 64, 128, 256."""
 UNUSED = 0.5
 
 

@@ -39,10 +39,10 @@ from tune_speed.tuning.policy.samplers import (
     make_sampler,
 )
 
+# `memory` of a trial that ran out of memory, whose true need is unknown: log2(2).
 OOM_MEMORY = 1.0
-"""`memory` of a trial that ran out of memory, whose true need is unknown: log2(2)."""
+# Least gap of a miss: it stays infeasible even if its metric was above the target on the way.
 JUST_MISSED = 1e-3
-"""Least gap of a miss: it stays infeasible even if its metric was above the target on the way."""
 LONGEST_S = 1e6
 """Time limit [s] where there is none."""
 OUTCOME = "tune_speed"

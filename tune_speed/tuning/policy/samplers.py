@@ -52,8 +52,8 @@ def quiet_study(sampler: BaseSampler) -> optuna.Study:
     return optuna.create_study(direction="minimize", sampler=sampler)
 
 
+# Samplers whose only state is their random generator.
 SEEDED_EACH_TIME = frozenset({"gain", "tpe", "gp", "random"})
-"""Samplers whose only state is their random generator."""
 
 WITHOUT_CONSTRAINTS = frozenset({"cmaes"})
 """Samplers that ignore constraints."""

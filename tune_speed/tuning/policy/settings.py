@@ -18,7 +18,7 @@ class Parts:
     forecast: bool = True
     """Stops a trial whose chance to win has become small."""
     rungs: bool = True
-    """Stops a trial that promises less than most did by then; where the length is free."""
+    """Stops a trial whose forecast is below most at the same clock; where the length is free."""
     memory: bool = True
     """Learns which configurations do not fit into memory."""
     share_first: bool = True
@@ -27,7 +27,7 @@ class Parts:
     num_start: int = 12
     """Quasi-random proposals before the first of the model."""
     start_runs: float = 1.0
-    """The start ends earlier once it took as long as so many of the longest runs."""
+    """The start ends earlier when it took as long as so many of the longest runs."""
     start_pool: int = 3
     """Each of these is the cheapest of so many."""
     explore_every: int = 10

@@ -44,10 +44,10 @@ from tune_speed.tuning.policy.one_thread import one_thread
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
 from tune_speed.tuning.policy.settings import Parts
 
+# Points of the Sobol sequence; proposals past them are drawn at random.
 NUM_QUASI = 4096
-"""Points of the Sobol sequence; proposals past them are drawn at random."""
+# Proposals of Optuna's in a row that are rejected before one is drawn without it.
 MAX_REJECTED = 20
-"""Proposals of Optuna's in a row that are rejected before one is drawn without it."""
 NUM_REPEATED = 3
 """Best trials of other studies that are repeated first."""
 

@@ -50,10 +50,10 @@ def comparison_figure(searches: Sequence[Search], budgets: Sequence[float]) -> "
     from matplotlib.figure import Figure
 
     benchmarks = list(dict.fromkeys(search.benchmark for search in searches))
-    policies = dict.fromkeys(search.policy for search in searches if search.policy != BASELINE)
+    policies = dict.fromkeys(search.policy for search in searches)
     # Without dashes, lines that lie on one another would look like one.
     looks = zip(cycle(COLOURS), cycle(DASHES), strict=False)
-    styles = {**dict(zip(policies, looks, strict=False)), BASELINE: ("#808080", "-")}
+    styles = {name: ("#808080", "-") if name == BASELINE else next(looks) for name in policies}
     num_columns = min(MAX_COLUMNS, len(benchmarks))
     num_rows = math.ceil(len(benchmarks) / num_columns)
     width, height = PANEL_INCHES

@@ -29,11 +29,7 @@ from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode
-
-LOG_FACTOR = 4.0
-"""Listed numbers that span this factor are spaced by their logarithm: 64, 128, 256."""
-UNUSED = 0.5
-"""Position of an inactive parameter, whose value means nothing."""
+from tune_speed.tuning.policy.encoding import LOG_FACTOR, UNUSED
 
 
 class Nearest:

@@ -26,8 +26,8 @@ from tune_speed.tuning.policy.base import (
 )
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 
+# Trials in a search at most: those out of memory cost no virtual time, so no budget ends them.
 MAX_TRIALS = 20_000
-"""Trials in a search at most: those out of memory cost no virtual time, so no budget ends them."""
 
 
 class Benchmark(Protocol):

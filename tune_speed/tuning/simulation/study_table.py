@@ -13,10 +13,10 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.simulation.recorded import DIVERGED, DONE, OOM
 
 MIN_RUNS = 5
+# Numbers with so many repeats on average were listed; a range would hardly repeat any.
 REPEATS = 3
-"""Numbers with so many repeats on average were listed; a range would hardly repeat any."""
+# Numbers that span this factor were searched over their logarithm.
 LOG_FACTOR = 10.0
-"""Numbers that span this factor were searched over their logarithm."""
 STATUSES = {
     Status.REACHED: DONE,
     Status.MISSED: DONE,
