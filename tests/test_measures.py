@@ -90,6 +90,7 @@ def made_up(tmp_path: Path) -> Path:
     files = {
         "__init__.py": "",
         "py.typed": "",
+        "README.md": "A map.\n",
         "helpers.py": HELPERS,
         "__pycache__/helpers.pyc": "",
         "room/__init__.py": "",

@@ -9,20 +9,20 @@ from pathlib import Path
 import pytest
 
 from tune_speed.core.errors import StorageError
-from tune_speed.runtime.file_lock import exclusive
+from tune_speed.runtime.file_lock import file_lock
 
 
 def hold(path: Path, is_held: Event) -> None:
-    with exclusive(path, wait_s=10):
+    with file_lock(path, wait_s=10):
         is_held.set()
         time.sleep(600)
 
 
 def test_a_lock_that_stays_taken_ends_the_wait_and_names_its_holder(tmp_path: Path) -> None:
     with (
-        exclusive(tmp_path / "a.lock", wait_s=1),
+        file_lock(tmp_path / "a.lock", wait_s=1),
         pytest.raises(StorageError, match=rf"free within 0.1 s, but process {os.getpid()} holds"),
-        exclusive(tmp_path / "a.lock", wait_s=0.1),
+        file_lock(tmp_path / "a.lock", wait_s=0.1),
     ):
         pytest.fail("two hold the lock at once")
 
@@ -31,11 +31,11 @@ def test_waiting_goes_on_until_the_holder_is_done(tmp_path: Path) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with exclusive(tmp_path / "a.lock", wait_s=10):
+        with file_lock(tmp_path / "a.lock", wait_s=10):
             order.append("second")
 
     thread = threading.Thread(target=second)
-    with exclusive(tmp_path / "a.lock", wait_s=1):
+    with file_lock(tmp_path / "a.lock", wait_s=1):
         thread.start()
         time.sleep(0.2)
         order.append("first")
@@ -51,7 +51,7 @@ def test_a_killed_holder_leaves_no_lock_behind(tmp_path: Path) -> None:
     assert is_held.wait(30) and holder.pid is not None
     os.kill(holder.pid, signal.SIGKILL)
     holder.join(10)
-    with exclusive(tmp_path / "a.lock", wait_s=5):
+    with file_lock(tmp_path / "a.lock", wait_s=5):
         pass
 
 
@@ -59,6 +59,6 @@ def test_a_lock_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.lock").mkdir()
     with (
         pytest.raises(StorageError, match=r"a\.lock must be writable.* TUNE_SPEED_CACHE"),
-        exclusive(tmp_path / "a.lock", wait_s=1),
+        file_lock(tmp_path / "a.lock", wait_s=1),
     ):
         pytest.fail("a folder was locked")

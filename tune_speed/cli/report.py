@@ -1,8 +1,6 @@
 """The command that makes pages: `report`."""
 
 import json
-import os
-import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -11,6 +9,7 @@ import typer
 
 from tune_speed.cli.common import JsonOption, note, say
 from tune_speed.core.errors import ConfigError, StorageError
+from tune_speed.runtime.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from tune_speed.reporting.study.view import StudyView, ViewedTrial
@@ -68,30 +67,14 @@ def write_whole(path: Path, text: str) -> None:
 
     Raises: StorageError if it cannot be written.
     """
-    temporary: Path | None = None
     try:
-        with tempfile.NamedTemporaryFile(
-            "w", encoding="utf-8", dir=path.parent, prefix=f".{path.name}-", delete=False
-        ) as file:
-            temporary = Path(file.name)
-            file.write(text)
-        # Temporary files are for their owner alone; a page is for whoever may read the folder.
-        temporary.chmod(0o666 & ~_umask())
-        temporary.replace(path)
+        with write_atomically(path) as file:
+            file.write(text.encode())
     except OSError as error:
-        if temporary is not None:
-            temporary.unlink(missing_ok=True)
         raise StorageError(
             f"{path} must be a file in a folder that exists and can be written, but got:"
             f" {error.strerror}. Name another one with --html."
         ) from error
-
-
-def _umask() -> int:
-    """Returns the mask of new files; the system tells it only when it is set."""
-    mask = os.umask(0o022)
-    os.umask(mask)
-    return mask
 
 
 def _recipe_yaml(trial: "ViewedTrial") -> str:

@@ -1,5 +1,7 @@
 """Training functions of one's own: `my_train(params, run)`, searched and certified as ours are.
 
+`OwnRun` is what a function is handed; `StopTraining` ends it once its trial has an outcome.
+
 ```python
 def my_train(params, run):
     model, batches = ...                        # set-up: not on the clock
@@ -8,7 +10,7 @@ def my_train(params, run):
             ...                                 # forward, backward, optimizer step
             run.step()                          # optional: see `OwnRun.step`
             if step % 100 == 0:
-                with run.untimed():             # it stands still
+                with run.untimed():             # it is stopped
                     accuracy = evaluate(model)
                 run.evaluated(step=step, metric=accuracy)
 

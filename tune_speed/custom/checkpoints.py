@@ -1,9 +1,8 @@
-"""Checkpoints of a training function's run: its own state, beside clock and evaluations."""
+"""Checkpoints of a training function's run: its own state, with clock and evaluations."""
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from tune_speed.core.config import Config
@@ -20,21 +19,9 @@ from tune_speed.training.trial import environment
 _log = logging.getLogger(__name__)
 
 
-class _Standing(Config):
-    """What is kept beside the function's state."""
+class Standing(Config):
+    """How far a run is."""
 
-    evaluations: tuple[Evaluation, ...]
-    reported_s: float | None
-    clocks: Clocks
-    seen: CotenantHistory
-
-
-@dataclass(frozen=True, kw_only=True)
-class Saved:
-    """A run as it stood."""
-
-    state: Mapping[str, Any]
-    """The function's own."""
     evaluations: tuple[Evaluation, ...]
     reported_s: float | None
     """The training clock where the function reports it itself [s]."""
@@ -53,7 +40,7 @@ class SavedRuns:
         started_at: str,
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Looks for nothing yet.
+        """Reads nothing yet.
 
         Args:
             spec: of the trial, which names a place for checkpoints.
@@ -62,56 +49,73 @@ class SavedRuns:
             now: a monotonic clock [s].
         """
         assert spec.checkpoint is not None
-        self._spec, self._plan = spec, spec.checkpoint
-        self._store = CheckpointStore(spec.checkpoint.place)
-        self._identity = _identity(spec, device)
+        self._every_s, self._store = spec.checkpoint.every_s, CheckpointStore(spec.checkpoint.place)
+        self._recipe = spec.recipe.model_dump(mode="json")
+        # What must be the same in a process that resumes the trial.
+        self._identity = {
+            "study": spec.study,
+            "trial": spec.trial_id,
+            "seed": str(spec.seed),
+            "device": device,
+            "protocol": str(PROTOCOL_VERSION),
+            "version of tune_speed": environment()["tune_speed"],
+            "workload": spec.workload.identity(),
+            "parameters": spec.recipe.model_dump_json(),
+        }
         self.started_at, self._now, self._last_s = started_at, now, now()
         self.notes: list[str] = []
         """What a reader of the trial's record must know of its checkpoints."""
 
     def is_due(self) -> bool:
         """Returns whether it is time to save."""
-        return self._now() - self._last_s >= self._plan.every_s
+        return self._now() - self._last_s >= self._every_s
 
-    def save(self, run: Saved) -> None:
-        """Saves the run, in the place of what was saved before."""
+    def save(self, state: Mapping[str, Any], standing: Standing) -> None:
+        """Saves the function's own state and how far its run is; they replace those before."""
         heartbeat.beat()
         try:
-            self._write(run)
+            self._write(state, standing)
         # A full disk, a state that cannot be saved: all of them cost this save only.
         except Exception as error:
             _log.warning("%s", error, exc_info=True)
-            note = f"not saved at step {run.evaluations[-1].step}: {error}".splitlines()[0]
+            note = f"not saved at step {standing.evaluations[-1].step}: {error}".splitlines()[0]
             self.notes = [each for each in self.notes if not each.startswith("not saved")] + [note]
         self._last_s = self._now()
 
-    def find(self) -> Saved | None:
-        """Returns what an earlier attempt at this very trial saved last, or None."""
+    def find(self) -> tuple[dict[str, Any], Standing] | None:
+        """Returns state and standing that an earlier attempt at this very trial saved last."""
+        from tune_speed.training.checkpoint.checkpoints import load, refuse_other
+
         try:
             content = self._store.read()
-            return None if content is None else self._read(content)
+            if content is None:
+                return None
+            header, payload = file.split(content)
+            refuse_other(header.identity, self._identity)
+            saved = load(payload)
         except (StorageError, BadCheckpoint) as error:
             _log.warning("begun anew: %s", error)
             self.notes.append(f"begun anew: {error}")
             return None
+        self.started_at = header.started_at
+        self.notes.append(f"resumed at step {header.step}")
+        return dict(saved["own"]), Standing.model_validate_json(saved["run"])
 
-    def _write(self, run: Saved) -> None:
+    def _write(self, state: Mapping[str, Any], standing: Standing) -> None:
         import torch
 
         from tune_speed.training.checkpoint.checkpoints import scratch_file
 
-        step = max(1, run.evaluations[-1].step)
-        standing = _Standing(
-            evaluations=run.evaluations, reported_s=run.reported_s, clocks=run.clocks, seen=run.seen
-        )
+        # Headers count from 1; an evaluation may be of the untrained model.
+        step = max(1, standing.evaluations[-1].step)
         payload = scratch_file()
         try:
-            torch.save({"own": dict(run.state), "run": standing.model_dump_json()}, payload)
+            torch.save({"own": dict(state), "run": standing.model_dump_json()}, payload)
             header = Header(
                 identity=self._identity,
                 step=step,
                 num_steps=step,
-                recipe=self._spec.recipe.model_dump(mode="json"),
+                recipe=self._recipe,
                 first_batch_size=1,
                 started_at=self.started_at,
                 num_bytes=payload.tell(),
@@ -121,34 +125,3 @@ class SavedRuns:
             payload.close()
             raise
         self._store.write(beginning, payload)
-
-    def _read(self, content: bytes) -> Saved:
-        from tune_speed.training.checkpoint.checkpoints import load, refuse_other
-
-        header, payload = file.split(content)
-        refuse_other(header.identity, self._identity)
-        state = load(payload)
-        standing = _Standing.model_validate_json(state["run"])
-        self.started_at = header.started_at
-        self.notes.append(f"resumed at step {header.step}")
-        return Saved(
-            state=state["own"],
-            evaluations=standing.evaluations,
-            reported_s=standing.reported_s,
-            clocks=standing.clocks,
-            seen=standing.seen,
-        )
-
-
-def _identity(spec: OwnSpec, device: str) -> dict[str, str]:
-    """Returns what must be the same in a process that goes on with the trial."""
-    return {
-        "study": spec.study,
-        "trial": spec.trial_id,
-        "seed": str(spec.seed),
-        "device": device,
-        "protocol": str(PROTOCOL_VERSION),
-        "version of tune_speed": environment()["tune_speed"],
-        "workload": spec.workload.identity(),
-        "parameters": spec.recipe.model_dump_json(),
-    }

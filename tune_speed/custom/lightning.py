@@ -4,8 +4,8 @@
 |----------------------------------------------|-----------------------------|
 | before `on_train_start`, with sanity check   | set-up                      |
 | batches loaded, steps, other callbacks       | training clock              |
-| validation, with its loader and its hooks    | stands still                |
-| `trainer.save_checkpoint`, whoever calls it  | stands still                |
+| validation, with its loader and its hooks    | stopped                     |
+| `trainer.save_checkpoint`, whoever calls it  | stopped                     |
 
 ```python
 def my_train(params, run):
@@ -68,15 +68,15 @@ class SpeedCallback(Callback):  # type: ignore[misc]
     (`val_check_interval`), for it costs no training time.
 
     Once the run has ended, `trainer.should_stop` is set: Lightning ends the fit in its own way, but
-    without another validation. Where it would go on all the same, for `min_epochs` or `min_steps`,
-    `StopTraining` is raised through it.
+    without another validation. Where it would continue nevertheless, for `min_epochs` or
+    `min_steps`, `StopTraining` is raised through it.
 
-    An attempt that was interrupted is begun anew, unless your function calls `run.restored()` and
+    An attempt that was interrupted starts afresh, unless your function calls `run.restored()` and
     `run.save(...)` itself.
     """
 
     def __init__(self, run: OwnRun, metric: str = "val_acc") -> None:
-        """Takes note of what to report.
+        """Reports nothing yet.
 
         Args:
             run: what the training function was handed.
@@ -116,7 +116,7 @@ class SpeedCallback(Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: "Trainer", pl_module: "LightningModule", batch: Any, batch_idx: int
     ) -> None:
-        """Raises: StopTraining if Lightning goes on although it was told to stop."""
+        """Raises: StopTraining if Lightning continues although it was to stop."""
         if self._ended is not None:
             raise StopTraining(self._ended)
 
@@ -128,7 +128,8 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         batch: Any,
         batch_idx: int,
     ) -> None:
-        """Counts a step if the batch ended one: with accumulation, not each batch does."""
+        """Counts a step if the batch ended one."""
+        # With accumulation, not each batch ends a step.
         if trainer.global_step > self._steps:
             self._steps = trainer.global_step
             self._heed(trainer, self._run.step)
@@ -141,7 +142,13 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         if trainer.sanity_checking or trainer.global_step <= self._reported_steps:
             return
         if self._metric not in trainer.callback_metrics:
-            raise self._missing(trainer)
+            logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
+            raise _problem(
+                path="SpeedCallback.metric",
+                must=f"must be among what the module logged, which is {logged}",
+                given=repr(self._metric),
+                hint=f'Log it in validation: self.log("{self._metric}", …).',
+            )
         self._heed(trainer, lambda: self._report(trainer))
 
     def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
@@ -152,53 +159,45 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException
     ) -> None:
         """Stops the clock and leaves the trainer as it was."""
-        self._let_go()
+        self._release()
 
     def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
         """Stops the clock and leaves the trainer as it was."""
-        self._let_go()
+        self._release()
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         self._timed.close()
         self._wrapped.close()
 
-    def _heed(self, trainer: "Trainer", say: Callable[[], object]) -> None:
-        """Says something to the run; has Lightning stop if the run has ended."""
+    def _heed(self, trainer: "Trainer", report: Callable[[], object]) -> None:
+        """Calls the run; has Lightning stop if the run has ended."""
         if self._ended is not None:
             return
         try:
-            say()
+            report()
         except StopTraining as stop:
             self._ended = str(stop)
             trainer.should_stop = True
 
     def _report(self, trainer: "Trainer") -> None:
         self._reported_steps = trainer.global_step
-        logged = trainer.callback_metrics
+        logged, batches = trainer.callback_metrics, trainer.num_training_batches
+        has_length = batches not in (0, float("inf"))
         self._run.evaluated(
             step=trainer.global_step,
             metric=float(logged[self._metric]),
-            epoch=self._epochs(trainer),
+            epoch=(trainer.fit_loop.total_batch_idx + 1) / batches if has_length else None,
             loss=float(logged["val_loss"]) if "val_loss" in logged else None,
         )
 
-    def _epochs(self, trainer: "Trainer") -> float | None:
-        """Returns the passes over the training data so far, None where they have no length."""
-        batches = trainer.num_training_batches
-        if batches in (0, float("inf")):
-            return None
-        return float((trainer.fit_loop.total_batch_idx + 1) / batches)
-
     def _take_off_the_clock(self, trainer: "Trainer") -> None:
-        """Lets the clock stand still in validation and in saving, until `_let_go`.
-
-        Hooks would not do: Lightning makes the validation's iterator, and with it worker processes,
-        before the first of them, and saves after the last.
-        """
+        """Stops the clock in validation and in saving, until `_release`."""
+        # Hooks would not do: Lightning makes the validation's iterator, and with it worker
+        # processes, before the first of them, and saves after the last.
         validation = trainer.fit_loop.epoch_loop.val_loop
         self._wrapped.close()
         for owner, name, is_skipped in (
-            # Lightning would validate once more when it is told to stop.
+            # Lightning would validate once more when it is to stop.
             (validation, "run", True),
             (trainer, "save_checkpoint", False),
         ):
@@ -217,15 +216,6 @@ class SpeedCallback(Callback):  # type: ignore[misc]
                 return call(*args, **kwargs)
 
         return untimed
-
-    def _missing(self, trainer: "Trainer") -> ConfigError:
-        logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-        return _problem(
-            path="SpeedCallback.metric",
-            must=f"must be among what the module logged, which is {logged}",
-            given=repr(self._metric),
-            hint=f'Log it in validation: self.log("{self._metric}", …).',
-        )
 
 
 def _problem(*, path: str, must: str, given: str | None = None, hint: str = "") -> ConfigError:

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, NoReturn
 
 from tune_speed.core.records import MEASURED, Evaluation, Status
 from tune_speed.core.targets import SIGNS
-from tune_speed.custom.checkpoints import Saved, SavedRuns
+from tune_speed.custom.checkpoints import SavedRuns, Standing
 from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock, Span
@@ -69,7 +69,7 @@ class OwnRun:
             device: `cpu` or `cuda`.
             clock: no span of which runs.
             place: who else is on the device.
-            on_report: called after each evaluation, with the clock standing still.
+            on_report: called after each evaluation, with the clock stopped.
             interrupt: whether the trial is to end without an outcome of its own.
             saved: its checkpoints; None: it has none.
         """
@@ -81,12 +81,12 @@ class OwnRun:
         self._reported_s: float | None = None
         self.evaluations: list[Evaluation] = []
         self.outcome: Outcome | None = None
-        """How the run ended; None while it goes on."""
+        """How the run ended; None while it continues."""
         self.is_interrupted = False
         """Whether it ended without an outcome of its own."""
         clock.start("setup_s")
 
-    # --- What the function may ask
+    # --- What the function may read
 
     @property
     def seed(self) -> int:
@@ -105,7 +105,7 @@ class OwnRun:
 
     @property
     def cpu_threads(self) -> int:
-        """Threads of one operation on the CPU; torch was told already."""
+        """Threads of one operation on the CPU; torch is set to it."""
         return self._spec.allotment.cpu_threads
 
     @property
@@ -123,7 +123,7 @@ class OwnRun:
         """The training clock [s]: what was reported last, where the function reports it."""
         return self._clock.elapsed("train_s") if self._reported_s is None else self._reported_s
 
-    # --- What the function must say
+    # --- What the function reports
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -138,11 +138,11 @@ class OwnRun:
             yield
 
     def step(self) -> None:
-        """Says that an optimizer step is done; optional, and about a microsecond.
+        """Reports that an optimizer step is done; optional, and about a microsecond.
 
-        With it the limits hold at the step, where otherwise they hold at the next evaluation, a
-        trial that hangs is told from one that trains for long without an evaluation, and others on
-        the device can measure between two steps.
+        With it the limits hold at the step, where otherwise they hold at the next evaluation; it is
+        a heartbeat, by which a trial that hangs differs from one that trains for long without an
+        evaluation; and others on the device can measure between two steps.
 
         Raises: StopTraining once the run has ended: its time is over, or the search ends it.
         """
@@ -151,9 +151,8 @@ class OwnRun:
             self._clock.let_others_measure()
         else:
             heartbeat.beat()
-        if self._is_over_time():
-            self._end(Status.CAPPED, self._over_time())
-        self._heed_interrupt()
+        self._end_if_over_time()
+        self._end_if_interrupted()
 
     def evaluated(
         self,
@@ -167,7 +166,7 @@ class OwnRun:
         values: Mapping[str, float] | None = None,
         train_s: float | None = None,
     ) -> None:
-        """Reports an evaluation; the clock stands still meanwhile.
+        """Reports an evaluation; the clock is stopped meanwhile.
 
         Args:
             step: optimizer steps done, more than at the last evaluation.
@@ -184,7 +183,8 @@ class OwnRun:
             is over, the search stops it, or the metric is not finite. BadReport for what cannot be.
         """
         self._refuse_ended()
-        with self._standing_still():
+        # The report may write files and wait for others: none of it is training.
+        with self._stopped():
             reading_s = self._reading(train_s)
             self._check_step(step, reading_s)
             value = _number("metric", metric)
@@ -204,48 +204,47 @@ class OwnRun:
             )
             self._on_report(self)
             self._judge()
-        self._heed_interrupt()
+        self._end_if_interrupted()
 
     def save(self, make_state: Callable[[], Mapping[str, Any]]) -> None:
         """Saves the run if a checkpoint is due; off the clock.
 
-        Call it after an evaluation as often as you like: what `make_state` returns is asked for
-        only when `search.checkpoint_every` has passed. It may hold tensors, numbers, text, lists
+        Call it after an evaluation as often as you like: `make_state` is called only when
+        `search.checkpoint_every` has passed. What it returns may hold tensors, numbers, text, lists
         and dicts: what `torch.load(weights_only=True)` reads.
         """
         if self._saved is None or not self.evaluations or not self._saved.is_due():
             return
-        with self._standing_still():
-            self._saved.save(
-                Saved(
-                    state=make_state(),
-                    evaluations=tuple(self.evaluations),
-                    reported_s=self._reported_s,
-                    clocks=self._clock.clocks(),
-                    seen=self._place.seen_so_far(),
-                )
+        with self._stopped():
+            standing = Standing(
+                evaluations=tuple(self.evaluations),
+                reported_s=self._reported_s,
+                clocks=self._clock.clocks(),
+                seen=self._place.seen_so_far(),
             )
+            self._saved.save(make_state(), standing)
 
     def restored(self) -> dict[str, Any] | None:
-        """Returns what an interrupted attempt at this trial saved last; None: begin anew.
+        """Returns what an interrupted attempt at this trial saved last; None: start afresh.
 
-        From then on the run goes on where that one stood, its clock and evaluations included.
+        From then on the run continues from there, its clock and evaluations included.
         """
         if self.evaluations:
             raise BadReport("restored() must be called before the first evaluation")
         found = None if self._saved is None else self._saved.find()
         if found is None:
             return None
-        self.evaluations = list(found.evaluations)
-        self._reported_s = found.reported_s
-        self._clock.resume(found.clocks)
-        self._place.resume(found.seen)
-        return dict(found.state)
+        state, standing = found
+        self.evaluations = list(standing.evaluations)
+        self._reported_s = standing.reported_s
+        self._clock.resume(standing.clocks)
+        self._place.resume(standing.seen)
+        return state
 
     # --- How it ends
 
     def returned(self) -> None:
-        """Takes note that the function came to its end; the last evaluation is that of the end."""
+        """Settles the outcome after the function returned: the last evaluation is the final one."""
         if self.outcome is not None:
             return
         if not any(evaluation.step > 0 for evaluation in self.evaluations):
@@ -285,7 +284,7 @@ class OwnRun:
         self._clock.start(span)
 
     @contextmanager
-    def _standing_still(self) -> Iterator[None]:
+    def _stopped(self) -> Iterator[None]:
         if self._clock.current is not None:
             self._clock.stop()
         try:
@@ -337,40 +336,38 @@ class OwnRun:
     def _judge(self) -> None:
         last, target = self.evaluations[-1], self._task.target
         if last.step == 0 and target.holds(self._task.metric_of(last)):
-            self._fail(f"the target must not be met before training, but {self._standing()}")
-        if self._is_over_time():
-            self._end(Status.CAPPED, self._over_time())
+            self._fail(f"the target must not be met before training, but {self._score()}")
+        self._end_if_over_time()
         if self._task.mode == "fixed_length":
             return
         time_s = self._task.crossing(self.evaluations, at_end=False)
         if time_s is not None:
-            self._end(Status.REACHED, f"target met: {self._standing()}", time_s)
+            self._end(Status.REACHED, f"target met: {self._score()}", time_s)
 
-    def _is_over_time(self) -> bool:
-        return self.train_s > self._task.max_train_s
-
-    def _over_time(self) -> str:
-        seen = f" with {self._standing()}" if self.evaluations else ""
-        return f"max_train_s = {self._task.max_train_s:g} s passed{seen}"
+    def _end_if_over_time(self) -> None:
+        if self.train_s > self._task.max_train_s:
+            seen = f" with {self._score()}" if self.evaluations else ""
+            self._end(Status.CAPPED, f"max_train_s = {self._task.max_train_s:g} s passed{seen}")
 
     def _at_end(self, status: Status) -> str:
         last, target = self.evaluations[-1], self._task.target
+        # The time to target is that of the last evaluation, without what was trained after it.
         late_s = self.train_s - last.train_s
         note = (
             f", {late_s:.2f} s of training before its end" if late_s > 0.01 * last.train_s else ""
         )
         if status == Status.REACHED:
-            return f"target met: {self._standing()}{note}"
+            return f"target met: {self._score()}{note}"
         is_single = target.holds(self._task.metric_of(last))
         alone = ", at one evaluation: two in a row must hold it" if is_single else ""
-        return f"the run ended with {self._standing()}{alone}{note}"
+        return f"the run ended with {self._score()}{alone}{note}"
 
-    def _standing(self) -> str:
+    def _score(self) -> str:
         target, metric = self._task.target, self._task.metric_of(self.evaluations[-1])
         sign = SIGNS[target.mode] if target.holds(metric) else "not " + SIGNS[target.mode]
         return f"{target.metric} {metric:.4f} {sign} {target.value:g}"
 
-    def _heed_interrupt(self) -> None:
+    def _end_if_interrupted(self) -> None:
         if self._interrupt():
             self.is_interrupted = True
             self._end(Status.CAPPED, "interrupted")

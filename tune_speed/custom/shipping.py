@@ -1,8 +1,8 @@
-"""A training function on its way to the processes that call it.
+"""A training function, serialised for the processes that call it.
 
-It travels by cloudpickle, as functions of Ray do, from the driver that was handed it to the trials
-of that driver's search: no file, and no message of anybody else, is ever read this way. A module
-that belongs to no installed distribution goes along by value, as its file is not on other nodes.
+It is pickled by cloudpickle, as functions of Ray are, by the driver that was handed it, for the
+trials of that driver's search: no file, and no message of anybody else, is ever unpickled. A module
+that belongs to no installed distribution is pickled by value, as its file is not on other nodes.
 """
 
 import ast
@@ -49,7 +49,7 @@ def packed(train: Callable[..., Any]) -> Loop:
 def calling(text: str) -> Callable[[dict[str, Any], Any], object]:
     """Returns what calls the function of `packed`; unpacking it is part of the call.
 
-    So what goes wrong there, such as a library that this node lacks, is told as an error of it.
+    So what goes wrong there, such as a library that this node lacks, is reported as its error.
     """
     return lambda params, run: _unpacked(text)(params, run)
 
@@ -70,8 +70,11 @@ def source_hash(train: Callable[..., Any]) -> str:
     """
     digest = hashlib.sha256()
     for part in _parts(_plain(train), {}):
-        digest.update(_source(part).encode())
-        digest.update(repr(_constants(part)).encode())
+        source, scope = _source(part), _scope(part)
+        named = [(name, scope.get(name)) for name in sorted(_names(source))]
+        constants = [pair for pair in named if isinstance(pair[1], int | float | str)]
+        digest.update(source.encode())
+        digest.update(repr(constants).encode())
     return digest.hexdigest()[:16]
 
 
@@ -105,17 +108,11 @@ def _scope(kind: Any) -> dict[str, Any]:
     return getattr(kind, "__globals__", None) or (dict(vars(module)) if module else {})
 
 
-def _constants(kind: Any) -> list[tuple[str, Any]]:
-    """Returns the numbers and texts of its module that a function or class names."""
-    scope = _scope(kind)
-    found = ((name, scope.get(name)) for name in sorted(_names(_source(kind))))
-    return [(name, value) for name, value in found if isinstance(value, int | float | str)]
-
-
 def _names(source: str) -> set[str]:
     try:
         tree = ast.parse(source)
-    except SyntaxError:  # A lambda within an expression, or bytecode.
+    # A lambda within an expression, or bytecode.
+    except SyntaxError:
         return set()
     return {node.id for node in ast.walk(tree) if isinstance(node, ast.Name)}
 
@@ -131,27 +128,24 @@ def _source(kind: Any) -> str:
 def _refuse_other_arguments(train: Callable[..., Any], name: str) -> None:
     if not callable(train):
         raise ConfigError(f"train must be a function of (params, run), but got {train!r:.80}.")
+    taken = "others"
     try:
-        inspect.signature(train).bind({}, None)
+        signature = inspect.signature(train)
+        taken = str(signature)
+        signature.bind({}, None)
+    # Builtins may have no signature: a ValueError.
     except (TypeError, ValueError) as error:
         raise ConfigError(
             f"train must be a function of two arguments, (params, run), but {name} takes"
-            f" {_arguments(train)}: {error}."
+            f" {taken}: {error}."
         ) from error
-
-
-def _arguments(train: Callable[..., Any]) -> str:
-    try:
-        return str(inspect.signature(train))
-    except (TypeError, ValueError):
-        return "others"
 
 
 def _packed(train: Callable[..., Any], name: str) -> str:
     import cloudpickle
 
     class Pickler(cloudpickle.CloudPickler):  # type: ignore[misc]
-        """Takes functions with a cache along as well, of modules that go by value, caches empty."""
+        """Pickles functions with a cache as well, of modules that go by value, caches empty."""
 
         def reducer_override(self, obj: Any) -> Any:
             if isinstance(obj, functools._lru_cache_wrapper) and obj.__module__ in by_value:
@@ -172,6 +166,7 @@ def _packed(train: Callable[..., Any], name: str) -> str:
             f" {error}. Make what it uses of open files, locks and the like inside it."
         ) from error
     finally:
+        # It holds for the process: all that is pickled later would take the module by value, too.
         if module is not None:
             cloudpickle.unregister_pickle_by_value(module)
     content = file.getvalue()
@@ -184,6 +179,7 @@ def _packed(train: Callable[..., Any], name: str) -> str:
     return base64.b64encode(content).decode()
 
 
+# At the module's level, as pickles name it.
 def _with_cache(function: Callable[..., Any], parameters: dict[str, Any]) -> Callable[..., Any]:
     """Returns the function with a cache as it had one; what unpickling calls."""
     cached: Callable[..., Any] = functools.lru_cache(**parameters)(function)
@@ -195,7 +191,8 @@ def _own_module(train: Callable[..., Any]) -> ModuleType | None:
     module = sys.modules.get(getattr(_plain(train), "__module__", "") or "")
     file = getattr(module, "__file__", None)
     if module is None or file is None or module.__name__ == "__main__":
-        return None  # What was typed in, or is in the script itself, goes by value anyhow.
+        # What was typed in, or is in the script itself, cloudpickle takes by value anyhow.
+        return None
     shared = [sysconfig.get_paths()[name] for name in ("purelib", "platlib", "stdlib")]
     is_installed = any(Path(file).resolve().is_relative_to(Path(p).resolve()) for p in shared)
     return None if is_installed else module

@@ -4,7 +4,7 @@
 |-----------------------------------------------------------|-----------------------------|
 | before `on_train_begin`                                   | set-up                      |
 | batches loaded, steps, logging, other callbacks           | training clock              |
-| from a step or epoch after which Trainer is to evaluate   | stands still                |
+| from a step or epoch after which Trainer is to evaluate   | stopped                     |
 | or to save, until both are done                           |                             |
 
 ```python
@@ -65,17 +65,17 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
     Once the run has ended, `control.should_training_stop` is set: Trainer ends in its own way, but
     neither evaluates nor saves once more.
 
-    Trainer tells its callbacks what it is about to do, not all that it does. So what follows counts
-    as training: a save with `save_strategy="best"`, which is decided on late, and the first batch
-    of an evaluation that no flag announced (another callback's, or the second data set of several).
+    Trainer announces to callbacks what it is about to do, not all that it does. So these count as
+    training: a save with `save_strategy="best"`, which is decided on late, and the first batch of
+    an evaluation that no flag announced (another callback's, or the second data set of several).
     In a search, `save_strategy="no"` spares the time of saving altogether.
 
-    An attempt that was interrupted is begun anew, unless your function calls `run.restored()` and
+    An attempt that was interrupted starts afresh, unless your function calls `run.restored()` and
     `run.save(...)` itself.
     """
 
     def __init__(self, run: OwnRun, metric: str = "eval_accuracy") -> None:
-        """Takes note of what to report.
+        """Reports nothing yet.
 
         Args:
             run: what the training function was handed.
@@ -114,16 +114,6 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         if args.eval_on_start:
             self._await_evaluation()
 
-    def on_epoch_begin(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
-        """Lets the clock run. Raises: ConfigError if the last evaluation lacked the metric."""
-        self._go_on()
-
     def on_step_begin(
         self,
         args: "TrainingArguments",
@@ -131,8 +121,10 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         control: "TrainerControl",
         **kwargs: Any,
     ) -> None:
-        """Lets the clock run. Raises: ConfigError if the last evaluation lacked the metric."""
-        self._go_on()
+        """Continues the clock. Raises: ConfigError if the last evaluation lacked the metric."""
+        self._continue()
+
+    on_epoch_begin = on_save = on_step_begin
 
     def on_step_end(
         self,
@@ -141,7 +133,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         control: "TrainerControl",
         **kwargs: Any,
     ) -> None:
-        """Counts an optimizer step; the clock stands still if an evaluation or a save follows."""
+        """Counts an optimizer step; the clock is stopped if an evaluation or a save follows."""
         self._heed(control, self._run.step)
         self._pause_for(control)
 
@@ -152,7 +144,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         control: "TrainerControl",
         **kwargs: Any,
     ) -> None:
-        """Has the clock stand still if an evaluation or a save follows."""
+        """Stops the clock if an evaluation or a save follows."""
         self._pause_for(control)
 
     def on_prediction_step(
@@ -162,7 +154,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         control: "TrainerControl",
         **kwargs: Any,
     ) -> None:
-        """Has the clock stand still in an evaluation that nothing announced."""
+        """Stops the clock in an evaluation that nothing announced."""
         self._pause()
 
     def on_evaluate(
@@ -182,16 +174,6 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         if not (self._is_awaited or control.should_save):
             self._resume()
 
-    def on_save(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
-        """Lets the clock run. Raises: ConfigError if the last evaluation lacked the metric."""
-        self._go_on()
-
     def on_train_end(
         self,
         args: "TrainingArguments",
@@ -200,14 +182,14 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         **kwargs: Any,
     ) -> None:
         """Stops the clock. Raises: ConfigError if the last evaluation lacked the metric."""
-        self._go_on()
+        self._continue()
         self._stop_clock()
 
-    def _heed(self, control: "TrainerControl", say: Callable[[], None]) -> None:
-        """Says something to the run; has Trainer stop if the run has ended."""
+    def _heed(self, control: "TrainerControl", call: Callable[[], None]) -> None:
+        """Calls the run; has Trainer stop if the run has ended."""
         try:
             if not self._has_ended:
-                say()
+                call()
         except StopTraining:
             self._has_ended = True
         self._end(control)
@@ -250,25 +232,22 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._untimed.close()
         self._is_paused = False
 
-    def _go_on(self) -> None:
-        """Lets the clock run. Raises: ConfigError if the evaluation lacked the metric."""
+    def _continue(self) -> None:
+        """Continues the clock. Raises: ConfigError if the evaluation lacked the metric."""
         if self._is_awaited and not self._has_ended:
-            raise self._missing()
+            found = ", ".join(sorted(self._others)) or "nothing"
+            raise _problem(
+                path="SpeedCallback.metric",
+                must=f"must be among what Trainer evaluated, which is {found}",
+                given=repr(self._metric),
+                hint="Return it from compute_metrics, there without eval_.",
+            )
         self._resume()
 
     def _stop_clock(self) -> None:
         self._resume()
         self._timed.close()
         self._is_training = False
-
-    def _missing(self) -> ConfigError:
-        found = ", ".join(sorted(self._others)) or "nothing"
-        return _problem(
-            path="SpeedCallback.metric",
-            must=f"must be among what Trainer evaluated, which is {found}",
-            given=repr(self._metric),
-            hint="Return it from compute_metrics, there without eval_.",
-        )
 
 
 def _problem(*, path: str, must: str, given: str, hint: str | None = None) -> ConfigError:

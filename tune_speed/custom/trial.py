@@ -1,7 +1,8 @@
 """From the specification of a trial and a training function to the trial's record."""
 
+import copy
 import random
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from tune_speed.runtime.device import (
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
-from tune_speed.training.trial import failure, make_record, utc_now
+from tune_speed.training.trial import failure, make_record, run_result, utc_now
 
 Train = Callable[[dict[str, Any], OwnRun], object]
 """`my_train(params, run)`; what it returns is not looked at."""
@@ -50,7 +51,7 @@ def run_own_trial(
     Args:
         spec: of the trial.
         train: the training function.
-        interrupt: whether to end the trial; asked at each step and evaluation.
+        interrupt: whether to end the trial; called at each step and evaluation.
         on_report: sees the record so far (`capped`) after each evaluation.
         refuse: errors that are passed on.
 
@@ -120,99 +121,73 @@ class _Training:
         on_report: Callable[[TrialRecord], None],
     ) -> RunResult:
         """Returns how the function's run ended. Raises: Interrupted."""
+
+        def report(run: OwnRun) -> None:
+            so_far = self._result(run, Outcome(Status.CAPPED, ""))
+            on_report(
+                make_record(self._spec, self._spec.recipe, so_far, started_at=self.started_at)
+            )
+
         run = OwnRun(
             self._spec,
             device=self._device.type,
             clock=self._clock,
             place=self._sharing,
-            on_report=lambda run: on_report(self._record(run)),
+            on_report=report,
             interrupt=interrupt,
             saved=self._saved,
         )
-        _seed(self._spec.seed)
-        error: BaseException | None = None
+        details = self._traceback(train, run)
+        if run.is_interrupted:
+            raise Interrupted
+        assert run.outcome is not None
+        return self._result(run, run.outcome).model_copy(update={"traceback": details})
+
+    def _traceback(self, train: Train, run: OwnRun) -> str | None:
+        """Calls the function; returns the traceback of what it raised, if it did."""
+        random.seed(self._spec.seed)
+        np.random.seed(self._spec.seed)
+        torch.manual_seed(self._spec.seed)
         try:
-            train(_copy(self._spec.recipe.params), run)
+            # A copy, as the function may change it.
+            train(copy.deepcopy(self._spec.recipe.params), run)
             run.returned()
         except StopTraining:
             pass
         # The function's, whatever it raised; Ctrl-C and the process's end are not.
-        except Exception as raised:
-            error = raised
+        except Exception as error:
+            status = Status.OOM if is_out_of_memory(error) else Status.FAILED
+            # What it raises after its outcome was settled is part of that.
+            run.outcome = run.outcome or Outcome(status, reason_of(error))
+            return traceback_of(error)
         finally:
             run.close()
-        if run.is_interrupted:
-            raise Interrupted
-        return self._result(run, _outcome(run, error), error)
+        return None
 
-    def _record(self, run: OwnRun) -> TrialRecord:
-        result = self._result(run, Outcome(Status.CAPPED, ""), None)
-        return make_record(self._spec, self._spec.recipe, result, started_at=self.started_at)
-
-    def _result(self, run: OwnRun, outcome: Outcome, error: BaseException | None) -> RunResult:
-        last = run.evaluations[-1] if run.evaluations else None
-        steps, samples = (last.step, last.samples) if last else (0, 0)
-        train_s, passed_s = run.train_s, self._clock.elapsed("train_s")
-        timing, note = self._sharing.timing_of_clock()
-        notes = [note, *([REPORTED] if run.reports_clock else [])]
+    def _result(self, run: OwnRun, outcome: Outcome) -> RunResult:
+        last, share = run.evaluations[-1] if run.evaluations else None, self._spec.allotment
+        notes = [self._sharing.timing_of_clock()[1]]
+        notes += [REPORTED] if run.reports_clock else []
         notes += self._saved.notes if self._saved is not None else []
-        return RunResult(
-            status=outcome.status,
+        return run_result(
+            outcome.status,
+            evaluations=run.evaluations,
+            clock=self._clock,
+            sharing=self._sharing,
+            train_s=run.train_s,
+            steps=last.step if last else 0,
+            samples=last.samples if last else 0,
             seed=self._spec.seed,
             stop_reason=outcome.reason,
             time_to_target_s=outcome.time_to_target_s,
-            evaluations=tuple(run.evaluations),
-            clocks=self._clock.clocks().model_copy(update={"train_s": train_s}),
-            steps=steps,
-            samples=samples,
-            images_per_s=samples / train_s if samples and train_s else None,
-            step_time_ms=1000 * train_s / steps if steps else None,
-            timing=timing,
-            shared_train_s=passed_s,
-            cotenants=self._sharing.cotenants,
-            cpu_wait_s=self._cpu_wait_s(),
+            cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             note="; ".join(filter(None, notes)),
             peak_memory_gib=peak_memory_gib(self._device),
-            memory_limit_gib=self._memory_limit_gib(),
+            memory_limit_gib=memory_limit_gib(
+                self._device,
+                gpu_fraction=share.gpu_fraction,
+                cpu_fraction=share.cpu_fraction,
+                memory_gib=share.memory_gib,
+            ),
             device=describe_device(self._device),
-            traceback=None if error is None else traceback_of(error),
         )
-
-    def _cpu_wait_s(self) -> float | None:
-        waited_s = cpu_wait_s()
-        if waited_s is None or self._waited_before_s is None:
-            return None
-        return max(0.0, waited_s - self._waited_before_s)
-
-    def _memory_limit_gib(self) -> float:
-        share = self._spec.allotment
-        if self._device.type == "cpu" and share.memory_gib is not None:
-            return share.memory_gib
-        return memory_limit_gib(
-            self._device, gpu_fraction=share.gpu_fraction, cpu_fraction=share.cpu_fraction
-        )
-
-
-def _outcome(run: OwnRun, error: BaseException | None) -> Outcome:
-    """Returns how the run ended; what it raised after its outcome was settled is part of that."""
-    if run.outcome is not None:
-        return run.outcome
-    assert error is not None
-    status = Status.OOM if is_out_of_memory(error) else Status.FAILED
-    return Outcome(status, reason_of(error))
-
-
-def _seed(seed: int) -> None:
-    """Gives its seed to every generator that a function is likely to use."""
-    random.seed(seed)
-    np.random.seed(seed)
-    torch.manual_seed(seed)
-
-
-def _copy(params: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the parameters as the function's own, to change as it likes."""
-    copied: dict[str, Any] = {
-        name: _copy(value) if isinstance(value, Mapping) else value
-        for name, value in params.items()
-    }
-    return copied

@@ -22,7 +22,7 @@ from tune_speed.data.cache_entry import (
     write_entry,
 )
 from tune_speed.runtime import heartbeat
-from tune_speed.runtime.file_lock import exclusive
+from tune_speed.runtime.file_lock import file_lock
 
 __all__ = ["PreparedData", "prepare"]
 
@@ -58,7 +58,7 @@ def prepare(
     if found is not None:
         return found
     _make_folder(folder)
-    with exclusive(folder / f"{_set_name(dataset)}.lock", wait_s=lock_wait_s):
+    with file_lock(folder / f"{_set_name(dataset)}.lock", wait_s=lock_wait_s):
         # Another process may have prepared it while this one waited.
         found = _read(folder / _entry_name(dataset))
         return found or _build(dataset, folder, download, on_progress or _ignore)

@@ -181,8 +181,19 @@ def limit_memory(
         _data_limit.set(int(share * GIB))
 
 
-def memory_limit_gib(device: torch.device, *, gpu_fraction: float, cpu_fraction: float) -> float:
-    """Returns the memory [GiB] that a trial with these shares of its device may use."""
+def memory_limit_gib(
+    device: torch.device,
+    *,
+    gpu_fraction: float,
+    cpu_fraction: float,
+    memory_gib: float | None = None,
+) -> float:
+    """Returns the memory [GiB] that a trial may use, with these shares of its device.
+
+    `memory_gib` of main memory, where it is given, counts on a CPU instead of the share of cores.
+    """
+    if device.type == "cpu" and memory_gib is not None:
+        return memory_gib
     if device.type == "cuda":
         share = 0.9 * gpu_fraction if 0 < gpu_fraction < 1 else 1.0
         return share * torch.cuda.get_device_properties(device).total_memory / GIB
@@ -219,17 +230,22 @@ def peak_memory_gib(device: torch.device) -> float:
     return (psutil.Process().memory_info().rss if peak is None else peak) / GIB
 
 
-def cpu_wait_s() -> float | None:
-    """Returns how long the threads of this process have waited for a core [s], in all.
+def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
+    """Returns how long the threads of this process have waited for a core [s].
 
     Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`. None where
     it does not.
+
+    Args:
+        since: what this returned at the beginning; None: that was not known.
     """
     try:
         stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
-        return sum(int(stat.split()[1]) for stat in stats) / 1e9 if stats else None
+        waited_s = sum(int(stat.split()[1]) for stat in stats) / 1e9
     except (OSError, ValueError, IndexError):  # A thread ended, or another system.
         return None
+    # Threads that ended took theirs along.
+    return max(0.0, waited_s - since) if stats and since is not None else None
 
 
 def release_memory(device: torch.device) -> None:

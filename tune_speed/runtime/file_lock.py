@@ -4,7 +4,7 @@ import fcntl
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tune_speed.core.errors import StorageError
@@ -13,8 +13,26 @@ from tune_speed.runtime import heartbeat
 POLL_S = 0.05
 
 
+def acquire(file: int, *, wait_s: float) -> bool:
+    """Locks an open file or folder for this process alone; closing the file frees it.
+
+    Returns whether that was possible within `wait_s`. Raises: OSError if its file system has no
+    locks.
+    """
+    deadline = time.monotonic() + wait_s
+    while True:
+        with suppress(BlockingIOError):
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        if time.monotonic() > deadline:
+            return False
+        # A process that waits for another does not hang, and the wait is bounded.
+        heartbeat.beat()
+        time.sleep(POLL_S)
+
+
 @contextmanager
-def exclusive(path: Path, *, wait_s: float) -> Iterator[None]:
+def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
     """Holds the lock file `path` alone while the block runs; the file stays behind, empty of use.
 
     Args:
@@ -33,42 +51,26 @@ def exclusive(path: Path, *, wait_s: float) -> Iterator[None]:
         ) from error
     try:
         _acquire(file, path, wait_s)
-        _write_holder(file)
+        # On a full disk the lock still works; only the message about its holder would know less.
+        with suppress(OSError):
+            os.ftruncate(file, 0)
+            os.pwrite(file, str(os.getpid()).encode(), 0)
         yield
     finally:
-        os.close(file)  # frees the lock
+        os.close(file)
 
 
 def _acquire(file: int, path: Path, wait_s: float) -> None:
-    deadline = time.monotonic() + wait_s
-    while not _try_lock(file, path):
-        if time.monotonic() > deadline:
-            raise StorageError(
-                f"{path} must become free within {wait_s:g} s, but process"
-                f" {os.pread(file, 20, 0).decode(errors='replace').strip() or 'unknown'} holds it."
-                " If that process hangs, end it and try again."
-            )
-        heartbeat.beat()  # Who waits for another does not hang; the wait is bounded.
-        time.sleep(POLL_S)
-
-
-def _try_lock(file: int, path: Path) -> bool:
     try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        is_held = acquire(file, wait_s=wait_s)
     except OSError as error:
         raise StorageError(
             f"{path} must lie on a file system with flock, but: {error}. Set TUNE_SPEED_CACHE to a"
             " folder on a local disk."
         ) from error
-    return True
-
-
-def _write_holder(file: int) -> None:
-    # On a full disk the lock still works; only the message above would know less.
-    try:
-        os.ftruncate(file, 0)
-        os.pwrite(file, str(os.getpid()).encode(), 0)
-    except OSError:
-        pass
+    if not is_held:
+        holder = os.pread(file, 20, 0).decode(errors="replace").strip() or "unknown"
+        raise StorageError(
+            f"{path} must become free within {wait_s:g} s, but process {holder} holds it."
+            " If that process hangs, end it and try again."
+        )

@@ -130,7 +130,8 @@ def decoding_twice_gives_the_same_data(entry: Entry[DatasetConfig]) -> None:
 
 def sources_are_files(entry: Entry[DatasetConfig]) -> None:
     """Their sizes and times say when a cached copy is out of date."""
-    decode(entry)  # Sources that are fetched are there only now.
+    # Sources that are downloaded are there only now.
+    decode(entry)
     with entry.working("`sources` must answer", fix="Return a list, empty for none."):
         missing = [str(path) for path in entry.config().sources() if not path.is_file()]
     entry.require(

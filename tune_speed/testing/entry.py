@@ -113,6 +113,7 @@ Contract = Callable[[Entry[Kind]], None]
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seeds torch's random numbers within, and restores them."""
+    # Without `devices`, torch would save the state of every GPU, and warn of many.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield

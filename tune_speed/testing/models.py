@@ -139,7 +139,7 @@ def check_leaves_random_numbers_alone(entry: Entry[ModelConfig]) -> None:
 
 
 def evaluation_looks_at_each_image_by_itself(entry: Entry[ModelConfig]) -> None:
-    """So that accuracy does not hang on the batch size of the evaluation."""
+    """So that accuracy does not depend on the batch size of the evaluation."""
     network, images = build(entry).eval(), images_for(entry)
     with torch.no_grad():
         together = logits_of(entry, network, images)
@@ -179,13 +179,14 @@ def _train_on(entry: Entry[ModelConfig], network: nn.Module) -> None:
         logits = logits_of(entry, network, images_for(entry))
     with entry.working(
         "the network must be differentiable",
-        fix="Let `forward` return logits that hang on the weights by torch's operations.",
+        fix="Let `forward` return logits that depend on the weights by torch's operations.",
     ):
         functional.cross_entropy(logits, torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
 
 
 def _weights(network: nn.Module) -> list[float]:
-    """Returns a sum a parameter: of the largest networks, copies would take gigabytes."""
+    """Returns a sum a parameter."""
+    # Of the largest networks, copies would take gigabytes.
     return [
         float(parameter.detach().sum(dtype=torch.float64)) for parameter in network.parameters()
     ]

@@ -69,7 +69,7 @@ def changed(entry: Entry[SpeedupConfig]) -> nn.Module:
         return entry.config().change_model(network, num_classes=NUM_CLASSES, seed=0)
 
 
-def begun(entry: Entry[SpeedupConfig], network: nn.Module) -> None:
+def begin(entry: Entry[SpeedupConfig], network: nn.Module) -> None:
     """Sets the weights and begins, as before the first step."""
     config = entry.config()
     config.read_data()

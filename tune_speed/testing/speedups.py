@@ -13,7 +13,7 @@ from tune_speed.testing.rehearsal import (
     NUM_STEPS,
     accepted,
     batch,
-    begun,
+    begin,
     changed,
     chosen,
     loss_of,
@@ -26,7 +26,7 @@ CPU = torch.device("cpu")
 
 
 def slot_and_conflicts_are_named(entry: Entry[SpeedupConfig]) -> None:
-    """The slot is the field of `speedups` that it stands in."""
+    """The slot is its field of `speedups`."""
     slots = get_args(Slot)
     slot = getattr(entry.kind, "slot", None)
     entry.require(
@@ -120,7 +120,7 @@ def gradients_that_it_leaves_out_are_announced(entry: Entry[SpeedupConfig]) -> N
     if entry.kind.leaves_gradients_out:
         return
     network = changed(entry)
-    begun(entry, network)
+    begin(entry, network)
     run(entry, network, range(1), seed=3)
     trained = {name: p.grad for name, p in network.named_parameters() if p.requires_grad}
     without = [name for name, gradient in trained.items() if gradient is None]
@@ -136,15 +136,15 @@ def gradients_that_it_leaves_out_are_announced(entry: Entry[SpeedupConfig]) -> N
 def a_step_learns_from_as_many_samples_as_it_says(entry: Entry[SpeedupConfig]) -> None:
     """And from images of the height and width of its shape."""
     network = changed(entry)
-    begun(entry, network)
+    begin(entry, network)
     for step in range(NUM_STEPS):
         with seeded(step), entry.working("a batch must be changed", fix="See the error."):
             images, labels, shape = chosen(entry, network, step)
-        num_kept = entry.config().kept(NUM_IMAGES, shape)
+        num_chosen = entry.config().kept(NUM_IMAGES, shape)
         seen = f"it got images {tuple(images.shape)} and {len(labels)} labels"
         entry.require(
-            len(images) == len(labels) == num_kept and 1 <= num_kept <= NUM_IMAGES,
-            f"`choose` must return the {num_kept} of {NUM_IMAGES} samples that `kept` says",
+            len(images) == len(labels) == num_chosen and 1 <= num_chosen <= NUM_IMAGES,
+            f"`choose` must return the {num_chosen} of {NUM_IMAGES} samples that `kept` says",
             seen=seen,
             fix="Let both count alike, at least 1.",
         )
@@ -159,7 +159,7 @@ def a_step_learns_from_as_many_samples_as_it_says(entry: Entry[SpeedupConfig]) -
 def loss_is_a_sum_over_samples(entry: Entry[SpeedupConfig]) -> None:
     """Micro-batches add up to the batch, and gradients flow."""
     network = changed(entry)
-    begun(entry, network)
+    begin(entry, network)
     with seeded(0), entry.working("the loss must be computed", fix="See the error."):
         images, labels, _ = chosen(entry, network, 0)
         logits = network(images).detach().requires_grad_(True)
@@ -191,7 +191,7 @@ def warm_up_leaves_no_trace(entry: Entry[SpeedupConfig]) -> None:
         run(entry, warm, range(NUM_STEPS), seed=2)
     losses = []
     for network in (cold, warm):
-        begun(entry, network)
+        begin(entry, network)
         losses.append(run(entry, network, range(NUM_STEPS), seed=3))
     entry.require(
         losses[0] == losses[1],
@@ -205,7 +205,7 @@ def a_saved_run_goes_on_as_it_would_have(entry: Entry[SpeedupConfig]) -> None:
     """`state` has what the changed network remembers beyond its tensors."""
     first, second = range(NUM_STEPS // 2), range(NUM_STEPS // 2, NUM_STEPS)
     network, config = changed(entry), entry.config()
-    begun(entry, network)
+    begin(entry, network)
     run(entry, network, first, seed=3)
     tensors = copy.deepcopy(network.state_dict())
     saved = copy.deepcopy(config.state(network))
@@ -241,7 +241,7 @@ def random_numbers_are_given_back(entry: Entry[SpeedupConfig]) -> None:
 def evaluation_gives_a_logit_a_class(entry: Entry[SpeedupConfig]) -> None:
     """By the averaged weights where there are some."""
     network, config = changed(entry), entry.config()
-    begun(entry, network)
+    begin(entry, network)
     averager = config.averager(network)
     if averager is not None:
         averager.update(network, frac=1.0)

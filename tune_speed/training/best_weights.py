@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.core.records import RunResult
+from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.training.trial import KeepWeights
 
 _log = logging.getLogger(__name__)
@@ -22,13 +23,11 @@ def save_weights(keep: KeepWeights | None, run: RunResult, model: nn.Module) -> 
     if keep is None or not _may_be_best(keep, run) or not Path(keep.file).parent.is_dir():
         return
     path = Path(keep.file)
-    temporary = path.with_suffix(".tmp")
     try:
-        temporary.write_bytes(_as_bytes(model))
-        temporary.replace(path)
+        with write_atomically(path) as file:
+            file.write(_as_bytes(model))
     except (OSError, RuntimeError, MemoryError):
         _log.warning("the weights were not kept in %s", path, exc_info=True)
-        temporary.unlink(missing_ok=True)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:

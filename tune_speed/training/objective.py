@@ -234,13 +234,12 @@ class _Trial:
         return make_record(self._spec, recipe, result, started_at=self._started_at)
 
     def _limit_gib(self) -> float:
-        allotment = self._spec.allotment
-        if self._device.type == "cpu" and allotment.memory_gib is not None:
-            return allotment.memory_gib
+        share = self._spec.allotment
         return memory_limit_gib(
             self._device,
-            gpu_fraction=allotment.gpu_fraction,
-            cpu_fraction=allotment.cpu_fraction,
+            gpu_fraction=share.gpu_fraction,
+            cpu_fraction=share.cpu_fraction,
+            memory_gib=share.memory_gib,
         )
 
     def _out_of_memory(self, recipe: Recipe, message: str) -> RunResult:

@@ -30,6 +30,7 @@ from tune_speed.training.job import Job, Part
 from tune_speed.training.progress_state import PhaseState, ProgressState
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
+from tune_speed.training.trial import run_result
 
 
 class Progress:
@@ -185,17 +186,18 @@ class Progress:
         """Returns the run's result as it stands."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
         wall_s = passed_s - self.init_s  # Since the first step.
-        timing, note = (Timing.ISOLATED, "") if self.phases else self.sharing.timing_of_clock()
-        return RunResult(
-            status=self.status,
+        isolated = {"timing": Timing.ISOLATED, "note": ""} if self.phases else {}
+        return run_result(
+            self.status,
+            evaluations=self.evaluations,
+            clock=self.clock,
+            sharing=self.sharing,
+            train_s=train_s,
+            steps=self.steps,
+            samples=self.samples,
             seed=self.seed,
             stop_reason=stop_reason,
             time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
-            evaluations=tuple(self.evaluations),
-            clocks=self.clock.clocks().model_copy(update={"train_s": train_s}),
-            steps=self.steps,
-            samples=self.samples,
-            images_per_s=self.samples / train_s if train_s else None,
             step_time_ms=self._step_time_ms(),
             fed_ratio=fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s),
             gpu_utilisation=statistics.fmean(self._utilisations) if self._utilisations else None,
@@ -203,14 +205,11 @@ class Progress:
             batch_size=micro_batch_of(self.recipe),
             accumulation_steps=accumulation_of(self.recipe),
             device=describe_devices(self.device, self.recipe.devices),
-            timing=timing,
             step_times=tuple(phase.step_time for phase in self.phases.values()),
             init_s=self.init_s,
-            shared_train_s=passed_s,
             slowdown=passed_s / train_s if self.phases and train_s else None,
-            cotenants=self.sharing.cotenants,
-            cpu_wait_s=self._cpu_wait_s(),
-            note=note,
+            cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
+            **isolated,
         )
 
     def state(self) -> ProgressState:
@@ -225,7 +224,7 @@ class Progress:
             eval_batch_size=self._eval_batch_size,
             loss_samples=self._loss_samples,
             waited_s=self.waits.waited_s,
-            cpu_wait_s=self._cpu_wait_s(),
+            cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             utilisations=tuple(self._utilisations),
             peak_memory_gib=self._peak_memory_gib(),
             clocks=self.clock.clocks(),
@@ -265,14 +264,6 @@ class Progress:
             )
             return 1000 * sum(times_s) / self.total_steps
         return 1000 * (self.train_s - self.init_s) / self.steps if self.steps else None
-
-    def _cpu_wait_s(self) -> float | None:
-        """Returns how long threads have waited for a core since the run began [s]."""
-        waited_s = cpu_wait_s()
-        if waited_s is None or self._waited_before_s is None:
-            return None
-        # Threads that ended took theirs along.
-        return max(0.0, waited_s - self._waited_before_s)
 
     def _is_last(self) -> bool:
         return self.steps == self.total_steps

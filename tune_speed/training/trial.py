@@ -2,7 +2,7 @@
 
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from importlib import metadata
@@ -14,9 +14,11 @@ from pydantic import Field
 from tune_speed.components.plugins import registry
 from tune_speed.core.config import Config
 from tune_speed.core.errors import reason_of, traceback_of
-from tune_speed.core.records import RunResult, Status, StepTime, TrialRecord
+from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.core.targets import Task
 from tune_speed.core.version import __version__
+from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 
@@ -84,6 +86,11 @@ class SpecBase(Config):
         """Devices that train together."""
         return 1
 
+    @staticmethod
+    def recipe_of(tree: Mapping[str, Any]) -> Config:
+        """Returns the recipe of one point of the search space."""
+        raise NotImplementedError
+
 
 class TrialSpec(SpecBase):
     """A trial of a recipe."""
@@ -96,6 +103,11 @@ class TrialSpec(SpecBase):
         """Devices that train together."""
         return self.recipe.devices
 
+    @staticmethod
+    def recipe_of(tree: Mapping[str, Any]) -> Recipe:
+        """Returns the recipe of one point of the search space, with absolute paths."""
+        return Recipe.model_validate(tree).located()
+
 
 def failure(spec: SpecBase, error: BaseException) -> RunResult:
     """Returns the result of a run that ended with `error`, traceback included."""
@@ -104,6 +116,48 @@ def failure(spec: SpecBase, error: BaseException) -> RunResult:
         seed=spec.seed,
         stop_reason=reason_of(error),
         traceback=traceback_of(error),
+    )
+
+
+def run_result(
+    status: Status,
+    *,
+    evaluations: Sequence[Evaluation],
+    clock: Clock,
+    sharing: Sharing,
+    train_s: float,
+    steps: int,
+    samples: int,
+    **more: Any,
+) -> RunResult:
+    """Returns how a run ended, or stands, with the times that follow from its clock.
+
+    Args:
+        status: of the run.
+        evaluations: so far.
+        clock: of the run.
+        sharing: who else was on the device.
+        train_s: the training clock [s], where it is not that of `clock`.
+        steps: optimizer steps done.
+        samples: training samples seen.
+        more: further fields of `RunResult`; they replace those that follow from the clock.
+    """
+    timing, note = sharing.timing_of_clock()
+    fields = {
+        "images_per_s": samples / train_s if samples and train_s else None,
+        "step_time_ms": 1000 * train_s / steps if steps else None,
+        "timing": timing,
+        "note": note,
+    }
+    return RunResult(
+        status=status,
+        evaluations=tuple(evaluations),
+        clocks=clock.clocks().model_copy(update={"train_s": train_s}),
+        steps=steps,
+        samples=samples,
+        shared_train_s=clock.elapsed("train_s"),
+        cotenants=sharing.cotenants,
+        **{**fields, **more},
     )
 
 

@@ -4,7 +4,7 @@ No search may touch a workload. Two runs may be compared only within one workloa
 """
 
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from pydantic import Field, field_validator
 
@@ -21,6 +21,8 @@ from tune_speed.data.split import SplitConfig, SplitSizes, split_sizes
 class Workload(Task):
     """A task with a target."""
 
+    function_hash: ClassVar[None] = None
+    """Of a training function's source, in tasks of training functions."""
     dataset: Annotated[DatasetConfig, Component(DATASETS, tag="name")]
     """Data set by name, with its fields."""
     split: SplitConfig = SplitConfig()
@@ -51,6 +53,19 @@ class Workload(Task):
     def dataset_name(self) -> str:
         """The data set's entry in the table."""
         return next(name for name, kind in DATASETS.items() if type(self.dataset) is kind)
+
+    @property
+    def split_seed(self) -> int:
+        """Seed by which the validation part is drawn."""
+        return self.split.seed
+
+    def num_train(self) -> int | None:
+        """Returns the samples of the training part, without decoding. Raises: DataError."""
+        return self.sizes().train
+
+    def grid_samples(self, *, num_train: int | None) -> int | None:
+        """Returns the grid as `grid` does; None where the size of the part is not known."""
+        return None if num_train is None else self.grid(num_train=num_train)
 
     def grid(self, *, num_train: int) -> int:
         """Returns the training samples between two points of the evaluation grid."""

@@ -7,13 +7,16 @@ import subprocess
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from tune_speed.core.records import Record
 from tune_speed.core.redact import redact
 from tune_speed.core.version import __version__
-from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime.hardware import SystemFacts
-from tune_speed.training.trial import TrialSpec
+from tune_speed.training.trial import SpecBase, TrialSpec
+
+if TYPE_CHECKING:
+    import torch
 
 
 class Code(Record):
@@ -191,57 +194,22 @@ class Surroundings(Record):
     throttle_count: int | None
     """See `system.throttle_count`."""
     code: CodeState
-    num_parameters: int | None
+    num_parameters: int | None = None
     """Parameters of the recipe's model; None of a training function's."""
-    flop_per_sample: float | None
+    flop_per_sample: float | None = None
     """Floating-point operations of forward and backward per training sample; None: unknown."""
-    dataset_checksum: str | None
+    dataset_checksum: str | None = None
     """Hash over the data set's images and labels; None of a training function's."""
-    max_lr: float | None
+    max_lr: float | None = None
     """Learning rate of an optimizer step before the schedule's factors; None of a training
     function's."""
-    num_train: int | None
+    num_train: int | None = None
     """Samples of the training part; None of a training function's."""
 
 
-def describe(spec: TrialSpec) -> Surroundings:
+def describe(spec: SpecBase) -> Surroundings:
     """Returns what surrounds the runs of a trial; takes seconds, the first time in a process."""
     # Late: whoever only reads such facts does without torch.
-    from tune_speed.data.cache import prepare
-    from tune_speed.runtime.device import describe_devices, resolve_device, set_up_process
-    from tune_speed.runtime.hardware import describe_system, throttle_count
-    from tune_speed.training.build import build_model
-    from tune_speed.training.flops import num_parameters, training_flop_per_sample
-    from tune_speed.training.objective import load_splits
-    from tune_speed.training.step.gradient import AUTOCAST_DTYPES
-
-    recipe = spec.recipe
-    device = resolve_device(spec.allotment.device)
-    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
-    splits = load_splits(spec.workload)
-    model = build_model(recipe, splits, seed=0, device=device)
-    height, width, channels = splits.train.pixels.shape[1:]
-    name = describe_devices(device, recipe.devices)
-    return Surroundings(
-        machine=describe_system(device).model_copy(update={"device": name}),
-        throttle_count=throttle_count(device),
-        code=code_state(),
-        num_parameters=num_parameters(model),
-        flop_per_sample=training_flop_per_sample(
-            model,
-            image_shape=(channels, height, width),
-            device=device,
-            autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
-        ),
-        dataset_checksum=prepare(spec.workload.dataset).data_hash,
-        max_lr=recipe.optimizer.step_lr(recipe.samples_per_step),
-        num_train=len(splits.train.labels),
-    )
-
-
-def describe_own(spec: OwnSpec) -> Surroundings:
-    """Returns what surrounds the runs of a training function, whose network nobody here knows."""
-    # Late, see `describe`.
     from tune_speed.runtime.device import describe_devices, resolve_device, set_up_process
     from tune_speed.runtime.hardware import describe_system, throttle_count
 
@@ -252,9 +220,29 @@ def describe_own(spec: OwnSpec) -> Surroundings:
         machine=describe_system(device).model_copy(update={"device": name}),
         throttle_count=throttle_count(device),
         code=code_state(),
-        num_parameters=None,
-        flop_per_sample=None,
-        dataset_checksum=None,
-        max_lr=None,
-        num_train=None,
+        **(_model_facts(spec, device) if isinstance(spec, TrialSpec) else {}),
     )
+
+
+def _model_facts(spec: TrialSpec, device: "torch.device") -> dict[str, Any]:
+    from tune_speed.data.cache import prepare
+    from tune_speed.training.build import build_model
+    from tune_speed.training.flops import num_parameters, training_flop_per_sample
+    from tune_speed.training.objective import load_splits
+    from tune_speed.training.step.gradient import AUTOCAST_DTYPES
+
+    recipe, splits = spec.recipe, load_splits(spec.workload)
+    model = build_model(recipe, splits, seed=0, device=device)
+    height, width, channels = splits.train.pixels.shape[1:]
+    return {
+        "num_parameters": num_parameters(model),
+        "flop_per_sample": training_flop_per_sample(
+            model,
+            image_shape=(channels, height, width),
+            device=device,
+            autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
+        ),
+        "dataset_checksum": prepare(spec.workload.dataset).data_hash,
+        "max_lr": recipe.optimizer.step_lr(recipe.samples_per_step),
+        "num_train": len(splits.train.labels),
+    }

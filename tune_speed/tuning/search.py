@@ -120,14 +120,12 @@ def search(
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
-    if isinstance(study.workload, Workload):
-        study = replace(study, workload=study.workload.located())
+    study = replace(study, workload=study.workload.located())
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
     refuse_throw_away(folder, uri)
-    data = _prepared(study, download=download, on_progress=on_progress)
-    workload_hash = _workload_hash(study.workload, data)
+    workload_hash, data = _prepared(study, download=download, on_progress=on_progress)
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
         admit(ledger, study, workload_hash=workload_hash, resume=resume)
         pin = pinned_device(ledger)
@@ -232,18 +230,12 @@ def _services(uri: str, address: str | None, study: StudyFile) -> Iterator[Any]:
 
 def _prepared(
     study: StudyFile, *, download: bool, on_progress: Callable[[int, int], None]
-) -> PreparedWorkload | None:
-    """Returns what is known of the data; None for a training function, which has its own."""
+) -> tuple[str, PreparedWorkload | None]:
+    """Returns the task's hash, and what is known of the data; None: they are a function's own."""
     if isinstance(study.workload, OwnTask):
-        return None
-    return prepare_workload(study.workload, download=download, on_progress=on_progress)
-
-
-def _workload_hash(workload: Workload | OwnTask, data: PreparedWorkload | None) -> str:
-    if isinstance(workload, OwnTask):
-        return workload.identity()
-    assert data is not None
-    return data.workload_hash
+        return study.workload.identity(), None
+    data = prepare_workload(study.workload, download=download, on_progress=on_progress)
+    return data.workload_hash, data
 
 
 def _carried(

@@ -12,7 +12,6 @@ import logging
 import os
 import shlex
 import sys
-import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -25,6 +24,7 @@ from tune_speed.components.plugins.validation import problems_of
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem, StorageError
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.runtime.atomic_file import write_atomically
 
 VARIABLE = "TUNE_SPEED_PLUGINS"
 """Names of plugins, separated as folders in PATH are."""
@@ -108,7 +108,7 @@ def expect(recorded: Mapping[str, str], *, of: str) -> None:
     if missing:
         options = " ".join(f"--plugin {shlex.quote(title)}" for title in missing)
         must = f"{of} was trained with plugins, which must be loaded"
-        hint = f"Add `{options}`, with the folder where it lies."
+        hint = f"Add `{options}`, with the folder that holds it."
         raise refusal(must, given=f"none called {', '.join(missing)}", hint=hint)
     for title, source_hash in recorded.items():
         if here[title] != source_hash:
@@ -127,6 +127,7 @@ def unload() -> None:
 
 def shipped() -> str:
     """Returns what is loaded in this process as JSON, for `receive`; empty if nothing is."""
+    # Where a user keeps files is nobody else's business.
     here = [plugin.model_copy(update={"file": None}) for plugin in loaded()]
     return _PLUGINS.dump_json(here).decode() if here else ""
 
@@ -216,16 +217,14 @@ def _write(plugin: Plugin, source: str) -> str:
     assert Path(plugin.title).name == plugin.title
     folder = default_cache_dir() / "plugins" / plugin.source_hash
     try:
+        # With `parents=True` alone, the folder between them would have the default mode.
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)
-        # Other processes of this node write the same at the same time.
-        descriptor, written = tempfile.mkstemp(dir=folder, suffix=".tmp")
-        with os.fdopen(descriptor, "wb") as file:
+        with write_atomically(folder / plugin.title) as file:
             file.write(source.encode())
-        os.replace(written, folder / plugin.title)
     except OSError as error:
         raise StorageError(
-            f"The plugin {plugin.title} must be kept in {folder}, but: {error.strerror}. Set"
+            f"The plugin {plugin.title} must be written to {folder}, but: {error.strerror}. Set"
             " TUNE_SPEED_CACHE to a folder that can be written."
         ) from error
     return str(folder / plugin.title)

@@ -1,4 +1,4 @@
-"""Python files that the user names: read, hashed, run, and where something stands in them."""
+"""Python files that the user names: read, hashed, run, and places in them for messages."""
 
 import ast
 import hashlib
@@ -64,6 +64,7 @@ class PythonFile:
 
     def keys(self, table: str) -> dict[str, int]:
         """Returns the lines of the entries that a table has where it is written as a dict."""
+        # The key of `**others` is None.
         dicts = [node.value for node in self._assigned(table) if isinstance(node.value, ast.Dict)]
         keys = [key for each in dicts for key in each.keys if isinstance(key, ast.Constant)]
         return {key.value: key.lineno for key in reversed(keys) if isinstance(key.value, str)}
@@ -72,6 +73,7 @@ class PythonFile:
     def _body(self) -> list[ast.stmt]:
         try:
             return ast.parse(self.source).body
+        # A NUL is a ValueError; deep nesting ends in one of the last two.
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             return []
 
@@ -105,7 +107,8 @@ def read_file(name: str, *, must: str) -> PythonFile:
         near = [each.name for each in sorted(path.parent.glob("*.py"))]
         there = f"In {path.parent} are {', '.join(near[:8])}." if near else None
         raise refusal(must, given=f"{name}, which is not there", hint=there) from error
-    except (OSError, ValueError) as error:  # A NUL in a name is a ValueError.
+    # A NUL in a name is a ValueError.
+    except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
         raise refusal("must be a readable Python file", given=f"{name}: {why}") from error
     if size > LONGEST_BYTES:
@@ -127,6 +130,9 @@ class _Source(importlib.abc.SourceLoader):
         """Returns where the source was read, for tracebacks and `inspect`."""
         return self._file.path
 
+    # Python takes bytecode as current that has the size and time of its file, and a quick edit may
+    # leave both as they were. So there is no bytecode.
+
     def get_data(self, path: str | bytes) -> bytes:
         """Returns the source; there is no bytecode."""
         if str(path) != self._file.path:
@@ -146,7 +152,8 @@ def run_file(file: PythonFile, *, prefix: str, one_file: str) -> ModuleType:
     """
     stem = re.sub(r"\W", "_", Path(file.path).stem)
     name = f"{prefix}_{stem}_{file.source_hash}"
-    if name in sys.modules:  # Run before: its classes are the same.
+    # Run again, it would make other classes of the same names, which no field takes.
+    if name in sys.modules:
         return sys.modules[name]
     loader = _Source(file)
     spec = importlib.util.spec_from_loader(name, loader)
@@ -165,6 +172,7 @@ def run_file(file: PythonFile, *, prefix: str, one_file: str) -> ModuleType:
 def _import_error(error: BaseException, file: str, one_file: str) -> ConfigError:
     """Returns the error of a file that does not run, at the last line of it that did."""
     lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
+    # Nothing of a file with a syntax error has run: it has no frame.
     if isinstance(error, SyntaxError) and error.filename == file:
         lines.append(error.lineno)
     hint = None

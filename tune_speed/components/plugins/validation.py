@@ -188,6 +188,7 @@ def _mistakes(kind: type[Config], table: PluginTable) -> Iterator[Mistake]:
             yield Mistake(must, "location_fields")
         if "name" in kind.model_fields:
             yield Mistake("must have another name: `name` is the data set's own in YAML", "name")
+    # An abstract class cannot be made, whatever its fields.
     if not getattr(kind, "__abstractmethods__", ()):
         yield from _form_mistakes(kind)
 
@@ -205,6 +206,7 @@ def _method_mistakes(kind: type[Config], base: type) -> Iterator[Mistake]:
         parameters = inspect.signature(ours).parameters.values()
         plain = [each.replace(annotation=Parameter.empty) for each in parameters]
         hint = f"Write `def {name}{inspect.Signature(plain)}: …`."
+        # By getattr, a static method would look like a function with `self`.
         theirs = inspect.getattr_static(kind, name)
         if theirs is ours and name in needed:
             yield Mistake(f"must have the method `{name}`", hint=hint)
@@ -271,6 +273,7 @@ def _form_mistakes(kind: type[Config]) -> Iterator[Mistake]:
             written = f"{name}={json.dumps(value) if isinstance(value, str) else value}"
             yield Mistake(f"must keep `{written}` of its base in `model_config`", "model_config")
     try:
+        # A default that JSON lacks is a warning only, and is left out of the schema.
         with warnings.catch_warnings():
             warnings.simplefilter("error", PydanticJsonSchemaWarning)
             kind.model_json_schema()
@@ -288,7 +291,8 @@ def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
         config = kind.model_validate(given)
         again = kind.model_validate(json.loads(config.model_dump_json()))
         if issubclass(kind, DatasetConfig):
-            hash(config)  # Processes keep the data of each data set that they have read.
+            # Processes cache the data of each data set that they have read.
+            hash(config)
     except ValidationError as error:
         details = [each for each in error.errors(include_url=False) if each["type"] != "missing"]
         for detail in details:
@@ -297,7 +301,8 @@ def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
             is_tuple = detail["type"] == "tuple_type"
             must = f"must take its own default as YAML has it: {detail['msg']}"
             yield Mistake(must, member, hint if is_tuple else None)
-    except Exception as error:  # A validator or serializer of the plugin's.
+    # A validator or serializer of the plugin's.
+    except Exception as error:
         yield Mistake(f"must be made, written and hashed with its defaults: {_line(error)}")
     else:
         if again != config:

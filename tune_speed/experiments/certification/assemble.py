@@ -18,7 +18,7 @@ from tune_speed.core.stats import (
     sample_of,
     wilson_interval,
 )
-from tune_speed.custom.spec import OwnTask, task_of
+from tune_speed.custom.spec import task_of
 from tune_speed.experiments.certification.certificate import (
     Certificate,
     CertifiedRecipe,
@@ -36,7 +36,6 @@ from tune_speed.experiments.certification.certificate import (
 from tune_speed.experiments.certification.ledger import Ran
 from tune_speed.experiments.certification.schedule import FinalRank
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.workload import Workload
 from tune_speed.tuning.provenance import Surroundings
 
 CONFIDENCE = 0.95
@@ -126,25 +125,19 @@ def _task(record: TrialRecord, facts: Surroundings) -> Task:
     return Task(
         workload=record.workload_name,
         workload_hash=record.workload_hash,
-        dataset=task.dataset_name if isinstance(task, Workload) else None,
+        dataset=task.dataset_name,
         dataset_checksum=facts.dataset_checksum,
-        split_seed=task.split.seed if isinstance(task, Workload) else None,
+        split_seed=task.split_seed,
         split_part="test",
         target=task.target.value,
         metric=task.target.metric,
         target_mode=task.target.mode,
-        function_hash=task.function_hash if isinstance(task, OwnTask) else None,
+        function_hash=task.function_hash,
         mode=task.mode,
-        grid_samples=_grid_samples(task, facts.num_train),
+        grid_samples=task.grid_samples(num_train=facts.num_train),
         max_train_s=task.max_train_s,
         tta_views=1,
     )
-
-
-def _grid_samples(task: Workload | OwnTask, num_train: int | None) -> int | None:
-    if not isinstance(task, Workload) or num_train is None:
-        return None
-    return task.grid(num_train=num_train)
 
 
 def _result(placed: FinalRank, records: Sequence[TrialRecord], facts: Surroundings) -> Result:

@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import ComparisonKey, board_key, final_metric
-from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import PROTOCOL_VERSION, RunResult, Status, Timing, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.core.stats import expected_time_s, sample_of
-from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
-from tune_speed.custom.spec import OwnRecipe, OwnSpec, task_of
+from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
 from tune_speed.experiments.certification.assemble import Finalist, Origin, certified_record
 from tune_speed.experiments.certification.ledger import CertifyLedger
 from tune_speed.experiments.certification.schedule import (
@@ -39,8 +37,7 @@ from tune_speed.tracking.reader.queries import find_trials
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
 from tune_speed.tracking.writer.tracker import Tracker, Undelivered
-from tune_speed.training.trial import Allotment, SpecBase, TrialSpec
-from tune_speed.training.workload import Workload
+from tune_speed.training.trial import Allotment, SpecBase
 from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.provenance import Surroundings
 from tune_speed.tuning.ray.exclusive import ExclusiveDevice, Stopped
@@ -411,29 +408,20 @@ def _company(record: TrialRecord) -> str:
 
 
 def _spec(finalist: Finalist, *, seed: int) -> SpecBase:
-    record, task = finalist.record, task_of(finalist.record)
-    if isinstance(task, Workload):
-        return _complete(record, TrialSpec, recipe_that_ran(record), task, seed=seed)
-    recipe = OwnRecipe.model_validate(record.recipe)
-    return _complete(record, OwnSpec, recipe, task, seed=seed)
-
-
-def _complete(
-    record: TrialRecord, spec: type[SpecBase], recipe: Config, task: Task, *, seed: int
-) -> SpecBase:
-    kind = record.device_kind
-    return spec(
+    record, task, device = finalist.record, task_of(finalist.record), finalist.record.device_kind
+    is_own = record.is_own_loop
+    return spec_type(task)(
         study=record.study,
         trial_id=record.trial_id,
         params=record.params,
-        recipe=recipe,
+        recipe=OwnRecipe.model_validate(record.recipe) if is_own else recipe_that_ran(record),
         workload=task,
         workload_hash=record.workload_hash,
         space_hash=record.space_hash,
         seed=seed,
         evaluated_on="test",
         allotment=Allotment(
-            device=kind, cpu_threads=record.cpu_threads, gpu_fraction=float(kind == "cuda")
+            device=device, cpu_threads=record.cpu_threads, gpu_fraction=float(device == "cuda")
         ),
     )
 

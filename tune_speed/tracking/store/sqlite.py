@@ -5,11 +5,9 @@ a fresh file together break each other's migrations, a kill in the middle leaves
 damaged file is tried ten times over 100 s, and the query planner never gets its statistics.
 """
 
-import fcntl
 import os
 import shutil
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from importlib import metadata
@@ -17,6 +15,8 @@ from pathlib import Path
 
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.runtime.atomic_file import write_atomically
+from tune_speed.runtime.file_lock import acquire
 
 MIN_FREE_BYTES = 32 << 20
 """Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB."""
@@ -34,14 +34,14 @@ ANALYSIS_LIMIT = 1000
 
 @contextmanager
 def folder_lock(folder: Path, *, timeout_s: float) -> Iterator[None]:
-    """Holds an exclusive lock on `folder`; the kernel lets go of it if the process dies.
+    """Holds an exclusive lock on `folder`; the kernel frees it if the process dies.
 
     Raises: ServiceError if another process holds it for longer than `timeout_s`; StorageError if
         the file system knows no locks.
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _wait_for_lock(handle, folder, deadline=time.monotonic() + timeout_s)
+        _acquire(handle, folder, timeout_s)
         yield
     finally:
         os.close(handle)
@@ -169,23 +169,19 @@ def _check_writing(connection: sqlite3.Connection, path: Path) -> None:
             raise damaged(path, result)
 
 
-def _wait_for_lock(handle: int, folder: Path, *, deadline: float) -> None:
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                raise ServiceError(
-                    f"the results in {folder} must be free to open, but another process holds them"
-                    " locked. Wait for it, or end it."
-                ) from None
-            time.sleep(0.05)
-        except OSError as error:
-            raise StorageError(
-                f"{folder} must be on a file system with locks, but got: {error}. SQLite is not"
-                " safe there (NFS?): use a local folder or an MLflow server (MLFLOW_TRACKING_URI)."
-            ) from error
+def _acquire(handle: int, folder: Path, timeout_s: float) -> None:
+    try:
+        is_held = acquire(handle, wait_s=timeout_s)
+    except OSError as error:
+        raise StorageError(
+            f"{folder} must be on a file system with locks, but got: {error}. SQLite is not safe"
+            " there (NFS?): use a local folder or an MLflow server (MLFLOW_TRACKING_URI)."
+        ) from error
+    if not is_held:
+        raise ServiceError(
+            f"the results in {folder} must be free to open, but another process holds them locked."
+            " Wait for it, or end it."
+        )
 
 
 def _files_of(path: Path) -> list[Path]:
@@ -210,14 +206,10 @@ def _copied(path: Path) -> bool:
 def _keep(path: Path) -> None:
     """Keeps a copy of an empty store for the next one; where that fails, there is none."""
     kept = _kept()
-    new = kept.with_name(f".{kept.name}.{os.getpid()}")
-    try:
+    with suppress(OSError):
         kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        shutil.copyfile(path, new)
-        new.replace(kept)
-    except OSError:
-        with suppress(OSError):
-            new.unlink()
+        with write_atomically(kept) as file:
+            file.write(path.read_bytes())
 
 
 def _kept() -> Path:

@@ -5,7 +5,6 @@ kept on the node, under the throughput key, for all trials with that kind of ste
 """
 
 import json
-import os
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -18,8 +17,9 @@ import torch
 
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.split import Splits
+from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.runtime.device import is_out_of_memory, release_memory, synchronizer
-from tune_speed.runtime.file_lock import exclusive
+from tune_speed.runtime.file_lock import file_lock
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune.probe_step import probe_step
 from tune_speed.training.build import open_dummy, step_schedule_of
@@ -80,9 +80,10 @@ def resolved(
     # `auto` is a value like others in the key.
     key = step_key(recipe, splits, shape, num_train=num_train, device=device)
     file = folder / f"{key}.json"
-    with exclusive(file.with_suffix(".lock"), wait_s=WAIT_S):
+    with file_lock(file.with_suffix(".lock"), wait_s=WAIT_S):
         settled = _read(file, recipe) or _measured(recipe, splits, device, turnstile)
-        _write(file, settled)
+        with write_atomically(file) as written:
+            written.write(json.dumps(settled).encode())
     return recipe.model_copy(update=settled)
 
 
@@ -95,13 +96,6 @@ def _read(file: Path, recipe: Recipe) -> Settled | None:
     names = unsettled(recipe)
     is_whole = isinstance(found, dict) and set(found) == set(names)
     return found if is_whole and all(found[name] in CHOICES[name] for name in names) else None
-
-
-def _write(file: Path, settled: Settled) -> None:
-    """Replaces the file at once, so that a killed process leaves no half of one."""
-    new = file.with_suffix(f".{os.getpid()}")
-    new.write_text(json.dumps(settled))
-    new.replace(file)
 
 
 def _measured(

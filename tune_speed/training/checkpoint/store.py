@@ -7,8 +7,6 @@ has answered. All that goes wrong is a `StorageError`, without passwords, which 
 
 import glob
 import logging
-import os
-import secrets
 import threading
 import urllib.parse
 import urllib.request
@@ -20,6 +18,7 @@ from typing import IO, Any, TypeVar
 
 from tune_speed.core.errors import ConfigError, Problem, StorageError
 from tune_speed.core.redact import redact
+from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.training.checkpoint.file import (
     LONGEST_HEADER_BYTES,
     BadCheckpoint,
@@ -189,27 +188,8 @@ def local_path(place: str) -> Path | None:
 def _put_local(path: Path, beginning: bytes, payload: IO[bytes]) -> None:
     # The folder alone: where a study's folder is not visible, on another node, none is made up.
     path.parent.mkdir(exist_ok=True)
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        with temporary.open("xb") as file:
-            write(file, beginning, payload)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Makes a change of names outlast a loss of power."""
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+    with write_atomically(path, durable=True) as file:
+        write(file, beginning, payload)
 
 
 def _put_remote(place: str, beginning: bytes, payload: IO[bytes]) -> None:

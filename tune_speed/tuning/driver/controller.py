@@ -11,15 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
 
-from tune_speed.core.config import Config
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
-from tune_speed.custom.spec import OwnRecipe, OwnSpec, OwnTask
+from tune_speed.custom.spec import spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.points import read_point
-from tune_speed.training.recipe import Recipe
-from tune_speed.training.trial import Allotment, SpecBase, TrialSpec, make_record, utc_now
-from tune_speed.training.workload import Workload
+from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
 from tune_speed.tuning.driver.best_weights import BestWeights
 from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel
@@ -87,10 +84,9 @@ class SearchController:
         keeps_best = study.tracking.log_model == "best"
         records = ledger.records.values()
         self._best_weights = BestWeights(ledger.folder, records) if keeps_best else None
-        self._num_train: int | None = None
+        self._num_train = study.workload.num_train()
         self._cost_model: CostModel | None = None
-        if isinstance(study.workload, Workload):  # A training function has its own data.
-            self._num_train = study.workload.sizes().train
+        if self._num_train is not None:
             self._cost_model = CostModel(study.space, num_train=self._num_train)
         self._past_costs: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
         self.policy = self._make_policy()
@@ -287,21 +283,14 @@ class SearchController:
         self._found_nothing = False
 
     def _spec(self, proposal: Proposal) -> SpecBase:
-        tree, workload = self.study.space.build(proposal.params), self.study.workload
-        kind: type[SpecBase] = TrialSpec
-        recipe: Config
-        if isinstance(workload, OwnTask):
-            kind, recipe = OwnSpec, OwnRecipe(params=tree)
-        else:
-            recipe = Recipe.model_validate(tree).located()
-        best_weights = self._best_weights
+        kind, best_weights = spec_type(self.study.workload), self._best_weights
         return kind(
             study=self.study.name,
             trial_id=proposal.trial_id,
             params=proposal.params,
             proposal_reason=proposal.reason,
-            recipe=recipe,
-            workload=workload,
+            recipe=kind.recipe_of(self.study.space.build(proposal.params)),
+            workload=self.study.workload,
             workload_hash=self.workload_hash,
             space_hash=self.study.space.hash,
             seed=trial_seed(self.study.search.seed, proposal.trial_id),

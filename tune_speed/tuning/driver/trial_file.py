@@ -6,6 +6,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from tune_speed.core.records import TrialRecord
+from tune_speed.runtime.atomic_file import write_atomically
 
 
 def trial_file(folder: Path, trial_id: str) -> Path:
@@ -22,10 +23,9 @@ def write_trial_file(folder: Path, record: TrialRecord) -> None:
     path = trial_file(folder, record.trial_id)
     if not path.parent.is_dir():
         return
-    temporary = path.with_suffix(".tmp")
-    with suppress(OSError):  # A full disk, say: the driver writes the record too, and says so.
-        temporary.write_text(record.model_dump_json())
-        temporary.replace(path)
+    # A full disk, say: the driver writes the record too, and says so.
+    with suppress(OSError), write_atomically(path) as file:
+        file.write(record.model_dump_json().encode())
 
 
 def read_trial_file(folder: Path, trial_id: str) -> TrialRecord | None:

@@ -10,7 +10,7 @@ from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import ServiceError, TuneSpeedError
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import Loop, calling
-from tune_speed.custom.spec import OwnSpec
+from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.runtime import process
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.ray.node_query import on_nodes
@@ -152,17 +152,15 @@ class _Runner:
         from tune_speed.training.distributed.local import run_here
         from tune_speed.training.objective import finish
 
-        if self._loop:
-            own = OwnSpec.model_validate_json(spec_json)
-            train = calling(self._loop)
-            return run_own_trial(own, train, refuse=(TuneSpeedError,)).model_dump_json()
-        spec = TrialSpec.model_validate_json(spec_json)
-        trial = run_here(spec, refuse=(TuneSpeedError,))
-        return finish(trial, on_report=lambda record: None).model_dump_json()
+        spec = read_spec(spec_json)
+        if isinstance(spec, TrialSpec):
+            trial = run_here(spec, refuse=(TuneSpeedError,))
+            return finish(trial, on_report=lambda record: None).model_dump_json()
+        assert isinstance(spec, OwnSpec)
+        train = calling(self._loop)
+        return run_own_trial(spec, train, refuse=(TuneSpeedError,)).model_dump_json()
 
     def describe(self, spec_json: str) -> str:
-        from tune_speed.tuning.provenance import describe, describe_own
+        from tune_speed.tuning.provenance import describe
 
-        if self._loop:
-            return describe_own(OwnSpec.model_validate_json(spec_json)).model_dump_json()
-        return describe(TrialSpec.model_validate_json(spec_json)).model_dump_json()
+        return describe(read_spec(spec_json)).model_dump_json()

@@ -17,7 +17,7 @@ from tune_speed.components.plugins.registry import receive
 from tune_speed.core.errors import readable, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import calling
-from tune_speed.custom.spec import OwnSpec
+from tune_speed.custom.spec import OwnSpec, read_spec
 from tune_speed.runtime import heartbeat, process
 from tune_speed.runtime.process import end_with_parent
 from tune_speed.study.settings import ResourceConfig
@@ -115,7 +115,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     def _begin(self, config: dict[str, Any]) -> None:
         receive(config.get("plugins", ""))  # The specification names what they bring.
-        self._spec = read_spec(config["spec"], is_own=bool(config.get("loop")))
+        self._spec = read_spec(config["spec"])
         self._folder = Path(config["folder"])
         self._heartbeat_s: float = config["heartbeat_s"]
         self._report_every_s: float = config["report_every_s"]
@@ -254,12 +254,6 @@ def _keep_to_share(spec: SpecBase, config: dict[str, Any]) -> None:
         gpu_fraction=spec.allotment.gpu_fraction,
         cpu_fraction=_memory_fraction(spec.allotment.memory_gib),
     )
-
-
-def read_spec(text: str, *, is_own: bool) -> SpecBase:
-    """Returns the specification of a trial from its JSON."""
-    kind: type[SpecBase] = OwnSpec if is_own else TrialSpec
-    return kind.model_validate_json(text)
 
 
 def _memory_fraction(memory_gib: float | None) -> float | None:

@@ -1,0 +1,47 @@
+"""Files that are there as a whole or not at all."""
+
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+
+@contextmanager
+def write_atomically(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]]:
+    """Yields a file that replaces `path` when the block ends, or is removed if the block fails.
+
+    A reader finds the old content or the new, never a part of it. A killed writer leaves
+    `<name>.<random>.tmp` behind.
+
+    Args:
+        path: In a folder that exists.
+        durable: Whether the new content must outlast a loss of power, which waits for the disk.
+
+    Raises: OSError.
+    """
+    # A name of its own for each writer: several processes may write the same file at once.
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            if durable:
+                file.flush()
+                os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            temporary.unlink()
+        raise
+    if durable:
+        _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    # A new name is durable only once its folder is synced as well.
+    file = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(file)
+    finally:
+        os.close(file)
