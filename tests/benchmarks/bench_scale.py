@@ -250,13 +250,13 @@ def ours(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     if options.mlflow:
         client = open_store(f"sqlite:///{folder}/mlflow.db")
         observers.append(Tracker(client, study="scale", study_tags={}))
-    counted = tuner._Adapter.reported
+    counted = tuner.Adapter.reported
 
     def reported(self: Any, ray_id: str, report: Any) -> bool:
         meter.messages += "record" in report
         return counted(self, ray_id, report)
 
-    tuner._Adapter.reported = reported
+    tuner.Adapter.reported = reported
     with Ledger(folder / "study") as ledger:
         controller = SearchController(
             study=study,
@@ -345,9 +345,9 @@ def nodes(number: int, concurrent: int) -> Iterator[None]:
 
 def run_side(side: str, options: argparse.Namespace) -> dict[str, Any]:
     """Runs one search in this process."""
-    from tune_speed.tuning.ray.cluster import _quiet_ray
+    from tune_speed.tuning.ray.cluster import quiet_ray
 
-    _quiet_ray()
+    quiet_ray()
     with tempfile.TemporaryDirectory() as name:
         gate = Path(name) / str(options.concurrent)
         gate.mkdir()

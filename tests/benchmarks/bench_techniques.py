@@ -106,8 +106,8 @@ CASES: dict[str, Case] = {
     "muon": Case({"optimizer": {"muon": {"lr": 0.02}}}),
     "cosine": Case({"lr_schedule": {"cosine": {"warmup_frac": 0.1}}}),
     "trapezoid": Case({"lr_schedule": {"trapezoid": {}}}),
-    "step_drops": Case({"lr_schedule": {"step_drops": {}}}),
-    "drop_on_stall": Case({"lr_schedule": {"drop_on_stall": {"patience": 1}}}),
+    "multi_step": Case({"lr_schedule": {"multi_step": {}}}),
+    "reduce_on_plateau": Case({"lr_schedule": {"reduce_on_plateau": {"patience": 1}}}),
 }
 
 

@@ -105,6 +105,7 @@ def test_unknown_field_is_named_with_the_nearest(texts_with, override, name, mea
 
 
 LEADS_NOWHERE = {
+    "lr_schedule.step_drops.gamma=1": "no entry `lr_schedule.step_drops`; did you mean `multi",
     "batch_size.x=1": "no field `batch_size.x`",
     "optimizer.lr=0.1": "`optimizer` must be followed by a name: `optimizer.sgd`, `optimizer.",
     "optimizer.adam.lr=1": "`optimizer` must be adam, but is sgd, adamw; try `--set optimizer=",

@@ -61,7 +61,7 @@ def test_resnet20_drops_at_epochs_80_and_160():
 
 
 def test_resnet20_takes_the_milestones_of_the_paper_from_the_command_line():
-    milestones = "recipe.lr_schedule.step_drops.milestones=[0.5,0.75]"
+    milestones = "recipe.lr_schedule.multi_step.milestones=[0.5,0.75]"
     study = load_study("seed_resnet20", overrides=[milestones], check_data=False)
     recipe = Recipe.model_validate(study.space.build(next(study.space.corners())))
     assert recipe.lr_schedule.milestones == (0.5, 0.75)

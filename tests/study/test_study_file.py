@@ -367,3 +367,20 @@ def test_source_tree_is_not_the_files_text(write):
     study = load_study(write(GOOD), overrides=["epochs=2"])
     assert parse_yaml(study.text).tree["recipe"]["epochs"] == {"low": 1, "high": 4}
     assert study.tree["recipe"]["epochs"] == 2
+
+
+FORMER_NAMES = [
+    ("drop_on_stall", "reduce_on_plateau", "recipe.lr_schedule"),
+    ("{step_drops: {gamma: 0.5}}", "multi_step", "recipe.lr_schedule.step_drops"),
+    ("{choices: [constant, step_drops]}", "multi_step", "recipe.lr_schedule"),
+]
+
+
+@pytest.mark.parametrize(("schedule", "present", "path"), FORMER_NAMES)
+def test_former_name_of_an_entry_is_refused_and_the_present_one_named(
+    write, schedule, present, path
+):
+    text = changed("batch_size: 64", f"batch_size: 64\n  lr_schedule: {schedule}")
+    (problem,) = problems_of(write(text))
+    assert (problem.file, problem.line, problem.path) == (str(write(text)), 11, path)
+    assert problem.hint == f"Did you mean `{present}`, as it is called now?"

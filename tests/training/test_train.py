@@ -19,7 +19,7 @@ from training import CPU, Tiny, make_recipe, make_splits, make_workload, run, to
 from tune_speed.components.models.resnet20 import ResNet20
 from tune_speed.components.optim import Adam, Sgd
 from tune_speed.components.schedules import OneCycle
-from tune_speed.components.schedules.drop_on_stall import DropOnStall
+from tune_speed.components.schedules.reduce_on_plateau import ReduceOnPlateau
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, Status
@@ -615,7 +615,7 @@ def test_peak_memory_is_that_of_this_run_alone() -> None:
 def test_schedule_follows_the_validation_loss_whatever_part_is_evaluated() -> None:
     splits = make_splits()
     other = splits._replace(test=splits.train)
-    recipe = make_recipe(lr_schedule=DropOnStall(patience=0), epochs=4.0)
+    recipe = make_recipe(lr_schedule=ReduceOnPlateau(patience=0), epochs=4.0)
     on_validation, on_test = (
         to_end(loop.train(make_workload(), recipe, other, seed=0, evaluated_on=part, device=CPU))
         for part in ("validation", "test")

@@ -15,6 +15,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from tune_speed.core.descriptions import descriptions
+from tune_speed.core.renamed import PRESENT
 
 
 class Config(BaseModel):
@@ -109,10 +110,15 @@ class Component:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Returns `; did you mean …?` with the nearest of `known`, or nothing where none is near."""
+    """Returns `; did you mean …?` with the nearest of `known`, or nothing where none is near.
+
+    Of an entry that was renamed it is the present name, and the text says so.
+    """
+    if PRESENT.get(name) in (known := list(known)):
+        return f"; did you mean `{PRESENT[name]}`, as it is called now?"
     if len(name) > LONGEST_NAME:  # Comparing takes the product of both lengths.
         return ""
-    near = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean `{near[0]}`?" if near else ""
 
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, model_validator
 
 from tune_speed.core.config import Config
+from tune_speed.core.renamed import RecordedRecipe, with_present_names
 
 CLOCK_STATEMENT = (
     "train_s starts before the first weight or statistic is derived from data. In: loading,"
@@ -200,7 +201,7 @@ class TrialRecord(Record):
     """What the search chose: `{"optimizer": "sgd", "optimizer.sgd.lr": 0.1}`."""
     proposal_reason: str = ""
     """Why the search chose it, in words; empty where no search did."""
-    recipe: dict[str, Any]
+    recipe: RecordedRecipe
     """The whole resolved recipe, as YAML has it."""
     workload: dict[str, Any]
     """The whole workload, as YAML has it."""
@@ -228,6 +229,15 @@ class TrialRecord(Record):
     """Source hash of each plugin that was loaded, by its name; empty without plugins."""
     certificate: dict[str, Any] | None = None
     """Of a certified result: all that `certificate.Certificate` holds."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _rename_params(cls, data: Any) -> Any:
+        # A training function's parameters are its author's: they may have any name.
+        is_recipe = isinstance(data, Mapping) and "function_hash" not in data.get("workload", ())
+        if is_recipe and isinstance(params := data.get("params"), Mapping):
+            return {**data, "params": with_present_names(params)}
+        return data
 
     @property
     def is_own_loop(self) -> bool:

@@ -15,7 +15,7 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data import randomness
 
-# Names of the random streams, each under (seed, epoch).
+# Keys of the random streams, each under (seed, epoch).
 SHIFT_Y, SHIFT_X, FLIP, CORNER_Y, CORNER_X = range(1, 6)
 
 
@@ -94,20 +94,10 @@ def draw_in_order(
     seed: int,
     epoch: int,
 ) -> Draws:
-    """Returns the random numbers of epoch number `epoch`, for each position of its order.
+    """Returns the random numbers of epoch number `epoch`, (M,) each, by position in its order (M,).
 
-    Where images repeat, they are drawn for each position anew, so that no two showings are alike;
-    alternating flips alternate from showing to showing.
-
-    Args:
-        config: What is changed.
-        order: Indices of the epoch's images, (M,).
-        repeats: Whether the order is of a kind that has images twice.
-        num_images: Of the set.
-        height: Of an image [pixels].
-        width: Of an image [pixels].
-        seed: Of the run.
-        epoch: Its number.
+    With `repeats` they are drawn for each position, so that no two showings of an image are alike,
+    and alternating flips alternate from showing to showing. `num_images` is that of the whole set.
     """
 
     def draw_of(num_samples: int) -> Draws:

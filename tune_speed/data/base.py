@@ -14,7 +14,7 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.mapped_rows import Pixels
 
 OnProgress = Callable[[int, int], None]
-"""Called now and then as `on_progress(images_done, images_total)`."""
+"""Progress callback: `on_progress(images_done, images_total)`."""
 
 
 class Images(NamedTuple):
@@ -68,7 +68,7 @@ class DatasetConfig(Config):
 
         Args:
             download: Fetch missing data, where the data set knows from where.
-            on_progress: Told how many images are done.
+            on_progress: Called with images done and total.
 
         Raises:
             DataError: The data are missing or unreadable; the message names the file and row.
@@ -78,7 +78,7 @@ class DatasetConfig(Config):
 
 @contextmanager
 def reading(dataset: DatasetConfig) -> Iterator[None]:
-    """Gives what the system says to files within as DataError.
+    """Turns errors of the file system within into DataError.
 
     Raises:
         DataError: A file cannot be read, has a name that none can have, or does not fit in memory.

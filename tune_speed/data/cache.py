@@ -1,4 +1,4 @@
-"""Decoded data sets, kept on disk: each is decoded once per node, however many processes start.
+"""Decoded data sets, cached on disk: each is decoded once per node, however many processes start.
 
 The name of an entry holds the data set's configuration and a fingerprint of its source files, so
 that changed files give a new entry; the old one is removed. Leftovers of a process that was killed
@@ -8,6 +8,7 @@ while it prepared a set are removed by the next one that prepares it.
 import logging
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from tune_speed.core.config import canonical_hash
@@ -26,8 +27,8 @@ from tune_speed.runtime.file_lock import file_lock
 
 __all__ = ["PreparedData", "prepare"]
 
+# Longest wait for another process that prepares the same set; a million images take less.
 LOCK_WAIT_S = 1800.0
-"""Longest wait for another process that prepares the same set; a million images take less."""
 
 logger = logging.getLogger(__name__)
 
@@ -44,16 +45,16 @@ def prepare(
 
     Args:
         dataset: What to prepare.
-        cache_dir: Where entries lie; None: `default_cache_dir()`.
+        cache_dir: Folder of the entries; None: `default_cache_dir()`.
         download: Fetch missing data, where the data set knows from where.
-        on_progress: Told how many images are decoded; not called where the cache has them.
+        on_progress: Called with images done and total; never on a cache hit.
         lock_wait_s: Longest wait for another process that prepares the same set [s].
 
     Raises:
         DataError: The data are missing or unreadable.
         StorageError: The cache cannot be written, or its lock stays taken.
     """
-    folder = _cache_folder(cache_dir or default_cache_dir())
+    folder = Path(os.path.abspath((cache_dir or default_cache_dir()).expanduser()))
     found = _read(folder / _entry_name(dataset))
     if found is not None:
         return found
@@ -61,7 +62,7 @@ def prepare(
     with file_lock(folder / f"{_set_name(dataset)}.lock", wait_s=lock_wait_s):
         # Another process may have prepared it while this one waited.
         found = _read(folder / _entry_name(dataset))
-        return found or _build(dataset, folder, download, on_progress or _ignore)
+        return found or _build(dataset, folder, download, on_progress or (lambda done, total: None))
 
 
 def _build(
@@ -129,27 +130,21 @@ def _set_name(dataset: DatasetConfig) -> str:
     fields = dataset.model_dump(mode="json")
     places = {f: os.path.realpath(fields[f]) for f in dataset.location_fields if fields[f]}
     kind, source = type(dataset).__name__, getattr(type(dataset), "plugin_source", None)
-    theirs = {"plugin": source} if source else {}  # Other code may decode the same otherwise.
+    # Other code may decode the same otherwise.
+    theirs = {"plugin": source} if source else {}
     return f"{kind.lower()}-{canonical_hash({'kind': kind, **fields, **places, **theirs})}"
 
 
 def _entry_name(dataset: DatasetConfig) -> str:
     """Returns the set's name with a fingerprint of its files."""
+    states: list[list[str | int]] = []
     with reading(dataset):
-        states = [_file_state(path) for path in dataset.sources()]
+        for path in dataset.sources():
+            states.append([str(path)])
+            with suppress(FileNotFoundError):
+                status = path.stat()
+                states[-1] += [status.st_size, status.st_mtime_ns]
     return f"{_set_name(dataset)}-{canonical_hash([FORMAT_VERSION, states])}"
-
-
-def _file_state(path: Path) -> list[str | int]:
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return [str(path)]
-    return [str(path), status.st_size, status.st_mtime_ns]
-
-
-def _cache_folder(path: Path) -> Path:
-    return Path(os.path.abspath(path.expanduser()))
 
 
 def _make_folder(folder: Path) -> None:
@@ -167,7 +162,3 @@ def _remove(folder: Path, pattern: str, *, keep: str = "") -> None:
     for entry in folder.glob(pattern):
         if entry.name != keep:
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def _ignore(done: int, total: int) -> None:
-    """Takes progress that nobody asked for."""

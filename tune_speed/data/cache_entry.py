@@ -23,8 +23,8 @@ from tune_speed.data.base import DecodedData, Images
 
 Array = NDArray[Any]
 
+# Raise it when the files' layout, or the way in which images are decoded, changes.
 FORMAT_VERSION = 1
-"""Raise it when the files' layout, or the way in which images are decoded, changes."""
 ALWAYS_CHECKED_BYTES = 16 * 2**20
 META_FILE = "meta.json"
 
@@ -73,7 +73,7 @@ def read_entry(folder: Path) -> PreparedData | None:
         return None
     try:
         meta = EntryMeta.model_validate_json((folder / META_FILE).read_bytes())
-        arrays = {name: _read_array(folder, name, kept) for name, kept in meta.arrays.items()}
+        arrays = {name: _read_array(folder, name, array) for name, array in meta.arrays.items()}
     except (OSError, ValidationError, ValueError) as error:
         raise DamagedEntry(f"{error}") from error
     if meta.data_hash != _data_hash(meta.class_names, meta.arrays) or "train_pixels" not in arrays:
@@ -91,7 +91,8 @@ def write_entry(folder: Path, data: DecodedData) -> None:
     try:
         temporary = Path(tempfile.mkdtemp(prefix=f"{folder.name}.tmp-", dir=folder.parent))
         _write_files(temporary, data)
-        temporary.chmod(0o755)  # mkdtemp lets nobody else in; the umask does not apply to it
+        # The mode of mkdtemp lets nobody else in; the umask does not apply to it.
+        temporary.chmod(0o755)
         shutil.rmtree(folder, ignore_errors=True)
         temporary.rename(folder)
         _sync(folder.parent)

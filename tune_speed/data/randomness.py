@@ -30,7 +30,7 @@ def below(limit: int, *key: int, count: int) -> NDArray[np.int64]:
 def permutation(*key: int, count: int) -> NDArray[np.int64]:
     """Returns the numbers 0 to count - 1 in random order.
 
-    Each number stands in the lowest bits of a random word; sorting the words shuffles the numbers.
+    Each number is in the lowest bits of a random word; sorting the words shuffles the numbers.
     Two words cannot tie, so that the order is the same whatever the sorting algorithm.
     """
     width = np.uint64(max(count - 1, 0).bit_length())

@@ -6,6 +6,7 @@ gives the same parts on every machine; `split_hash` says which.
 
 import hashlib
 import math
+from collections.abc import Iterator
 from typing import NamedTuple, Self
 
 import numpy as np
@@ -21,10 +22,10 @@ from tune_speed.data.loaders.shared_array import file_map
 from tune_speed.data.mapped_rows import MappedRows, Pixels
 
 Indices = NDArray[np.int64]
+# A larger part of a mapped set is not copied: its pages are shared by all processes of a node.
 MOST_COPIED_BYTES = 2**30
-"""A larger part of a mapped set is not copied: its pages are shared by all processes of a node."""
+# Images per step of the statistics; sums of 100 squares fit into 32 bits with room to spare.
 CHUNK = 100
-"""Images per step of the statistics; sums of 100 squares fit into 32 bits with room to spare."""
 
 
 class SplitConfig(Config):
@@ -83,10 +84,7 @@ class Splits(NamedTuple):
 def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> SplitSizes:
     """Returns the sizes that `make_splits` gives, known before any image is decoded.
 
-    Args:
-        num_train: Images of the training part that the data set brings.
-        num_test: Images of its test part; None if it brings none.
-        split: How it is cut.
+    The data set brings `num_train` and `num_test` images; None: it has no test part.
 
     Raises:
         ConfigError: A part would be empty, or a subset is larger than what it is taken from.
@@ -95,9 +93,8 @@ def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> Spl
     left = num_train - (test if num_test is None else 0)
     validation = _share(split.validation_frac, left)
     whole = SplitSizes(train=left - validation, validation=validation, test=test)
-    problems = [*_empty_parts(whole, split), *_too_large_subsets(whole, split)]
-    if problems:
-        raise ConfigError(problems=tuple(problems))
+    if problems := tuple(_size_problems(whole, split)):
+        raise ConfigError(problems=problems)
     return whole._replace(
         train=split.train_samples or whole.train,
         validation=split.validation_samples or whole.validation,
@@ -128,13 +125,10 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
     )
 
 
-def channel_statistics(
-    pixels: Pixels,
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
+def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and (population) standard deviation of each channel, pixels in [0, 1].
 
-    Args:
-        pixels: Shape (N, H, W, C). Sums are integers, so that the result is exact to rounding.
+    Of pixels (N, H, W, C). Sums are integers, so that the result is exact to rounding.
 
     Raises:
         DataError: A channel has the same value everywhere: it cannot be normalised.
@@ -195,50 +189,37 @@ def _share(fraction: float, count: int) -> int:
     return int(fraction * count + 0.5)
 
 
-def _empty_parts(sizes: SplitSizes, split: SplitConfig) -> list[Problem]:
+def _size_problems(whole: SplitSizes, split: SplitConfig) -> Iterator[Problem]:
+    """Yields the parts that would be empty, then the subsets that are larger than their part."""
     fractions = f"validation_frac={split.validation_frac}, test_frac={split.test_frac}"
-    return [
-        Problem(
-            path="split",
-            must=f"must leave at least one image for the {part} part of {sum(sizes)} images",
-            given=fractions,
-        )
-        for part, size in sizes._asdict().items()
-        if size < 1
-    ]
-
-
-def _too_large_subsets(whole: SplitSizes, split: SplitConfig) -> list[Problem]:
-    wanted = {
+    for part, size in whole._asdict().items():
+        if size < 1:
+            must = f"must leave at least one image for the {part} part of {sum(whole)} images"
+            yield Problem(path="split", must=must, given=fractions)
+    subsets = {
         "train_samples": (split.train_samples, whole.train),
         "validation_samples": (split.validation_samples, whole.validation),
     }
-    return [
-        Problem(path=f"split.{field}", must=f"must be at most {most}", given=str(samples))
-        for field, (samples, most) in wanted.items()
-        if samples is not None and samples > most
-    ]
+    for field, (samples, most) in subsets.items():
+        if samples is not None and samples > most:
+            must = f"must be at most {most}"
+            yield Problem(path=f"split.{field}", must=must, given=str(samples))
 
 
 def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[Indices]:
     """Returns the indices of training, validation and (if it is cut off here) test part, sorted."""
-    classes = _shuffled_classes(data.train.labels, len(data.class_names), split.seed)
-    left = len(data.train.labels)
+    labels = data.train.labels
+    order = randomness.permutation(split.seed, count=len(labels))
+    by_class = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels, minlength=len(data.class_names))
+    classes = np.split(by_class, np.cumsum(counts)[:-1])
     num_test = sizes.test if data.test is None else 0
     test, classes = _take(classes, num_test)
-    validation, classes = _take(classes, _share(split.validation_frac, left - num_test))
+    validation, classes = _take(classes, _share(split.validation_frac, len(labels) - num_test))
     if split.validation_samples is not None:
         validation, _ = _take(validation, sizes.validation)
     train = classes if split.train_samples is None else _take_train(classes, split, sizes.train)
     return [np.sort(np.concatenate(part)) for part in (train, validation, test)]
-
-
-def _shuffled_classes(labels: Indices, num_classes: int, seed: int) -> list[Indices]:
-    """Returns for each class the indices of its images, in the seed's order."""
-    order = randomness.permutation(seed, count=len(labels))
-    by_class = order[np.argsort(labels[order], kind="stable")]
-    counts = np.bincount(labels, minlength=num_classes)
-    return np.split(by_class, np.cumsum(counts)[:-1])
 
 
 def _take(classes: list[Indices], total: int) -> tuple[list[Indices], list[Indices]]:
@@ -252,21 +233,16 @@ def _take_train(classes: list[Indices], split: SplitConfig, total: int) -> list[
     if split.long_tail is None:
         return _take(classes, total)[0]
     numbers = long_tail(len(classes), total, ratio=split.long_tail)
-    available = [len(members) for members in classes]
-    if any(n > most for n, most in zip(numbers, available, strict=True)):
-        raise _too_long_tail(numbers, available, split)
+    for number, (members, wanted) in enumerate(zip(classes, numbers, strict=True)):
+        if wanted > len(members):
+            must = (
+                f"must leave class {number} at most the {len(members)} images that it has, but"
+                f" long_tail={split.long_tail} gives it {wanted}"
+            )
+            given = str(split.train_samples)
+            problem = Problem(path="split.train_samples", must=must, given=given)
+            raise ConfigError(problems=(problem,))
     return [members[:n] for members, n in zip(classes, numbers, strict=True)]
-
-
-def _too_long_tail(numbers: Indices, available: list[int], split: SplitConfig) -> ConfigError:
-    lacking = next(c for c, most in enumerate(available) if numbers[c] > most)
-    problem = Problem(
-        path="split.train_samples",
-        must=f"must leave class {lacking} at most the {available[lacking]} images that it has, but"
-        f" long_tail={split.long_tail} gives it {numbers[lacking]}",
-        given=str(split.train_samples),
-    )
-    return ConfigError(problems=(problem,))
 
 
 def _rows(images: Images, indices: Indices) -> Images:

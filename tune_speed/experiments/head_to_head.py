@@ -1,8 +1,4 @@
-"""Two recipes side by side: which is faster, by what factor, and how sure that is.
-
-Both train with the same seeds, in turns: A B, B A, A B ... Each second round the other one begins,
-so that a machine that grows slower or faster meanwhile favours neither.
-"""
+"""Trains two recipes with the same seeds, in turns, and compares them by a paired test."""
 
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,17 +20,18 @@ from tune_speed.training.loop import Interrupted
 
 
 class Duel(NamedTuple):
-    """What was trained."""
+    """Finished runs of both recipes."""
 
     a: TrialRecord | None
     """All finished runs of the first recipe; None if there is none."""
     b: TrialRecord | None
     was_stopped: bool
-    """Whether Ctrl-C ended it; the run that it met is left out."""
+    """Whether Ctrl-C ended it; the run that it interrupted is left out."""
 
 
 def turns(seeds: Sequence[int]) -> Iterator[tuple[Side, int]]:
     """Yields who trains next, and with which seed: A B, B A, A B ..."""
+    # Each second round the other one begins: a machine that drifts meanwhile favours neither.
     for number, seed in enumerate(seeds):
         order: tuple[Side, Side] = ("b", "a") if number % 2 else ("a", "b")
         yield from ((side, seed) for side in order)
@@ -49,39 +46,35 @@ def train_both(
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
 ) -> Duel:
-    """Trains both recipes with the same seeds, from the first one's on; Ctrl-C keeps what is done.
+    """Trains both recipes with the same seeds, from the first one's on; Ctrl-C keeps finished runs.
 
     Raises: ConfigError if the two cannot be compared; DataError.
     """
     _refuse_unequal(a, b)
     records: dict[Side, list[TrialRecord]] = {"a": [], "b": []}
     files: dict[Side, RecipeFile] = {"a": a, "b": b}
+    was_stopped = False
     try:
-        hashes = _prepare_both(a, b, download=download, on_progress=on_progress)
+        data_hash = _prepare_both(a, b, download=download, on_progress=on_progress)
         with stop_signals(signal.SIGINT) as is_stopped:
             for side, seed in turns(range(a.run.seed, a.run.seed + seeds)):
-                say = _prefixed(on_line, side)
+
+                def say(line: str, name: str = side.upper()) -> None:
+                    on_line(f"{name}  {line}")
+
                 record = train_once(
-                    files[side],
-                    data_hash=hashes[side],
-                    seed=seed,
-                    on_line=say,
-                    interrupt=is_stopped,
+                    files[side], data_hash=data_hash, seed=seed, on_line=say, interrupt=is_stopped
                 )
                 records[side].append(record)
                 show_end(record, say)
     except (KeyboardInterrupt, Interrupted):
-        return Duel(merged(records["a"]), merged(records["b"]), was_stopped=True)
-    return Duel(merged(records["a"]), merged(records["b"]), was_stopped=False)
-
-
-def _prefixed(on_line: Callable[[str], None], side: Side) -> Callable[[str], None]:
-    return lambda line: on_line(f"{side.upper()}  {line}")
+        was_stopped = True
+    return Duel(merged(records["a"]), merged(records["b"]), was_stopped)
 
 
 def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:
-    """Raises: ConfigError with all that differs and must not."""
-    ours, theirs = _terms(a), _terms(b)
+    """Raises: ConfigError with all fields that differ and must not."""
+    ours, theirs = _common_fields(a), _common_fields(b)
     paths = [path for path in dict.fromkeys([*ours, *theirs]) if ours.get(path) != theirs.get(path)]
     problems = tuple(
         Problem(
@@ -97,8 +90,9 @@ def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:
         raise ConfigError("Times compare within one workload and device only.", problems=problems)
 
 
-def _terms(file: RecipeFile) -> Mapping[str, Any]:
-    """Returns what two recipes must have in common, by path, less where their data lies."""
+def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
+    """Returns the fields that two recipes must have in common, by path."""
+    # Where the data lies may differ: `_prepare_both` compares its hash.
     fields = flatten({"workload": file.workload.model_dump(mode="json")})
     for location in file.workload.dataset.location_fields:
         fields.pop(f"workload.dataset.{location}", None)
@@ -114,8 +108,8 @@ def _prepare_both(
     *,
     download: bool,
     on_progress: Callable[[int, int], None],
-) -> dict[Side, str]:
-    """Returns the hashes of both recipes' data. Raises: ConfigError if they differ; DataError."""
+) -> str:
+    """Returns the hash of both recipes' data. Raises: ConfigError if they differ; DataError."""
     hashes = [
         prepare(file.workload.dataset, download=download, on_progress=on_progress).data_hash
         for file in (a, b)
@@ -127,11 +121,11 @@ def _prepare_both(
             given=f"data {hashes[0]} in {a.file} and {hashes[1]} in {b.file}",
         )
         raise ConfigError(problems=(problem,))
-    return {"a": hashes[0], "b": hashes[1]}
+    return hashes[0]
 
 
 def slope_of(a: TrialRecord, b: TrialRecord) -> Slope | None:
-    """Returns what length is worth, where the recipes differ in nothing but their epochs.
+    """Returns the gain per ln(length), where the recipes differ in nothing but their epochs.
 
     It is above 0 where the target's metric gets better with length, be it more or less of it.
     """
@@ -149,7 +143,7 @@ def slope_of(a: TrialRecord, b: TrialRecord) -> Slope | None:
 
 
 def duel_dict(duel: Duel) -> dict[str, Any]:
-    """Returns both records with their statistics, and the verdict; None for what there is not."""
+    """Returns both records with their statistics, and the verdict; None for what is missing."""
     slope = slope_of(duel.a, duel.b) if duel.a and duel.b else None
     sides = {"a": duel.a, "b": duel.b}
     described = {side: record and runs_dict(record, slope=slope) for side, record in sides.items()}

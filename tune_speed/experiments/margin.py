@@ -1,8 +1,8 @@
-"""A margin is cheaper than restarts: how much longer a run must be to nearly always hit.
+"""Length of a run with which nearly all seeds meet the target, against restarts of what misses.
 
 A recipe that meets its target in three of five runs pays for the other two. A little longer, its
-mean accuracy rises above the target by a margin, and most of its runs meet it. The rise is taken to
-be linear in ln(length) and the spread between seeds to stay: fair for a step of a few ten percent.
+mean accuracy exceeds the target by a margin, and most of its runs meet it. The rise is taken to be
+linear in ln(length) and the spread between seeds constant: fair for steps of some ten percent.
 """
 
 import math
@@ -14,11 +14,11 @@ from tune_speed.core.comparability import goodness, sign_of
 from tune_speed.core.targets import Target
 
 SUCCESS_RATE = 0.95
-"""What a margin is for."""
+"""Share of runs that a margin is to make meet the target."""
+# Beyond this much longer, a straight line in ln(length) is guesswork.
 LEAST_RUNS = 3
-"""Fewer say nothing of the spread between seeds."""
+"""Fewer say nothing about the spread between seeds."""
 LONGEST_FACTOR = 2.0
-"""Beyond this much longer, a straight line in ln(length) is guesswork."""
 
 
 class Slope(NamedTuple):
@@ -29,7 +29,7 @@ class Slope(NamedTuple):
 
 
 class Margin(NamedTuple):
-    """The longer run against the present length; times are with restarts of what misses."""
+    """The longer run against the present length; times include restarts of misses."""
 
     mean: float
     """Mean of the final metric at present."""
@@ -106,7 +106,7 @@ def margin(
 def suggestion(
     metrics: Sequence[float], *, target: Target, run_s: float, slope: float
 ) -> str | None:
-    """Returns a line that offers the longer run, or None if there is nothing to gain.
+    """Returns a line that suggests the longer run, or None if there is nothing to gain.
 
     None too with fewer than three runs, or where the run would have to be over twice as long.
     `slope` is what the metric gains per unit of ln(length): where less is better, its fall.
@@ -120,10 +120,6 @@ def suggestion(
     found = margin(gained, target=enough, run_s=run_s, slope=slope)
     if not 1 < found.length_factor <= LONGEST_FACTOR or found.longer_s >= found.present_s:
         return None
-    return _line(found, metrics, target, slope)
-
-
-def _line(found: Margin, metrics: Sequence[float], target: Target, slope: float) -> str:
     hits, sign = sum(map(target.holds, metrics)), sign_of(target)
     restarts = f"{found.present_s:.3g} s with restarts" if hits else "runs that never meet it"
     return (

@@ -1,4 +1,4 @@
-"""Which of two recipes is faster, by what factor, and how sure that is, from runs in pairs."""
+"""Paired test of two recipes: which is faster, by what factor, and how certain that is."""
 
 import math
 import statistics
@@ -8,19 +8,20 @@ from typing import Literal
 from tune_speed.core.records import Record, RunResult, TrialRecord
 from tune_speed.core.significance import Comparison, compare
 from tune_speed.core.stats import Sample, finite_or_none, sample_of
+from tune_speed.core.text import counted, percent
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
 from tune_speed.experiments.run_summary import CONFIDENCE
 
 Side = Literal["a", "b"]
+# Beyond this many nobody would wait.
 MOST_P_VALUE = (1 - CONFIDENCE) / 2
-"""One-sided, of the one that looks faster. Either could have, so it is half of 5 %."""
+"""One-sided, of the one that looks faster. Either could, so it is half of 5 %."""
+# Suggested to someone who had fewer than three.
 LEAST_PAIRS_WITH_MISSES = 6
 """The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six."""
 LIKELY_PAIRS = 5
-"""What is offered to someone who had fewer than three."""
 POWER = 0.8
 MOST_PAIRS = 1000
-"""Beyond this many nobody would wait."""
 
 
 class Verdict(Record):
@@ -30,21 +31,21 @@ class Verdict(Record):
     """Who looks faster, decided or not; None: neither."""
     is_decided: bool
     """Whether the p-value is below 0.025 and the interval of the factor holds no 1."""
-    factor: float | None
+    factor: float | None = None
     """None: infinite, as the slower never met the target; or neither is faster."""
-    factor_low: float | None
+    factor_low: float | None = None
     """Lower end of its interval; None where neither is faster."""
-    factor_high: float | None
+    factor_high: float | None = None
     """Upper end of it; None: infinite, or neither is faster."""
     confidence: float
     """Of the interval."""
-    p_value: float | None
+    p_value: float | None = None
     """One-sided, that the faster one is not faster; None with fewer than three pairs."""
     num_pairs: int
     """Runs with a common seed."""
-    pairs_needed: int | None
+    pairs_needed: int | None = None
     """Pairs that would show this factor with this spread in 80 % of such duels; None: decided,
-    over a thousand, or not to be told."""
+    over a thousand, or not known."""
     method: str
     """What factor, interval and p-value are, in words."""
     statement: str
@@ -56,37 +57,28 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
     pairs = common_seeds(a, b)
     assert pairs
     ours, theirs = ([sample_of(run) for run in runs] for runs in zip(*pairs, strict=True))
-    forward = compare(ours, theirs, confidence=CONFIDENCE, miss_s=a.miss_s)
-    if forward.ratio is None or forward.ratio == 1:
-        return _draw(forward)
-    if forward.ratio < 1:
-        return _verdict("a", forward, ours, theirs)
-    # Again, as the p-value is one-sided.
-    backward = compare(theirs, ours, confidence=CONFIDENCE, miss_s=a.miss_s)
-    return _verdict("b", backward, theirs, ours)
+    found = compare(ours, theirs, confidence=CONFIDENCE, miss_s=a.miss_s)
+    if found.ratio is None or found.ratio == 1:
+        neither = "no run of either met the target" if found.ratio is None else "both took as long"
+        return Verdict(
+            faster=None,
+            is_decided=False,
+            confidence=CONFIDENCE,
+            num_pairs=found.num_pairs,
+            method=found.method,
+            statement=f"Not decided: {neither}, in {_count(found.num_pairs)}.",
+        )
+    if found.ratio < 1:
+        return _verdict("a", found, ours, theirs)
+    # Again the other way round, as the p-value is one-sided.
+    found = compare(theirs, ours, confidence=CONFIDENCE, miss_s=a.miss_s)
+    return _verdict("b", found, theirs, ours)
 
 
 def common_seeds(a: TrialRecord, b: TrialRecord) -> list[tuple[RunResult, RunResult]]:
     """Returns the pairs of runs that share a seed."""
     by_seed = {run.seed: run for run in b.runs}
     return [(run, by_seed[run.seed]) for run in a.runs if run.seed in by_seed]
-
-
-def _draw(found: Comparison) -> Verdict:
-    neither = "no run of either met the target" if found.ratio is None else "both took as long"
-    return Verdict(
-        faster=None,
-        is_decided=False,
-        factor=None,
-        factor_low=None,
-        factor_high=None,
-        confidence=CONFIDENCE,
-        p_value=None,
-        num_pairs=found.num_pairs,
-        pairs_needed=None,
-        method=found.method,
-        statement=f"Not decided: {neither}, in {_count(found.num_pairs)}.",
-    )
 
 
 def _verdict(
@@ -118,7 +110,7 @@ def _verdict(
 def pairs_needed(faster: Sequence[Sample], slower: Sequence[Sample]) -> int | None:
     """Returns the pairs with which this difference of log times would show in most duels.
 
-    By Student's t, 80 % power at a one-sided 2.5 %, in its usual approximation: the difference
+    By Student's t, 80 % power at a one-sided 2.5 %, in the usual approximation: the difference
     must exceed the sum of both quantiles in standard errors. None where a run missed, with fewer
     than three pairs, or if it is over a thousand.
 
@@ -143,7 +135,10 @@ def _statement(verdict: Verdict, *, has_miss: bool) -> str:
     assert verdict.faster is not None
     winner = verdict.faster.upper()
     loser = "B" if winner == "A" else "A"
-    figures = f"({_figures(verdict)}; {_count(verdict.num_pairs)})"
+    high = "∞" if verdict.factor_high is None else f"{verdict.factor_high:.3g}"
+    ends = f"{percent(verdict.confidence)} interval: {verdict.factor_low:.3g} to {high}"
+    p_value = "" if verdict.p_value is None else f"; one-sided p = {verdict.p_value:.2g}"
+    figures = f"({ends}{p_value}; {_count(verdict.num_pairs)})"
     much = (
         f"infinitely faster than {loser}, which never met the target,"
         if verdict.factor is None
@@ -152,12 +147,6 @@ def _statement(verdict: Verdict, *, has_miss: bool) -> str:
     if verdict.is_decided:
         return f"{winner} is {much} {figures}."
     return f"Not decided: {winner} looks {much} {figures}. {_remedy(verdict, has_miss=has_miss)}"
-
-
-def _figures(verdict: Verdict) -> str:
-    high = "∞" if verdict.factor_high is None else f"{verdict.factor_high:.3g}"
-    p_value = "" if verdict.p_value is None else f"; one-sided p = {verdict.p_value:.2g}"
-    return f"{100 * verdict.confidence:.3g} % interval: {verdict.factor_low:.3g} to {high}{p_value}"
 
 
 def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
@@ -178,4 +167,4 @@ def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
 
 
 def _count(num_pairs: int) -> str:
-    return f"{num_pairs} {'pair' if num_pairs == 1 else 'pairs'} of runs"
+    return f"{counted(num_pairs, 'pair')} of runs"

@@ -1,4 +1,4 @@
-"""One recipe, trained here and now: from a file, or from a trial on record."""
+"""Trains one recipe in this process, from a file or from a recorded trial."""
 
 import re
 import signal
@@ -10,6 +10,7 @@ import psutil
 from tune_speed.core.config import canonical_hash
 from tune_speed.core.errors import TuneSpeedError
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.text import fixed
 from tune_speed.data.cache import prepare
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
 from tune_speed.runtime.process import stop_signals
@@ -23,19 +24,19 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}|[\w.-]+/t\d{4,}")
 
 
 class Training(NamedTuple):
-    """What was trained."""
+    """Finished runs of one recipe."""
 
     record: TrialRecord | None
     """All finished runs; None if there is none."""
     was_stopped: bool
-    """Whether Ctrl-C ended it; the run that it met is left out."""
+    """Whether Ctrl-C ended it; the run that it interrupted is left out."""
 
 
 def load_rerun(source: str, *, overrides: Sequence[str], check_data: bool) -> RecipeFile:
     """Returns the recipe of a file, or that of a trial named by MLflow run id or STUDY/TRIAL.
 
-    MLflow is looked at only where `source` is no file and reads like such a name. With
-    `check_data` False the data set may still have to be downloaded.
+    MLflow is read only where `source` is no file and looks like such a name. With `check_data`
+    False the data set may still have to be downloaded.
     """
     if is_file(source) or not _RUN_ID.fullmatch(source):
         return load_recipe(source, overrides=overrides, check_data=check_data)
@@ -55,7 +56,7 @@ def train_seeds(
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
 ) -> Training:
-    """Trains the recipe with `seeds` seeds, one after the other; Ctrl-C keeps what is done.
+    """Trains the recipe with `seeds` seeds, one after the other; Ctrl-C keeps finished runs.
 
     Raises: ConfigError, DataError.
     """
@@ -87,7 +88,7 @@ def train_once(
     refuse: tuple[type[Exception], ...] = (TuneSpeedError,),
     interrupt: Callable[[], bool] = lambda: False,
 ) -> TrialRecord:
-    """Trains the recipe with one seed, in this process; `show_end` says the rest.
+    """Trains the recipe with one seed, in this process; `show_end` reports its end.
 
     Raises: errors of the kinds in `refuse`; any other becomes the outcome.
     """
@@ -108,7 +109,7 @@ def train_once(
 
 
 def show_end(record: TrialRecord, on_line: Callable[[str], None]) -> None:
-    """Says how a run ended."""
+    """Reports how a run ended."""
     on_line(progress_line(record))
     on_line(f"seed {record.runs[-1].seed}: {record.status.value}, {record.stop_reason}")
 
@@ -120,7 +121,7 @@ def cpu_threads(file: RecipeFile) -> int:
 
 
 def merged(records: Sequence[TrialRecord]) -> TrialRecord | None:
-    """Returns one record with the runs of all; its status is the last one's. None of none."""
+    """Returns one record with the runs of all and the last one's status; None without records."""
     if not records:
         return None
     runs = tuple(run for record in records for run in record.runs)
@@ -128,12 +129,12 @@ def merged(records: Sequence[TrialRecord]) -> TrialRecord | None:
 
 
 def progress_line(record: TrialRecord) -> str:
-    """Returns one line on where a run stands."""
+    """Returns one line with the newest evaluation of a run."""
     run = record.runs[-1]
     if run.final is None:
         return f"seed {run.seed}: no evaluation"
     e = run.final
     scores = {"accuracy": e.accuracy, "macro_f1": e.macro_f1, **e.values, "loss": e.loss}
-    told = (f"{name} {'–' if s is None else f'{s:.4f}'}" for name, s in scores.items())
+    shown = (f"{name} {fixed(score, 4)}" for name, score in scores.items())
     head = f"seed {run.seed}: epoch {e.epoch:.2f}  step {e.step}  train_s {e.train_s:.2f}"
-    return "  ".join([head, *told])
+    return "  ".join([head, *shown])

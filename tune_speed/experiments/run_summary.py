@@ -1,4 +1,4 @@
-"""What several runs of one recipe say together: in figures for JSON, and in words."""
+"""Statistics over several runs of one recipe, as fields for JSON and in words."""
 
 import statistics
 from collections import Counter
@@ -6,22 +6,21 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tune_speed.core.comparability import sign_of, target_of
-from tune_speed.core.records import Record, RunResult, Status, Timing, TrialRecord
+from tune_speed.core.records import Record, Status, Timing, TrialRecord
 from tune_speed.core.stats import (
     RateInterval,
     RunStatistics,
     TimeInterval,
     finite_or_none,
 )
-from tune_speed.core.targets import Target
+from tune_speed.core.text import INFINITE, fixed, percent, seconds
 from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
 
 CONFIDENCE = 0.95
-INFINITE = "∞"
+# Runs of the planned length.
 NO_FINAL = (Status.FAILED, Status.OOM)
-"""Runs that broke: their last evaluation is not the end of a training."""
+"""Runs that failed: their last evaluation is not the end of a training."""
 WHOLE = (Status.REACHED, Status.MISSED)
-"""Runs that had the length that was planned."""
 
 
 class Spread(Record):
@@ -36,7 +35,7 @@ class Spread(Record):
 
 
 class Statistics(Record):
-    """What runs of one recipe say together. JSON knows no infinity: a time of None is infinite."""
+    """Statistics over runs of one recipe. JSON has no infinity: a time of None is infinite."""
 
     n: int
     """Runs."""
@@ -57,7 +56,7 @@ class Statistics(Record):
     expected_interval: TimeInterval
     """Where the expected time with restarts lies."""
     final_accuracy: Spread
-    """Accuracy at the end, over the runs that did not break, as far as it was measured."""
+    """Accuracy at the end, over the runs that did not fail, as far as it was measured."""
     metric: str
     """Target metric."""
     target: float
@@ -73,7 +72,7 @@ class Statistics(Record):
     """Margin with which 95 % of runs meet the target; None with fewer than three runs."""
     suggestion: str | None
     """A longer run that would be cheaper than restarts, in words; None where there is nothing to
-    gain, or where no runs of other lengths say what length is worth."""
+    gain, or no runs of other lengths to fit a slope to."""
     timing: dict[Timing, int]
     """What the training clocks are made of: number of runs of each kind."""
     cotenants: tuple[str, ...]
@@ -87,13 +86,21 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
 
     Args:
         record: With at least one run.
-        slope: What length is worth, if known; see `margin`.
+        slope: Gain per ln(length), if known; see `margin`.
     """
     runs, found = record.runs, RunStatistics.of(record, confidence=CONFIDENCE)
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
     metrics = _known(end.value(target.metric) for end in ends)
-    is_fixed = record.workload["mode"] == "fixed_length"
+    margin = needed_margin = line = None
+    if record.workload["mode"] == "fixed_length":
+        if metrics:
+            margin = sign_of(target) * (statistics.fmean(metrics) - target.value)
+        if len(metrics) >= LEAST_RUNS:
+            needed_margin = needed_mean(0.0, statistics.stdev(metrics))
+        if slope is not None and all(run.status in WHOLE for run in runs):
+            run_s = statistics.fmean(run.clocks.train_s for run in runs)
+            line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
     return Statistics(
         n=found.n,
         k=found.hits,
@@ -109,9 +116,9 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         target=target.value,
         target_mode=target.mode,
         final_metric=_spread(metrics),
-        margin=_margin(metrics, target) if metrics and is_fixed else None,
-        needed_margin=_needed_margin(metrics) if is_fixed else None,
-        suggestion=_suggestion(record, metrics, slope) if is_fixed else None,
+        margin=margin,
+        needed_margin=needed_margin,
+        suggestion=line,
         timing=dict(Counter(run.timing for run in runs)),
         cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
         notes=tuple(dict.fromkeys(run.note for run in runs if run.note)),
@@ -122,10 +129,6 @@ def _known(values: Iterable[float | None]) -> list[float]:
     return [value for value in values if value is not None]
 
 
-def _margin(metrics: Sequence[float], target: Target) -> float:
-    return sign_of(target) * (statistics.fmean(metrics) - target.value)
-
-
 def _spread(values: Sequence[float]) -> Spread:
     return Spread(
         mean=statistics.fmean(values) if values else None,
@@ -134,63 +137,58 @@ def _spread(values: Sequence[float]) -> Spread:
     )
 
 
-def _needed_margin(metrics: Sequence[float]) -> float | None:
-    return needed_mean(0.0, statistics.stdev(metrics)) if len(metrics) >= LEAST_RUNS else None
-
-
-def _suggestion(record: TrialRecord, metrics: Sequence[float], slope: Slope | None) -> str | None:
-    if slope is None or any(run.status not in WHOLE for run in record.runs):
-        return None
-    run_s = statistics.fmean(run.clocks.train_s for run in record.runs)
-    return suggestion(metrics, target=target_of(record.workload), run_s=run_s, slope=slope.per_ln)
-
-
 def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
-    """Returns the record's fields, and `statistics` beside them."""
+    """Returns the record's fields and `statistics`."""
     found = describe_runs(record, slope=slope)
     return {**record.model_dump(mode="json"), "statistics": found.model_dump(mode="json")}
 
 
 def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None) -> str:
-    """Returns what the runs say together in words; `name` is the recipe's, if there are several."""
+    """Returns the statistics of the runs in words; `name` is the recipe's, if there are several."""
     return summarise(record, describe_runs(record, slope=slope), name=name)
 
 
 def summarise(record: TrialRecord, found: Statistics, *, name: str = "") -> str:
-    """Returns what the runs say together: hits, times, accuracy, speed, and what the clock was.
+    """Returns statistics in words: hits, times, accuracy, speed, and the kind of clock.
 
     Args:
         record: With the runs.
         found: Their statistics.
         name: Of the recipe, if there are several.
     """
-    rate = found.success_rate
+    rate, median = found.success_rate, seconds(found.median_s)
     lines = [
         f"{f'{name}, ' if name else ''}{headline(record)}",
         f"  met the target   {found.k}/{found.n}"
-        f"  ({_percent(rate.confidence)} interval of the rate: {rate.low:.2f} to {rate.high:.2f})",
-        f"  time to target   median {_time(found.median_s)}  ({_interval(found.median_interval)})",
-        f"                   runs: {', '.join(_seconds(t) for t in found.times_s)}"
+        f"  ({percent(rate.confidence)} interval of the rate: {rate.low:.2f} to {rate.high:.2f})",
+        f"  time to target   median {median}  ({_interval(found.median_interval)})",
+        f"                   runs: {', '.join(fixed(t, 3, none=INFINITE) for t in found.times_s)}"
         f"{f'  ({INFINITE}: a miss)' if found.k < found.n else ''}",
     ]
     if found.mean_hit_s is not None:
-        lines.append(f"  mean of the hits {_time(found.mean_hit_s)}")
+        lines.append(f"  mean of the hits {seconds(found.mean_hit_s)}")
     lines.append(
-        f"  with restarts    {_time(found.expected_s)} expected"
+        f"  with restarts    {seconds(found.expected_s)} expected"
         f"  ({_interval(found.expected_interval)})"
     )
-    return "\n".join([*lines, *_quality(found), *_speed(record.runs), *_clock(found)])
+    lines += _quality(found)
+    speeds = [run.images_per_s for run in record.runs if run.images_per_s is not None]
+    if speeds:
+        speed = statistics.median(speeds)
+        lines.append(f"  speed            {speed:.0f} images/s, {record.runs[-1].steps} steps")
+    return "\n".join([*lines, *_clock(found)])
 
 
 def headline(record: TrialRecord) -> str:
-    """Returns what had to be reached, and where."""
+    """Returns task and device in words."""
     return f"{record.workload_name}: {target_of(record.workload).words} on {record.device}"
 
 
 def _quality(found: Statistics) -> list[str]:
     finals = {"accuracy": found.final_accuracy, found.metric: found.final_metric}
     lines = [
-        f"  final {name:10} {_mean_and_sd(spread)}"
+        f"  final {name:10} {spread.mean:.6f}"
+        f"{'' if spread.sd is None else f' ± {spread.sd:.4f} (sd)'}, n = {spread.n}"
         for name, spread in finals.items()
         if spread.mean is not None
     ]
@@ -202,20 +200,8 @@ def _quality(found: Statistics) -> list[str]:
     return [*lines, *([f"  suggestion       {found.suggestion}"] if found.suggestion else [])]
 
 
-def _mean_and_sd(spread: Spread) -> str:
-    sd = "" if spread.sd is None else f" ± {spread.sd:.4f} (sd)"
-    return f"{spread.mean:.6f}{sd}, n = {spread.n}"
-
-
-def _speed(runs: Sequence[RunResult]) -> list[str]:
-    speeds = [run.images_per_s for run in runs if run.images_per_s is not None]
-    if not speeds:
-        return []
-    return [f"  speed            {statistics.median(speeds):.0f} images/s, {runs[-1].steps} steps"]
-
-
 def _clock(found: Statistics) -> list[str]:
-    """Returns what the times are worth, the least trustworthy kind first."""
+    """Returns the kinds of clock, the least trustworthy first."""
     others = ", ".join(found.cotenants)
     company = f" with {others}" if others else ""
     words = {
@@ -234,17 +220,5 @@ def _clock(found: Statistics) -> list[str]:
 def _interval(interval: TimeInterval) -> str:
     if not interval.confidence:
         return "no interval from one run"
-    low, high = (_seconds(end) for end in (interval.low_s, interval.high_s))
-    return f"{_percent(interval.confidence)} interval: {low} to {high} s".replace("∞ s", "∞")
-
-
-def _percent(share: float) -> str:
-    return f"{100 * share:.3g} %"
-
-
-def _seconds(time_s: float | None) -> str:
-    return INFINITE if time_s is None else f"{time_s:.3f}"
-
-
-def _time(time_s: float | None) -> str:
-    return INFINITE if time_s is None else f"{time_s:.3f} s"
+    low, high = (fixed(end, 3, none=INFINITE) for end in (interval.low_s, interval.high_s))
+    return f"{percent(interval.confidence)} interval: {low} to {high} s".replace("∞ s", "∞")

@@ -10,6 +10,7 @@ from typing import Any
 
 from tune_speed.core.config import Component, Config, did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.renamed import PRESENT
 from tune_speed.study.fields import component_of, nested_of
 from tune_speed.study.parameter import LEAF_KEYS, branches, is_leaf
 from tune_speed.study.yaml import Place, Source, TreePath, parse_yaml
@@ -96,6 +97,9 @@ class _Walk:
         written = self._entries(path, component)
         entries = {name: at for name, at in written.items() if name in component.table}
         named = names[0] in component.table
+        if not named and PRESENT.get(names[0]) in component.table:
+            near = did_you_mean(names[0], component.table)
+            raise ConfigError(f"no entry `{self._shown(names[0])}`{near}")
         known = list(entries or component.table)
         if not named and len(known) > 1:
             full_names = ", ".join(f"`{self._shown(name)}`" for name in known)

@@ -1,4 +1,4 @@
-"""Whether a study may be searched under its name, and the first line of its ledger."""
+"""Checks whether a study may be searched under its name; writes the header of its ledger."""
 
 import uuid
 from collections import Counter
@@ -42,10 +42,8 @@ def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool)
 
 
 def refuse_changed_plugins(ledger: Ledger, *, name: str) -> None:
-    """Raises a ConfigError if a trial ran another source of a plugin than the one that is loaded.
-
-    Its times would stand beside others that another network took.
-    """
+    """Raises a ConfigError if a trial ran another source of a plugin than is loaded now."""
+    # Otherwise times of two different networks would be compared.
     here = registry.hashes()
     for record in ledger.records.values():
         for title, theirs in record.plugins.items():
@@ -72,10 +70,8 @@ def pinned_device(ledger: Ledger) -> str | None:
 def begin(
     ledger: Ledger, study: StudyFile, *, workload_hash: str, device_type: str | None = None
 ) -> str:
-    """Writes the study's header where there is none yet; returns the search's own id.
-
-    The id keeps searches apart that have a name in common but not a ledger.
-    """
+    """Writes the study's header where there is none yet; returns the search's own id."""
+    # Searches may share a name in MLflow but not a ledger: the id tells them apart.
     if ledger.header is not None:
         return str(ledger.header["search_id"])
     search_id = uuid.uuid4().hex

@@ -1,9 +1,8 @@
-"""The model of a search's fastest trial, logged in MLflow when the search has ended.
+"""Logs the model of a search's fastest trial in MLflow, when the search has ended."""
 
-Not before: drawing a network's graph takes some ten seconds of a core, which trials that are being
-timed would feel. It is done in a process of its own, so that a search's driver needs no torch, and
-nothing that goes wrong there takes the search's results along.
-"""
+# Not before: drawing a network's graph takes some ten seconds of a core, which would slow trials
+# that are being timed. It runs in a process of its own: a search's driver needs no torch, and no
+# error or crash there can take the search's results along.
 
 import json
 import logging
@@ -24,7 +23,7 @@ from tune_speed.tracking.writer.models import MODEL, forget_others, log_model, r
 from tune_speed.tuning.driver.best_weights import weights_file
 
 TIMEOUT_S = 600.0
-"""Longest time for rebuilding, evaluating and logging a model."""
+"""Longest time for rebuilding, evaluating and logging a model [s]."""
 
 _log = logging.getLogger(__name__)
 
@@ -32,7 +31,7 @@ _log = logging.getLogger(__name__)
 def log_best_model(
     client: Any, *, records: Iterable[TrialRecord], folder: Path, parent_id: str
 ) -> str:
-    """Logs the model of the fastest of `records`, and returns what came of it, as a line to read.
+    """Logs the model of the fastest of `records`; returns the outcome as a line for the user.
 
     Args:
         client: of MLflow's store, in which the records are.
@@ -60,21 +59,28 @@ def log_best_model(
                 f"{no_model}: its weights must be in {weights}, but are not. The trial ran before"
                 " log_model was set, or on a node that does not share this folder"
             )
-        said = _log_apart(str(client.tracking_uri), run.info.run_id, best, weights)
-        if "uri" not in said:
-            return f"{no_model}: {said['error']}"
+        found = _log_in_subprocess(str(client.tracking_uri), run.info.run_id, best, weights)
+        if "uri" not in found:
+            return f"{no_model}: {found['error']}"
         forget_others(client, parent_id, but=run.info.run_id)
     weights.unlink(missing_ok=True)
-    return _found(best, said)
+    line = (
+        f"the model of {best.trial_id} is logged: {found['uri']}, accuracy {found['accuracy']:.4f}"
+    )
+    final = best.runs[-1].final
+    assert final is not None and final.accuracy is not None
+    if found["accuracy"] == final.accuracy:
+        return line
+    return f"{line} on this machine's CPU, {final.accuracy:.4f} in the trial on {best.device}"
 
 
 def main() -> None:
-    """Does in a process of its own what `log_best_model` asks for on stdin; answers on stdout."""
-    asked = json.load(sys.stdin)
-    receive(asked["plugins"])
-    record = TrialRecord.model_validate(asked["record"])
+    """Reads a request of `log_best_model` from stdin and writes the answer to stdout."""
+    request = json.load(sys.stdin)
+    receive(request["plugins"])
+    record = TrialRecord.model_validate(request["record"])
     try:
-        answer = _log_here(asked["uri"], asked["run_id"], record, Path(asked["weights"]))
+        answer = _log_here(request["uri"], request["run_id"], record, Path(request["weights"]))
     except Exception as error:  # Such as torch's, if it cannot draw the network's graph.
         traceback.print_exc()
         lines = str(error).strip().splitlines() or ["no message"]
@@ -82,15 +88,20 @@ def main() -> None:
     print(json.dumps(answer))
 
 
-def _log_apart(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict[str, Any]:
+def _log_in_subprocess(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict[str, Any]:
     """Returns the new model's address and accuracy, or an `error` in words."""
-    asked = {"uri": uri, "run_id": run_id, "record": record.model_dump(mode="json")}
-    # As they are here: a file may have changed since the search began.
-    asked["plugins"] = shipped()
+    request = {
+        "uri": uri,
+        "run_id": run_id,
+        "record": record.model_dump(mode="json"),
+        "weights": str(weights),
+        # As loaded in this process: a plugin's file may have changed since the search began.
+        "plugins": shipped(),
+    }
     try:
         done = subprocess.run(
             [sys.executable, "-m", "tune_speed.tuning.best_model"],
-            input=json.dumps({**asked, "weights": str(weights)}),
+            input=json.dumps(request),
             capture_output=True,
             text=True,
             timeout=TIMEOUT_S,
@@ -134,15 +145,6 @@ def _log_here(uri: str, run_id: str, record: TrialRecord, weights: Path) -> dict
         num_classes=splits.num_classes,
     )
     return {"uri": model_uri, "accuracy": accuracy}
-
-
-def _found(best: TrialRecord, said: dict[str, Any]) -> str:
-    final = best.runs[-1].final
-    assert final is not None and final.accuracy is not None
-    line = f"the model of {best.trial_id} is logged: {said['uri']}, accuracy {said['accuracy']:.4f}"
-    if said["accuracy"] == final.accuracy:
-        return line
-    return f"{line} on this machine's CPU, {final.accuracy:.4f} in the trial on {best.device}"
 
 
 if __name__ == "__main__":

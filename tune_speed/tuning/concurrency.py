@@ -9,13 +9,10 @@
 
     g(k) = (k / T(k)) / (1 / T(1)) = k / s(k) = r(k) / r(1)
 
-Wanted are the trials that reach the target. Whether one does depends on its recipe, its seed and
-its number of steps, and its time to target is steps times isolated step time: neither changes with
-its neighbours. The share that reaches the target is the same for all k, so k with the most trials
-an hour has the most that reach it.
-
-What more at once do cost is knowledge: each is proposed before the others' outcomes are known. So
-of the k that are as good, within `LEAST_GAIN`, the smallest is taken.
+Neither whether a trial reaches the target nor its time to target (steps times isolated step time)
+changes with its neighbours, so the k with the most trials an hour has the most that reach it. More
+at once cost knowledge: each is proposed before the others' outcomes are known. So of the k within
+`LEAST_GAIN` of the best, the smallest is taken.
 """
 
 import statistics
@@ -29,7 +26,7 @@ from tune_speed.core.config import Config
 LEAST_GAIN = 0.03
 """More trials at a time must finish so many more an hour to be worth it."""
 PAIRS = 3
-"""Times that k at once and one alone are measured, in turns."""
+"""How often k at once and one alone are measured, in turns."""
 WINDOW_S = 0.4
 """Steps are counted for so long [s], or longer where a step is long."""
 STEPS_PER_WINDOW = 3
@@ -42,27 +39,27 @@ class WorkerPool(Protocol):
     """Processes that take steps of a recipe, on one device or node."""
 
     def grow(self, count: int) -> bool:
-        """Sees to it that so many are there; returns whether they are."""
+        """Starts processes up to `count`; returns whether all run."""
 
     def step_s(self) -> float:
         """Returns about how long a step takes the first of them, alone [s]."""
 
     def rates(self, count: int, *, window_s: float) -> Sequence[float]:
-        """Returns steps a second of each of the first `count`, all at work at the same time."""
+        """Returns steps a second of each of the first `count`, all running at the same time."""
 
     def memory_frac(self) -> float:
-        """Returns the share of the device's memory that the greediest of them has needed."""
+        """Returns the largest share of the device's memory that one of them has needed."""
 
 
 class Packing(Config):
-    """How many trials run at a time, and what was measured for it."""
+    """How many trials run at a time, and the measurement behind it."""
 
     concurrent: Annotated[int, Field(gt=0)]
     """Trials at the same time, on all devices together."""
     at_once: Annotated[int, Field(gt=0)]
     """Of these on one GPU, or on one node of CPUs."""
     gains: dict[int, float] = Field(default={})
-    """g(k) by k; empty where nothing was to be measured, or could be."""
+    """g(k) by k; empty where nothing was measured."""
     sharing: str = ""
     """How a GPU is shared, such as `time slicing`; empty for CPUs."""
     note: str = ""
@@ -70,7 +67,7 @@ class Packing(Config):
     gpu: Annotated[float, Field(ge=0)] = 0.0
     """Share of a GPU that a trial gets."""
     asked: dict[str, str] = Field(default={})
-    """What the choice was made for; it holds no longer where this changes."""
+    """Resources and nodes for which the choice holds."""
 
     def line(self) -> str:
         """Returns the choice for people: `2 at a time: 1.93 × the trials an hour of one; …`."""
@@ -86,44 +83,36 @@ class Packing(Config):
 
 
 def sizes(most: int) -> list[int]:
-    """Returns how many at a time to try: 1, 2, 3, 4, 6, 8, 12, 16 … and `most`."""
+    """Returns the k to try: 1, 2, 3, 4, 6, 8, 12, 16 … and `most`."""
     steps = {1 << power for power in range(most.bit_length())}
     steps |= {3 << power for power in range(most.bit_length())}
     return sorted({size for size in steps if size <= most} | {most})
 
 
-def measure(company: WorkerPool, *, most: int) -> tuple[dict[int, float], str]:
+def measure(pool: WorkerPool, *, most: int) -> tuple[dict[int, float], str]:
     """Returns the gain g(k) of each k that was tried, and why no larger one was; may be empty.
 
-    Every k is measured in turns with one alone, as machines drift, and the median of the ratios is
-    taken. Ends where two sizes in a row are worse than the best, where a process does not come up,
+    Each k is measured in turns with one alone, as machines drift, and the median of the ratios is
+    taken. Ends where two sizes in a row are worse than the best, where a process does not start,
     or before memory would be full.
     """
     gains = {1: 1.0}
-    company.grow(1)
-    window_s = min(max(WINDOW_S, STEPS_PER_WINDOW * company.step_s()), LONGEST_WINDOW_S)
+    pool.grow(1)
+    window_s = min(max(WINDOW_S, STEPS_PER_WINDOW * pool.step_s()), LONGEST_WINDOW_S)
     for size in sizes(most)[1:]:
-        if size * company.memory_frac() > MEMORY_FRAC:
+        if size * pool.memory_frac() > MEMORY_FRAC:
             return gains, f"{size} would fill the memory"
-        if not company.grow(size):
+        if not pool.grow(size):
             return gains, f"{size} did not start"
-        gains[size] = statistics.median(
-            _gain(company, size, window_s=window_s) for _ in range(PAIRS)
-        )
-        if _has_passed_best(gains):
+        ratios = []
+        for _ in range(PAIRS):
+            alone = sum(pool.rates(1, window_s=window_s))
+            ratios.append(sum(pool.rates(size, window_s=window_s)) / alone)
+        gains[size] = statistics.median(ratios)
+        # Two in a row: another process may have disturbed a single one.
+        if max(list(gains.values())[-2:]) * (1 + LEAST_GAIN) < max(gains.values()):
             return gains, ""
     return gains, ""
-
-
-def _gain(company: WorkerPool, size: int, *, window_s: float) -> float:
-    alone = sum(company.rates(1, window_s=window_s))
-    return sum(company.rates(size, window_s=window_s)) / alone
-
-
-def _has_passed_best(gains: Mapping[int, float]) -> bool:
-    """Returns whether the last two sizes were worse than the best; one alone may be disturbed."""
-    *_, before, last = gains.values()
-    return max(before, last) * (1 + LEAST_GAIN) < max(gains.values())
 
 
 def best(gains: Mapping[int, float]) -> int:

@@ -1,8 +1,6 @@
-"""Asks, before any trial starts, whether the networks of a search take its images and techniques.
+"""Checks, before any trial starts, whether a search's networks take its images and techniques.
 
-A process of its own imports torch and tries them (see `tune_speed.training.precheck`), while Ray
-starts.
-Nothing is asked where the answer is known: our CIFAR ResNets take any image.
+A process of its own imports torch and tries them (`tune_speed.training.precheck`) while Ray starts.
 """
 
 import json
@@ -16,27 +14,27 @@ from tune_speed.study.mistake import Mistake
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.study.yaml import Source
 
+# Longest wait for the answer [s]; a trial that does not fit then fails by itself.
 TAKES_ANYTHING = {"resnet20", "resnet", "preact_resnet"}
-"""Networks that need no trial, as long as no speed-up is to change them."""
+"""Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them."""
+# Most combinations that are checked; others are checked by their trial.
 MOST = 64
-"""So many different combinations are tried; the others, a trial tries itself."""
 ANSWER_S = 120.0
-"""Longest wait for the answer [s]; a trial that does not fit then fails by itself."""
 SMALL = {"batch_size": 2, "accumulation_steps": 1, "effective_batch_size": None, "epochs": 1}
 
 
 class Question(NamedTuple):
-    """What was asked of a process that may still be at work."""
+    """A check that may still be under way."""
 
     process: "subprocess.Popen[str]"
     cases: tuple[Params, ...]
-    """Parameters of each recipe that was asked about."""
+    """Parameters of each recipe that is checked."""
 
 
 def start(
     space: SearchSpace, *, image_shape: tuple[int, ...], num_classes: int, num_train: int
 ) -> Question | None:
-    """Begins to ask about every combination of model and speed-ups; None if all are known to fit.
+    """Starts the check of each combination of model and speed-ups; None if all are known to fit.
 
     Args:
         space: of recipes.
@@ -63,6 +61,7 @@ def start(
     assert process.stdin is not None
     process.stdin.write(json.dumps(question))
     process.stdin.close()
+    # `communicate` would flush the closed file, which raises ValueError.
     process.stdin = None
     return Question(process, tuple(cases.values()))
 
@@ -83,7 +82,12 @@ def refuse_misfits(question: Question | None, space: SearchSpace, source: Source
         for fields in problems:
             found.setdefault(Problem(**fields), params)
     if found:
-        problems = tuple(_placed(problem, space, source) for problem in found)
+        problems = []
+        for problem in found:
+            names = tuple(problem.path.removeprefix("recipe.").split("."))
+            path = ("recipe", *written_path(space.tree, names))
+            mistake = Mistake(path, problem.must, problem.given, problem.hint)
+            problems.append(mistake.problem(source))
         raise ConfigError(problems=tuple(dict.fromkeys(problems)))
 
 
@@ -92,23 +96,13 @@ def _cases(space: SearchSpace) -> dict[str, Params]:
     cases: dict[str, Params] = {}
     for params in space.corners():
         tree = space.build(params)
-        parts = {name: tree.get(name) for name in ("model", "speedups")}
-        if not _is_known(parts):
+        parts: dict[str, Any] = {name: tree.get(name) for name in ("model", "speedups")}
+        model, speedups = parts["model"], parts["speedups"] or {}
+        name = model if isinstance(model, str) else next(iter(model))
+        is_off = all(value in ("off", {"off": {}}, {"off": None}) for value in speedups.values())
+        if name not in TAKES_ANYTHING or not is_off:
             cases.setdefault(json.dumps(parts, sort_keys=True), params)
     return cases
-
-
-def _is_known(parts: dict[str, Any]) -> bool:
-    model, speedups = parts["model"], parts["speedups"] or {}
-    name = model if isinstance(model, str) else next(iter(model))
-    is_off = all(value in ("off", {"off": {}}, {"off": None}) for value in speedups.values())
-    return name in TAKES_ANYTHING and is_off
-
-
-def _placed(problem: Problem, space: SearchSpace, source: Source) -> Problem:
-    names = tuple(problem.path.removeprefix("recipe.").split("."))
-    path = ("recipe", *written_path(space.tree, names))
-    return Mistake(path, problem.must, problem.given, problem.hint).problem(source)
 
 
 def cancel(question: Question | None) -> None:

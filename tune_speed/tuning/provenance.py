@@ -1,10 +1,9 @@
-"""What a certificate says of machine, code and model, asked in the process that runs the trials."""
+"""Machine, code and model of a certificate, described in the process that runs the trials."""
 
 import hashlib
 import os
 import re
 import subprocess
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,41 +18,8 @@ if TYPE_CHECKING:
     import torch
 
 
-class Code(Record):
+class CodeFacts(Record):
     """Which program ran."""
-
-    version: str
-    """Version of this package."""
-    commit: str | None
-    """Commit of the checkout that the package was imported from; None: not from a checkout."""
-    is_dirty: bool | None
-    """Whether the checkout differed from its commit; None: not known."""
-    diff: str | None
-    """The difference, and the names of untracked Python files, without their secrets and cut at
-    200 kB; empty if there is none, None if it is not known."""
-    diff_sha256: str | None
-    """SHA-256 of the whole difference, before it was cut; None if it is not known."""
-    source_sha256: str | None
-    """SHA-256 over the package's Python files, names and contents; None if they cannot be read."""
-    config_hash: str
-    """Hash over the resolved recipe and workload."""
-    lock_sha256: str
-    """SHA-256 over the sorted lines `name==version` of all installed packages."""
-
-
-PACKAGE = Path(__file__).parents[1]
-MAX_DIFF_BYTES = 200_000
-GIT_TIMEOUT_S = 5.0
-
-_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
-"""By these a git that called us, from a hook, would say that its own checkout is meant."""
-_SECRET_NAME = re.compile(r"passw|_pwd|secret|token|credential|api_?key|access_?key", re.I)
-_MIN_SECRET_LENGTH = 8
-"""Shorter values occur in a text by chance, and hiding them would spoil it."""
-
-
-class CodeState(Record):
-    """The program at one moment."""
 
     commit: str | None
     """Commit of the checkout that the package was imported from; None: not from a checkout."""
@@ -66,10 +32,34 @@ class CodeState(Record):
     """SHA-256 of the same text before it was cut; None if it is not known."""
     source_sha256: str | None
     """SHA-256 over the package's Python files, names and contents; None if they cannot be read."""
-    lock: str
-    """Sorted lines `name==version` of all installed packages: to be kept as a file."""
     lock_sha256: str
-    """SHA-256 of `lock`."""
+    """SHA-256 over the sorted lines `name==version` of all installed packages."""
+
+
+class Code(CodeFacts):
+    """The program, in a certificate."""
+
+    version: str
+    """Version of this package."""
+    config_hash: str
+    """Hash over the resolved recipe and workload."""
+
+
+PACKAGE = Path(__file__).parents[1]
+MAX_DIFF_BYTES = 200_000
+GIT_TIMEOUT_S = 5.0
+
+# With these set, by a git hook that called us, git would describe the hook's own checkout.
+_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
+_SECRET_NAME = re.compile(r"passw|_pwd|secret|token|credential|api_?key|access_?key", re.I)
+_MIN_SECRET_LENGTH = 8  # Shorter values occur in a text by chance.
+
+
+class CodeState(CodeFacts):
+    """The program at one moment."""
+
+    lock: str
+    """Sorted lines `name==version` of all installed packages, for a file next to certificates."""
 
     def section(self, *, config_hash: str) -> Code:
         """Returns what a certificate says of it; `config_hash` is over recipe and workload."""
@@ -85,7 +75,7 @@ def code_state(package: Path = PACKAGE) -> CodeState:
     return CodeState(
         commit=commit,
         is_dirty=None if diff is None else bool(diff),
-        diff=None if diff is None else _cut(diff, MAX_DIFF_BYTES),
+        diff=None if diff is None else diff.encode()[:MAX_DIFF_BYTES].decode(errors="ignore"),
         diff_sha256=None if diff is None else _sha256(diff),
         source_sha256=source_hash(package),
         lock=lock,
@@ -95,7 +85,15 @@ def code_state(package: Path = PACKAGE) -> CodeState:
 
 def installed_packages() -> str:
     """Returns the sorted lines `name==version` of all installed packages, names normalised."""
-    return "".join(f"{line}\n" for line in sorted(set(_lock_lines())))
+    lines = set()
+    for distribution in metadata.distributions():
+        try:
+            name, version = distribution.metadata["Name"], distribution.version
+        except (OSError, KeyError, TypeError, ValueError, AttributeError):
+            continue  # Half removed: its folder is there, its metadata is not.
+        if name and version:
+            lines.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}\n")
+    return "".join(sorted(lines))
 
 
 def source_hash(package: Path) -> str | None:
@@ -109,16 +107,16 @@ def source_hash(package: Path) -> str | None:
             content = file.read_bytes()
         except OSError:
             return None
-        # Lengths keep one file's end from passing for another's beginning.
+        # With its length, one file's end cannot be taken for the next one's beginning.
         name = file.relative_to(package).as_posix()
         digest.update(f"{name}\0{len(content)}\0".encode() + content)
     return digest.hexdigest()
 
 
 def hide_secrets(text: str) -> str:
-    """Returns `text` with `***` for passwords in URIs, and for what secret variables hold.
+    """Returns `text` with `***` for passwords in URIs and for values of secret variables.
 
-    Those are the environment variables whose names speak of a password, token or key.
+    Those are the environment variables whose names contain password, token, key or the like.
     """
     text = redact(text)
     for name, value in os.environ.items():
@@ -128,10 +126,7 @@ def hide_secrets(text: str) -> str:
 
 
 def _commit(package: Path) -> str | None:
-    """Returns the commit that `package` belongs to.
-
-    A wheel installed somewhere below a checkout of another project does not belong to it.
-    """
+    # A wheel installed below a checkout of another project does not belong to that.
     if _git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
         return None
     return (_git(package, "rev-parse", "--verify", "HEAD") or "").strip() or None
@@ -141,7 +136,7 @@ def _difference(package: Path) -> str | None:
     top = (_git(package, "rev-parse", "--show-toplevel") or "").rstrip("\n")
     if not top:
         return None
-    # No programs that the user's settings may name, and no colours.
+    # The user's git settings may name external programs and colours.
     plain = ("--no-ext-diff", "--no-textconv", "--no-color")
     diff = _git(Path(top), "diff", *plain, "HEAD", "--")
     names = _git(Path(top), "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
@@ -169,47 +164,32 @@ def _git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
-def _lock_lines() -> Iterator[str]:
-    for distribution in metadata.distributions():
-        try:
-            name, version = distribution.metadata["Name"], distribution.version
-        except (OSError, KeyError, TypeError, ValueError, AttributeError):
-            continue  # Half removed: its folder is there, its metadata is not.
-        if name and version:
-            yield f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}"
-
-
-def _cut(text: str, max_bytes: int) -> str:
-    return text.encode()[:max_bytes].decode(errors="ignore")
-
-
 def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 class Surroundings(Record):
-    """Facts that a record does not hold."""
+    """Facts that a record does not have; those of model and data are None for own functions."""
 
     machine: SystemFacts
     throttle_count: int | None
-    """See `system.throttle_count`."""
+    """See `hardware.throttle_count`."""
     code: CodeState
     num_parameters: int | None = None
-    """Parameters of the recipe's model; None of a training function's."""
+    """Parameters of the recipe's model."""
     flop_per_sample: float | None = None
     """Floating-point operations of forward and backward per training sample; None: unknown."""
     dataset_checksum: str | None = None
-    """Hash over the data set's images and labels; None of a training function's."""
+    """Hash over the data set's images and labels."""
     max_lr: float | None = None
-    """Learning rate of an optimizer step before the schedule's factors; None of a training
-    function's."""
+    """Learning rate of an optimizer step before the schedule's factors."""
     num_train: int | None = None
-    """Samples of the training part; None of a training function's."""
+    """Samples of the training part."""
 
 
 def describe(spec: SpecBase) -> Surroundings:
-    """Returns what surrounds the runs of a trial; takes seconds, the first time in a process."""
-    # Late: whoever only reads such facts does without torch.
+    """Returns the surroundings of a trial's runs; takes seconds, the first time in a process."""
+    # Late: a process that only reads such facts does without torch.
     from tune_speed.runtime.device import describe_devices, resolve_device, set_up_process
     from tune_speed.runtime.hardware import describe_system, throttle_count
 
@@ -220,11 +200,11 @@ def describe(spec: SpecBase) -> Surroundings:
         machine=describe_system(device).model_copy(update={"device": name}),
         throttle_count=throttle_count(device),
         code=code_state(),
-        **(_model_facts(spec, device) if isinstance(spec, TrialSpec) else {}),
+        **(_describe_model(spec, device) if isinstance(spec, TrialSpec) else {}),
     )
 
 
-def _model_facts(spec: TrialSpec, device: "torch.device") -> dict[str, Any]:
+def _describe_model(spec: TrialSpec, device: "torch.device") -> dict[str, Any]:
     from tune_speed.data.cache import prepare
     from tune_speed.training.build import build_model
     from tune_speed.training.flops import num_parameters, training_flop_per_sample

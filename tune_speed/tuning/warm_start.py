@@ -1,4 +1,4 @@
-"""What a study learns from earlier ones: read from MLflow once, and from then on in its ledger."""
+"""Warm start: trials of earlier studies, read from MLflow once and stored in the ledger."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ def read_new(
 ) -> dict[str, CarriedOver]:
     """Returns what carries over from each study of `search.warm_start` that the ledger lacks.
 
-    `machine` is asked where the trials are going to run, if that matters.
+    `machine` says where the trials are going to run; called only if there is something to read.
 
     Raises: ConfigError if such a study is not there; ServiceError.
     """
@@ -44,24 +44,20 @@ def read_new(
 def refuse_unknown_studies(study: StudyFile, names: Sequence[str], *, uri: str) -> None:
     """Raises: ConfigError if one of `names` is no study in MLflow, or is this one."""
     known = [name for name in study_names(uri) if name != study.name]
-    problems = [
-        Problem(
-            path="search.warm_start",
-            must=f"must name other studies of {strip_secrets(uri)}",
-            given=f'"{name}"',
-            hint=_hint(name, known),
-            file=study.file,
-        )
-        for name in names
-        if name not in known
-    ]
+    problems = []
+    for name in names:
+        if name not in known:
+            near = did_you_mean(name, known).removeprefix("; ")
+            problem = Problem(
+                path="search.warm_start",
+                must=f"must name other studies of {strip_secrets(uri)}",
+                given=f'"{name}"',
+                hint=near[:1].upper() + near[1:] or "`tune-speed list studies` lists them.",
+                file=study.file,
+            )
+            problems.append(problem)
     if problems:
         raise ConfigError(problems=tuple(problems))
-
-
-def _hint(name: str, known: list[str]) -> str:
-    near = did_you_mean(name, known).removeprefix("; ")
-    return near[:1].upper() + near[1:] or "`tune-speed list studies` lists them."
 
 
 def read_earlier(
@@ -71,7 +67,7 @@ def read_earlier(
 
     Raises: ServiceError if the store does not answer.
     """
-    assert isinstance(study.workload, Workload), "refused for a training function"
+    assert isinstance(study.workload, Workload), "no warm start for a training function"
     found = find_trials(uri, study=name, kind="estimate", with_curves=True)
     carried = carry_over(
         (trial.record for trial in found if trial.has_curve),

@@ -1,7 +1,7 @@
 import pytest
 from making import make_evaluation, make_run
 
-from tune_speed.components.metrics.convergence import Point, epochs_to_convergence, of_run
+from tune_speed.components.metrics.convergence import Point, epochs_of_run, epochs_to_convergence
 
 
 def curve(*accuracies: float) -> list[Point]:
@@ -43,4 +43,4 @@ def test_run_converges_by_its_evaluations() -> None:
     steps = range(0, 80, 10)  # ten steps are an epoch
     points = [make_evaluation(step=s, accuracy=0.4 if s == 0 else 0.8) for s in steps]
     run = make_run().model_copy(update={"evaluations": tuple(points)})
-    assert of_run(run) == 1.0
+    assert epochs_of_run(run) == 1.0

@@ -1,6 +1,6 @@
 from making import make_run
 
-from tune_speed.components.metrics.memory import peak_memory_frac
+from tune_speed.components.metrics.of_run import peak_memory_frac
 
 
 def test_share_is_peak_over_limit() -> None:

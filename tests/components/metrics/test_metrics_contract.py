@@ -1,5 +1,6 @@
 """What holds for every entry of METRICS."""
 
+import re
 import subprocess
 import sys
 
@@ -28,9 +29,8 @@ def test_metric_of_a_run_is_a_number_or_none_whatever_is_missing(name: str) -> N
 
 
 @pytest.mark.parametrize("name", [name for name in METRICS if not METRICS[name].of_run])
-def test_metric_that_is_not_of_a_run_names_its_function(name: str) -> None:
-    """A test of that family imports it; here only that `list metrics` says where to look."""
-    assert f"`{name}`" in METRICS[name].about
+def test_metric_that_is_not_of_a_run_says_where_to_look(name: str) -> None:
+    assert re.search("`.+`", METRICS[name].about)
 
 
 def test_import_needs_no_torch() -> None:

@@ -2,7 +2,6 @@ import pytest
 from making import make_evaluation, make_run
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.scores import learning_curve
 from tune_speed.core.records import Evaluation, RunResult
 
 
@@ -32,12 +31,3 @@ def test_score_is_that_of_the_last_evaluation(name: str, field: str) -> None:
 def test_record_from_before_micro_f1_has_none() -> None:
     stored = make_evaluation().model_dump(exclude={"micro_f1"})
     assert Evaluation.model_validate(stored).micro_f1 is None
-
-
-def test_learning_curve_has_the_evaluations_as_columns() -> None:
-    points = [make_evaluation(step=step, train_s=step / 5) for step in (0, 10, 20)]
-    curve = learning_curve(run_with(*points))
-    assert curve.epoch == (0.0, 1.0, 2.0)
-    assert curve.train_s == (0.0, 2.0, 4.0)
-    assert curve.accuracy == (0.95, 0.95, 0.95)
-    assert curve.train_loss == (None, None, None)

@@ -1,7 +1,8 @@
 import pytest
 from making import make_evaluation, make_run
 
-from tune_speed.components.metrics.times import TIMES, amortised_s, epoch_s, execution_s, train_s
+from tune_speed.components.metrics import METRICS
+from tune_speed.components.metrics.of_run import amortised_s, epoch_s, execution_s, train_s
 from tune_speed.core.records import Clocks, RunResult, Status
 
 
@@ -27,7 +28,7 @@ def test_execution_is_all_of_the_run_and_training_a_part_of_it() -> None:
 
 
 def test_miss_has_no_time_to_target() -> None:
-    time_to_target_s = TIMES["time_to_target_s"].of_run
+    time_to_target_s = METRICS["time_to_target_s"].of_run
     assert time_to_target_s is not None
     assert time_to_target_s(make_run(time_s=3.0)) == 3.0
     assert time_to_target_s(make_run(Status.MISSED)) is None

@@ -5,12 +5,8 @@ import pytest
 import torch
 from training import CPU
 
-from tune_speed.components.metrics.work import flop_per_s, gpu_utilisation, throughput
+from tune_speed.components.metrics.work import gpu_utilisation
 from tune_speed.training.flops import training_flop_per_sample
-
-
-def test_throughput_is_work_over_time() -> None:
-    assert throughput(45_000, time_s=9.0) == 5000.0
 
 
 def test_linear_layer_of_4_by_3_does_its_forward_and_its_weights_gradient() -> None:
@@ -18,7 +14,6 @@ def test_linear_layer_of_4_by_3_does_its_forward_and_its_weights_gradient() -> N
     model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(4, 3))
     per_sample = training_flop_per_sample(model, image_shape=(1, 2, 2), device=CPU)
     assert per_sample == 48
-    assert flop_per_s(per_sample, samples_per_s=10.0) == 480.0
 
 
 def test_cpu_has_no_gpu_utilisation() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from tune_speed.components.models.networks.cifar_preact_resnet import PreActBlock
-from tune_speed.components.models.preact_resnet import PreActResNet
+from tune_speed.components.models.resnet import PreActResNet
 
 
 def build(**fields):

@@ -4,8 +4,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from tune_speed.components.models import ResNet20
-from tune_speed.components.models.preact_resnet import PreActResNet
-from tune_speed.components.models.resnet import ResNet
+from tune_speed.components.models.resnet import PreActResNet, ResNet
 
 RGB = {"in_channels": 3, "num_classes": 10, "image_size": 32}
 OWN = [ResNet, PreActResNet]

@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from torch.optim.lr_scheduler import LinearLR
 
 from tune_speed.components.optim import Sgd
-from tune_speed.components.schedules import Constant, Cosine, DropOnStall, StepDrops, Trapezoid
+from tune_speed.components.schedules import Constant, Cosine, MultiStep, ReduceOnPlateau, Trapezoid
 
 EPOCHS, STEPS_PER_EPOCH = 90, 20
 
@@ -25,7 +25,7 @@ def test_warmup_ends_between_steps_where_its_share_does():
     assert rates == pytest.approx([0.5, 0.7, 0.9] + 7 * [1.0])
 
 
-@pytest.mark.parametrize("kind", [Constant, Cosine, DropOnStall, StepDrops, Trapezoid])
+@pytest.mark.parametrize("kind", [Constant, Cosine, ReduceOnPlateau, MultiStep, Trapezoid])
 def test_warmup_is_the_same_in_every_schedule_that_has_one(kind):
     warm = lr_of_run(kind(warmup_frac=0.3, warmup_start=0.1), 10)[:3]
     assert warm == pytest.approx([0.1, 0.4, 0.7])
@@ -34,7 +34,7 @@ def test_warmup_is_the_same_in_every_schedule_that_has_one(kind):
 def goyal_rates(*, batch_size: int) -> list[float]:
     """Returns the rates of Goyal et al., section 5.1: 0.1 per 256, 5 epochs of warm-up of 90."""
     optimizer = Sgd(lr=0.1, lr_per_examples=256, momentum=0.9)
-    schedule = StepDrops(
+    schedule = MultiStep(
         milestones=[30 / 90, 60 / 90, 80 / 90],
         warmup_frac=5 / 90,
         warmup_start=256 / batch_size,

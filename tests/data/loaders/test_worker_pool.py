@@ -126,7 +126,7 @@ def test_hanging_worker_is_an_error_after_the_time_limit() -> None:
 
 def test_worker_that_cannot_start_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
-    with pytest.raises(DataError, match="ended with exit code 1: what it printed stands above"):
+    with pytest.raises(DataError, match="ended with exit code 1: see what it printed above"):
         open_with_workers(Streaming(workers=1))
     assert workers() == []
 

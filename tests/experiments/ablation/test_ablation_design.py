@@ -102,11 +102,11 @@ def test_levels_that_overwrite_one_another_are_refused(design: Design) -> None:
 
 def test_a_later_step_may_replace_an_earlier_one() -> None:
     axes = read_axes(
-        {"drops": {"drops": {"lr_schedule": "step_drops"}}, "lr_schedule": "one_cycle"}
+        {"drops": {"drops": {"lr_schedule": "multi_step"}}, "lr_schedule": "one_cycle"}
     )
     last = arms_of(axes, "cumulative")[-1]
     assert settings_of(last, axes) == (
-        ("lr_schedule", "step_drops"), ("lr_schedule", "one_cycle"),
+        ("lr_schedule", "multi_step"), ("lr_schedule", "one_cycle"),
     )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ import pytest
 from making import WORKLOAD, make_evaluation, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
-from tune_speed.experiments.certification.assemble import Finalist
 from tune_speed.experiments.certification.certify import CertifyResult
+from tune_speed.experiments.certification.finalists import Finalist
 from tune_speed.experiments.certification.report import as_dict, certification_text, luck
 from tune_speed.experiments.certification.schedule import CertificationSchedule, Plan
 

@@ -31,8 +31,8 @@ CASES: dict[str, dict[str, Any]] = {
         "optimizer": {"swats": {"lr": 0.01, "switch_at_step": 11}}
     },
     **{f"schedule {name}": {"lr_schedule": name} for name in SCHEDULES},
-    "schedule drop_on_stall that drops": {
-        "lr_schedule": {"drop_on_stall": {"patience": 0, "threshold": 0.5}}
+    "schedule reduce_on_plateau that drops": {
+        "lr_schedule": {"reduce_on_plateau": {"patience": 0, "threshold": 0.5}}
     },
     **{f"technique {name}": changes(name) for name in TECHNIQUES},
     "ema, its step not that of the break": AVERAGED,

@@ -29,11 +29,11 @@ class Town:
     def look(self) -> list[Node]:
         return [Node(name, f"10.0.0.{name}", self.resources) for name in self.answers_of]
 
-    def ask(self, node_id: str) -> None:
+    def submit(self, node_id: str) -> None:
         self.asked.append(node_id)
         self._waiting.append(node_id)
 
-    def answers(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
+    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
         ready = {name: self.answers_of.get(name) for name in self._waiting}
         found = {name: answer for name, answer in ready.items() if answer is not None}
         self._waiting = [name for name in self._waiting if name not in found]
@@ -52,7 +52,7 @@ def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 def settled(
     town: Town, *, pin: str | None = None, resources: ResourceConfig = GPU
 ) -> Iterator[Nodes]:
-    with Nodes(resources, pin=pin, is_local=False, asks=town, look=town.look) as nodes:
+    with Nodes(resources, pin=pin, is_local=False, queries=town, look=town.look) as nodes:
         nodes.settle()
         yield nodes
 
@@ -69,11 +69,11 @@ def test_trials_run_on_the_kind_with_most_nodes() -> None:
         assert nodes.device_type == "NVIDIA H200"
         assert nodes.allowed() == ("b", "c")
         assert nodes.placement() == {"node_ids": ["b", "c"], "device_type": "NVIDIA H200"}
-        [line] = nodes.news()
+        [line] = nodes.messages()
         assert line == (
             "trials run on NVIDIA H200 (2 nodes); left out: 10.0.0.a, which has NVIDIA A100"
         )
-        assert nodes.news() == ()
+        assert nodes.messages() == ()
 
 
 def test_equally_many_nodes_are_chosen_by_name_so_that_it_is_not_chance() -> None:
@@ -115,12 +115,12 @@ def test_study_stays_on_the_device_of_its_first_trials() -> None:
 def test_node_that_joins_is_asked_and_used_if_it_is_alike() -> None:
     town = Town(a=H200)
     with settled(town) as nodes:
-        nodes.news()
+        nodes.messages()
         town.answers_of |= {"b": A100, "c": H200}
         wait_for(lambda: len(town.asked) == 3 and len(nodes.allowed()) == 2)
         assert nodes.allowed() == ("a", "c")
         lines: list[str] = []
-        wait_for(lambda: lines.extend(nodes.news()) or len(lines) == 2)
+        wait_for(lambda: lines.extend(nodes.messages()) or len(lines) == 2)
         assert sorted(lines) == [
             "a node joined, 10.0.0.b: left out, which has NVIDIA A100",
             "a node joined, 10.0.0.c: trials run there too",
@@ -140,7 +140,7 @@ def test_slow_node_is_not_waited_for_and_joins_when_it_answers() -> None:
     town = Town(a=H200, b=None)
     with settled(town) as nodes:
         assert nodes.allowed() == ("a",)
-        assert "left out: 10.0.0.b, which has not answered yet" in nodes.news()[0]
+        assert "left out: 10.0.0.b, which has not answered yet" in nodes.messages()[0]
         town.answers_of["b"] = H200
         wait_for(lambda: nodes.allowed() == ("a", "b"))
 
@@ -167,9 +167,9 @@ def test_node_too_small_for_a_trial_is_not_asked() -> None:
 def test_this_machine_alone_is_known_without_a_question() -> None:
     town = Town(a=H200)
     for resources in (ResourceConfig(cpu=2), GPU):
-        with Nodes(resources, pin=None, is_local=True, asks=town, look=town.look) as nodes:
+        with Nodes(resources, pin=None, is_local=True, queries=town, look=town.look) as nodes:
             nodes.settle()
-            assert nodes.allowed() == () and nodes.news() == ()
+            assert nodes.allowed() == () and nodes.messages() == ()
             assert (nodes.device_type or "").startswith("" if resources.gpu else "cpu (2 threads, ")
     assert town.asked == []
 
@@ -177,7 +177,7 @@ def test_this_machine_alone_is_known_without_a_question() -> None:
 def test_gpu_of_this_machine_is_asked_for_its_name_where_a_study_has_one() -> None:
     town = Town(a=H200)
     with (
-        Nodes(GPU, pin="NVIDIA A100", is_local=True, asks=town, look=town.look) as nodes,
+        Nodes(GPU, pin="NVIDIA A100", is_local=True, queries=town, look=town.look) as nodes,
         pytest.raises(ConfigError, match="here is only NVIDIA H200"),
     ):
         nodes.settle()
@@ -195,5 +195,5 @@ def test_selector_names_nodes_or_leaves_the_choice() -> None:
 
 def test_user_is_told_where_the_folder_of_the_study_is_not_seen() -> None:
     with settled(Town(a=H200, b=H200._replace(sees_study=False))) as nodes:
-        _, line = nodes.news()
+        _, line = nodes.messages()
         assert line.startswith("the study's folder is not visible on 10.0.0.b: ")

@@ -8,7 +8,7 @@ from command import TINY_STUDY, finished, run
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.file import load_study
 from tune_speed.tuning.concurrency import Packing
-from tune_speed.tuning.ray.concurrency import FILE, _earlier, _keep
+from tune_speed.tuning.ray.concurrency import FILE, read_packing, write_packing
 
 STUDY = TINY_STUDY.replace("trials: 6, concurrent: 2", "trials: 2, concurrent: auto")
 ASKED = {"resources": "1 core", "there": "1 nodes, 2 CPU, 0 GPU"}
@@ -30,19 +30,19 @@ def test_concurrent_is_a_number_above_zero_or_auto(tmp_path: Path) -> None:
 
 
 def test_what_was_measured_holds_until_what_was_asked_changes(tmp_path: Path) -> None:
-    assert _earlier(tmp_path, ASKED) is None
-    _keep(PACKING, tmp_path)
-    assert _earlier(tmp_path, ASKED) == PACKING
-    assert _earlier(tmp_path, {**ASKED, "there": "1 nodes, 4 CPU, 0 GPU"}) is None
+    assert read_packing(tmp_path, ASKED) is None
+    write_packing(PACKING, tmp_path)
+    assert read_packing(tmp_path, ASKED) == PACKING
+    assert read_packing(tmp_path, {**ASKED, "there": "1 nodes, 4 CPU, 0 GPU"}) is None
 
 
 def test_what_could_not_be_measured_is_tried_again_and_a_damaged_file_is_none(
     tmp_path: Path,
 ) -> None:
-    _keep(PACKING.model_copy(update={"gains": {}}), tmp_path)
+    write_packing(PACKING.model_copy(update={"gains": {}}), tmp_path)
     assert not (tmp_path / FILE).exists()
     (tmp_path / FILE).write_text('{"concurrent": ')
-    assert _earlier(tmp_path, ASKED) is None
+    assert read_packing(tmp_path, ASKED) is None
 
 
 @pytest.mark.slow

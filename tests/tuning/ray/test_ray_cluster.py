@@ -8,7 +8,8 @@ STARTS_ONE = """
 import json
 import psutil
 from ray._private.node import Node
-from tune_speed.tuning.ray.cluster import BYSTANDERS, connect, disconnect
+from tune_speed.tuning.ray.cluster import connect, disconnect
+from tune_speed.tuning.ray.compat import BYSTANDERS
 from tune_speed.study.settings import ResourceConfig
 
 methods = [getattr(Node, name) for name in BYSTANDERS]

@@ -21,7 +21,7 @@ from tune_speed.training.objective import finish
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment, TrialSpec
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.ray.cluster import _quiet_ray
+from tune_speed.tuning.ray.cluster import quiet_ray
 from tune_speed.tuning.ray.multi_gpu import run_on_cluster
 from tune_speed.tuning.ray.placement_groups import PlacementGroups
 from tune_speed.tuning.ray.trial_process import TrialProcess
@@ -172,7 +172,7 @@ def find_outcomes() -> Outcomes:
     def keep(name: str, run: Callable[[], Any]) -> None:
         found[name] = run()
 
-    _quiet_ray()
+    quiet_ray()
     ray.init(address="local", num_cpus=CPUS, include_dashboard=False, log_to_driver=False)
     holdings()  # Before threads could make one each.
     trials = {"whole": run_to_end, "stopped": run_until_stopped}

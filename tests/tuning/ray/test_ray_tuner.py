@@ -29,7 +29,7 @@ from tune_speed.training.trial import Allotment, TrialSpec, make_record
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.ray import tuner
-from tune_speed.tuning.ray.cluster import _quiet_ray
+from tune_speed.tuning.ray.cluster import quiet_ray
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 pytestmark = pytest.mark.slow
@@ -104,7 +104,7 @@ class Outcomes(NamedTuple):
 @contextmanager
 def cluster(number: int) -> Iterator[None]:
     """Nodes with a CPU each, and a head with none."""
-    _quiet_ray()
+    quiet_ray()
     own = {"dashboard_agent_listen_port": 0}  # Any: by default all clusters want the same one.
     head = {"num_cpus": 0, "include_dashboard": False, **own}
     nodes = Cluster(initialize_head=True, head_node_args=head)

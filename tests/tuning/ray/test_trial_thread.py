@@ -54,7 +54,7 @@ def test_training_goes_on_while_nobody_asks(thread: TrialThread) -> None:
     thread.begin(steps.run)
     steps.open_up_to(4)
     wait_for(steps, 4)
-    end = thread.news(timeout_s=SOON_S)
+    end = thread.poll(timeout_s=SOON_S)
     assert isinstance(end, End) and end.record is not None
     assert end.record.trial_id == "t9999"
 
@@ -62,15 +62,15 @@ def test_training_goes_on_while_nobody_asks(thread: TrialThread) -> None:
 def test_news_is_the_newest_record_once(thread: TrialThread) -> None:
     steps = Steps(number=3)
     thread.begin(steps.run)
-    assert thread.news(timeout_s=0.01) is None
+    assert thread.poll(timeout_s=0.01) is None
     steps.open_up_to(2)
     wait_for(steps, 2)
     # The second record follows its step at once, but not within it.
-    seen = [thread.news(timeout_s=SOON_S)]
+    seen = [thread.poll(timeout_s=SOON_S)]
     while isinstance(seen[-1], TrialRecord) and seen[-1].trial_id != "t0001":
-        seen.append(thread.news(timeout_s=SOON_S))
+        seen.append(thread.poll(timeout_s=SOON_S))
     assert isinstance(seen[-1], TrialRecord) and seen[-1].trial_id == "t0001"
-    assert thread.news(timeout_s=0.01) is None
+    assert thread.poll(timeout_s=0.01) is None
     steps.open_up_to(4)
 
 
@@ -92,7 +92,7 @@ def test_error_of_a_trial_arrives_with_its_traceback(thread: TrialThread) -> Non
     steps = Steps(number=0, error=ZeroDivisionError("boom"))
     steps.open_up_to(1)
     thread.begin(steps.run)
-    end = thread.news(timeout_s=SOON_S)
+    end = thread.poll(timeout_s=SOON_S)
     assert isinstance(end, End) and isinstance(end.error, ZeroDivisionError)
     traceback = end.error.__traceback__
     while traceback is not None and traceback.tb_next is not None:
@@ -105,7 +105,7 @@ def test_what_ends_a_process_elsewhere_ends_a_trial_here(thread: TrialThread) ->
         steps = Steps(number=0, error=error)
         steps.open_up_to(1)
         thread.begin(steps.run)
-        end = thread.news(timeout_s=SOON_S)
+        end = thread.poll(timeout_s=SOON_S)
         assert isinstance(end, End) and isinstance(end.error, RuntimeError)
         assert type(error).__name__ in str(end.error)
     assert thread.thread.is_alive()
@@ -116,11 +116,11 @@ def test_trial_that_is_given_up_says_nothing_more(thread: TrialThread) -> None:
     thread.begin(steps.run)
     given_up = End(record=make_record("t0007"), is_hung=True)
     assert thread.give_up(given_up)
-    assert thread.news(timeout_s=SOON_S) is given_up
+    assert thread.poll(timeout_s=SOON_S) is given_up
     assert not thread.has_ended(timeout_s=0.01)
     steps.open_up_to(2)
     wait_for(steps, 2)
-    assert thread.news(timeout_s=0.2) is given_up
+    assert thread.poll(timeout_s=0.2) is given_up
 
 
 def test_trial_that_has_ended_is_not_given_up(thread: TrialThread) -> None:

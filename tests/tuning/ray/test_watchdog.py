@@ -12,7 +12,7 @@ import psutil
 PROGRAM = """
 import os, subprocess, sys, threading, time
 from tune_speed.runtime import heartbeat
-from tune_speed.tuning.ray.watchdog import Watchdog, leave
+from tune_speed.tuning.ray.liveness import Watchdog, leave
 
 hung = threading.Event()
 

@@ -27,10 +27,10 @@ from tune_speed.tuning.policy.base import Outcome, Policy, Proposal, SearchTarge
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.ray.reports import Sender
 from tune_speed.tuning.ray.tuner import (
-    _Adapter,
-    _ConductorCallback,
-    _ConductorScheduler,
-    _ConductorSearcher,
+    Adapter,
+    _Callback,
+    _Scheduler,
+    _Searcher,
 )
 from tune_speed.tuning.simulation.simulate import run_policy
 
@@ -155,13 +155,13 @@ class Controller:
     """Calls the adapters as Ray Tune's controller does."""
 
     def __init__(self, controller: SearchController, benchmark: Digits) -> None:
-        adapter = _Adapter(controller, ANYWHERE)
+        adapter = Adapter(controller, ANYWHERE)
         self._controller, self._benchmark = controller, benchmark
         self._senders: dict[str, Sender] = {}
         self._told: list[str] = []
-        self._searcher = _ConductorSearcher(adapter)
-        self._scheduler = _ConductorScheduler(adapter)
-        self._callback = _ConductorCallback(adapter, self._scheduler, lambda: None)
+        self._searcher = _Searcher(adapter)
+        self._scheduler = _Scheduler(adapter)
+        self._callback = _Callback(adapter, self._scheduler, lambda: None)
         self._specs: dict[str, TrialSpec] = {}
         self._ray_ids: dict[str, str] = {}
 
@@ -303,8 +303,8 @@ def searched(study: StudyFile, folder: Path, *, stops_after: int | None = None) 
             controller = SearchController(
                 study=study, workload_hash="w", ledger=ledger, allotment=Allotment(), observers=[]
             )
-            ray = Controller(controller, benchmark)
-            while controller.num_finished < num_trials and ray.runs_one():
+            driven = Controller(controller, benchmark)
+            while controller.num_finished < num_trials and driven.runs_one():
                 pass
             proposals = list(ledger.proposals.values())
     return proposals

@@ -1,31 +1,28 @@
-"""Every figure that the source documents report, or that is reported here: one file a family.
+"""Every figure that the source documents report, or that is reported here.
 
-Those of a run come from what its record stores; the others are functions of numbers. Importing
-this package imports no torch.
+`METRICS` says of each what it is, and computes those of one run from its record; `metrics.csv` has
+the texts. Importing this package imports no torch.
 """
 
-from tune_speed.components.metrics.base import Metric
-from tune_speed.components.metrics.convergence import CONVERGENCE
-from tune_speed.components.metrics.memory import MEMORY
-from tune_speed.components.metrics.memory_network import MEMORY_NETWORK
-from tune_speed.components.metrics.quantisation import QUANTISATION
-from tune_speed.components.metrics.repeats import REPEATS
-from tune_speed.components.metrics.scores import SCORES
-from tune_speed.components.metrics.speed_up import SPEED_UPS
-from tune_speed.components.metrics.times import TIMES
-from tune_speed.components.metrics.work import WORK
+import csv
+from importlib.resources import files
 
-METRICS: dict[str, Metric] = {
-    **SCORES,
-    **TIMES,
-    **CONVERGENCE,
-    **WORK,
-    **MEMORY,
-    **SPEED_UPS,
-    **QUANTISATION,
-    **REPEATS,
-    **MEMORY_NETWORK,
-}
+from tune_speed.components.metrics.base import Metric
+from tune_speed.components.metrics.of_run import OF_RUN
+from tune_speed.components.metrics.scores import top5_accuracy
+
+
+def _read_table() -> dict[str, Metric]:
+    text = files(__name__).joinpath("metrics.csv").read_text("utf-8")
+    of_logits = {"top5_accuracy": top5_accuracy}
+    return {
+        name: Metric(**texts, of_run=OF_RUN.get(name), of_logits=of_logits.get(name))
+        for texts in csv.DictReader(text.splitlines())
+        for name in [texts.pop("name")]
+    }
+
+
+METRICS = _read_table()
 """Every metric by its name."""
 
 MEASURED_TARGETS = ("accuracy", "macro_f1", "micro_f1", "loss")

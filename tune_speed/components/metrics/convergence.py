@@ -3,13 +3,12 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tune_speed.components.metrics.base import Metric
 from tune_speed.core.records import RunResult
 
+# Accuracy that counts as a rise; S1 says `significantly`, without a figure.
 LEAST_RISE = 0.005
-"""Accuracy that counts as a rise; S1 says `significantly`, without a figure."""
+# Epochs in which it may come.
 FURTHER_EPOCHS = 5.0
-"""Epochs in which it may come."""
 
 
 class Point(NamedTuple):
@@ -47,18 +46,8 @@ def epochs_to_convergence(
     return None
 
 
-def of_run(run: RunResult) -> float | None:
+def epochs_of_run(run: RunResult) -> float | None:
     """Returns the epochs to convergence of a run, by the defaults; None without an accuracy."""
     return epochs_to_convergence(
         [Point(e.epoch, e.accuracy) for e in run.evaluations if e.accuracy is not None]
     )
-
-
-CONVERGENCE = {
-    "epochs_to_convergence": Metric(
-        about="First epoch after which accuracy rises by less than 0.005 within 5 more.",
-        unit="epochs",
-        source="S1, section 4",
-        of_run=of_run,
-    ),
-}

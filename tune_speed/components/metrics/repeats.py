@@ -1,11 +1,9 @@
-"""What several runs with fresh seeds say together."""
+"""Figures of several runs: the mean over seeds, and the speed-up over another recipe."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from typing import NamedTuple
-
-from tune_speed.components.metrics.base import Metric
 
 
 class MeanInterval(NamedTuple):
@@ -39,11 +37,10 @@ def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> MeanI
     return MeanInterval(mean, sd, mean - half_width, mean + half_width, n)
 
 
-REPEATS = {
-    "mean_interval": Metric(
-        about="Mean ± sample standard deviation over runs, with Student's t interval of the mean:"
-        " `mean_interval`.",
-        unit="that of the values",
-        source="S2, Next Checks 1; Student 1908",
-    ),
-}
+def speed_up(base_s: float, variant_s: float) -> float:
+    """Returns S = T_base / T_variant: above 1 the variant is faster.
+
+    With the base in fp32 and the variant in mixed precision it is S0's S_mixed.
+    """
+    assert base_s > 0 and variant_s > 0, (base_s, variant_s)
+    return base_s / variant_s

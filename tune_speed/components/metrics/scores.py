@@ -11,35 +11,7 @@ micro F1 the F1 of the sums, 2 Σ h_c / Σ (n_c + p_c). Where each sample has on
 prediction Σ n_c = Σ p_c, so that micro F1 is the accuracy: equal columns of both say nothing twice.
 """
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
-
-from tune_speed.components.metrics.base import Metric
-from tune_speed.core.records import Evaluation, RunResult
-
-
-class LearningCurve(NamedTuple):
-    """A run's evaluations as columns, (n,) each; what is not finite or not stored is None."""
-
-    epoch: tuple[float, ...]
-    train_s: tuple[float, ...]
-    accuracy: tuple[float | None, ...]
-    loss: tuple[float | None, ...]
-    """Of the evaluated part [nat]."""
-    train_loss: tuple[float | None, ...]
-    """Mean since the evaluation before [nat]."""
-
-
-def learning_curve(run: RunResult) -> LearningCurve:
-    """Returns accuracy and losses over epochs and over the training clock."""
-    seen = run.evaluations
-    return LearningCurve(
-        epoch=tuple(evaluation.epoch for evaluation in seen),
-        train_s=tuple(evaluation.train_s for evaluation in seen),
-        accuracy=tuple(evaluation.accuracy for evaluation in seen),
-        loss=tuple(evaluation.loss for evaluation in seen),
-        train_loss=tuple(evaluation.train_loss for evaluation in seen),
-    )
+from typing import Any
 
 
 def top5_accuracy(logits: Any, labels: Any) -> float:
@@ -53,57 +25,3 @@ def top5_accuracy(logits: Any, labels: Any) -> float:
     """
     largest = logits.topk(min(5, logits.shape[1]), dim=1).indices
     return float((largest == labels[:, None]).any(dim=1).double().mean())
-
-
-def _final(read: Callable[[Evaluation], float | None]) -> Callable[[RunResult], float | None]:
-    """Returns a function that reads a run's last evaluation."""
-    return lambda run: None if run.final is None else read(run.final)
-
-
-SCORES = {
-    "accuracy": Metric(
-        about="Share of correct predictions, at the last evaluation.",
-        unit="1",
-        source="S0, Table I",
-        of_run=_final(lambda evaluation: evaluation.accuracy),
-    ),
-    "macro_f1": Metric(
-        about="Mean over classes of the F1 score, at the last evaluation.",
-        unit="1",
-        source="scikit-learn, f1_score(average='macro')",
-        of_run=_final(lambda evaluation: evaluation.macro_f1),
-    ),
-    "micro_f1": Metric(
-        about="F1 score of all classes' counts together; equals the accuracy, as each image has"
-        " one label.",
-        unit="1",
-        source="scikit-learn, f1_score(average='micro'); S0, Table I",
-        of_run=_final(lambda evaluation: evaluation.micro_f1),
-    ),
-    "top5_accuracy": Metric(
-        about="Share of samples whose label is among the five largest logits, at the last"
-        " evaluation; measured where it is the target.",
-        unit="1",
-        source="Russakovsky et al. 2015 (arXiv 1409.0575), section 4.1, as 1 minus the error",
-        of_run=_final(lambda evaluation: evaluation.values.get("top5_accuracy")),
-        of_logits=top5_accuracy,
-    ),
-    "loss": Metric(
-        about="Mean cross-entropy per sample of the evaluated part, at the last evaluation.",
-        unit="nat",
-        source="S0, Table I, whose heading calls it a percentage",
-        of_run=_final(lambda evaluation: evaluation.loss),
-    ),
-    "train_loss": Metric(
-        about="Mean training loss per sample since the evaluation before the last; never divided"
-        " by the accumulation steps.",
-        unit="nat",
-        source="S0, Table I",
-        of_run=_final(lambda evaluation: evaluation.train_loss),
-    ),
-    "learning_curve": Metric(
-        about="Losses and accuracy over epochs and over the training clock: `learning_curve`.",
-        unit="nat, 1",
-        source="S0, Figures 3 and 4",
-    ),
-}

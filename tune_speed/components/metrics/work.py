@@ -1,28 +1,9 @@
-"""Work per second, and how much of the device's time went into work."""
+"""How much of the device's time went into work."""
 
 from typing import TYPE_CHECKING
 
-from tune_speed.components.metrics.base import Metric
-
 if TYPE_CHECKING:
     import torch
-
-
-def throughput(amount: float, *, time_s: float) -> float:
-    """Returns N / T: samples or operations per second, as `amount` counts the one or the other."""
-    assert time_s > 0, time_s
-    return amount / time_s
-
-
-def flop_per_s(flop_per_sample: float, *, samples_per_s: float) -> float:
-    """Returns floating-point operations per second of training.
-
-    Args:
-        flop_per_sample: forward and backward of one image, a multiply-add as two, as
-            `tune_speed.training.flops.training_flop_per_sample` counts them.
-        samples_per_s: training samples per second.
-    """
-    return flop_per_sample * samples_per_s
 
 
 def gpu_utilisation(device: "torch.device") -> float | None:
@@ -30,7 +11,7 @@ def gpu_utilisation(device: "torch.device") -> float | None:
 
     What nvidia-smi shows; it says nothing on how many of the GPU's cores that kernel used. Does not
     wait for the device. None on a CPU, where the driver or `nvidia-ml-py` is missing, and on a part
-    of a GPU, which does not count it: then the fed ratio stands in.
+    of a GPU, which does not count it: then the fed ratio replaces it.
     """
     if device.type != "cuda":
         return None
@@ -44,33 +25,3 @@ def gpu_utilisation(device: "torch.device") -> float | None:
         return torch.cuda.utilization(device) / 100
     except (RuntimeError, pynvml.NVMLError):
         return None
-
-
-WORK = {
-    "images_per_s": Metric(
-        about="Training samples per second of the training clock: `throughput`.",
-        unit="images/s",
-        source="S0, equation 2",
-        of_run=lambda run: run.images_per_s,
-    ),
-    "flop_per_s": Metric(
-        about="Floating-point operations per second of the training clock, from those of"
-        " convolutions, matrix products and attention: `flop_per_s`.",
-        unit="FLOP/s",
-        source="S0, equation 2; torch.utils.flop_counter",
-    ),
-    "gpu_utilisation": Metric(
-        about="Share of time in which some kernel ran on the GPU, the mean of samples at the"
-        " evaluations; needs `nvidia-ml-py`.",
-        unit="1",
-        source="S1, section 4; torch.cuda.utilization",
-        of_run=lambda run: run.gpu_utilisation,
-    ),
-    "fed_ratio": Metric(
-        about="Share of the training time in which the loop did not wait for its next batch; stands"
-        " in for the utilisation, on CPUs too.",
-        unit="1",
-        source="S4, Data Serving",
-        of_run=lambda run: run.fed_ratio,
-    ),
-}

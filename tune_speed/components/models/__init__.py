@@ -2,7 +2,6 @@
 
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.preact_resnet import PreActResNet
 from tune_speed.components.models.published import (
     VGG16BN,
     VGG19,
@@ -17,7 +16,7 @@ from tune_speed.components.models.published import (
     SqueezeNet,
     ViT,
 )
-from tune_speed.components.models.resnet import ResNet
+from tune_speed.components.models.resnet import PreActResNet, ResNet
 from tune_speed.components.models.resnet20 import ResNet20
 from tune_speed.components.models.speednet import SpeedNet
 from tune_speed.components.models.timm_model import Timm

@@ -1,8 +1,7 @@
-"""Networks of the libraries that stand in the table under names of their own."""
+"""Networks of timm and torchvision that have YAML names of their own."""
 
-from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -15,12 +14,30 @@ if TYPE_CHECKING:
     from torch import nn
 
 
-class Published(ABC):
-    """Gives a `ModelConfig` the networks of a library's one; it comes before it in the bases."""
+class Published(ModelConfig):
+    """A network of a library, whose fields a subclass repeats with defaults of its own."""
 
-    @abstractmethod
-    def published(self) -> ModelConfig:
+    library: ClassVar[type[Timm] | type[TorchVision]]
+    architecture: ClassVar[str | Mapping[str, str]]
+    """Name in the library: one, or one for each value of the subclass's first field."""
+
+    def __init_subclass__(
+        cls,
+        *,
+        library: type[Timm] | type[TorchVision] = Timm,
+        architecture: str | Mapping[str, str] = "",
+        **config: Any,
+    ) -> None:
+        super().__init_subclass__(**config)
+        cls.library, cls.architecture = library, architecture
+
+    def published(self) -> Timm | TorchVision:
         """Returns the library's model with these fields."""
+        fields = dict(self)
+        if isinstance(self.architecture, str):
+            return self.library(name=self.architecture, **fields)
+        first = next(name for name in fields if name not in ModelConfig.model_fields)
+        return self.library(name=self.architecture[fields.pop(first)], **fields)
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the library's network with fresh weights."""
@@ -39,7 +56,16 @@ class Published(ABC):
         )
 
 
-class AlexNet(Published, ModelConfig):
+class PublishedCNN(Published):
+    """One whose stem can be fit to small images."""
+
+    stem: Stem = "cifar"
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.0
+
+
+class AlexNet(PublishedCNN, library=TorchVision, architecture="alexnet"):
     """AlexNet: 57 million parameters, most in two hidden layers of the classifier.
 
     Source: Krizhevsky, "One weird trick for parallelizing convolutional neural networks", 2014;
@@ -47,48 +73,18 @@ class AlexNet(Published, ModelConfig):
     and more.
     """
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
     drop_rate: DropRate = 0.5
 
-    def published(self) -> TorchVision:
-        """Returns torchvision's model."""
-        return TorchVision(
-            name="alexnet",
-            weights_file=self.weights_file,
-            stem=self.stem,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-        )
 
-
-class DenseNet121(Published, ModelConfig):
+class DenseNet121(PublishedCNN, architecture="densenet121"):
     """DenseNet-121: 7.0 million parameters; each layer sees the outputs of all before it.
 
     Source: Huang et al., "Densely Connected Convolutional Networks", 2017, table 1; timm's
     `densenet121`. The `cifar` stem is not theirs.
     """
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
 
-    def published(self) -> Timm:
-        """Returns timm's model."""
-        return Timm(
-            name="densenet121",
-            weights_file=self.weights_file,
-            stem=self.stem,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-        )
-
-
-class EfficientNetB0(Published, ModelConfig):
+class EfficientNetB0(PublishedCNN, architecture="efficientnet_b0"):
     """EfficientNet-B0: 4.0 million parameters, depthwise convolutions with attention to channels.
 
     Source: Tan & Le, "EfficientNet", 2019, table 1; timm's `efficientnet_b0`. Dropout of 0.2 is
@@ -96,30 +92,23 @@ class EfficientNetB0(Published, ModelConfig):
     `cifar` stem is not theirs.
     """
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
     drop_rate: DropRate = 0.2
     drop_path_rate: DropPathRate = 0.0
-
-    def published(self) -> Timm:
-        """Returns timm's model."""
-        return Timm(
-            name="efficientnet_b0",
-            weights_file=self.weights_file,
-            stem=self.stem,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-            drop_path_rate=self.drop_path_rate,
-        )
 
 
 UNTRAINED = ("small_resnet50d_s16",)
 """Variants without published weights."""
 
 
-class Hybrid(Published, ModelConfig):
+HYBRIDS: Mapping[str, str] = {
+    "tiny_r_s16_p8": "vit_tiny_r_s16_p8_224",
+    "small_resnet50d_s16": "vit_small_resnet50d_s16_224",
+    "base_r50_s16": "vit_base_r50_s16_224",
+}
+"""Name in timm of each variant."""
+
+
+class Hybrid(Published, architecture=HYBRIDS):
     """Hybrid of CNN and vision transformer: 5.4 to 98 million parameters.
 
     Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, section 3.1 (base_r50_s16);
@@ -142,20 +131,8 @@ class Hybrid(Published, ModelConfig):
             raise ValueError(f"`pretrained` must be false: timm has no weights for {self.variant}")
         return self
 
-    def published(self) -> Timm:
-        """Returns timm's model."""
-        return Timm(
-            name=f"vit_{self.variant}_224",
-            weights_file=self.weights_file,
-            patch_size=self.patch_size,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-            drop_path_rate=self.drop_path_rate,
-        )
 
-
-TIMM_NAMES: Mapping[str, str] = {
+MOBILENETS: Mapping[str, str] = {
     "v1": "mobilenetv1_100",
     "v2": "mobilenetv2_100",
     "v3_large": "mobilenetv3_large_100",
@@ -165,7 +142,7 @@ TIMM_NAMES: Mapping[str, str] = {
 """Name in timm of each variant."""
 
 
-class MobileNet(Published, ModelConfig):
+class MobileNet(Published, architecture=MOBILENETS):
     """MobileNet: 0.6 to 4.2 million parameters, depthwise convolutions.
 
     Source: Howard et al., "MobileNets", 2017 (v1); Sandler et al., "MobileNetV2", 2018 (v2); Howard
@@ -181,72 +158,31 @@ class MobileNet(Published, ModelConfig):
     drop_rate: DropRate = 0.0
     drop_path_rate: DropPathRate = 0.0
 
-    def published(self) -> Timm:
-        """Returns timm's model."""
-        return Timm(
-            name=TIMM_NAMES[self.variant],
-            weights_file=self.weights_file,
-            stem=self.stem,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-            drop_path_rate=self.drop_path_rate,
-        )
 
-
-class ResNet18(Published, ModelConfig):
+class ResNet18(PublishedCNN, architecture="resnet18"):
     """ResNet-18: 11.2 million parameters, two convolutions a block.
 
     Source: He et al., "Deep Residual Learning for Image Recognition", 2016, table 1; timm's
     `resnet18`. The `cifar` stem is not theirs.
     """
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
     drop_path_rate: DropPathRate = 0.0
 
-    def published(self) -> Timm:
-        """Returns timm's model."""
-        return Timm(
-            name="resnet18",
-            weights_file=self.weights_file,
-            stem=self.stem,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-            drop_path_rate=self.drop_path_rate,
-        )
 
-
-class ResNet50(Published, ModelConfig):
+class ResNet50(PublishedCNN, architecture="resnet50"):
     """ResNet-50: 23.5 million parameters, three convolutions a block.
 
     Source: He et al., "Deep Residual Learning for Image Recognition", 2016, table 1; timm's
     `resnet50`. Its stride on the 3x3 convolution, and the `cifar` stem, are not theirs.
     """
 
-    stem: Stem = "cifar"
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.0
     drop_path_rate: DropPathRate = 0.0
 
-    def published(self) -> Timm:
-        """Returns timm's model."""
-        return Timm(
-            name="resnet50",
-            weights_file=self.weights_file,
-            stem=self.stem,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-            drop_path_rate=self.drop_path_rate,
-        )
+
+SQUEEZENETS = {"1_0": "squeezenet1_0", "1_1": "squeezenet1_1"}
 
 
-class SqueezeNet(Published, ModelConfig):
+class SqueezeNet(Published, library=TorchVision, architecture=SQUEEZENETS):
     """SqueezeNet: 0.7 million parameters, without batch norm.
 
     Source: Iandola et al., "SqueezeNet", 2016, table 1 (1_0), and its authors' later release (1_1);
@@ -260,19 +196,16 @@ class SqueezeNet(Published, ModelConfig):
     resize_to: ResizeTo = None
     drop_rate: DropRate = 0.5
 
-    def published(self) -> TorchVision:
-        """Returns torchvision's model."""
-        return TorchVision(
-            name=f"squeezenet{self.version}",
-            weights_file=self.weights_file,
-            stem=self.stem,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-        )
+
+class VGG(Published):
+    """One that takes images of 32 pixels and more."""
+
+    pretrained: Pretrained = False
+    resize_to: ResizeTo = None
+    drop_rate: DropRate = 0.5
 
 
-class VGG16BN(Published, ModelConfig):
+class VGG16BN(VGG, library=TorchVision, architecture="vgg16_bn"):
     """VGG-16 with batch norm: 134 million parameters, most in two hidden layers of the classifier.
 
     Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
@@ -282,22 +215,8 @@ class VGG16BN(Published, ModelConfig):
     by section 3.1; torchvision's `vgg16_bn`; batch norm is not theirs.
     """
 
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
 
-    def published(self) -> TorchVision:
-        """Returns torchvision's model."""
-        return TorchVision(
-            name="vgg16_bn",
-            weights_file=self.weights_file,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-        )
-
-
-class VGG19(Published, ModelConfig):
+class VGG19(VGG, library=TorchVision, architecture="vgg19"):
     """VGG-19: 140 million parameters, most in two hidden layers of the classifier.
 
     Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
@@ -307,22 +226,8 @@ class VGG19(Published, ModelConfig):
     by section 3.1; torchvision's `vgg19`.
     """
 
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
 
-    def published(self) -> TorchVision:
-        """Returns torchvision's model."""
-        return TorchVision(
-            name="vgg19",
-            weights_file=self.weights_file,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-        )
-
-
-class VGG19BN(Published, ModelConfig):
+class VGG19BN(VGG, library=TorchVision, architecture="vgg19_bn"):
     """VGG-19 with batch norm: 140 million parameters, most in two hidden layers of the classifier.
 
     Images of 32 pixels, the smallest that it takes, end as one cell, which is repeated for the
@@ -332,22 +237,8 @@ class VGG19BN(Published, ModelConfig):
     by section 3.1; torchvision's `vgg19_bn`; batch norm is not theirs.
     """
 
-    pretrained: Pretrained = False
-    resize_to: ResizeTo = None
-    drop_rate: DropRate = 0.5
 
-    def published(self) -> TorchVision:
-        """Returns torchvision's model."""
-        return TorchVision(
-            name="vgg19_bn",
-            weights_file=self.weights_file,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-        )
-
-
-VIT_NAMES: Mapping[str, str] = {
+VITS: Mapping[str, str] = {
     "tiny": "vit_tiny_patch16_224",
     "small": "vit_small_patch16_224",
     "base": "vit_base_patch16_224",
@@ -357,7 +248,7 @@ VIT_NAMES: Mapping[str, str] = {
 """Name in timm of each size; its patches and images are replaced by the fields here."""
 
 
-class ViT(Published, ModelConfig):
+class ViT(Published, architecture=VITS):
     """Vision transformer: 5.4 (tiny) to 630 (huge) million parameters.
 
     Source: Dosovitskiy et al., "An Image is Worth 16x16 Words", 2021, table 1 (base, large, huge);
@@ -374,15 +265,3 @@ class ViT(Published, ModelConfig):
     resize_to: ResizeTo = None
     drop_rate: DropRate = 0.0
     drop_path_rate: DropPathRate = 0.0
-
-    def published(self) -> Timm:
-        """Returns timm's model."""
-        return Timm(
-            name=VIT_NAMES[self.size],
-            weights_file=self.weights_file,
-            patch_size=self.patch_size,
-            pretrained=self.pretrained,
-            resize_to=self.resize_to,
-            drop_rate=self.drop_rate,
-            drop_path_rate=self.drop_path_rate,
-        )

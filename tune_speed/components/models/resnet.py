@@ -1,4 +1,4 @@
-"""The CIFAR ResNet of He et al. (2016) of any depth."""
+"""The CIFAR ResNets of He et al. (2016) of any depth: post- and pre-activation."""
 
 from typing import TYPE_CHECKING
 
@@ -27,6 +27,25 @@ class ResNet(ModelConfig):
         from tune_speed.components.models.networks.cifar_resnet import CifarResNet
 
         return CifarResNet(
+            in_channels=in_channels,
+            num_classes=num_classes,
+            blocks_per_stage=blocks_per_stage(self.depth),
+            dropout=self.dropout,
+        )
+
+
+class PreActResNet(ResNet):
+    """The pre-activation CIFAR ResNet with 6n + 2 layers: 269,722 parameters with 20.
+
+    Source: He et al., "Identity Mappings in Deep Residual Networks", 2016, section 4.1 and
+    appendix; two convolutions a block and shortcut A, as in the ResNet that it is compared with.
+    """
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
+        """Returns a fresh network; it takes images of any size."""
+        from tune_speed.components.models.networks.cifar_preact_resnet import CifarPreActResNet
+
+        return CifarPreActResNet(
             in_channels=in_channels,
             num_classes=num_classes,
             blocks_per_stage=blocks_per_stage(self.depth),

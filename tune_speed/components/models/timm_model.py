@@ -113,7 +113,7 @@ class Timm(ModelConfig):
         return network
 
     def _img_size(self, image_size: int) -> int | None:
-        """Returns the size that timm must be told, as for models with position embeddings."""
+        """Returns the image size for models with position embeddings, whose timm entry fixes it."""
         import timm
 
         published = timm.get_pretrained_cfg(self.name)

@@ -14,6 +14,8 @@ from tune_speed.core.config import did_you_mean
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+# What torchvision calls `drop_rate`, by family. Some of the other families swallow unknown
+# arguments without a word, so that trying would not tell.
 DROP_RATE_ARGUMENTS: Mapping[str, str] = {
     "alexnet": "dropout",
     "densenet": "drop_rate",
@@ -27,14 +29,12 @@ DROP_RATE_ARGUMENTS: Mapping[str, str] = {
     "vgg": "dropout",
     "vit": "dropout",
 }
-"""What torchvision calls `drop_rate`, by family. Some of the other families swallow unknown
-arguments without a word, so that trying would not tell."""
 
+# What torchvision calls `drop_path_rate`, by family; Swin and MaxViT fix theirs by the name.
 DROP_PATH_RATE_ARGUMENTS: Mapping[str, str] = {
     "convnext": "stochastic_depth_prob",
     "efficientnet": "stochastic_depth_prob",
 }
-"""What torchvision calls `drop_path_rate`, by family; Swin and MaxViT fix theirs by the name."""
 
 
 class TorchVision(ModelConfig):

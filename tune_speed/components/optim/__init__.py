@@ -1,10 +1,8 @@
 """Optimizers, one file each."""
 
-from tune_speed.components.optim.adam import Adam
-from tune_speed.components.optim.adamw import AdamW
-from tune_speed.components.optim.base import OptimizerConfig
+from tune_speed.components.optim.adam import Adam, AdamW
+from tune_speed.components.optim.base import OptimizerConfig, set_rates
 from tune_speed.components.optim.muon import Muon
-from tune_speed.components.optim.rates import set_rates
 from tune_speed.components.optim.sgd import Sgd
 from tune_speed.components.optim.swats import Swats
 from tune_speed.components.optim.yellowfin import YellowFin

@@ -1,6 +1,6 @@
-"""Adam, whose weight decay is part of the gradient."""
+"""Adam, whose weight decay is part of the gradient, and AdamW, whose decay is not."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -20,6 +20,8 @@ class Adam(OptimizerConfig):
     Source: Kingma and Ba, arXiv 1412.6980; the code is torch.optim.Adam.
     """
 
+    torch_name: ClassVar[str] = "Adam"
+
     beta1: float = Field(default=0.9, ge=0, lt=1)
     """Memory of the mean gradient, in [0, 1); a schedule that cycles the momentum replaces it."""
     beta2: float = Field(default=0.999, ge=0, lt=1)
@@ -28,12 +30,25 @@ class Adam(OptimizerConfig):
     """Keeps the divisor from 0, above 0."""
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
-        """Returns torch's Adam."""
+        """Returns torch's optimizer."""
         import torch
 
-        return torch.optim.Adam(
+        optimizer: Optimizer = getattr(torch.optim, self.torch_name)(
             self.groups(model, effective_batch_size),
             betas=(self.beta1, self.beta2),
             eps=self.eps,
             fused=fused_or_default(fused),
         )
+        return optimizer
+
+
+class AdamW(Adam):
+    """Adam with decoupled weight decay: before each step, w <- w - lr * weight_decay * w.
+
+    The rate is that of the step, so that a schedule scales the decay too.
+
+    Source: Loshchilov and Hutter, arXiv 1711.05101; the code is torch.optim.AdamW, whose default
+    decay is 0.01 (ours is 0, as for every optimizer).
+    """
+
+    torch_name: ClassVar[str] = "AdamW"

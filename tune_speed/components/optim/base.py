@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from tune_speed.components.optim.groups import parameter_groups
+from tune_speed.components.schedules.base import Factors
 from tune_speed.core.config import Config
 
 if TYPE_CHECKING:
@@ -47,13 +47,20 @@ class OptimizerConfig(Config):
         return rate * effective_batch_size / self.lr_per_examples
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
-        """Returns the parameter groups of `model` with their rates and decays."""
-        return parameter_groups(
-            model,
-            lr=self.step_lr(effective_batch_size),
-            weight_decay=self.weight_decay,
-            decay_norms_and_biases=self.decay_norms_and_biases,
-        )
+        """Returns the trainable parameters in up to two groups: decayed, and norms and biases.
+
+        Norms and biases are the tensors of at most one dimension. Each group has its rate as
+        `base_lr` too, from which `set_rates` derives that of a step; empty groups are left out.
+        """
+        lr = self.step_lr(effective_batch_size)
+        trainable = [p for p in model.parameters() if p.requires_grad]
+        decayed = [p for p in trainable if self.decay_norms_and_biases or p.ndim > 1]
+        others = [p for p in trainable if not self.decay_norms_and_biases and p.ndim <= 1]
+        return [
+            {"params": parameters, "weight_decay": decay, "lr": lr, "base_lr": lr}
+            for parameters, decay in ((decayed, self.weight_decay), (others, 0.0))
+            if parameters
+        ]
 
 
 def fused_or_default(fused: bool) -> bool | None:
@@ -62,3 +69,31 @@ def fused_or_default(fused: bool) -> bool | None:
     False would choose the slowest way: one parameter after the other, even on a GPU.
     """
     return True if fused else None
+
+
+def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[str, Any]]:
+    """Returns the groups, norms and biases apart and with the rate `lr`; None: as they are."""
+    if lr is None:
+        return groups
+    split = []
+    for group in groups:
+        weights = [p for p in group["params"] if p.ndim > 1]
+        biases = [p for p in group["params"] if p.ndim <= 1]
+        split += [{**group, "params": weights}] if weights else []
+        split += [{**group, "params": biases, "lr": lr, "base_lr": lr}] if biases else []
+    return split
+
+
+def set_rates(optimizer: "Optimizer", factors: Factors) -> None:
+    """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given.
+
+    A group without either finds its momentum by itself (YellowFin), and the schedule's is ignored.
+    """
+    for group in optimizer.param_groups:
+        group["lr"] = group["base_lr"] * factors.lr
+        if factors.momentum is None:
+            continue
+        if "betas" in group:
+            group["betas"] = (factors.momentum, *group["betas"][1:])
+        elif "momentum" in group:
+            group["momentum"] = factors.momentum

@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from tune_speed.components.optim.base import OptimizerConfig, fused_or_default
-from tune_speed.components.optim.groups import with_bias_lr
+from tune_speed.components.optim.base import OptimizerConfig, fused_or_default, with_bias_lr
 
 if TYPE_CHECKING:
     from torch import nn
@@ -50,7 +49,7 @@ class Muon(OptimizerConfig):
     0.85. A schedule that cycles the momentum replaces it."""
     sgd_lr: float | None = Field(default=None, gt=0)
     """Rate of SGD for first and last layer, norms and biases, above 0, in the unit of `lr`; null:
-    `lr`. The CIFAR-10 record has 0.67 (last layer) beside a `lr` of 0.24, for a loss summed over
+    `lr`. The CIFAR-10 record has 0.67 (last layer) with a `lr` of 0.24, for a loss summed over
     2,000 images and logits scaled by 1/256; for the mean, and 1/9 as in `speednet`, that is 1.7."""
     bias_lr: float | None = Field(default=None, gt=0)
     """Rate of SGD for norms and biases, above 0, in the unit of `lr`; null: as the other weights

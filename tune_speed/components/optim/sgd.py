@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.optim.base import OptimizerConfig, fused_or_default
-from tune_speed.components.optim.groups import with_bias_lr
+from tune_speed.components.optim.base import OptimizerConfig, fused_or_default, with_bias_lr
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,7 +30,7 @@ class Sgd(OptimizerConfig):
     nesterov: bool = True
     """Nesterov's form of momentum; needs a momentum above 0."""
     decoupled_weight_decay: bool = False
-    """Shrink the weights beside the step instead of adding the decay to the gradient."""
+    """Shrink the weights separately from the step instead of adding the decay to the gradient."""
     bias_lr: float | None = Field(default=None, gt=0)
     """Rate of norms and biases, the tensors of at most one dimension, above 0, in the unit of `lr`;
     null: `lr`. The CIFAR-10 record's SGD variant (airbench94) has 64 times `lr` for norms."""
@@ -46,6 +45,7 @@ class Sgd(OptimizerConfig):
         """Returns torch's SGD, or timm's SGDW for decoupled decay."""
         if self.decoupled_weight_decay:
             return self._sgdw(model, effective_batch_size)
+        from torch import zeros_like
         from torch.optim import SGD
 
         optimizer = SGD(
@@ -55,7 +55,11 @@ class Sgd(OptimizerConfig):
             fused=fused_or_default(fused),
         )
         if fused and self.momentum:
-            _begin_buffers(optimizer)
+            # Torch makes buffers as gradients come, but its fused kernel fails where some weights
+            # had one before others, as with blocks that are skipped at random.
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    optimizer.state[parameter]["momentum_buffer"] = zeros_like(parameter)
         return optimizer
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
@@ -72,16 +76,3 @@ class Sgd(OptimizerConfig):
             nesterov=self.nesterov,
         )
         return optimizer
-
-
-def _begin_buffers(optimizer: "Optimizer") -> None:
-    """Gives each weight a momentum buffer of zeros, which the first step turns into its gradient.
-
-    Torch would make them as gradients come, but its fused kernel fails where some weights had one
-    before others, as with blocks that are skipped at random.
-    """
-    import torch
-
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

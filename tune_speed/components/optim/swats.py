@@ -19,7 +19,7 @@ class Swats(OptimizerConfig):
 
         r = p.p / (-p.g),   and its debiased running mean (factor beta2) is R.
 
-    After the first step k > 1 with |R - r| < switch_tolerance * R, all weights go on with
+    After the first step k > 1 with |R - r| < switch_tolerance * R, all weights continue with
     v <- beta1 v + g,  w <- w - (1 - beta1) R v,  from v = 0. Weight decay is part of g throughout.
 
     Before the switch the host waits for the device once a step, because it must know which of the
@@ -46,7 +46,7 @@ class Swats(OptimizerConfig):
     above 0 there (otherwise as soon as it is); null: by the tolerance alone."""
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
-        """Returns the optimizer; its `switch` tells the step and rate of the switch."""
+        """Returns the optimizer; its `switch` has the step and rate of the switch."""
         from tune_speed.components.optim.torch.swats import SwatsOptimizer
 
         return SwatsOptimizer(

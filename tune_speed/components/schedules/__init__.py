@@ -3,16 +3,16 @@
 from tune_speed.components.schedules.base import Factors, ScheduleConfig
 from tune_speed.components.schedules.constant import Constant
 from tune_speed.components.schedules.cosine import Cosine
-from tune_speed.components.schedules.drop_on_stall import DropOnStall
+from tune_speed.components.schedules.multi_step import MultiStep
 from tune_speed.components.schedules.one_cycle import OneCycle
 from tune_speed.components.schedules.one_cycle_fastai import OneCycleFastai
-from tune_speed.components.schedules.step_drops import StepDrops
+from tune_speed.components.schedules.reduce_on_plateau import ReduceOnPlateau
 from tune_speed.components.schedules.trapezoid import Trapezoid
 
 SCHEDULES: dict[str, type[ScheduleConfig]] = {
     "constant": Constant,
-    "step_drops": StepDrops,
-    "drop_on_stall": DropOnStall,
+    "multi_step": MultiStep,
+    "reduce_on_plateau": ReduceOnPlateau,
     "cosine": Cosine,
     "trapezoid": Trapezoid,
     "one_cycle": OneCycle,
@@ -24,11 +24,11 @@ __all__ = [
     "SCHEDULES",
     "Constant",
     "Cosine",
-    "DropOnStall",
     "Factors",
+    "MultiStep",
     "OneCycle",
     "OneCycleFastai",
+    "ReduceOnPlateau",
     "ScheduleConfig",
-    "StepDrops",
     "Trapezoid",
 ]

@@ -16,6 +16,14 @@ class Factors(NamedTuple):
     """Momentum (SGD) or beta1 (Adam) itself, not a factor; None leaves the optimizer's own."""
 
 
+def check_cycle(base: float, most: float) -> None:
+    """Raises: ValueError if the momentum at the highest rate is above that at both ends."""
+    if base > most:
+        raise ValueError(
+            f"`base_momentum` must be at most `max_momentum`, but got {base} and {most}"
+        )
+
+
 class ScheduleConfig(Config):
     """A learning-rate schedule over a run whose length is known beforehand."""
 

@@ -27,7 +27,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.schedules.base import Factors, ScheduleConfig
+from tune_speed.components.schedules.base import Factors, ScheduleConfig, check_cycle
 from tune_speed.components.schedules.shapes import cosine, linear
 
 
@@ -55,11 +55,7 @@ class OneCycle(ScheduleConfig):
 
     @model_validator(mode="after")
     def _check_momentum(self) -> Self:
-        if self.base_momentum > self.max_momentum:
-            raise ValueError(
-                "`base_momentum` must be at most `max_momentum`, "
-                f"but got {self.base_momentum} and {self.max_momentum}"
-            )
+        check_cycle(self.base_momentum, self.max_momentum)
         return self
 
     def factors(

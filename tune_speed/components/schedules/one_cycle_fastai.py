@@ -20,7 +20,7 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.schedules.base import Factors, ScheduleConfig, share_before
+from tune_speed.components.schedules.base import Factors, ScheduleConfig, check_cycle, share_before
 from tune_speed.components.schedules.shapes import cosine
 
 
@@ -44,11 +44,7 @@ class OneCycleFastai(ScheduleConfig):
 
     @model_validator(mode="after")
     def _check_momentum(self) -> Self:
-        if self.base_momentum > self.max_momentum:
-            raise ValueError(
-                "`base_momentum` must be at most `max_momentum`, "
-                f"but got {self.base_momentum} and {self.max_momentum}"
-            )
+        check_cycle(self.base_momentum, self.max_momentum)
         return self
 
     def factors(

@@ -1,4 +1,4 @@
-"""Ways from one value to another, which schedules are made of."""
+"""Interpolation between two values, which schedules are made of."""
 
 import math
 

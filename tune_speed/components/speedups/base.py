@@ -1,31 +1,18 @@
-"""The seams through which a speed-up acts on a training.
+"""The hooks through which a speed-up acts on a training.
 
-`SpeedupConfig` has one method a seam, which does nothing unless a speed-up overrides it; the loop
-in `train.py` and the step in `step.py` call them where this table says.
-
-| seam              | when                                    | what may change                  |
-|-------------------|-----------------------------------------|----------------------------------|
-| `change_model`    | while the model is built, off the clock | the network's structure          |
-| `read_data`       | while the run is set up, off the clock  | nothing: data of its own is read |
-| `begin`           | once warm-up and timing are over        | state that these have moved      |
-| `state`           | when the run is saved                   | nothing: it is what is saved     |
-| `restore`         | when the run is gone on with            | state beyond weights and buffers |
-| `init_weights`    | before the first step, on the clock     | what the weights are             |
-| `growth`          | when the run is planned                 | samples of a step, by stages     |
-| `shape`           | when the run is planned                 | what else sets a step's duration |
-| `begin_step`      | before each optimizer step              | state of the changed model       |
-| `change_batch`    | on each micro-batch, on the device      | images                           |
-| `choose`          | on each micro-batch, on the device      | which samples are learned from   |
-| `sum_of_losses`   | on each micro-batch                     | the loss                         |
-| `averager`        | once; then after each optimizer step    | which weights are evaluated      |
-| `predict`         | on each evaluation batch                | how logits are made of images    |
+`SpeedupConfig` has a method for each, which does nothing unless a speed-up overrides it. When they
+are called: `growth` and `shape` when the run is planned; `change_model`, `read_data` and `begin`
+during set-up, off the clock; `init_weights` before the first step, on the clock; `begin_step`
+before each optimizer step; `change_batch`, `choose` and `sum_of_losses` on each micro-batch, on
+the device; `averager` once, and what it returns after each optimizer step; `predict` on each
+evaluation batch; `state` and `restore` with a checkpoint.
 """
 
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, Self
 
 from tune_speed.core.config import Config
-from tune_speed.core.errors import Problem
+from tune_speed.core.errors import ConfigError, Problem
 
 if TYPE_CHECKING:
     import torch
@@ -43,11 +30,11 @@ Slot = Literal[
     "averaging",
     "views",
 ]
-"""Field of `Speedups` that a speed-up stands in; two of one slot exclude each other."""
+"""Field of `Speedups` that a speed-up belongs in; two of one slot exclude each other."""
 
 
 class Shape(NamedTuple):
-    """What the duration of an optimizer step hangs on, beyond the recipe's fixed fields."""
+    """What the duration of an optimizer step depends on, beyond the recipe's fixed fields."""
 
     height: int
     """Of the images that the network sees [pixels]."""
@@ -90,7 +77,7 @@ class Averager(Protocol):
 
 
 class RecipeView(Protocol):
-    """What a speed-up may ask of the recipe that it is part of."""
+    """What a speed-up may read of the recipe that it is part of."""
 
     @property
     def model(self) -> Config:
@@ -113,15 +100,22 @@ class RecipeView(Protocol):
         """Processes that train together."""
 
 
+def refusal(path: str, *, must: str, given: str, hint: str | None = None) -> ConfigError:
+    """Returns the error that a speed-up cannot act on such a network or data."""
+    return ConfigError(problems=(Problem(path=path, must=must, given=given, hint=hint),))
+
+
 class SpeedupConfig(Config):
-    """A technique that a search can switch on; every method is a seam and does nothing here."""
+    """A technique that a search can switch on; every method is a hook and does nothing here."""
 
     slot: ClassVar[Slot]
-    """Where it stands in a recipe's `speedups`."""
+    """Its field of a recipe's `speedups`."""
     conflicts: ClassVar[dict[str, str]] = {}
     """Why it cannot be had together with another technique, by that one's name."""
     leaves_gradients_out: ClassVar[bool] = False
     """Whether a step may give some parameters no gradient."""
+    timed_fields: ClassVar[set[str] | None] = None
+    """Fields that change a step's duration beyond its `Shape`; None: all."""
     is_recordable: ClassVar[bool] = True
     """Whether forward and backward do the same operations in all steps of one `Shape`, whatever the
     images, the draws and the part of the run, and without waiting for the device."""
@@ -135,7 +129,7 @@ class SpeedupConfig(Config):
 
     def speed_fields(self) -> dict[str, Any]:
         """Returns what of it changes a step's duration beyond its `Shape`, as JSON has it."""
-        return self.model_dump(mode="json")
+        return self.model_dump(mode="json", include=self.timed_fields)
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns the network that is trained in the place of `model`, which may be changed."""
@@ -149,7 +143,7 @@ class SpeedupConfig(Config):
         """Reads data of its own into memory. Raises: ConfigError, DataError."""
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
-        """Starts afresh what steps on dummy data and timed steps have moved, such as draws."""
+        """Resets what warm-up and timed steps have moved, such as random draws."""
 
     def state(self, model: "nn.Module") -> dict[str, Any]:
         """Returns what the changed model remembers beyond tensors, as tensors and plain values.

@@ -23,6 +23,7 @@ class BatchStages(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "batch_growth"
+    timed_fields: ClassVar[set[str] | None] = set()
 
     factors: tuple[Factor, ...] = (1, 2, 4)
     """Samples of a step over `effective_batch_size` in each stage."""
@@ -44,10 +45,6 @@ class BatchStages(SpeedupConfig):
         if any(earlier >= later for earlier, later in pairwise(self.at)):
             raise ValueError("at must be ascending")
         return self
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns nothing: the factor is in the shapes."""
-        return {}
 
     def growth(self) -> tuple[tuple[float, int], ...]:
         """Returns the stages: share of the run's samples, factor."""

@@ -1,15 +1,17 @@
 """Residual networks that are trained block after block, then as a whole."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
-from tune_speed.components.speedups.base import RecipeView, Shape, Slot, SpeedupConfig
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.components.speedups.base import RecipeView, Shape, Slot, SpeedupConfig, refusal
+from tune_speed.core.errors import Problem
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
+
+PATH = "speedups.depth.boosted"
 
 
 class Boosted(SpeedupConfig):
@@ -26,19 +28,19 @@ class Boosted(SpeedupConfig):
     Loss of a stage, with logits z of the K classes: the multiclass exponential loss
     Σ_{l≠y} exp(z_l − z_y) = exp(cross-entropy) − 1, divided by K, so that a sample about which
     nothing is known weighs as much as in cross-entropy. Beyond a sample's weight of `max_weight`
-    it goes on as a straight line.
+    it continues as a straight line.
 
     Source: Huang, Ash, Langford, Schapire, arXiv 1706.04964, and their code,
     JordanAsh/boostresnet.
     Deviations: stages have equal shares of the run instead of ending when the edge γ_t is large
-    enough, because a run's cost must be known before it begins (`speedups/boosting.py` has the
-    edges of a trained network); α is part of the head's scale; the loss is a mean over samples of
-    exp(cross-entropy), not exp of the mean, and its straight line replaces the clamped gradients;
-    heads normalise over classes, not over the batch, and frozen blocks keep no graph, both of
-    which that code gets wrong.
+    enough, because a run's cost must be known before it begins; α is part of the head's scale; the
+    loss is a mean over samples of exp(cross-entropy), not exp of the mean, and its straight line
+    replaces the clamped gradients; heads normalise over classes, not over the batch, and frozen
+    blocks keep no graph, both of which that code gets wrong.
     """
 
     slot: ClassVar[Slot] = "depth"
+    timed_fields: ClassVar[set[str] | None] = {"stages"}
     is_recordable: ClassVar[bool] = False
     leaves_gradients_out: ClassVar[bool] = True
     conflicts: ClassVar[dict[str, str]] = {
@@ -53,10 +55,6 @@ class Boosted(SpeedupConfig):
     """What the stages minimise."""
     max_weight: float = Field(default=4.0, ge=1, le=1e6)
     """Largest weight of a sample in the exponential loss; 1 is what it weighs at first."""
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns the number of stages; which one a step trains is in its shape."""
-        return {"stages": self.stages}
 
     def refusals(self, recipe: RecipeView) -> Iterator[Problem]:
         """Yields that a compiled network cannot change its stage."""
@@ -73,16 +71,16 @@ class Boosted(SpeedupConfig):
         from tune_speed.components.speedups.modules.staged import is_staged_net
 
         if not is_staged_net(model):
-            raise self._refusal(
-                "must have a residual network for CIFAR, which consists of stem, blocks and head",
-                type(model).__name__,
+            raise refusal(
+                PATH,
+                must="must have a residual network for CIFAR, which consists of stem, blocks and"
+                " head",
+                given=type(model).__name__,
             )
         num_blocks = len(model.blocks)
         if self.stages > num_blocks:
-            raise self._refusal(
-                f"must have at most as many stages as the network has blocks, {num_blocks}",
-                f"stages={self.stages}",
-            )
+            must = f"must have at most as many stages as the network has blocks, {num_blocks}"
+            raise refusal(PATH, must=must, given=f"stages={self.stages}")
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns the network with its auxiliary heads; it begins in the first stage."""
@@ -108,14 +106,10 @@ class Boosted(SpeedupConfig):
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
         """Returns the sum of the exponential losses, or None in the steps that refine."""
-        from tune_speed.components.speedups.modules.staged import sum_of_exponential_losses
+        from tune_speed.components.speedups.modules.losses import sum_of_exponential_losses
 
         if self.loss == "cross_entropy" or frac > 1 - self.refine_frac + 1e-9:
             return None
         return sum_of_exponential_losses(
             logits, labels, max_weight=self.max_weight, label_smoothing=label_smoothing
         )
-
-    def _refusal(self, must: str, given: str) -> ConfigError:
-        problem = Problem(path="speedups.depth.boosted", must=must, given=given)
-        return ConfigError(problems=(problem,))

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 
 def in_slot(slot: Slot) -> dict[str, type[SpeedupConfig]]:
-    """Returns the speed-ups that may stand in a slot, by name; the first is none."""
+    """Returns the speed-ups of a slot, by name; the first is none."""
     return {"off": Off} | {name: kind for name, kind in SPEEDUPS.items() if kind.slot == slot}
 
 
 class Speedups(Config):
-    """What makes this recipe differ from plain training, beside its settings."""
+    """What makes this recipe differ from plain training, apart from its settings."""
 
     init: Annotated[SpeedupConfig, Component(in_slot("init"))] = Off()
     """What the weights are before the first step."""
@@ -82,7 +82,7 @@ class Speedups(Config):
         return self.model_copy(update={"init": self.init.located()})
 
     def read_data(self) -> None:
-        """Reads data that any needs beside the run's own. Raises: ConfigError, DataError."""
+        """Reads data that any needs besides the run's own. Raises: ConfigError, DataError."""
         for speedup in self.chosen:
             speedup.read_data()
 
@@ -104,7 +104,7 @@ class Speedups(Config):
         return model
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
-        """Starts afresh what steps on dummy data and timed steps have moved."""
+        """Resets what warm-up and timed steps have moved."""
         for speedup in self.chosen:
             speedup.begin(model, seed=seed)
 

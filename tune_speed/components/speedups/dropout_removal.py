@@ -2,8 +2,7 @@
 
 from typing import TYPE_CHECKING, ClassVar
 
-from tune_speed.components.speedups.base import Slot, SpeedupConfig
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.components.speedups.base import Slot, SpeedupConfig, refusal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,13 +30,12 @@ class DropoutRemoval(SpeedupConfig):
 
         if active_dropouts(model, stochastic_depth=self.include_stochastic_depth):
             return
-        problem = Problem(
-            path="speedups.dropout.dropout_removal",
+        raise refusal(
+            "speedups.dropout.dropout_removal",
             must="must have a network with dropout to switch off",
             given=f"{type(model).__name__} with none",
             hint="Set the model's drop_rate or dropout above 0, or leave dropout_removal out.",
         )
-        raise ConfigError(problems=(problem,))
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns `model`, whose dropout is off from now on."""

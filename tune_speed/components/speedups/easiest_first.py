@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from tune_speed.components.speedups.base import Slot, SpeedupConfig
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.components.speedups.base import Slot, SpeedupConfig, refusal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -16,9 +15,9 @@ Group = Annotated[int, Field(ge=0, lt=10_000)]
 
 
 class EasiestFirst(SpeedupConfig):
-    """Easiest task first: the network learns to tell groups of classes, then the classes too.
+    """Easiest task first: the network learns to classify groups of classes, then the classes too.
 
-    A second head tells the groups from the same features. The loss is w_g(s) · cross-entropy of
+    A second head classifies the groups by the same features. The loss is w_g(s) · cross-entropy of
     the groups + w_c(s) · cross-entropy of the classes at progress s: w_g is 1, and w_c 0 up to
     `start_frac`, from where it grows to 1 within `ramp_frac`. Evaluation sees the classes' head
     alone. CIFAR-100's 20 superclasses are such groups.
@@ -59,8 +58,6 @@ class EasiestFirst(SpeedupConfig):
     @property
     def group_of(self) -> tuple[int, ...]:
         """The group of each class."""
-        from tune_speed.components.speedups.easiest_first import cifar100_groups
-
         return self.groups if isinstance(self.groups, tuple) else cifar100_groups()
 
     def weights(self, frac: float) -> tuple[float, float]:
@@ -75,11 +72,12 @@ class EasiestFirst(SpeedupConfig):
         """Raises: ConfigError if the network does not end with a linear layer."""
         from torch import nn
 
-        from tune_speed.components.speedups.modules.heads import find_classifier, refusal
+        from tune_speed.components.speedups.modules.heads import find_classifier
 
         _, layer = find_classifier(model, path=PATH)
         if not isinstance(layer, nn.Linear):
-            raise refusal(PATH, must="must have a network with a final linear layer", model=model)
+            must = "must have a network with a final linear layer"
+            raise refusal(PATH, must=must, given=type(model).__name__)
 
     def speed_fields(self) -> dict[str, Any]:
         """Returns the number of groups, which the second head has as outputs."""
@@ -91,16 +89,14 @@ class EasiestFirst(SpeedupConfig):
         Raises:
             ConfigError: if `groups` are for another number of classes.
         """
-        from tune_speed.components.speedups.modules.heads import find_classifier
-        from tune_speed.components.speedups.modules.two_heads import TwoHeads
+        from tune_speed.components.speedups.modules.heads import TwoHeads, find_classifier
 
         if len(self.group_of) != num_classes:
-            problem = Problem(
-                path=f"{PATH}.groups",
+            raise refusal(
+                f"{PATH}.groups",
                 must=f"must name a group for each of the data set's {num_classes} classes",
                 given=f"{len(self.group_of)} groups",
             )
-            raise ConfigError(problems=(problem,))
         name, layer = find_classifier(model, path=PATH)
         model.set_submodule(name, TwoHeads(layer, num_groups=len(set(self.group_of))))
         return model
@@ -109,7 +105,7 @@ class EasiestFirst(SpeedupConfig):
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
         """Returns the weighted sum of both tasks' cross-entropies over samples [nat]."""
-        from tune_speed.components.speedups.modules.two_heads import sum_of_task_losses
+        from tune_speed.components.speedups.modules.losses import sum_of_task_losses
 
         return sum_of_task_losses(
             logits,

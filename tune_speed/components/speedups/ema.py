@@ -1,6 +1,6 @@
 """Evaluation by an average of the weights over the last steps."""
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -18,12 +18,13 @@ class Ema(SpeedupConfig):
     step does not. Weights before the first step count nothing: the average is over steps.
     For a decay of d a step and T steps, h = ln 0.5 / (T · ln d): 0.999 in 2,000 steps is 0.35.
 
-    Training goes on with its own weights, unlike with Lookahead.
+    Training continues with its own weights, unlike with Lookahead.
 
     Source: Polyak and Juditsky 1992; half-life as in mosaicml/composer, EMA; timm's ModelEmaV3.
     """
 
     slot: ClassVar[Slot] = "averaging"
+    timed_fields: ClassVar[set[str] | None] = {"every"}
     conflicts: ClassVar[dict[str, str]] = {
         "boosted": "weights of a stage that was not trained yet are no part of a sensible average.",
     }
@@ -32,10 +33,6 @@ class Ema(SpeedupConfig):
     """Share of the run after which weights count half."""
     every: int = Field(default=5, ge=1, le=10_000)
     """Optimizer steps between two updates of the average; the run's last step always counts."""
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns how often weights are averaged; the half-life costs nothing."""
-        return {"every": self.every}
 
     def averager(self, model: "nn.Module") -> Averager | None:
         """Returns what averages the weights from now on."""

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tune_speed.components.speedups.base import Slot, SpeedupConfig, Start
+from tune_speed.components.speedups.base import Slot, SpeedupConfig, Start, refusal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -41,11 +41,12 @@ class Focal(SpeedupConfig):
 
     def check_model(self, model: "nn.Module") -> None:
         """Raises: ConfigError if the network has no final layer with a bias."""
-        from tune_speed.components.speedups.modules.heads import find_classifier, refusal
+        from tune_speed.components.speedups.modules.heads import find_classifier
 
         _, layer = find_classifier(model, path=PATH)
         if self.prior is not None and layer.bias is None:
-            raise refusal(f"{PATH}.prior", must="must have a final layer with a bias", model=model)
+            must = "must have a final layer with a bias"
+            raise refusal(f"{PATH}.prior", must=must, given=type(model).__name__)
 
     def speed_fields(self) -> dict[str, Any]:
         """Returns that there is another loss; its numbers cost nothing."""
@@ -53,8 +54,7 @@ class Focal(SpeedupConfig):
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
         """Sets the final layer to the prior, with weights from torch's generator."""
-        from tune_speed.components.speedups.modules.heads import find_classifier
-        from tune_speed.components.speedups.modules.sigmoid_loss import set_prior
+        from tune_speed.components.speedups.modules.heads import find_classifier, set_prior
 
         if self.prior is not None:
             _, layer = find_classifier(model, path=PATH)
@@ -64,7 +64,7 @@ class Focal(SpeedupConfig):
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
         """Returns the sum over samples and classes of the focal loss [nat]."""
-        from tune_speed.components.speedups.modules.sigmoid_loss import sum_of_focal_losses
+        from tune_speed.components.speedups.modules.losses import sum_of_focal_losses
 
         return sum_of_focal_losses(
             logits,

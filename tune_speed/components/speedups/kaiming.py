@@ -1,9 +1,9 @@
 """Weights drawn so that a ReLU network keeps the size of its gradients."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from tune_speed.components.speedups.base import RecipeView, Slot, SpeedupConfig, Start
+from tune_speed.components.speedups.base import RecipeView, Slot, SpeedupConfig, Start, refusal
 from tune_speed.core.errors import Problem
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ class Kaiming(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "init"
+    timed_fields: ClassVar[set[str] | None] = set()
 
     zero_init_last: bool = False
     """Set the scale of the last batch norm of each residual block to 0, so that each begins as its
@@ -36,19 +37,14 @@ class Kaiming(SpeedupConfig):
 
     def check_model(self, model: "nn.Module") -> None:
         """Raises: ConfigError if `zero_init_last` finds no residual block that ends with a norm."""
-        from tune_speed.components.speedups.modules.heads import refusal
         from tune_speed.components.speedups.modules.kaiming import last_norms
 
         if self.zero_init_last and not last_norms(model):
             raise refusal(
                 f"{PATH}.zero_init_last",
                 must="must have a network with residual blocks that end with a batch norm",
-                model=model,
+                given=type(model).__name__,
             )
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns nothing: steps stay as they are."""
-        return {}
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
         """Draws the weights, in place, from torch's generator."""

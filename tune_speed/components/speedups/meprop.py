@@ -4,8 +4,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from tune_speed.components.speedups.base import Slot, SpeedupConfig
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.components.speedups.base import Slot, SpeedupConfig, refusal
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,14 +50,13 @@ class MeProp(SpeedupConfig):
 
         if hidden_linears(model) or (self.conv_frac and hidden_convolutions(model)):
             return
-        problem = Problem(
-            path="speedups.backward.meprop",
+        raise refusal(
+            "speedups.backward.meprop",
             must="must have a network with a linear layer besides its output layer, such as VGG,"
             " AlexNet or ViT",
             given=f"{type(model).__name__} with none",
             hint=None if self.conv_frac else "Try conv_frac for a network of convolutions.",
         )
-        raise ConfigError(problems=(problem,))
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns `model`, with the same parameters by the same names."""

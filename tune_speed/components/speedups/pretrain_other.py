@@ -1,6 +1,6 @@
 """A first training on another data set."""
 
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Self
 
 from pydantic import Field
 
@@ -29,6 +29,7 @@ class PretrainOther(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "init"
+    timed_fields: ClassVar[set[str] | None] = set()
     conflicts: ClassVar[dict[str, str]] = {
         "boosted": "pretraining would train the blocks of the first stage alone.",
         "easiest_first": "its groups are those of other classes.",
@@ -46,10 +47,6 @@ class PretrainOther(SpeedupConfig):
     def located(self) -> Self:
         """Returns the same with an absolute path to the data."""
         return self.model_copy(update={"dataset": self.dataset.located()})
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns nothing: the run's steps stay as they are."""
-        return {}
 
     def read_data(self) -> None:
         """Reads the other data set into memory. Raises: ConfigError, DataError."""

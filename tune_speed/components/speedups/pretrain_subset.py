@@ -1,7 +1,7 @@
 """A first training on a part of the set."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
@@ -10,8 +10,8 @@ from tune_speed.components.speedups.base import Slot, SpeedupConfig, Start
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+# Number of the epoch whose beginning is the part; a run does not get there.
 EPOCH = 2**31
-"""Number of the epoch whose beginning is the part; a run does not get there."""
 
 
 class PretrainSubset(SpeedupConfig):
@@ -27,15 +27,12 @@ class PretrainSubset(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "init"
+    timed_fields: ClassVar[set[str] | None] = set()
 
     part: float = Field(default=0.1, gt=0, le=1)
     """Share of the training part."""
     epochs: int = Field(default=1, ge=1, le=1000)
     """Passes over it."""
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns nothing: the run's steps stay as they are."""
-        return {}
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
         """Trains the model on the part."""

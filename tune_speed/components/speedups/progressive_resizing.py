@@ -1,11 +1,10 @@
 """Small images at the beginning of the run, whole ones at its end."""
 
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig, refusal
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -26,6 +25,7 @@ class ProgressiveResizing(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "resolution"
+    timed_fields: ClassVar[set[str] | None] = {"mode"}
 
     initial_scale: float = Field(default=0.5, gt=0, le=1)
     """Side of the first images over that of whole ones, in (0, 1]."""
@@ -58,20 +58,13 @@ class ProgressiveResizing(SpeedupConfig):
         """Raises: ConfigError if the network is bound to one size of images."""
         from tune_speed.components.speedups.modules.sizes import why_one_size
 
-        error = why_one_size(model)
-        if error is None:
-            return
-        problem = Problem(
-            path="speedups.resolution.progressive_resizing",
-            must="must have a network that takes images of any size, by pooling globally",
-            given=f"{type(model).__name__}, which does not ({type(error).__name__}: {error})",
-            hint="Try a ResNet, or leave progressive_resizing out.",
-        )
-        raise ConfigError(problems=(problem,)) from error
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns how images are made smaller; the sizes are in the shapes."""
-        return {"mode": self.mode}
+        if (error := why_one_size(model)) is not None:
+            raise refusal(
+                "speedups.resolution.progressive_resizing",
+                must="must have a network that takes images of any size, by pooling globally",
+                given=f"{type(model).__name__}, which does not ({type(error).__name__}: {error})",
+                hint="Try a ResNet, or leave progressive_resizing out.",
+            ) from error
 
     def shape(self, shape: Shape, *, frac: float) -> Shape:
         """Returns `shape` with the height and width of the images of the step."""

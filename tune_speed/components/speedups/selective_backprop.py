@@ -1,7 +1,7 @@
 """Learning from the harder part of each batch alone."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 from pydantic import Field, model_validator
 
@@ -23,10 +23,11 @@ class SelectiveBackprop(SpeedupConfig):
 
     Source: Jiang et al. 2019, Accelerating Deep Learning by Focusing on the Biggest Losers
     (arXiv:1910.00762); drawing by place in the batch: mosaicml/composer, SelectiveBackprop.
-    Deviation: no whole batches in between (its `interrupt`), for which a larger `keep` stands in.
+    Deviation: no whole batches in between (its `interrupt`); a larger `keep` replaces them.
     """
 
     slot: ClassVar[Slot] = "selection"
+    timed_fields: ClassVar[set[str] | None] = set()
     is_recordable: ClassVar[bool] = False
 
     start: float = Field(default=0.5, ge=0, lt=1)
@@ -41,10 +42,6 @@ class SelectiveBackprop(SpeedupConfig):
         if self.start >= self.end:
             raise ValueError("start must be less than end")
         return self
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns nothing: the share is in the shapes."""
-        return {}
 
     def shape(self, shape: Shape, *, frac: float) -> Shape:
         """Returns `shape` with the share of samples that is learned from."""

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
-from tune_speed.components.speedups.base import RecipeView, Slot, SpeedupConfig
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.components.speedups.base import RecipeView, Slot, SpeedupConfig, refusal
+from tune_speed.core.errors import Problem
 
 if TYPE_CHECKING:
     from torch import nn
@@ -68,14 +68,13 @@ class StochasticDepth(SpeedupConfig):
 
         if find_blocks(model):
             return
-        problem = Problem(
-            path="speedups.depth.stochastic_depth",
+        raise refusal(
+            "speedups.depth.stochastic_depth",
             must="must have a network with residual blocks that can be skipped: ResNets and"
             " pre-activation ResNets for CIFAR, or a ResNet of torchvision or timm",
             given=type(model).__name__,
             hint="Try model: resnet20, or drop_path_rate if the model takes it.",
         )
-        raise ConfigError(problems=(problem,))
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns `model`, whose blocks are skipped from now on; parameters keep their names."""
@@ -87,7 +86,7 @@ class StochasticDepth(SpeedupConfig):
         return model
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
-        """Begins the draws anew: warm-up and step timing have drawn, and must leave no trace."""
+        """Restarts the draws: warm-up and step timing have drawn, and must leave no trace."""
         from tune_speed.components.speedups.modules.stochastic_depth import restart_draws
 
         restart_draws(model, seed=seed)
@@ -99,7 +98,7 @@ class StochasticDepth(SpeedupConfig):
         return {"draws": draws_state(model)}
 
     def restore(self, model: "nn.Module", state: dict[str, Any]) -> None:
-        """Goes on with the draws."""
+        """Continues the draws."""
         from tune_speed.components.speedups.modules.stochastic_depth import set_draws_state
 
         set_draws_state(model, state["draws"])

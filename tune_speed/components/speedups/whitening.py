@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
-from tune_speed.components.speedups.base import RecipeView, Slot, SpeedupConfig, Start
+from tune_speed.components.speedups.base import RecipeView, Slot, SpeedupConfig, Start, refusal
 from tune_speed.components.speedups.kaiming import refuse_loaded_weights
 from tune_speed.core.errors import Problem
 
@@ -43,7 +43,6 @@ class Whitening(SpeedupConfig):
 
     def check_model(self, model: "nn.Module") -> None:
         """Raises: ConfigError if the network does not begin with a convolution of whole patches."""
-        from tune_speed.components.speedups.modules.heads import refusal
         from tune_speed.components.speedups.modules.patches import first_conv
 
         conv = first_conv(model)
@@ -52,7 +51,7 @@ class Whitening(SpeedupConfig):
                 PATH,
                 must="must have a network that begins with a convolution, not in groups, of two or"
                 " more filters",
-                model=model,
+                given=type(model).__name__,
             )
 
     def speed_fields(self) -> dict[str, Any]:

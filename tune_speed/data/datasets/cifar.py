@@ -4,8 +4,7 @@ import hashlib
 import io
 import pickle
 import socket
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -19,13 +18,13 @@ if TYPE_CHECKING:
 
 
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
+# All that the published files name: an array of bytes. Lists and texts need no name.
 _ALLOWED: Mapping[tuple[str, str], Any] = {
     ("numpy.core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy._core.multiarray", "_reconstruct"): _RECONSTRUCT,
     ("numpy", "ndarray"): np.ndarray,
     ("numpy", "dtype"): np.dtype,
 }
-"""All that the published files name: an array of bytes. Lists and texts need no name."""
 
 
 def read_batch(path: Path, *, md5: str) -> Mapping[str, Any]:
@@ -44,7 +43,8 @@ def read_batch(path: Path, *, md5: str) -> Mapping[str, Any]:
         raise DataError(f"{path.name} is missing or corrupted")
     try:
         fields = _Unpickler(io.BytesIO(content), encoding="latin1").load()
-    except Exception as error:  # Bytes that are no pickle make almost any error.
+    except Exception as error:
+        # Bytes that are no pickle make almost any error.
         raise DataError(f"{path.name} is no file of CIFAR: {error}") from error
     if not isinstance(fields, dict):
         raise DataError(f"{path.name} is no file of CIFAR: it holds a {type(fields).__name__}")
@@ -60,10 +60,10 @@ class _Unpickler(pickle.Unpickler):
 
 
 NUM_TRAIN, NUM_TEST = 50_000, 10_000
+# Longest silence of the server before a download is given up.
 DOWNLOAD_STALL_S = 60.0
-"""Longest silence of the server before a download is given up."""
+# What NumPy raises for fields that are missing or of another shape.
 UNFIT = (KeyError, TypeError, ValueError)
-"""What arrays say to fields that are missing or of another shape."""
 
 
 class Cifar10(DatasetConfig):
@@ -73,6 +73,13 @@ class Cifar10(DatasetConfig):
     """
 
     location_fields: ClassVar[frozenset[str]] = frozenset({"root"})
+    torchvision_name: ClassVar[str] = "CIFAR10"
+    files: ClassVar[tuple[str, ...]] = (
+        *(f"cifar-10-batches-py/data_batch_{i}" for i in range(1, 6)),
+        "cifar-10-batches-py/test_batch",
+        "cifar-10-batches-py/batches.meta",
+    )
+    """Of the Python version, below `root`."""
 
     root: str = "data"
     """Folder that holds `cifar-10-batches-py`; `--download` fills it."""
@@ -87,47 +94,30 @@ class Cifar10(DatasetConfig):
         return NUM_TEST
 
     def sources(self) -> list[Path]:
-        """Returns the seven files of the Python version."""
-        files = [f"data_batch_{i}" for i in range(1, 6)]
-        folder = Path(self.root) / "cifar-10-batches-py"
-        return [folder / name for name in [*files, "test_batch", "batches.meta"]]
+        """Returns the files of the Python version."""
+        return [Path(self.root) / name for name in self.files]
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
         """Returns all images, if the files are those that were published."""
-        from torchvision.datasets import CIFAR10
+        from torchvision import datasets
 
-        return _read(CIFAR10, self.sources()[0].parent, download, on_progress)
+        kind = getattr(datasets, self.torchvision_name)
+        return _read(kind, self.sources()[0].parent, download, on_progress)
 
 
-class Cifar100(DatasetConfig):
+class Cifar100(Cifar10):
     """CIFAR-100: 50,000 training and 10,000 test images, 32x32 RGB, 100 classes.
 
     Source: A. Krizhevsky 2009, Learning Multiple Layers of Features from Tiny Images.
     """
 
-    location_fields: ClassVar[frozenset[str]] = frozenset({"root"})
+    torchvision_name: ClassVar[str] = "CIFAR100"
+    files: ClassVar[tuple[str, ...]] = tuple(
+        f"cifar-100-python/{name}" for name in ("train", "test", "meta")
+    )
 
     root: str = "data"
     """Folder that holds `cifar-100-python`; `--download` fills it."""
-
-    def num_train(self) -> int:
-        """Returns 50,000. Raises: DataError if the folder is missing."""
-        _check_folder(self.sources()[0].parent)
-        return NUM_TRAIN
-
-    def num_test(self) -> int | None:
-        """Returns 10,000."""
-        return NUM_TEST
-
-    def sources(self) -> list[Path]:
-        """Returns the three files of the Python version."""
-        return [Path(self.root) / "cifar-100-python" / name for name in ("train", "test", "meta")]
-
-    def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
-        """Returns all images, if the files are those that were published."""
-        from torchvision.datasets import CIFAR100
-
-        return _read(CIFAR100, self.sources()[0].parent, download, on_progress)
 
 
 def _check_folder(folder: Path) -> None:
@@ -144,8 +134,8 @@ def _read(
     if not download:
         _check_folder(folder)
     try:
-        if download and not _is_complete(kind, folder):
-            _download(kind, folder.parent)
+        if download:
+            _download(kind, folder)
         train, test = (_part(files, folder) for files in (kind.train_list, kind.test_list))
         names = read_batch(folder / kind.meta["filename"], md5=kind.meta["md5"])[kind.meta["key"]]
     except (OSError, RuntimeError, EOFError, DataError, *UNFIT) as error:
@@ -158,39 +148,27 @@ def _read(
     return DecodedData(train, test, tuple(map(str, names)))
 
 
-def _is_complete(kind: "type[CIFAR10]", folder: Path) -> bool:
-    from torchvision.datasets.utils import check_integrity
+def _download(kind: "type[CIFAR10]", folder: Path) -> None:
+    """Fetches the archive unless every file is there already."""
+    from torchvision.datasets.utils import check_integrity, download_and_extract_archive
 
     every = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]
-    return all(check_integrity(str(folder / name), md5) for name, md5 in every)
-
-
-def _download(kind: "type[CIFAR10]", root: Path) -> None:
-    from torchvision.datasets.utils import download_and_extract_archive
-
-    with _stall_limit():
-        download_and_extract_archive(kind.url, str(root), filename=kind.filename, md5=kind.tgz_md5)
+    if all(check_integrity(str(folder / name), md5) for name, md5 in every):
+        return
+    # torchvision opens its sockets without a time limit: a silent server would hang the process.
+    before = socket.getdefaulttimeout()
+    socket.setdefaulttimeout(DOWNLOAD_STALL_S)
+    try:
+        download_and_extract_archive(
+            kind.url, str(folder.parent), filename=kind.filename, md5=kind.tgz_md5
+        )
+    finally:
+        socket.setdefaulttimeout(before)
 
 
 def _part(files: Sequence[tuple[str, str]], folder: Path) -> Images:
     """Returns the images of one part. Raises: DataError, or one of `UNFIT` where fields are odd."""
     batches = [read_batch(folder / name, md5=md5) for name, md5 in files]
     pixels = np.vstack([batch["data"] for batch in batches]).reshape(-1, 3, 32, 32)
-    labels = [label for batch in batches for label in _labels(batch)]
+    labels = [label for b in batches for label in b["labels" if "labels" in b else "fine_labels"]]
     return Images(pixels.transpose(0, 2, 3, 1), np.array(labels, dtype=np.int64))
-
-
-def _labels(batch: Mapping[str, Any]) -> Iterable[int]:
-    labels: Iterable[int] = batch["labels"] if "labels" in batch else batch["fine_labels"]
-    return labels
-
-
-@contextmanager
-def _stall_limit() -> Iterator[None]:
-    # torchvision opens its sockets without a time limit: a silent server would hang the process.
-    before = socket.getdefaulttimeout()
-    socket.setdefaulttimeout(DOWNLOAD_STALL_S)
-    try:
-        yield
-    finally:
-        socket.setdefaulttimeout(before)

@@ -16,8 +16,8 @@ from tune_speed.data.base import OnProgress
 GREY_MODES = frozenset({"1", "L", "LA", "La"})
 COLOUR_MODES = frozenset({"P", "PA", "RGB", "RGBA", "RGBa", "RGBX", "CMYK", "YCbCr", "LAB", "HSV"})
 PROGRESS_EVERY = 1000
+# What is decoded, whatever a file is called. Pillow knows more, and starts Ghostscript for one.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")
-"""What is decoded, whatever a file is called. Pillow knows more, and starts Ghostscript for one."""
 
 
 class Encoded(NamedTuple):
@@ -51,7 +51,7 @@ def decode_parts(
     Args:
         parts: What to decode.
         image_size: Height and width [pixels]: the shorter side is scaled to it, bilinear with
-            antialiasing, and the middle is kept. None: all images of a part must have one size.
+            antialiasing, then its centre is cropped. None: all images of a part must have one size.
         on_progress: Called with (done, total) every 1,000 images and at the end.
 
     Raises:
@@ -103,14 +103,19 @@ def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8]
     source = BytesIO(encoded.file) if isinstance(encoded.file, bytes) else encoded.file
     try:
         with Image.open(source, formats=FORMATS) as image:
-            _check_mode(image, encoded)
+            if image.mode not in GREY_MODES | COLOUR_MODES:
+                raise DataError(
+                    f"{encoded.name} must have 8 bits a channel, but its mode is {image.mode}."
+                    " Convert it first: scaling 16 bits or floats here would be a guess."
+                )
             colour = _as_rgb(image)
             if image_size is not None:
                 colour = ImageOps.fit(colour, (image_size, image_size), Image.Resampling.BILINEAR)
             return np.asarray(colour), image.mode in GREY_MODES
     except DataError:
         raise
-    except Exception as error:  # Pillow's readers raise almost anything on damaged files
+    except Exception as error:
+        # Pillow's readers raise almost anything on damaged files.
         raise DataError(
             f"{encoded.name} must be an image, but it cannot be decoded: {error}"
         ) from error
@@ -122,16 +127,9 @@ def _as_rgb(image: Image.Image) -> Image.Image:
         image.load()
         return image
     if "transparency" in image.info:
-        image = image.convert("RGBA")  # Pillow warns about a direct way to RGB
+        # Pillow warns about a direct way to RGB.
+        image = image.convert("RGBA")
     return image.convert("RGB")
-
-
-def _check_mode(image: Image.Image, encoded: Encoded) -> None:
-    if image.mode not in GREY_MODES | COLOUR_MODES:
-        raise DataError(
-            f"{encoded.name} must have 8 bits a channel, but its mode is {image.mode}. Convert it"
-            " first: scaling 16 bits or floats here would be a guess."
-        )
 
 
 def _check_size(image: NDArray[np.uint8], pixels: NDArray[np.uint8], encoded: Encoded) -> None:

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.core.config import did_you_mean
@@ -34,7 +33,7 @@ class ImageFolder(DatasetConfig):
     root: str
     """Folder that holds `train`, or the class folders themselves."""
     image_size: int = Field(ge=1)
-    """Height and width [pixels]: the shorter side is scaled to it and the middle is kept."""
+    """Height and width [pixels]: the shorter side is scaled to it and the centre cropped."""
 
     def num_train(self) -> int:
         """Returns the number of image files of the training part. Raises: DataError if none."""
@@ -56,12 +55,16 @@ class ImageFolder(DatasetConfig):
         train = self._train_files()
         names = tuple(train)
         parts = [train] + [part for part in [self._test_files(train)] if part is not None]
+        files = [[path for of_class in part.values() for path in of_class] for part in parts]
         pixels = decode_parts(
-            [_part(self.root, part) for part in parts],
+            [Part(self.root, [Encoded(p, str(p)) for p in paths], len(paths)) for paths in files],
             image_size=self.image_size,
             on_progress=on_progress,
         )
-        labels = [_labels(part, names) for part in parts]
+        labels = [
+            np.repeat([names.index(name) for name in part], [len(of) for of in part.values()])
+            for part in parts
+        ]
         first, *others = map(Images, pixels, labels)
         return DecodedData(first, others[0] if others else None, names)
 
@@ -79,11 +82,15 @@ class ImageFolder(DatasetConfig):
             raise DataError(
                 f"{folder.absolute()} must hold one folder of images a class, but holds no folder."
             )
-        _check_not_empty(folder, classes)
+        for name in (name for name, files in classes.items() if not files):
+            raise DataError(
+                f"Every class folder must hold images ({', '.join(sorted(SUFFIXES))}), but"
+                f" {(folder / name).absolute()} holds none. Add some, or remove the folder."
+            )
         return classes
 
     def _test_files(self, train: ClassFiles) -> ClassFiles | None:
-        """Returns the files of the test part, if there is one beside `root/train`."""
+        """Returns the files of the test part, if there is one next to `root/train`."""
         root = Path(self.root)
         folders = [root / name for name in TEST_FOLDERS if (root / name).is_dir()]
         if not folders or not (root / "train").is_dir():
@@ -100,36 +107,16 @@ class ImageFolder(DatasetConfig):
 
 
 def _class_files(folder: Path) -> ClassFiles:
+    def is_image(path: Path) -> bool:
+        is_named = path.suffix.lower() in SUFFIXES and not path.name.startswith(".")
+        return is_named and path.is_file()
+
     return {
-        entry.name: _image_files(entry)
+        entry.name: sorted(filter(is_image, entry.rglob("*")))
         for entry in sorted(folder.iterdir())
         if entry.is_dir() and not entry.name.startswith(".")
     }
 
 
-def _image_files(folder: Path) -> list[Path]:
-    files = (path for path in folder.rglob("*") if path.suffix.lower() in SUFFIXES)
-    return sorted(path for path in files if path.is_file() and not path.name.startswith("."))
-
-
-def _check_not_empty(folder: Path, classes: ClassFiles) -> None:
-    for name, files in classes.items():
-        if not files:
-            raise DataError(
-                f"Every class folder must hold images ({', '.join(sorted(SUFFIXES))}), but"
-                f" {(folder / name).absolute()} holds none. Add some, or remove the folder."
-            )
-
-
 def _count(classes: ClassFiles) -> int:
     return sum(map(len, classes.values()))
-
-
-def _part(root: str, classes: ClassFiles) -> Part:
-    files = [path for files in classes.values() for path in files]
-    return Part(root, [Encoded(path, str(path)) for path in files], len(files))
-
-
-def _labels(classes: ClassFiles, names: tuple[str, ...]) -> NDArray[np.int64]:
-    numbers = [names.index(name) for name in classes]
-    return np.repeat(np.array(numbers, dtype=np.int64), [len(files) for files in classes.values()])

@@ -13,7 +13,6 @@ from pydantic import Field
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import DataError
 from tune_speed.data.base import DatasetConfig, DecodedData, Images, OnProgress
-from tune_speed.data.datasets import image_parquet
 from tune_speed.data.datasets.decoding import Encoded, Part, decode_parts
 
 if TYPE_CHECKING:
@@ -47,12 +46,12 @@ class ImageParquet(DatasetConfig):
 
     def num_train(self) -> int:
         """Returns the number of rows of the training part. Raises: DataError if it is missing."""
-        return sum(map(image_parquet.num_rows, self._parts()[0]))
+        return sum(map(num_rows, self._parts()[0]))
 
     def num_test(self) -> int | None:
         """Returns the number of rows of the test part; None without one."""
         parts = self._parts()
-        return sum(map(image_parquet.num_rows, parts[1])) if len(parts) > 1 else None
+        return sum(map(num_rows, parts[1])) if len(parts) > 1 else None
 
     def sources(self) -> list[Path]:
         """Returns all files of both parts. Raises: DataError if a part is missing."""
@@ -60,12 +59,15 @@ class ImageParquet(DatasetConfig):
 
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
         """Returns the image of every row, in the files' order."""
-        parts = [{path: self._labels(path) for path in files} for files in self._parts()]
+        parts = [
+            {path: read_labels(path, self.label_column) for path in files}
+            for files in self._parts()
+        ]
         names = self._class_names(parts[0])
         for path, labels in (item for part in parts for item in part.items()):
-            image_parquet.check_labels(path, labels, len(names))
+            check_labels(path, labels, len(names))
         pixels = decode_parts(
-            [self._part(part) for part in parts],
+            [self._encoded(part) for part in parts],
             image_size=self.image_size,
             on_progress=on_progress,
         )
@@ -78,13 +80,10 @@ class ImageParquet(DatasetConfig):
     def _parts(self) -> list[list[Path]]:
         """Returns the files of the training part and, where there is one, of the test part."""
         places = {"train": self.train} | ({} if self.test is None else {"test": self.test})
-        return [image_parquet.find_files(field, place) for field, place in places.items()]
-
-    def _labels(self, path: Path) -> NDArray[np.int64]:
-        return image_parquet.read_labels(path, self.label_column)
+        return [find_files(field, place) for field, place in places.items()]
 
     def _class_names(self, train: FileLabels) -> tuple[str, ...]:
-        names = image_parquet.class_names(next(iter(train)), self.label_column)
+        names = class_names(next(iter(train)), self.label_column)
         if names is not None:
             return names
         largest = max(int(labels.max(initial=0)) for labels in train.values())
@@ -96,23 +95,20 @@ class ImageParquet(DatasetConfig):
             )
         return tuple(str(label) for label in range(largest + 1))
 
-    def _part(self, labels: FileLabels) -> Part:
+    def _encoded(self, labels: FileLabels) -> Part:
         files = list(labels)
         name = str(files[0] if len(files) == 1 else files[0].parent)
-        return Part(name, self._images(files), sum(map(len, labels.values())))
-
-    def _images(self, files: list[Path]) -> Iterator[Encoded]:
-        for path in files:
-            yield from image_parquet.read_images(path, self.image_column)
+        images = (image for path in files for image in read_images(path, self.image_column))
+        return Part(name, images, sum(map(len, labels.values())))
 
 
 ROWS_AT_ONCE = 500
+# Of one file. A few bytes can encode any number of equal rows.
 MAX_ROWS = 100_000_000
-"""Of one file. A few bytes can stand for any number of equal rows."""
 MAX_IMAGE_BYTES = 1 << 28
 """Of one encoded image."""
+# What pyarrow raises, besides its own errors, of schemas that contradict themselves.
 DAMAGE = (UnicodeDecodeError, KeyError, IndexError, OverflowError, MemoryError)
-"""What pyarrow raises, besides its own errors, of schemas that contradict themselves."""
 
 
 def find_files(field: str, place: str) -> list[Path]:

@@ -82,7 +82,8 @@ class Batches:
         )
         table = torch.from_numpy(self.share.of(np.stack([order, self._labels.take(order), *draws])))
         if self.device.type == "cuda":
-            table = table.pin_memory()  # a copy from pageable memory would wait for the GPU
+            # A copy from pageable memory would wait for the GPU.
+            table = table.pin_memory()
         table = table.to(self.device, non_blocking=True)
         for start in range(skip * self.order.batch_size, table.shape[1], self.order.batch_size):
             yield BatchPlan(*table[:, start : start + self.order.batch_size].unbind())
@@ -90,10 +91,7 @@ class Batches:
     def images(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
         """Returns the plan's images: float32 (B, C, H, W), normalised and augmented.
 
-        Args:
-            pixels: uint8 (N, H, W, C) on the device: the whole set, or the batch alone.
-            indices: Where in `pixels` the plan's images are, (B,).
-            plan: One of `plans`.
+        They are at `indices` (B,) of `pixels`, uint8 (N, H, W, C): the whole set, or the batch.
         """
         images = self._normalize(self._gather(pixels, indices, plan))
         if self._augmentation.cutout:

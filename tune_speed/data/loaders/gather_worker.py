@@ -18,14 +18,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# Slot to fill, and number of images; their indices are in shared memory.
 REQUEST = struct.Struct("<qq")
-"""Slot to fill, and number of images; their indices stand in shared memory."""
 DONE = b"."
 
 
 def main(arguments: list[str]) -> None:
     """Serves the socket and the shared arrays whose file numbers and shapes `arguments` holds."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the training process's business
+    # Ctrl-C is the training process's business.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     sent = json.loads(arguments[0])
     arrays = {name: map_array(*array) for name, array in sent["arrays"].items()}
     with socket.socket(fileno=sent["socket"]) as connection:
@@ -40,11 +41,8 @@ def serve(
 ) -> None:
     """Fills slots on request until the other end of `connection` closes, or its process dies.
 
-    Args:
-        connection: Brings requests; gets `DONE` at the start and after each.
-        pixels: The set, (N, H, W, C).
-        indices: Which images are asked for, (slots, batch size).
-        slots: Room for batches, (slots, batch size, H, W, C).
+    It sends `DONE` at the start and after each request. Slot s (batch size, H, W, C) gets the
+    images `indices[s]` of `pixels` (N, H, W, C).
     """
     try:
         connection.sendall(DONE)

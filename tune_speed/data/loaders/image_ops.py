@@ -50,17 +50,9 @@ def gather_moved(
 ) -> Tensor:
     """Returns the images `indices` of `pixels` (N, H, W, C), each cropped and flipped its own way.
 
-    The result equals that of padding by reflection, cutting out the window at (shift_y, shift_x)
-    and flipping it left to right, but each pixel is fetched once, from where it came in the end: a
-    single gather, with no padded or flipped copies.
-
-    Args:
-        pixels: The whole set, or a batch.
-        indices: Which images, (B,).
-        pad: Border [pixels], less than H and W.
-        shift_y: Upper edges of the windows in the padded images, (B,), 0 to 2 * pad.
-        shift_x: Left edges, (B,).
-        is_flipped: 1 where the image is flipped, else 0, (B,).
+    Equal to padding by reflection with `pad` pixels, fewer than H and W, cutting out the window at
+    (shift_y, shift_x), (B,) each in 0 to 2 * pad, and flipping left to right where `is_flipped`
+    (B,) is 1. Each pixel is fetched once: a single gather, without padded or flipped copies.
     """
     num_samples, height, width, channels = pixels.shape
     rows = _sources(height, shift_y - pad)
@@ -74,11 +66,8 @@ def gather_moved(
 def cut_out(images: Tensor, *, side: int, corner_y: Tensor, corner_x: Tensor) -> Tensor:
     """Sets a square of each image to 0, the mean of normalised images, and returns `images`.
 
-    Args:
-        images: (B, H, W, C), contiguous; changed in place.
-        side: Side of the squares [pixels].
-        corner_y: Upper edges of the squares, (B,), 0 to H - side.
-        corner_x: Left edges, (B,), 0 to W - side.
+    `images` (B, H, W, C) are contiguous and changed in place; `corner_y` and `corner_x` (B,) are
+    the squares' upper left corners, within 0 to H - side and W - side.
     """
     batch, height, width, channels = images.shape
     steps = torch.arange(side, device=images.device)
@@ -90,7 +79,7 @@ def cut_out(images: Tensor, *, side: int, corner_y: Tensor, corner_x: Tensor) ->
 
 
 def to_channels_first(images: Tensor, *, channels_last: bool) -> Tensor:
-    """Returns (B, C, H, W) of (B, H, W, C), in torch's channels-last memory format if asked for."""
+    """Returns (B, C, H, W) of (B, H, W, C), in torch's channels-last memory format on request."""
     turned = images.permute(0, 3, 1, 2)
     # A copy even of one channel, where `contiguous` would keep strides that read as channels-last.
     return turned if channels_last else turned.clone(memory_format=torch.contiguous_format)
@@ -99,7 +88,7 @@ def to_channels_first(images: Tensor, *, channels_last: bool) -> Tensor:
 def _sources(size: int, first: Tensor) -> Tensor:
     """Returns, for windows that start at `first` (B,), the source of each place, (B, size).
 
-    Outside of 0 to size - 1, position i stands for its mirror image: -i, or 2 * (size - 1) - i.
+    Outside of 0 to size - 1, position i is that of its mirror image: -i, or 2 * (size - 1) - i.
     """
     positions = first[:, None] + torch.arange(size, device=first.device)
     return (size - 1) - ((size - 1) - positions.abs()).abs()

@@ -19,7 +19,12 @@ class SharedArray:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        self._file = _anonymous_file()
+        if hasattr(os, "memfd_create"):
+            memory = os.memfd_create("tune_speed", os.MFD_CLOEXEC)
+            self._file: IO[bytes] = os.fdopen(memory, "r+b", buffering=0)
+        else:
+            # Not on Linux: on disk, but without a name too.
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
         self.shape, self.dtype = shape, np.dtype(dtype)
         self._file.truncate(int(np.prod(shape)) * self.dtype.itemsize)
         self.offset = 0
@@ -31,12 +36,12 @@ class SharedArray:
         return self._file.fileno()
 
     def close(self) -> None:
-        """Lets no more processes share it; the memory is freed when the last one lets it go."""
+        """Lets no more processes share it; the memory is freed with the last mapping."""
         self._file.close()
 
 
 class FileArray:
-    """An array in a file of its own, for reading: whoever maps it shares its pages."""
+    """An array in a file of its own, for reading: processes that map it share its pages."""
 
     def __init__(self, mapped: "np.memmap[Any, Any]") -> None:
         """Opens the file that `mapped` lies in. Raises: OSError if it is not there any more."""
@@ -72,9 +77,3 @@ def file_map(array: NDArray[Any]) -> "np.memmap[Any, Any] | None":
     """Returns the memory map that `array` is the whole of, or None."""
     base = array.base
     return base if isinstance(base, np.memmap) and base.shape == array.shape else None
-
-
-def _anonymous_file() -> IO[bytes]:
-    if hasattr(os, "memfd_create"):
-        return os.fdopen(os.memfd_create("tune_speed", os.MFD_CLOEXEC), "r+b", buffering=0)
-    return tempfile.TemporaryFile(buffering=0)  # not on Linux: on disk, but without a name too

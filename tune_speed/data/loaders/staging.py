@@ -1,7 +1,7 @@
 """Batches of pixels on their way to the device, one ahead of the one that is computed on.
 
 On CUDA a copy runs on a stream of its own while the device computes on the batch before. On a CPU
-torch's streams and events do nothing, and a batch is there once it is gathered.
+torch's streams and events do nothing, and a batch is there when it is gathered.
 """
 
 import itertools
@@ -17,8 +17,8 @@ Fill = Callable[[NDArray[np.uint8]], int]
 """Puts the pixels of the next batch in the first places of the given room, (B, H, W, C), and
 returns how many images these are; 0: there is no batch left."""
 
+# One is copied from while the next one is filled.
 NUM_BUFFERS = 2
-"""One is copied from while the next one is filled."""
 
 
 class _Buffer(NamedTuple):
@@ -31,13 +31,7 @@ class Staging:
     """Buffers on the host, allocated once, and the stream that copies from them."""
 
     def __init__(self, shape: tuple[int, ...], *, device: torch.device, is_pinned: bool) -> None:
-        """Allocates the buffers.
-
-        Args:
-            shape: Of the largest batch, (B, H, W, C).
-            device: Where batches are wanted.
-            is_pinned: Take page-locked memory, from where a GPU copies by itself.
-        """
+        """Allocates buffers for batches of at most `shape` (B, H, W, C), page-locked on request."""
         self._device = device
         self._module: Any = torch.get_device_module(device)
         self._stream = self._module.Stream(device)
@@ -51,7 +45,7 @@ class Staging:
     def ahead(self, fill: Fill) -> Iterator[Tensor]:
         """Yields batches on the device, uint8 (B, H, W, C), each once the next one is under way.
 
-        A batch holds until the next one is asked for. One call at a time: an earlier one is over
+        A batch is valid until the next one is requested. One call at a time: an earlier one is over
         when a new one begins.
         """
         buffers = itertools.cycle(self._buffers)

@@ -28,14 +28,14 @@ class Source(Protocol):
         """
 
     def stop(self) -> None:
-        """Ends what `begin` started; it may begin anew."""
+        """Ends what `begin` started; it may begin again."""
 
     def close(self) -> None:
         """Ends it for good."""
 
 
 class LocalSource:
-    """Batches gathered when they are asked for, in this process."""
+    """Batches gathered on request, in this process."""
 
     def __init__(self, pixels: NDArray[np.uint8]) -> None:
         self._pixels = pixels
@@ -76,13 +76,8 @@ class StreamingLoader:
     ) -> None:
         """Begins to gather the first epoch.
 
-        Args:
-            source: Of the pixels.
-            batches: What they become.
-            staging: How they come to the device.
-            is_persistent: Go on from epoch to epoch.
-            rows: Where the images of `batches` are among those of `source`, (N,); by default at the
-                same places.
+        `rows` (N,) says where the images of `batches` are among those of `source`; None: at the
+        same places.
         """
         self.num_samples = batches.num_samples
         self._source = source
@@ -94,7 +89,8 @@ class StreamingLoader:
         self._next_epoch = -1
         self._arriving: Iterator[Tensor] = iter(())
         try:
-            self._begin(0)  # starting workers is no training time
+            # Starting workers is no training time.
+            self._begin(0)
         except BaseException:
             self.close()
             raise

@@ -18,8 +18,8 @@ from tune_speed.core.errors import DataError
 from tune_speed.data.loaders import gather_worker
 from tune_speed.data.loaders.shared_array import SharedArray, shared
 
+# How long a worker has to end of itself; it needs no longer than for one batch.
 END_WAIT_S = 5.0
-"""How long a worker has to end of itself; it needs no longer than for one batch."""
 
 
 class _Worker(NamedTuple):
@@ -71,7 +71,9 @@ class WorkerPool:
         while self._asked:
             self._receive()
         if not self._workers:
-            self._start()
+            self._workers.extend(self._start_one() for _ in range(self._num_workers))
+            for worker in self._workers:
+                self._wait_for(worker)
         self._batches = batches
         self._ask(len(self._slots.array))
 
@@ -109,12 +111,6 @@ class WorkerPool:
         for array in self._arrays.values():
             array.close()
 
-    def _start(self) -> None:
-        """Starts the workers and waits until they are ready."""
-        self._workers.extend(self._start_one() for _ in range(self._num_workers))
-        for worker in self._workers:
-            self._wait_for(worker)
-
     def _start_one(self) -> _Worker:
         ours, theirs = socket.socketpair()
         ours.settimeout(self._timeout_s)
@@ -139,7 +135,8 @@ class WorkerPool:
             self._indices.array[job.slot, : job.size] = indices
             self._num_asked += 1
             self._asked.append(job)
-            with suppress(OSError):  # a dead worker is reported when its batch is waited for
+            # A dead worker is reported when its batch is waited for.
+            with suppress(OSError):
                 self._worker(job).connection.sendall(gather_worker.REQUEST.pack(*job))
 
     def _receive(self) -> _Job:
@@ -162,17 +159,13 @@ class WorkerPool:
             failure = f"did nothing for {self._timeout_s:g} s (`timeout_s`)"
         except OSError:
             failure = _ending(worker.process)
-        self._kill()
+        for each in self._workers:
+            each.process.kill()
+        self.stop()
         raise DataError(
             f"A loader's worker process must deliver its batch, but it {failure}. Try fewer"
             " `workers`, or the `resident` loader."
         )
-
-    def _kill(self) -> None:
-        """Ends workers that may not listen any more."""
-        for worker in self._workers:
-            worker.process.kill()
-        self.stop()
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:
@@ -181,5 +174,5 @@ def _ending(process: subprocess.Popen[bytes]) -> str:
         code = process.wait(END_WAIT_S)
     except subprocess.TimeoutExpired:
         return "closed its connection"
-    cause = "memory may have run out" if code == -9 else "what it printed stands above"
+    cause = "memory may have run out" if code == -9 else "see what it printed above"
     return f"ended with exit code {code}: {cause}"

@@ -1,43 +1,44 @@
 """Orders: which samples come in which round, and how often."""
 
-from typing import ClassVar, Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tune_speed.core.config import Config
-from tune_speed.data.orders.shuffle import SampleOrder
 
 
-class Order(Protocol):
+class Order(ABC):
     """The samples of every round, a function of the seed, the round's number and the scores.
 
     A round is what the loaders call an epoch: most orders go through the set once in each.
     """
 
-    @property
-    def batch_size(self) -> int:
-        """Samples of a batch; the last of a round may be smaller."""
-
-    @property
-    def seed(self) -> int:
-        """Of the order and of the changes to images."""
+    batch_size: int
+    """Samples of a batch; the last of a round may be smaller."""
+    seed: int
+    """Of the order and of the changes to images."""
 
     @property
     def repeats(self) -> bool:
         """Whether an image may come twice in a round: its changes are then drawn each time."""
+        return False
 
+    @abstractmethod
     def num_in(self, epoch: int) -> int:
         """Returns the samples of round number `epoch`, at least 1."""
 
+    @abstractmethod
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Returns the indices of the images of round number `epoch`, (num_in,)."""
 
     def with_scores(self, scores: NDArray[np.floating]) -> "Order":
         """Returns the order that follows how hard each image of the set is, (N,); larger: harder.
 
-        Orders without `needs_scores` do not ask for it.
+        Without `needs_scores` it is the same order.
         """
+        return self
 
 
 class OrderConfig(Config):
@@ -58,16 +59,3 @@ class OrderConfig(Config):
             seed: With a round's number, it fixes the samples.
         """
         raise NotImplementedError
-
-
-class Shuffle(OrderConfig):
-    """Every image once an epoch, in a new random order each time.
-
-    Source: the usual practice.
-    """
-
-    def open(
-        self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
-    ) -> Order:
-        """Returns the order."""
-        return SampleOrder(len(labels), batch_size, seed)

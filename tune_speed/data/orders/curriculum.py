@@ -1,7 +1,8 @@
 """Curriculum: easy images first, and the others as the training goes on."""
 
 import math
-from typing import ClassVar, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,9 +12,9 @@ from tune_speed.data import randomness
 from tune_speed.data.orders.base import Order, OrderConfig
 from tune_speed.data.orders.shuffle import SampleOrder
 
+# Keys of random streams: of a pass within a round, under (seed, round, pass), and of the ranks
+# of the random control, under (seed).
 PASS, RANK = 8, 9
-"""Names of random streams: of a pass within a round, under (seed, round, pass), and of the ranks
-of the random control, under (seed)."""
 
 Direction = Literal["easy_first", "anti", "random"]
 
@@ -52,8 +53,8 @@ class Curriculum(OrderConfig):
         self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
         """Returns the order, which is a plain shuffle until it gets scores."""
-        plain = SampleOrder(len(labels), batch_size, seed)
-        return UnscoredCurriculum(self, labels, self.step_length * samples_per_step, plain)
+        stage_samples = self.step_length * samples_per_step
+        return UnscoredCurriculum(len(labels), batch_size, seed, self, labels, stage_samples)
 
     def fractions(self) -> list[float]:
         """Returns the share of the images in each stage; the last is 1."""
@@ -62,36 +63,29 @@ class Curriculum(OrderConfig):
         return grown[: grown.index(1.0) + 1]
 
 
-class CurriculumOrder(NamedTuple):
-    """Stages of a growing part of the set, then epochs of all of it."""
+@dataclass(frozen=True, eq=False)
+class CurriculumOrder(SampleOrder):
+    """Stages of a growing part of the set, then epochs of all of it, numbered on from these."""
 
     ranked: NDArray[np.int64]
     """Indices of all images, in the order in which they join."""
     sizes: tuple[int, ...]
     """Images that have joined, in each stage before the last."""
     stage_samples: int
-    plain: SampleOrder
-    """Epochs of the whole set; their numbers go on from those of the stages."""
-    repeats: bool = True
 
     @property
-    def batch_size(self) -> int:
-        """Samples of a batch."""
-        return self.plain.batch_size
-
-    @property
-    def seed(self) -> int:
-        """Of the order and of the changes to images."""
-        return self.plain.seed
+    def repeats(self) -> bool:
+        """Always: a stage may go through its images more than once."""
+        return True
 
     def num_in(self, epoch: int) -> int:
         """Returns the samples of round number `epoch`: of its stage, or of the set."""
-        return self.stage_samples if epoch < len(self.sizes) else self.plain.num_samples
+        return self.stage_samples if epoch < len(self.sizes) else self.num_samples
 
     def epoch(self, epoch: int) -> NDArray[np.int64]:
         """Returns the indices of the images of round number `epoch`, (num_in,)."""
         if epoch >= len(self.sizes):
-            return self.plain.epoch(epoch)
+            return super().epoch(epoch)
         size = self.sizes[epoch]
         passes = [
             randomness.permutation(self.seed, epoch, PASS, number, count=size)
@@ -99,64 +93,35 @@ class CurriculumOrder(NamedTuple):
         ]
         return self.ranked[np.concatenate(passes)[: self.stage_samples]]
 
-    def with_scores(self, scores: NDArray[np.floating]) -> Self:
-        """Returns the same order: it has its scores."""
-        return self
 
-
-class UnscoredCurriculum(NamedTuple):
-    """A plain shuffle, until it is told how hard each image is."""
+@dataclass(frozen=True, eq=False)
+class UnscoredCurriculum(SampleOrder):
+    """A plain shuffle, until it gets scores."""
 
     config: Curriculum
     labels: NDArray[np.int64]
     stage_samples: int
-    plain: SampleOrder
-    repeats: bool = False
 
-    @property
-    def batch_size(self) -> int:
-        """Samples of a batch."""
-        return self.plain.batch_size
-
-    @property
-    def seed(self) -> int:
-        """Of the order and of the changes to images."""
-        return self.plain.seed
-
-    def num_in(self, epoch: int) -> int:
-        """Returns the number of images."""
-        return self.plain.num_in(epoch)
-
-    def epoch(self, epoch: int) -> NDArray[np.int64]:
-        """Returns the indices of all images, (N,)."""
-        return self.plain.epoch(epoch)
-
-    def with_scores(self, scores: NDArray[np.floating]) -> CurriculumOrder:
-        """Returns the curriculum.
-
-        Args:
-            scores: How hard each image is, (N,): its loss. Not a number counts as hardest.
-        """
+    def with_scores(self, scores: NDArray[np.floating]) -> Order:
+        """Returns the curriculum by each image's loss, (N,). Not a number counts as hardest."""
         assert scores.shape == self.labels.shape, (scores.shape, self.labels.shape)
         ranks = _ranks(scores, self.config.direction, self.seed)
         sizes = [round(part * len(self.labels)) for part in self.config.fractions()[:-1]]
         return CurriculumOrder(
+            self.num_samples,
+            self.batch_size,
+            self.seed,
             ranked=balanced(ranks, self.labels),
             sizes=tuple(max(1, size) for size in sizes),
             stage_samples=self.stage_samples,
-            plain=self.plain,
         )
 
 
 def balanced(ranks: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
     """Returns the indices of all images, (N,), so that every beginning is balanced.
 
-    The i-th image of a class of n, by rank, stands at (i + 1/2) / n of the way. So a beginning has
-    the same share of every class, to within one image where the classes are of equal size.
-
-    Args:
-        ranks: Places of the images in one order of all, (N,).
-        labels: Their classes, (N,).
+    The i-th image of a class of n, by rank (N,), is put at (i + 1/2) / n of the way. So a beginning
+    has the same share of every class, to within one image where the classes are of equal size.
     """
     counts = np.bincount(labels)
     by_class = np.lexsort((ranks, labels))

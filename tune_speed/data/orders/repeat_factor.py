@@ -1,6 +1,6 @@
 """Repeat-factor sampling: images of rare classes come several times an epoch."""
 
-from typing import NamedTuple, Self
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,15 +10,15 @@ from tune_speed.data import randomness
 from tune_speed.data.orders.base import Order, OrderConfig
 from tune_speed.data.orders.shuffle import ORDER
 
+# Key of the random stream of the numbers of copies, under (seed, epoch).
 COPIES = 7
-"""Name of the random stream of the numbers of copies, under (seed, epoch)."""
 
 
 class RepeatFactor(OrderConfig):
     """Images of rare classes come several times an epoch: r = max(1, sqrt(threshold / share)).
 
     `share` is that of the image's class in the training part. An image comes floor(r) times, and
-    once more with probability r - floor(r), drawn anew each epoch; so the length of epochs varies.
+    once more with probability r - floor(r), drawn again each epoch; so the length of epochs varies.
     Where no class is rarer than the threshold, this is `shuffle`.
 
     Source: Gupta et al. 2019, LVIS (arXiv:1908.03195), section 4.2; detectron2's
@@ -40,15 +40,14 @@ class RepeatFactor(OrderConfig):
 def repeat_factors(shares: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
     """Returns how often an image of each class comes an epoch, on average, (K,).
 
-    Args:
-        shares: Each class's share of the images, (K,); 0 gives 1.
-        threshold: As in `RepeatFactor`.
+    `shares` (K,) are the classes' of the images; 0 gives 1.
     """
     present = np.where(shares > 0, shares, 1.0)
     return np.asarray(np.maximum(1.0, np.sqrt(threshold / present)))
 
 
-class RepeatedOrder(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class RepeatedOrder(Order):
     """Every image as often as its factor says, in random order."""
 
     factors: NDArray[np.float64]
@@ -69,10 +68,6 @@ class RepeatedOrder(NamedTuple):
         """Returns the indices of the images of epoch number `epoch`, (num_in,)."""
         indices = np.repeat(np.arange(len(self.factors)), self._copies(epoch))
         return indices[randomness.permutation(self.seed, epoch, ORDER, count=len(indices))]
-
-    def with_scores(self, scores: NDArray[np.floating]) -> Self:
-        """Returns the same order: it has no use for scores."""
-        return self
 
     def _copies(self, epoch: int) -> NDArray[np.int64]:
         whole = np.floor(self.factors)

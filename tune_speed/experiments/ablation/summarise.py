@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tune_speed.components.metrics.convergence import of_run as epochs_to_convergence
+from tune_speed.components.metrics.convergence import epochs_of_run as epochs_to_convergence
+from tune_speed.components.metrics.of_run import epoch_s
 from tune_speed.components.metrics.repeats import mean_interval
-from tune_speed.components.metrics.times import epoch_s
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, holm

@@ -13,7 +13,7 @@ from rich.text import Text
 
 from tune_speed.core.records import Status
 from tune_speed.core.targets import SIGNS
-from tune_speed.core.text import printable
+from tune_speed.core.text import INFINITE, printable
 from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.footnotes import (
@@ -31,7 +31,6 @@ from tune_speed.experiments.ablation.result import (
     Median,
     Response,
 )
-from tune_speed.experiments.run_summary import INFINITE
 from tune_speed.reporting.table import fitting
 
 JOINT = "; "

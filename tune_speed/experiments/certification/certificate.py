@@ -1,8 +1,7 @@
-"""What a certified row of a leaderboard holds, so that others can judge it and run it again.
+"""Certificates: what others need to judge a certified result and to run it again.
 
-No field has a default: whoever forgets one gets an error instead of a gap. What a machine does not
-have, such as the UUID of a GPU where there is none, is None. JSON knows no infinity, so a time that
-is infinite is None too; its field says so.
+No field has a default, so that none can be forgotten. What a machine does not have, such as the
+UUID of a GPU, is None; so is an infinite time, as JSON has no infinity: its field says so.
 """
 
 import math
@@ -19,6 +18,7 @@ from tune_speed.core.records import (
     Status,
     Timing,
 )
+from tune_speed.core.renamed import RecordedRecipe
 from tune_speed.core.stats import RateInterval, TimeInterval
 from tune_speed.runtime.hardware import SystemFacts
 from tune_speed.tuning.provenance import Code
@@ -38,18 +38,18 @@ class VerificationStatus(StrEnum):
 
 
 class Task(Record):
-    """What had to be reached."""
+    """The task: workload, target and limits."""
 
     workload: str
     """Name of the workload."""
     workload_hash: str
     """Hash over the workload and its data; rows are compared only within one."""
     dataset: str | None
-    """Name of the data set; None of a training function, which has data of its own."""
+    """Name of the data set; None for a training function, which has data of its own."""
     dataset_checksum: str | None
-    """Hash over the images and labels; None of a training function."""
+    """Hash over the images and labels; None for a training function."""
     split_seed: int | None
-    """Seed by which the data was divided; None of a training function."""
+    """Seed by which the data was divided; None for a training function."""
     split_part: Literal["validation", "test"]
     """The part on which the target had to hold."""
     target: float
@@ -63,7 +63,7 @@ class Task(Record):
     mode: str
     """Crossing mode: `fixed_length` or `anytime`."""
     grid_samples: int | None
-    """Evaluation grid [training samples]; None of a training function, which evaluates itself."""
+    """Evaluation grid [training samples]; None for a training function, which evaluates itself."""
     max_train_s: float
     """Limit of one run on the training clock [s]."""
     tta_views: int
@@ -72,7 +72,7 @@ class Task(Record):
     @model_validator(mode="before")
     @classmethod
     def _of_older_versions(cls, fields: Any) -> Any:
-        """Fills in what was the only possibility when older certificates were written."""
+        # Certificates from before targets had a mode, and before training functions.
         only = {"target_mode": "max", "function_hash": None}
         return {**only, **fields} if isinstance(fields, dict) else fields
 
@@ -116,7 +116,7 @@ class CertifiedRun(Record):
 
 
 class Result(Record):
-    """What was reached, over all runs."""
+    """The result over all runs."""
 
     n: int
     """Runs."""
@@ -183,38 +183,38 @@ class ClockTimes(Record):
 
 
 class ClockSheet(Record):
-    """Where the time went, and what the rules of counting were."""
+    """The clocks of all runs, and the measuring rules."""
 
     runs: tuple[ClockTimes, ...]
     """The clocks of each run, in the order of `result.runs`."""
     total: ClockTimes
     """Their sums."""
     statement: str
-    """What is in the training clock and what is not, in words."""
+    """What the training clock includes and what not, in words."""
     protocol_version: int
     """Version of the measuring rules; rows of different versions are never ranked together."""
 
 
 class CertifiedRecipe(Record):
-    """What was trained, and how to train it again."""
+    """The recipe, and how to train it again."""
 
-    resolved: dict[str, Any]
+    resolved: RecordedRecipe
     """The whole recipe with every field, as YAML has it."""
     effective_batch_size: int | None
-    """Samples of one optimizer step; None of a training function."""
+    """Samples of one optimizer step; None for a training function."""
     max_lr: float | None
     """Highest learning rate of an optimizer step, after scaling to the effective batch size; None
-    of a training function."""
+    for a training function."""
     model: str
     """Name of the model, or of the training function."""
     model_source: str
     """Where the model comes from, with its version, such as `timm 1.0.20`."""
     num_parameters: int | None
-    """Parameters of the model, trainable or not; None of a training function."""
+    """Parameters of the model, trainable or not; None for a training function."""
     stem: str | None
     """First layers of the model, such as `cifar`; None if the model has no such choice."""
     optimizer: str | None
-    """Name of the optimizer; None of a training function."""
+    """Name of the optimizer; None for a training function."""
     seeds: tuple[int, ...]
     """Seeds of all runs, in the order in which they ran."""
     command: str
@@ -222,7 +222,7 @@ class CertifiedRecipe(Record):
 
 
 class System(Record):
-    """The machine, and who else used it."""
+    """The machine, and other trials on it."""
 
     machine: SystemFacts
     is_exclusive: bool
@@ -238,7 +238,7 @@ class System(Record):
 
 
 class Provenance(Record):
-    """Where the recipe came from, and what it cost to find."""
+    """The search that found the recipe, and its cost."""
 
     tracking_uri: str | None
     """MLflow store that holds the runs, without its secrets; None: none."""
@@ -271,14 +271,14 @@ class Provenance(Record):
 
 
 class Verification(Record):
-    """How the result compares with the best known one, timed beside it."""
+    """How the result compares with the best known one, timed next to it."""
 
     status: VerificationStatus
     """How far the result can be believed."""
     incumbent: str | None
-    """The leader that was timed beside it, such as `digits/t0003`; None: there was none, and all
+    """The leader that was timed next to it, such as `digits/t0003`; None: there was none, and all
     that follows about it is None or empty."""
-    incumbent_recipe: dict[str, Any] | None
+    incumbent_recipe: RecordedRecipe | None
     """The leader's whole recipe."""
     incumbent_runs: tuple[CertifiedRun, ...]
     """Every run of the leader, misses included."""
@@ -301,7 +301,7 @@ class Verification(Record):
 
 
 class Certificate(Record):
-    """Everything that a certified row of a leaderboard must hold."""
+    """All sections that a certified row of a leaderboard must have."""
 
     certified_at: str
     """When the last run ended; UTC, ISO 8601."""
@@ -329,7 +329,7 @@ class Certificate(Record):
 
 
 def was_throttled(before: int | None, after: int | None) -> bool | None:
-    """Returns whether the count of `system.throttle_count` rose; None if it is not known."""
+    """Returns whether the count of `hardware.throttle_count` rose; None if it is not known."""
     return None if before is None or after is None else after > before
 
 
@@ -344,32 +344,22 @@ def certified_run(
         order: Its place among all runs of the certification.
         started_at: UTC, ISO 8601.
     """
+    same = CertifiedRun.model_fields.keys() & RunResult.model_fields.keys()
     return CertifiedRun(
-        seed=run.seed,
+        **{name: getattr(run, name) for name in same},
         is_hit=run.time_to_target_s is not None,
-        time_to_target_s=run.time_to_target_s,
         train_s=run.clocks.train_s,
-        timing=run.timing,
         final_metric=final_metric,
-        status=run.status,
-        stop_reason=run.stop_reason,
         order=order,
         started_at=started_at,
-        steps=run.steps,
         epochs=run.final.epoch if run.final else 0.0,
-        samples=run.samples,
-        images_per_s=run.images_per_s,
-        peak_memory_gib=run.peak_memory_gib,
-        cpu_wait_s=run.cpu_wait_s,
     )
 
 
 def clock_sheet(runs: tuple[RunResult, ...]) -> ClockSheet:
     """Returns the clocks of `runs` and their sums, under the present rules."""
     times = tuple(ClockTimes(**run.clocks.model_dump()) for run in runs)
-    sums = {
-        name: math.fsum(getattr(time, name) for time in times) for name in ClockTimes.model_fields
-    }
+    sums = {n: math.fsum(getattr(time, n) for time in times) for n in ClockTimes.model_fields}
     return ClockSheet(
         runs=times,
         total=ClockTimes(**sums),

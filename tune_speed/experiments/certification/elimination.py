@@ -1,37 +1,35 @@
-"""Runs finalists in rounds and drops the one that is clearly out, with a known rate of error.
+"""Runs finalists in rounds and drops the one that is clearly out, with a known error rate.
 
 Finalists A, B, C take one run each a round, with a common seed: A B C A B C ... After a round, a
 finalist is dropped if the present leader is faster beyond doubt, where "faster" is the lower
-expected time with restarts. The chance that a race ever drops its true best is at most
-`error_rate`, however many rounds and rivals, by bounds that add up, half of it each:
+expected time with restarts. The chance that the true best is ever dropped is at most `error_rate`,
+for any number of rounds and rivals, by a union bound over two tests with half of it each:
 
 - *Time.* The ratio of the two recipes' times is at least the lower end of a paired t-interval on
   log time, its confidence shared out over looks and rivals. Three pairs are the least.
 - *Success.* Given that ratio, what success rates would make the slower one the true best? The
   chance of the hits seen under a fixed guess, divided by the highest chance under any such rates,
-  exceeds 1/α at any time in a race with probability α at most, so looking often costs nothing.
+  exceeds 1/α at any time with probability α at most (an e-process), so looking often costs nothing.
 
-What follows, with the default error rate of 5 % and every run a hit:
-
-- Few hits prove little: after 3 of 3 a success rate may be 0.4 or 0.99. A recipe 1.5 times as slow
-  is still the true best if the leader's rate is below 2/3, and with that it has 4 of 4 in a fifth
-  of races. So no rule can drop it within 5 rounds and be wrong in under 5 %; here it goes after 12
-  of 20 rounds between two finalists, after 16 among five.
-- `least_success_rate` is the way out: below it a recipe is not worth certifying, so no leader's
-  rate is taken to be lower, unless it shows fewer hits. With 0.5, what is over twice as slow goes
-  as soon as the times are certain: with a spread (SD of log time) of 1 % after 3 of 5 rounds if it
-  is 2.5 times as slow, after 3 or 4 if 2.2 times; with 10 %, three times as slow, mostly after 3 or
-  4. With 0.75, 1.5 times as slow goes after 3 or 4. Where a true rate is lower than this least one,
-  the error rate does not hold.
-- A finalist without a hit goes after 5 rounds next to a leader that always hits; among five, 6.
-- Measured (tests/benchmarks/bench_certify.py), the true best is dropped in under 2 % of races.
-
-The bounds take log times to be normal with about the same spread in both recipes, and the cost of a
-miss as seen; the measurement has unequal spreads too.
+Both take log times to be normal with about the same spread in both recipes, and the cost of a miss
+as seen. Measured (tests/benchmarks/bench_certify.py, with unequal spreads too), the true best is
+dropped in under 2 % of races at an error rate of 5 %.
 
 Sources: Wasserman, Ramdas and Balakrishnan 2020, Universal inference, section 8, arXiv:1912.11436
 (mixture in the numerator, supremum below); Student 1908 for the interval.
 """
+
+# With the default error rate of 5 %, and every run a hit:
+# - Few hits prove little: after 3 of 3 a success rate may be 0.4 or 0.99. A recipe 1.5 times as
+#   slow is still the true best if the leader's rate is below 2/3, and with that it has 4 of 4 in a
+#   fifth of races. So no rule can drop it within 5 rounds and be wrong in under 5 %; here it goes
+#   after 12 of 20 rounds between two finalists, after 16 among five.
+# - `least_success_rate` is the way out: below it a recipe is not worth certifying, so no leader's
+#   rate is taken to be lower, unless it shows fewer hits. With 0.5 and a spread (SD of log time) of
+#   1 %, what is 2.5 times as slow goes after 3 of 5 rounds; with 10 %, three times as slow mostly
+#   after 3 or 4. With 0.75, 1.5 times as slow goes after 3 or 4. Where a true rate is lower than
+#   this, the error rate does not hold.
+# - A finalist without a hit goes after 5 rounds next to a leader that always hits; among five, 6.
 
 import math
 import statistics
@@ -41,22 +39,21 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from tune_speed.core.stats import Sample, expected_time_s
+from tune_speed.core.stats import RunStatistics, Sample
 
 Array = NDArray[np.float64]
+# Grid of a rival's success rates, densest near 1, for the supremum.
 LEAST_PAIRS = 3
 """Two pairs have one degree of freedom: their spread is nearly unknown."""
+# Mixture of the numerator: weight, density of the leader's rate, density of the rival's.
 LEAST_SPREAD = 1e-3
-"""Standard deviation of log time that is taken at least: no clock of a real run is truer."""
+"""Least standard deviation of log time that is assumed: no clock of a real run is finer."""
 SURE, OFTEN, SELDOM = (1.0, 0.02), (2.0, 0.5), (0.5, 1.0)
 """Beta densities of a success rate: means 0.98, 0.8 and 0.33."""
 GUESSES = ((0.5, SURE, SURE), (0.2, SURE, SELDOM), (0.15, OFTEN, OFTEN), (0.15, OFTEN, SELDOM))
-"""What a clear case looks like: weight, density of the leader's rate, density of the rival's.
-
-Half the weight is on the usual one: both always hit, and only their times differ. Any guess keeps
-the error rate; a good one finds sooner what is out."""
+# Half the weight is on the usual case: both always hit, and only their times differ. Any guess
+# keeps the error rate; a good one drops sooner.
 RATES = 1 - np.linspace(0.0, 1.0, 501)[:-1] ** 2
-"""Success rates of a rival, densest near 1, among which the most likely is looked for."""
 
 
 class Dropped(NamedTuple):
@@ -70,7 +67,7 @@ class Dropped(NamedTuple):
 
 
 class Pair(NamedTuple):
-    """Leader and rival, seen from their runs; times in units of the leader's mean hit."""
+    """Leader and rival by their runs; times in units of the leader's mean hit."""
 
     n: int
     leader_hits: int
@@ -149,8 +146,8 @@ class Elimination:
 
     def _by_expected_time(self, names: Sequence[str]) -> list[str]:
         def key(name: str) -> tuple[float, float]:
-            samples = self.samples[name]
-            return expected_time_s(samples), sum(sample.spent_s for sample in samples)
+            found = RunStatistics(tuple(self.samples[name]))
+            return found.expected_s, found.spent_s
 
         return sorted(names, key=key)
 
@@ -167,24 +164,23 @@ class Elimination:
         evidence = log_evidence(pair, least_success_rate=self._least_success_rate)
         if evidence < -math.log(share):
             return None
-        reason = self._reason(leader, rival, pair, evidence)
-        return Dropped(rival, self.num_closed, reason)
-
-    def _reason(self, leader: str, rival: str, pair: Pair, evidence: float) -> str:
-        rival_s, rival_text = _describe(self.samples[rival])
-        leader_s, leader_text = _describe(self.samples[leader])
+        (leader_s, leader_text), (rival_s, rival_text) = (
+            _mean_and_hits(self.samples[name]) for name in (leader, rival)
+        )
         figures = (
             f"{rival} is out after {self.num_closed} runs: {rival_s:.3g} s a run, {rival_text} met "
             f"the target, against {leader_s:.3g} s, {leader_text} of {leader}"
         )
         if math.isinf(evidence):
             rate = least_leader_rate(pair, self._least_success_rate)
-            return (
-                f"{figures}; a run takes at least {pair.rival_hit:.2f}× as long, so it is slower "
+            why = (
+                f"a run takes at least {pair.rival_hit:.2f}× as long, so it is slower "
                 f"even if {leader} meets the target in only {rate:.0%} of runs"
             )
-        chance = (len(self.names) - 1) * math.exp(-evidence)
-        return f"{figures}; were {rival} the fastest, so clear a lead had a chance of {chance:.1%}"
+        else:
+            chance = num_rivals * math.exp(-evidence)
+            why = f"were {rival} the fastest, so clear a lead had a chance of {chance:.1%}"
+        return Dropped(rival, self.num_closed, f"{figures}; {why}")
 
 
 def look(
@@ -224,7 +220,7 @@ def log_evidence(pair: Pair, *, least_success_rate: float = 0.5) -> float:
     worst = _log_chance(pair.leader_hits, pair.n, likeliest) + _log_chance(
         pair.rival_hits, pair.n, RATES[is_possible]
     )
-    return _log_guessed_chance(pair) - float(worst.max())
+    return _log_mixture(pair) - float(worst.max())
 
 
 def _log_chance(hits: int, n: int, rates: Array) -> Array:
@@ -234,34 +230,31 @@ def _log_chance(hits: int, n: int, rates: Array) -> Array:
     return np.asarray(xlogy(hits, rates) + xlog1py(n - hits, -rates))
 
 
-def _log_guessed_chance(pair: Pair) -> float:
+def _log_mixture(pair: Pair) -> float:
     """Returns ln of the chance of both finalists' hits, in their order, averaged over `GUESSES`."""
     from scipy.special import betaln
 
     def chance(hits: int, a: float, b: float) -> float:
         return math.exp(betaln(a + hits, b + pair.n - hits) - betaln(a, b))
 
-    return math.log(
-        math.fsum(
-            weight * chance(pair.leader_hits, *leader) * chance(pair.rival_hits, *rival)
-            for weight, leader, rival in GUESSES
-        )
+    terms = (
+        weight * chance(pair.leader_hits, *leader) * chance(pair.rival_hits, *rival)
+        for weight, leader, rival in GUESSES
     )
+    return math.log(math.fsum(terms))
 
 
 def _least_rival_times(
     leader: Sequence[Sample], rival: Sequence[Sample], tail: float, *, is_fixed_length: bool
 ) -> tuple[float, float]:
-    """Returns times of a rival's hit and miss / leader's hit, at least.
-
-    By the pairs in which both hit. Where these are fewer than three: a run of a fixed length takes
-    as long in a miss, so all pairs count; otherwise a hit of the rival may take no time at all.
-    """
+    """Returns the least times of a rival's hit and miss / leader's hit, by pairs that both hit."""
     pairs = list(zip(leader, rival, strict=True))
     both = [(ours, theirs) for ours, theirs in pairs if ours.is_hit and theirs.is_hit]
     if len(both) >= LEAST_PAIRS:
         least = _least_slowdown(both, tail)
         return least, least * _mean_miss_s(rival) / _mean_hit_s(rival)
+    # Fewer than three such pairs: a run of a fixed length takes as long in a miss, so all pairs
+    # count; in `anytime` mode a hit of the rival may take no time at all.
     if is_fixed_length:
         least = _least_slowdown(pairs, tail)
         return least, least
@@ -281,9 +274,9 @@ def _least_slowdown(pairs: Sequence[tuple[Sample, Sample]], tail: float) -> floa
 def _most_miss_time(samples: Sequence[Sample], miss_s: float | None) -> float:
     """Returns the time of the longest miss / mean time of a hit, and never below 1."""
     hit_s = [sample.spent_s for sample in samples if sample.is_hit]
+    missed_s = [sample.spent_s for sample in samples if not sample.is_hit]
     if not hit_s:
         return 1.0
-    missed_s = [sample.spent_s for sample in samples if not sample.is_hit]
     unseen_s = max(hit_s) if miss_s is None else miss_s
     return max(1.0, max(missed_s, default=unseen_s) / statistics.fmean(hit_s))
 
@@ -298,7 +291,7 @@ def _mean_miss_s(samples: Sequence[Sample]) -> float:
     return statistics.fmean(missed_s) if missed_s else _mean_hit_s(samples)
 
 
-def _describe(samples: Sequence[Sample]) -> tuple[float, str]:
+def _mean_and_hits(samples: Sequence[Sample]) -> tuple[float, str]:
     """Returns the mean time of a run [s], and `k of n`."""
-    hits = sum(sample.is_hit for sample in samples)
-    return statistics.fmean(sample.spent_s for sample in samples), f"{hits} of {len(samples)}"
+    found = RunStatistics(tuple(samples))
+    return found.spent_s / found.n, f"{found.hits} of {found.n}"

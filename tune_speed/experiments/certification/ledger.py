@@ -56,4 +56,5 @@ class CertifyLedger(SessionLog):
         elif event["is_last"]:
             self.last_facts[event["name"]] = event["facts"]
         else:
+            # A resumed session describes them again; what counts is before the first run.
             self.first_facts.setdefault(event["name"], event["facts"])

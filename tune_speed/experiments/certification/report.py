@@ -1,24 +1,25 @@
-"""What a certification found, in words and as JSON."""
+"""The outcome of a certification, in words and as JSON."""
 
 import statistics
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from tune_speed.core.comparability import final_goodness, final_metric, goodness, target_of
-from tune_speed.core.records import TrialRecord
-from tune_speed.core.targets import Target
-from tune_speed.experiments.certification.assemble import Finalist
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.experiments.certification.certify import CertifyResult
+from tune_speed.experiments.certification.finalists import Finalist
 from tune_speed.experiments.certification.schedule import FinalRank
 from tune_speed.experiments.margin import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import make_boards
 
 NEAR = 0.05
-"""Trials that end this far below the target or less tell what length is worth: what fails by more
-fails for a reason that no length mends."""
+"""Trials that end at most this far below the target say what length is worth."""
+# A trial that misses by more misses for a reason that a longer run does not fix.
 
 
 def certification_text(result: CertifyResult) -> str:
-    """Returns estimate beside certified time of each finalist, who was dropped, and what to try."""
+    """Returns estimate and certified time of each finalist, who was dropped, and what to try."""
     lines = ["the winner's luck, estimate → certified (median of the hits):", *_luck_lines(result)]
     lines += [each.dropped.reason for each in result.ranks if each.dropped is not None]
     lines += _suggestions(result)
@@ -55,18 +56,16 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
 
 
 def _luck_of(finalist: Finalist, placed: FinalRank | None) -> dict[str, Any]:
-    runs = placed.runs if placed is not None else ()
-    hits = [run.time_to_target_s for run in runs if run.time_to_target_s is not None]
-    estimate_s = finalist.record.time_to_target_s
-    certified_s = statistics.median(hits) if hits else None
-    ratio = certified_s / estimate_s if certified_s and estimate_s else None
+    found = RunStatistics(tuple(map(sample_of, placed.runs if placed else ())))
+    certified_s = statistics.median(found.hits_s) if found.hits else None
+    estimate_s = finalist.time_s
     return {
         "name": finalist.name,
         "estimate_s": estimate_s,
         "certified_s": certified_s,
-        "ratio": ratio,
-        "hits": len(hits),
-        "n": len(runs),
+        "ratio": certified_s / estimate_s if certified_s and estimate_s else None,
+        "hits": found.hits,
+        "n": found.n,
     }
 
 
@@ -81,35 +80,27 @@ def _luck_lines(result: CertifyResult) -> list[str]:
 
 def _suggestions(result: CertifyResult) -> list[str]:
     """Returns a line for each finalist that a somewhat longer run would serve better."""
-    lines = (_suggestion(record, result) for record in result.records)
-    return [line for line in lines if line is not None]
+    lines = []
+    for record in result.records:
+        target = target_of(record.workload)
+        near = NEAR if target.is_share else NEAR * abs(target.value)
+        enough = goodness(target.value, target) - near
+        slope = estimate_slope([p for p in _lengths(result.estimates) if p[1] >= enough])
+        finals = [run.final.value(target.metric) for run in record.runs if run.final is not None]
+        metrics = [metric for metric in finals if metric is not None]
+        if slope is None or record.workload.get("mode") != "fixed_length" or not metrics:
+            continue
+        run_s = statistics.median(run.clocks.train_s for run in record.runs)
+        line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
+        if line is not None:
+            lines.append(f"{record.study}/{record.trial_id}: {line}")
+    return lines
 
 
-def _suggestion(record: TrialRecord, result: CertifyResult) -> str | None:
-    target = target_of(record.workload)
-    points = [point for point in map(_length_and_goodness, result.estimates) if point]
-    enough = goodness(target.value, target)
-    slope = estimate_slope([p for p in points if p[1] >= enough - _near(target)])
-    finals = [run.final.value(target.metric) for run in record.runs if run.final is not None]
-    metrics = [metric for metric in finals if metric is not None]
-    if slope is None or record.workload.get("mode") != "fixed_length" or not metrics:
-        return None
-    run_s = statistics.median(run.clocks.train_s for run in record.runs)
-    line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)
-    return None if line is None else f"{record.study}/{record.trial_id}: {line}"
-
-
-def _near(target: Target) -> float:
-    """Returns how far below the target the metric may be: shares have a fixed distance."""
-    return NEAR if target.is_share else NEAR * abs(target.value)
-
-
-def _length_and_goodness(record: TrialRecord) -> tuple[float, float] | None:
-    """Returns length [epochs] and goodness of an estimate that went to its end.
-
-    None too where it does not say how long it was: of a training function nobody need know.
-    """
-    final = record.runs[-1].final
-    if final is None or not final.epoch or record.status.value not in ("reached", "missed"):
-        return None
-    return None if final_metric(record) is None else (final.epoch, final_goodness(record))
+def _lengths(records: Iterable[TrialRecord]) -> Iterator[tuple[float, float]]:
+    """Yields length [epochs] and goodness of the estimates that went to their end."""
+    for record in records:
+        final, is_whole = record.runs[-1].final, record.status in (Status.REACHED, Status.MISSED)
+        # A training function need not report epochs.
+        if is_whole and final is not None and final.epoch and final_metric(record) is not None:
+            yield final.epoch, final_goodness(record)

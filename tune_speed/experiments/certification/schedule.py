@@ -1,10 +1,12 @@
-"""Who runs next in a certification, and who is left: no clock, no Ray, rebuilt from its runs.
+"""The schedule of a certification, as a function of its runs: who runs next, and who is left.
 
-First all finalists run one seed a round, beside the present leader (A B C A B C …); who is clearly
-out is dropped (see `race`). Then the best of them, beside the leader again, run more rounds with
-other seeds, and their certified figures come from these alone: the first stage chose them, and who
-is chosen was lucky. All of a round share one seed, and no seed was used in the search.
+First all finalists run one seed a round, with the present leader (A B C A B C …); those clearly out
+are dropped (see `elimination`). Then the best of them, again with the leader, run more rounds with
+other seeds. All runs of a round share one seed, and no seed was used in the search.
 """
+
+# Certified figures come from the second stage alone: the first stage chose its finalists, and a
+# chosen result is biased (the winner's curse).
 
 import hashlib
 from collections.abc import Sequence
@@ -16,8 +18,8 @@ from tune_speed.core.stats import sample_of
 from tune_speed.experiments.certification.elimination import Dropped, Elimination
 
 Stage = Literal["first", "final"]
+# Seeds of a search lie below, so that those from here on are fresh.
 FIRST_FRESH_SEED = 2**31
-"""Seeds of a search lie below, so that those from here on are fresh."""
 NUM_FRESH_SEEDS = 2**31
 
 
@@ -51,7 +53,7 @@ class FinalRank(NamedTuple):
     orders: tuple[int, ...]
     """Place of each run among all runs of the contest."""
     rival: str | None
-    """Whom it is compared with: the leader, or for the leader the best of the others."""
+    """The one it is compared with: the leader, or for the leader the best of the others."""
     comparison: Comparison | None
     adjusted_p_value: float | None
     """Holm's, over all that were compared with the leader; None without a rival."""
@@ -59,7 +61,7 @@ class FinalRank(NamedTuple):
 
 
 class CertificationSchedule:
-    """A certification as it stands."""
+    """A certification under way."""
 
     def __init__(
         self,
@@ -76,7 +78,7 @@ class CertificationSchedule:
             finalists: names, the best estimate first.
             leader: name of the present leader if it is none of them.
             plan: rounds and numbers.
-            seed_base: what fresh seeds are made from; the same gives the same seeds.
+            seed_base: text from which fresh seeds are hashed.
             miss_s: what a miss costs in the `anytime` mode, see `Elimination`.
         """
         self.leader, self.plan = leader, plan
@@ -94,10 +96,13 @@ class CertificationSchedule:
         if race.num_closed >= race.num_rounds or not race.alive:
             return None
         waiting = (n for n in race.alive if len(race.samples[n]) == race.num_closed)
-        return Turn(stage, race.num_closed, next(waiting), self._seed(stage, race.num_closed))
+        text = f"{self._seed_base}/{stage}/{race.num_closed}".encode()
+        drawn = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
+        seed = FIRST_FRESH_SEED + drawn % NUM_FRESH_SEEDS
+        return Turn(stage, race.num_closed, next(waiting), seed)
 
     def add(self, turn: Turn, run: RunResult) -> tuple[Dropped, ...]:
-        """Takes the run of the turn that was next; returns who is out since."""
+        """Takes the run of the turn that was next; returns who is dropped after it."""
         assert turn == self.next(), (turn, self.next())
         stage, race = self._race
         self._runs.setdefault((stage, turn.name), []).append((len(self.turns), run))
@@ -125,35 +130,28 @@ class CertificationSchedule:
         order = [*(self.final.order() if self.final else ()), *self.first.order()]
         names = [name for name in dict.fromkeys(order) if self._counting(name)[1]]
         leader = self.leader if self.leader in names else next(iter(names), None)
-        rivals = {n: self._rival(n, names, leader) for n in names}
+        rivals = {n: leader for n in names if n != leader}
+        rivals |= {n: next(iter(rivals), None) for n in names if n == leader}
         compared = {n: self._compare(n, rival) for n, rival in rivals.items() if rival}
         p_values = {n: c.p_value for n, c in compared.items() if n != leader}
         adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         dropped = {d.name: d for race in (self.first, self.final) if race for d in race.dropped}
-        return tuple(
-            self._placed(n, rivals[n], compared.get(n), adjusted.get(n), dropped.get(n))
-            for n in names
-        )
-
-    def _placed(
-        self,
-        name: str,
-        rival: str | None,
-        comparison: Comparison | None,
-        adjusted: float | None,
-        dropped: Dropped | None,
-    ) -> FinalRank:
-        stage, runs = self._counting(name)
-        return FinalRank(
-            name=name,
-            stage=stage,
-            runs=tuple(run for _, run in runs),
-            orders=tuple(order for order, _ in runs),
-            rival=rival,
-            comparison=comparison,
-            adjusted_p_value=adjusted,
-            dropped=dropped,
-        )
+        placed = []
+        for name in names:
+            stage, runs = self._counting(name)
+            placed.append(
+                FinalRank(
+                    name=name,
+                    stage=stage,
+                    runs=tuple(run for _, run in runs),
+                    orders=tuple(order for order, _ in runs),
+                    rival=rivals[name],
+                    comparison=compared.get(name),
+                    adjusted_p_value=adjusted.get(name),
+                    dropped=dropped.get(name),
+                )
+            )
+        return tuple(placed)
 
     @property
     def _race(self) -> tuple[Stage, Elimination]:
@@ -172,23 +170,13 @@ class CertificationSchedule:
         final = self._runs.get(("final", name))
         return ("final", final) if final else ("first", self._runs.get(("first", name), []))
 
-    @staticmethod
-    def _rival(name: str, names: Sequence[str], leader: str | None) -> str | None:
-        if name != leader:
-            return leader
-        return next((other for other in names if other != name), None)
-
     def _compare(self, name: str, rival: str) -> Comparison:
-        """Compares runs with equal seeds; a rival that went further ran the first stage too."""
+        """Compares runs with equal seeds."""
         stage, _ = self._counting(name)
+        # Every rival ran the first stage, whatever the last one that it ran in.
         both = [self._runs.get((stage, n), []) for n in (name, rival)]
         if not both[1]:
             both = [self._runs.get(("first", n), []) for n in (name, rival)]
         num_pairs = min(len(runs) for runs in both)
         ours, theirs = ([sample_of(run) for _, run in runs[:num_pairs]] for runs in both)
         return compare(ours, theirs, miss_s=self._miss_s)
-
-    def _seed(self, stage: Stage, number: int) -> int:
-        text = f"{self._seed_base}/{stage}/{number}".encode()
-        drawn = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
-        return FIRST_FRESH_SEED + drawn % NUM_FRESH_SEEDS

@@ -175,7 +175,7 @@ def _resnet_project() -> Iterator[Setting]:
     baseline = {
         "optimizer": "sgd",
         "lr": 0.1,
-        "lr_schedule": "step_drops",
+        "lr_schedule": "multi_step",
         "lr_schedule.milestones": [0.4, 0.8],
         "lr_schedule.gamma": 0.1,
         "epochs": 200,

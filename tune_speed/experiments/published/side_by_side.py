@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tune_speed.components.metrics.memory import peak_memory_frac
-from tune_speed.components.metrics.times import epoch_s, execution_s
+from tune_speed.components.metrics.of_run import epoch_s, execution_s, peak_memory_frac
 from tune_speed.core.records import Evaluation, RunResult, TrialRecord
 from tune_speed.experiments.published.matching import (
     PaperRow,

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tune_speed.components.metrics.speed_up import speed_up
+from tune_speed.components.metrics.repeats import speed_up
 from tune_speed.core.records import TrialRecord
 from tune_speed.experiments.published.matching import figures_of, flat_recipe, settings_of
 from tune_speed.experiments.published.published import PublishedFigure

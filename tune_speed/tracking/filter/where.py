@@ -30,6 +30,7 @@ from typing import NamedTuple
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.renamed import had_another_name
 from tune_speed.tracking.columns import COLUMNS
 from tune_speed.tracking.filter.fields import RECIPE_FIELDS, FieldReader
 from tune_speed.tracking.filter.syntax import (
@@ -141,6 +142,7 @@ def _pushed(comparison: Comparison) -> Sequence[Pushed]:
     numbers = [float(value) for value in values if abs(value) < LARGEST_EXACT]
     if (
         not is_place
+        or had_another_name(name)
         or not _PLAIN_NAME.fullmatch(name)
         or len(numbers) != len(literals)
         or not numbers

@@ -12,11 +12,12 @@ The digest comes first, so that a file that was cut off or changed is never look
 import hashlib
 import re
 import shutil
-from typing import IO, Annotated, Any
+from typing import IO, Annotated
 
 from pydantic import Field, ValidationError
 
 from tune_speed.core.config import Config
+from tune_speed.core.renamed import RecordedRecipe
 
 FORMAT = 1
 """Version of the form, payload included."""
@@ -40,7 +41,7 @@ class Header(Config):
     """Optimizer steps done."""
     num_steps: Annotated[int, Field(ge=1)]
     """Of the whole run."""
-    recipe: dict[str, Any]
+    recipe: RecordedRecipe
     """As it ran: what was `auto` is a number, and the micro-batch fits into memory."""
     first_batch_size: Annotated[int, Field(ge=1)]
     """Micro-batch that the trial began with; memory ran out with it if `recipe` has less."""

@@ -1,24 +1,22 @@
-"""Joins a Ray cluster, or starts a local one, and says what it has."""
+"""Joins a Ray cluster or starts a local one, and checks its resources."""
 
 import logging
 import os
 import socket
 import urllib.parse
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 import ray
-from ray._private import ray_constants, worker
-from ray._private.node import Node
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.study.settings import ResourceConfig
+from tune_speed.tuning.ray.compat import mute_daemons, on_loopback, without_bystanders
 from tune_speed.tuning.ray.node_query import alive_nodes
 from tune_speed.tuning.ray.token import server_of
 
 CONNECT_TIMEOUT_S = 8.0
-BYSTANDERS = ("start_monitor", "start_api_server", "start_log_monitor")
 LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
@@ -32,17 +30,67 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
 
     Raises: ServiceError if nothing answers there, or if it lacks the resources of one trial.
     """
-    _quiet_ray()
+    quiet_ray()
     if address is not None:
         _refuse_dead_address(address)
     server = None if address is None else server_of(address)
     is_here = address is None or (server is not None and server.startswith(LOOPBACK))
+    # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
+    package = {"py_modules": [str(Path(__file__).parents[2])]}
     try:
-        with _on_loopback() if is_here else nullcontext(), _without_bystanders():
-            _init(address or "local")
+        with on_loopback() if is_here else nullcontext(), without_bystanders():
+            ray.init(
+                address=address or "local",
+                include_dashboard=False if address is None else None,
+                log_to_driver=False,
+                logging_level=logging.CRITICAL,
+                runtime_env=None if address is None else package,
+                configure_logging=False,
+            )
     except Exception as error:  # Ray raises a bare one where its processes do not start in 30 s.
         raise ServiceError(_no_ray(address, error)) from error
-    _refuse_missing_resources(resources, devices)
+    for name, each in (("CPU", resources.cpu), ("GPU", resources.gpu)):
+        wanted, there = each * devices, ray.cluster_resources().get(name, 0.0)
+        if wanted > there:
+            raise ServiceError(
+                f"search.resources.{name.lower()}: the cluster must have the {name} of one trial,"
+                f" but got {wanted:g} asked for and {there:g} there."
+                f" Try --set search.resources.{name.lower()}={there / devices:g}."
+            )
+
+
+def disconnect() -> None:
+    """Leaves the cluster; a local one ends."""
+    ray.shutdown()
+
+
+def node_cpus(node_ids: Sequence[str] = ()) -> float:
+    """Returns the CPUs of the largest of these nodes; without any named, of the whole cluster's."""
+    there = [each for each in alive_nodes() if not node_ids or each.node_id in node_ids]
+    return max((each.resources.get("CPU", 0.0) for each in there), default=1.0)
+
+
+def quiet_ray() -> None:
+    """Keeps Ray's console output and result files apart from ours; before `ray.init`."""
+    defaults = {
+        "RAY_AIR_NEW_OUTPUT": "0",
+        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
+        "TUNE_MAX_PENDING_TRIALS_PG": "16",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        # Ray's default is 15: any other process of the machine would go first, and trials are
+        # timed.
+        "RAY_worker_niceness": "0",
+        # Tune sets it for trials; here for all processes, see `compat.use_prestarted_workers`.
+        "PL_DISABLE_FORK": "1",
+    }
+    for name, value in defaults.items():
+        os.environ.setdefault(name, value)
+    for name in ("ray", "ray.tune"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    mute_daemons()
 
 
 def _no_ray(address: str | None, error: Exception) -> str:
@@ -62,78 +110,16 @@ def _no_ray(address: str | None, error: Exception) -> str:
     )
 
 
-def _init(address: str) -> None:
-    is_local = address == "local"
-    ray.init(
-        address=address,
-        include_dashboard=False if is_local else None,
-        log_to_driver=False,
-        logging_level=logging.CRITICAL,
-        # What nodes run is what the driver runs; its dependencies must be installed there.
-        runtime_env=None if is_local else {"py_modules": [str(Path(__file__).parents[2])]},
-        configure_logging=False,
-    )
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Makes a local cluster's servers listen on 127.0.0.1, as they do on macOS and Windows.
-
-    On Linux they would listen on every address of the machine, and Ray puts the outer address in
-    the place of one that is loopback: so also where a cluster is to be joined.
-    """
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-@contextmanager
-def _without_bystanders() -> Iterator[None]:
-    """Makes a local cluster start without dashboard, autoscaler and log monitor.
-
-    Nobody asks them anything here, `ray.init` waits for the first of them, and all take processor
-    time and memory from the trials. Of a cluster that is joined nothing is started in any case.
-    """
-    before = {name: getattr(Node, name) for name in BYSTANDERS}
-    for name in BYSTANDERS:
-        setattr(Node, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
-
-
-def _quiet_ray() -> None:
-    """Keeps Ray's own console output and result files out of the way of ours."""
-    defaults = {
-        "RAY_AIR_NEW_OUTPUT": "0",
-        "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
-        "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
-        "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S": "0",
-        "TUNE_MAX_PENDING_TRIALS_PG": "16",
-        "RAY_DEDUP_LOGS": "0",
-        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-        # Otherwise 15: whatever else runs on the machine would go first, and trials are timed.
-        "RAY_worker_niceness": "0",
-        # Tune's own for trials, here for all processes of a local node: see `ray_tuner`.
-        "PL_DISABLE_FORK": "1",
-    }
-    for name, value in defaults.items():
-        os.environ.setdefault(name, value)
-    for name in ("ray", "ray.tune"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
-    # Ray prints what its daemons say to stdout, where results go.
-    worker.print_to_stdstream = lambda *_, **__: None
-
-
 def _refuse_dead_address(address: str) -> None:
-    """Raises a ServiceError within seconds where `ray.init` itself would wait for minutes."""
+    """Raises a ServiceError within seconds, a ConfigError if it is no address."""
+    # `ray.init` itself would wait for minutes.
     if address == "auto":
-        address = server_of(address) or _no_cluster_here()
+        address = server_of(address) or ""
+        if not address:
+            raise ServiceError(
+                "--address auto needs a Ray cluster of this machine's, but none was started here."
+                " Give its HOST:PORT, or leave --address out for a local one."
+            )
     parts = urllib.parse.urlsplit(address if "://" in address else f"gcs://{address}")
     try:
         host, port = parts.hostname, parts.port
@@ -150,34 +136,3 @@ def _refuse_dead_address(address: str) -> None:
             f"a Ray cluster must answer at {address}, but got: {error}."
             " Check the address, or leave --address out for a local cluster."
         ) from error
-
-
-def _no_cluster_here() -> str:
-    raise ServiceError(
-        "--address auto needs a Ray cluster of this machine's, but none was started here. Give its"
-        " HOST:PORT, or leave --address out for a local one."
-    )
-
-
-def _refuse_missing_resources(resources: ResourceConfig, devices: int) -> None:
-    total = ray.cluster_resources()
-    for name, each in (("CPU", resources.cpu), ("GPU", resources.gpu)):
-        wanted = each * devices
-        there = total.get(name, 0.0)
-        if wanted > there:
-            raise ServiceError(
-                f"search.resources.{name.lower()}: the cluster must have the {name} of one trial,"
-                f" but got {wanted:g} asked for and {there:g} there."
-                f" Try --set search.resources.{name.lower()}={there / devices:g}."
-            )
-
-
-def disconnect() -> None:
-    """Leaves the cluster; a local one ends."""
-    ray.shutdown()
-
-
-def node_cpus(node_ids: Sequence[str] = ()) -> float:
-    """Returns the CPUs of the largest of these nodes; without any named, of the whole cluster's."""
-    there = [each for each in alive_nodes() if not node_ids or each.node_id in node_ids]
-    return max((each.resources.get("CPU", 0.0) for each in there), default=1.0)

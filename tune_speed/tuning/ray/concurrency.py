@@ -1,4 +1,4 @@
-"""A study whose `concurrent: auto` has become a number, measured or remembered."""
+"""Turns `concurrent: auto` of a study into a number, measured now or before."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -12,10 +12,9 @@ from pydantic import ValidationError
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from tune_speed.components.plugins.registry import receive, shipped
+from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import one_line
 from tune_speed.runtime.mps import find_mps
-from tune_speed.runtime.process import end_with_parent
 from tune_speed.study.file import StudyFile
 from tune_speed.study.points import typical
 from tune_speed.study.settings import ResourceConfig
@@ -26,13 +25,14 @@ from tune_speed.tuning import concurrency
 from tune_speed.tuning.concurrency import Packing
 from tune_speed.tuning.ray.node_query import Node, alive_nodes
 from tune_speed.tuning.ray.nodes import Nodes
+from tune_speed.tuning.ray.worker import set_up_worker
 
 MOST_ON_A_GPU = 16
 """More processes than that are not tried on one GPU."""
 
 
 class Room(NamedTuple):
-    """How many trials have room."""
+    """How many trials fit."""
 
     here: int
     """On the node, or on a GPU of the node, that is measured."""
@@ -41,29 +41,32 @@ class Room(NamedTuple):
     resources: ResourceConfig
 
     def everywhere(self, at_once: int) -> int:
-        """Returns the trials on all nodes, if `at_once` is best where `here` have room."""
-        return max(1, sum(self._on(node, at_once) for node in self.nodes))
+        """Returns the trials on all nodes, if `at_once` is best where `here` fit."""
 
-    def _on(self, node: Node, at_once: int) -> int:
-        fitting = _fitting(node, self.resources)
-        if not self.resources.gpu:
-            return min(fitting, max(1, round(fitting * at_once / self.here)))
-        if self.resources.gpu > 1:
-            return min(fitting, int(_gpus(node) / self.resources.gpu))
-        return min(fitting, int(_gpus(node)) * at_once)
+        def on(node: Node) -> int:
+            fitting = _fitting(node, self.resources)
+            if not self.resources.gpu:
+                return min(fitting, max(1, round(fitting * at_once / self.here)))
+            if self.resources.gpu > 1:
+                return min(fitting, int(_gpus(node) / self.resources.gpu))
+            return min(fitting, int(_gpus(node)) * at_once)
+
+        return max(1, sum(map(on, self.nodes)))
 
 
 def room_for(resources: ResourceConfig, nodes: Sequence[Node]) -> Room:
-    """Returns how many trials have room; of the nodes, those with room for none are left out."""
-    fits = [node for node in nodes if _fitting(node, resources) and _has_gpu(node, resources)]
+    """Returns how many trials fit; nodes where none does are left out."""
+    least_gpus = max(1.0, resources.gpu) if resources.gpu else 0.0
+    fits = [node for node in nodes if _fitting(node, resources) and _gpus(node) >= least_gpus]
     if not fits:
         return Room(0, (), resources)
     first = max(fits, key=lambda node: _fitting(node, resources))
     ordered = [first, *(node for node in fits if node is not first)]
     here = _fitting(first, resources)
     if resources.gpu:
-        here = max(1, here // int(_gpus(first)))
-        here = min(here, MOST_ON_A_GPU, _in_a_gpu(resources.gpu))
+        # Ray places whole GPUs per trial, or shares of one: 1e-9 for 1 / 3 three times.
+        on_one = MOST_ON_A_GPU if resources.gpu == 1 else math.floor(1 / resources.gpu + 1e-9)
+        here = min(max(1, here // int(_gpus(first))), MOST_ON_A_GPU, max(1, on_one))
     return Room(here, ordered, resources)
 
 
@@ -74,22 +77,12 @@ def _fitting(node: Node, resources: ResourceConfig) -> int:
     return math.floor(min(shares) + 1e-9)
 
 
-def _in_a_gpu(share: float) -> int:
-    if share > 1:
-        return 1
-    return MOST_ON_A_GPU if share == 1 else math.floor(1 / share + 1e-9)
-
-
 def _gpus(node: Node) -> float:
     return node.resources.get("GPU", 0.0)
 
 
-def _has_gpu(node: Node, resources: ResourceConfig) -> bool:
-    return _gpus(node) >= max(1.0, resources.gpu) if resources.gpu else True
-
-
 START_S = 120.0
-"""Longest wait for a process: on a busy node it imports torch."""
+"""Longest wait for a process [s]: it imports torch, on a busy node."""
 MOST_WAIT = 0.1
 """A process alone that waits for a core for a larger share of its time is not alone."""
 FALLBACK = 2
@@ -97,7 +90,7 @@ FALLBACK = 2
 
 
 class Place(NamedTuple):
-    """Where a process finds itself."""
+    """Device and conditions of a process."""
 
     device_key: str
     step_s: float
@@ -108,14 +101,13 @@ class Place(NamedTuple):
 
 
 class Prober:
-    """What runs in a process of its own, as a trial would."""
+    """An actor that takes steps of a recipe as a trial would."""
 
     def __init__(
         self, recipe: str, workload: str, allotment: str, label: str, plugins: str
     ) -> None:
-        """Takes the configurations and plugins as JSON, and the first steps."""
-        end_with_parent()
-        receive(plugins)
+        """Takes the first steps; configurations and plugins are JSON."""
+        set_up_worker(plugins)
         from tune_speed.tuning.ray.step_rate import PackedSteps
 
         self._steps = PackedSteps(
@@ -126,7 +118,7 @@ class Prober:
         )
 
     def place(self) -> Place:
-        """Returns what it finds."""
+        """Returns device and conditions."""
         mps, steps = find_mps(), self._steps
         sharing = "; ".join(filter(None, [mps.sharing, mps.advice]))
         return Place(steps.device_key, steps.step_s, steps.wait_frac, sharing)
@@ -141,7 +133,7 @@ class Prober:
 
 
 class Probers:
-    """Processes on one node, as `packing.WorkerPool`."""
+    """Processes on one node, see `concurrency.WorkerPool`."""
 
     def __init__(self, study: StudyFile, room: Room) -> None:
         """Starts none yet."""
@@ -173,23 +165,29 @@ class Probers:
         return self._places[0].sharing if self._room.resources.gpu else ""
 
     @property
-    def company(self) -> str:
-        """Returns who else wants the cores, in words; empty where nobody is noticed."""
+    def other_load(self) -> str:
+        """Whether other processes use the cores, in words; empty if none are noticed."""
         wait_frac = self._places[0].wait_frac / self._threads
         if wait_frac < MOST_WAIT:
             return ""
         return f"the node was busy: one alone waited for a core {wait_frac:.0%} of its time"
 
     def grow(self, count: int) -> bool:
-        """Starts what is missing; returns whether all are there, on the same device.
+        """Starts what is missing; returns whether all run, on the same device.
 
         Raises: RayError if not even the first works.
         """
-        new = [self._start() for _ in range(count - len(self._there))]
+        resources = self._room.resources
+        there = NodeAffinitySchedulingStrategy(self._room.nodes[0].node_id, soft=False)
+        actor = ray.remote(Prober).options(
+            num_cpus=resources.cpu,
+            num_gpus=1 / self._room.here if resources.gpu else 0,
+            scheduling_strategy=there,
+        )
+        new = [actor.remote(*self._arguments) for _ in range(count - len(self._there))]
         self._there += new
-        asked = [prober.place.remote() for prober in new]
         try:
-            self._places += ray.get(asked, timeout=START_S)
+            self._places += ray.get([prober.place.remote() for prober in new], timeout=START_S)
         except RayError:
             if count == 1:
                 raise
@@ -202,24 +200,14 @@ class Probers:
 
     def rates(self, count: int, *, window_s: float) -> Sequence[float]:
         """Returns steps a second of each of the first `count`."""
-        asked = [prober.rate.remote(window_s) for prober in self._there[:count]]
-        rates: list[float] = ray.get(asked, timeout=START_S)
+        calls = [prober.rate.remote(window_s) for prober in self._there[:count]]
+        rates: list[float] = ray.get(calls, timeout=START_S)
         return rates
 
     def memory_frac(self) -> float:
         """Returns the share of the device's memory that the greediest has needed."""
         fracs: list[float] = ray.get([p.memory_frac.remote() for p in self._there])
         return max(fracs)
-
-    def _start(self) -> Any:
-        resources = self._room.resources
-        there = NodeAffinitySchedulingStrategy(self._room.nodes[0].node_id, soft=False)
-        actor = ray.remote(Prober).options(
-            num_cpus=resources.cpu,
-            num_gpus=1 / self._room.here if resources.gpu else 0,
-            scheduling_strategy=there,
-        )
-        return actor.remote(*self._arguments)
 
 
 def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
@@ -234,7 +222,7 @@ def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
     try:
         with Probers(study, room) as probers:
             gains, why_no_more = concurrency.measure(probers, most=most)
-            note = "; ".join(filter(None, [why_no_more, probers.company]))
+            note = "; ".join(filter(None, [why_no_more, probers.other_load]))
             at_once, sharing = concurrency.best(gains), probers.sharing
             return _packed(room, at_once=at_once, gains=gains, note=note, sharing=sharing)
     except RayError as error:
@@ -267,12 +255,11 @@ def packed(
 ) -> tuple[StudyFile, Packing | None]:
     """Returns the study with numbers for `concurrent: auto`; any other study as it is, and None.
 
-    What was measured is kept in the study's folder, and holds until what it was measured for
-    changes.
+    A measurement is stored in the study's folder and holds until resources or nodes change.
 
     Args:
         study: what is searched.
-        nodes: that run its trials, settled.
+        nodes: of its trials, settled.
         folder: of the study.
         on_line: shows a line to the user.
     """
@@ -280,29 +267,24 @@ def packed(
         return study, None
     allowed = nodes.allowed()
     there = [node for node in alive_nodes() if not allowed or node.node_id in allowed]
-    asked = _asked(study, there)
-    packing, kept = _earlier(folder, asked), "as measured before: "
+    cores, gpus = (sum(n.resources.get(name, 0.0) for n in there) for name in ("CPU", "GPU"))
+    asked = {
+        "resources": study.search.resources.model_dump_json(),
+        "there": f"{len(there)} nodes, {cores:g} CPU, {gpus:g} GPU",
+    }
+    packing, source = read_packing(folder, asked), "as measured before: "
     if packing is None:
         on_line("measuring how many trials at a time finish most an hour …")
-        packing, kept = choose(study, there).model_copy(update={"asked": asked}), ""
-        _keep(packing, folder)
-    on_line(kept + packing.line())
+        packing, source = choose(study, there).model_copy(update={"asked": asked}), ""
+        write_packing(packing, folder)
+    on_line(source + packing.line())
     resources = study.search.resources.model_copy(update={"gpu": packing.gpu})
     update = {"concurrent": packing.concurrent, "resources": resources}
     return replace(study, search=study.search.model_copy(update=update)), packing
 
 
-def _asked(study: StudyFile, there: Sequence[Node]) -> dict[str, str]:
-    """Returns what a choice hangs on; a study stays on one type of device as it is."""
-    cores, gpus = (sum(n.resources.get(name, 0.0) for n in there) for name in ("CPU", "GPU"))
-    return {
-        "resources": study.search.resources.model_dump_json(),
-        "there": f"{len(there)} nodes, {cores:g} CPU, {gpus:g} GPU",
-    }
-
-
-def _earlier(folder: Path, asked: dict[str, str]) -> Packing | None:
-    """Returns what was measured for the same before; None where nothing was, or it is damaged."""
+def read_packing(folder: Path, asked: dict[str, str]) -> Packing | None:
+    """Returns an earlier measurement for the same `asked`; None if there is none, or damaged."""
     try:
         packing = Packing.model_validate_json((folder / FILE).read_text())
     except (OSError, ValidationError):
@@ -310,8 +292,8 @@ def _earlier(folder: Path, asked: dict[str, str]) -> Packing | None:
     return packing if packing.asked == asked else None
 
 
-def _keep(packing: Packing, folder: Path) -> None:
-    """Writes down what was measured; a disk that is full is the ledger's to complain of."""
+def write_packing(packing: Packing, folder: Path) -> None:
+    """Saves a measurement; the ledger reports a full disk."""
     if packing.gains:
         with suppress(OSError):
             (folder / FILE).write_text(packing.model_dump_json(indent=2))

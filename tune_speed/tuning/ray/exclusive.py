@@ -1,4 +1,4 @@
-"""One process with a whole device to itself, reserved through Ray, for runs whose time counts."""
+"""A process with exclusive use of a whole device, reserved through Ray, for certified runs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,26 +6,26 @@ from typing import Any
 import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
-from tune_speed.components.plugins.registry import receive, shipped
+from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, TuneSpeedError
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import Loop, calling
 from tune_speed.custom.spec import OwnSpec, read_spec
-from tune_speed.runtime import process
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.ray.node_query import on_nodes
+from tune_speed.tuning.ray.worker import set_up_worker
 
 POLL_S = 1.0
 """How often to look whether to stop [s]."""
 WAIT_S = 1800.0
 """Longest wait for the device to become free [s]."""
 NOTE_EVERY_S = 30.0
+# A run whose process died is run once more; dying twice, it is recorded as failed.
 MAX_ATTEMPTS = 2
-"""A run whose process died is run once more; dying twice, it is recorded as failed."""
 
 
 class Stopped(Exception):
-    """Somebody wants it to end, and nothing was running or the run is given up."""
+    """The user stopped it; a run that was under way is discarded."""
 
 
 class ExclusiveDevice:
@@ -42,15 +42,15 @@ class ExclusiveDevice:
         is_stopped: Callable[[], bool],
         loop: Loop | None = None,
     ) -> None:
-        """Asks for nothing yet; Ray must be connected.
+        """Reserves nothing yet; Ray must be connected.
 
         Args:
             device: `cpu` or `cuda`.
-            cpu_threads: threads of a run; on a GPU also the cores that are reserved beside it.
+            cpu_threads: threads of a run; on a GPU also the cores that are reserved next to it.
             devices: the most GPUs that one run trains on; all on one node.
             node_ids: of the nodes that have such a device; empty for any.
             on_line: sees why it has to wait.
-            is_stopped: whether to give up, which then raises `Stopped`; asked while it waits.
+            is_stopped: polled while it waits; a true answer raises `Stopped`.
             loop: the training function that is run; None for recipes.
         """
         from tune_speed.tuning.ray.cluster import node_cpus
@@ -84,11 +84,11 @@ class ExclusiveDevice:
         return make_record(spec, spec.recipe, run, started_at=started_at)
 
     def describe(self, spec: SpecBase) -> str:
-        """Returns what is known of machine, code and model there, as JSON; see `certify`."""
+        """Returns machine, code and model there as JSON; see `provenance.Surroundings`."""
         return str(self._call("describe", spec.model_dump_json()))
 
     def close(self) -> None:
-        """Lets the device go."""
+        """Releases the device."""
         if self._actor is not None:
             ray.kill(self._actor)
             self._actor = None
@@ -97,51 +97,51 @@ class ExclusiveDevice:
         if self._actor is None:
             self._actor = self._start()
         try:
+            # Without a time limit: a run ends by its workload's.
             return self._wait_for(getattr(self._actor, method).remote(*arguments))
         except RayTaskError as error:
             if isinstance(error.cause, TuneSpeedError):
                 raise error.cause from error
             raise
 
-    def _wait_for(self, reference: Any) -> Any:
-        while True:  # A run ends by its workload's time limit.
-            if self._is_stopped():
-                raise Stopped
+    def _wait_for(self, reference: Any, on_wait: Callable[[], None] = lambda: None) -> Any:
+        """Returns the result; calls `on_wait` every `POLL_S` until then. Raises: Stopped."""
+        while not self._is_stopped():
             try:
                 return ray.get(reference, timeout=POLL_S)
             except GetTimeoutError:
-                continue
+                on_wait()
+        raise Stopped
 
     def _start(self) -> Any:
         runner = ray.remote(_Runner).options(**self._request, label_selector=self._there)
         actor = runner.remote(shipped(), self._loop)
         waited_s = 0.0
-        ready = actor.ready.remote()
-        while True:
-            try:
-                ray.get(ready, timeout=POLL_S)
-                return actor
-            except GetTimeoutError:
-                waited_s += POLL_S
-            if self._is_stopped():
-                ray.kill(actor)
-                raise Stopped
+
+        def on_wait() -> None:
+            nonlocal waited_s
+            waited_s += POLL_S
             if waited_s % NOTE_EVERY_S == 0:
                 self._on_line(f"waiting for the whole device to become free ({waited_s:.0f} s)")
             if waited_s >= WAIT_S:
-                ray.kill(actor)
                 raise ServiceError(
                     f"a whole device must become free within {WAIT_S:.0f} s ({self._request}), but"
                     " others hold it. Wait for them, and give the same command again."
                 )
+
+        try:
+            self._wait_for(actor.ready.remote(), on_wait)
+        except BaseException:
+            ray.kill(actor)
+            raise
+        return actor
 
 
 class _Runner:
     """Runs trials one after the other in one process."""
 
     def __init__(self, plugins: str, loop: str) -> None:
-        process.make_patient()
-        receive(plugins)
+        set_up_worker(plugins)
         self._loop = loop
 
     def ready(self) -> bool:
@@ -153,12 +153,12 @@ class _Runner:
         from tune_speed.training.objective import finish
 
         spec = read_spec(spec_json)
-        if isinstance(spec, TrialSpec):
-            trial = run_here(spec, refuse=(TuneSpeedError,))
-            return finish(trial, on_report=lambda record: None).model_dump_json()
-        assert isinstance(spec, OwnSpec)
-        train = calling(self._loop)
-        return run_own_trial(spec, train, refuse=(TuneSpeedError,)).model_dump_json()
+        if isinstance(spec, OwnSpec):
+            train = calling(self._loop)
+            return run_own_trial(spec, train, refuse=(TuneSpeedError,)).model_dump_json()
+        assert isinstance(spec, TrialSpec)
+        trial = run_here(spec, refuse=(TuneSpeedError,))
+        return finish(trial, on_report=lambda record: None).model_dump_json()
 
     def describe(self, spec_json: str) -> str:
         from tune_speed.tuning.provenance import describe

@@ -1,9 +1,8 @@
-"""Ends a search whose Ray has died, where Ray's own driver would wait for it without an end.
+"""Ends a search whose Ray cluster has died, where Ray's own driver would wait without an end."""
 
-Without its raylet a local cluster places nothing any more, and Tune waits. Without the GCS, Ray's
-calls stand still in C++, out of reach of Ctrl-C, until Ray ends the process after a minute with a
-message about its internals. So a thread looks after both, and has the last word.
-"""
+# Without its raylet a local cluster places nothing any more, and Tune waits. Without the GCS, Ray's
+# calls block in C++, out of reach of Ctrl-C, until Ray ends the process after a minute with a
+# message about its internals. Hence a thread that checks both and can end the process.
 
 import os
 import signal
@@ -13,11 +12,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
-
-import ray
 
 from tune_speed.core.errors import ServiceError
+from tune_speed.tuning.ray.compat import is_client, own_node
 
 LOOK_EVERY_S = 1.0
 UNREACHABLE_S = 30.0
@@ -36,8 +33,7 @@ def ended_with_ray() -> Iterator[None]:
 
     Raises: ServiceError if Ray has died.
     """
-    watch = _Watch(_find_cause())
-    watch.start()
+    watch = _Watch(_death_check())
     try:
         yield
     except KeyboardInterrupt:
@@ -54,57 +50,53 @@ class _Watch:
         self.error: ServiceError | None = None
         self._find_cause = find_cause
         self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, name="ray watch", daemon=True)
-
-    def start(self) -> None:
+        self._thread = threading.Thread(target=self._run, name="ray watch", daemon=True)
         self._thread.start()
 
     def end(self) -> None:
         self._is_over.set()
         self._thread.join(timeout=2 * LOOK_EVERY_S)
 
-    def _look_on(self) -> None:
-        while not self._is_over.wait(LOOK_EVERY_S):
-            cause = self._find_cause()
-            if cause is not None:
-                self._stop(cause)
+    def _run(self) -> None:
+        cause = None
+        while cause is None:
+            if self._is_over.wait(LOOK_EVERY_S):
                 return
-
-    def _stop(self, cause: str) -> None:
+            cause = self._find_cause()
         self.error = ServiceError(
             f"{cause}. Finished trials are kept; go on with --resume once Ray can run."
         )
         os.kill(os.getpid(), signal.SIGINT)
-        if self._is_over.wait(GRACE_S):
-            return
-        sys.stderr.write(f"error: {self.error}\n")
-        sys.stderr.flush()
-        os._exit(self.error.exit_code)
+        if not self._is_over.wait(GRACE_S):
+            sys.stderr.write(f"error: {self.error}\n")
+            sys.stderr.flush()
+            os._exit(self.error.exit_code)
 
 
-def _find_cause() -> Callable[[], str | None]:
-    """Returns what says why the cluster that this process has joined is dead, or None."""
-    node = ray._private.worker._global_node
-    if ray.util.client.ray.is_connected() or node is None:
+def _death_check() -> Callable[[], str | None]:
+    """Returns a check that says why this process's cluster is dead, or None while it is alive."""
+    node = own_node()
+    if is_client() or node is None:
         return lambda: None  # Ray's client has a limit of its own.
-    if node.is_head():
-        return lambda: _first_ended(node)
-    host, _, port = node.gcs_address.rpartition(":")
-    return Unreachable(host.strip("[]"), int(port)).cause
+    if not node.is_head():
+        host, _, port = node.gcs_address.rpartition(":")
+        return Unreachable(host.strip("[]"), int(port)).cause
 
+    def ended() -> str | None:
+        for name, process in node.dead_processes():
+            if name in NEEDED:
+                code = process.returncode
+                how = (
+                    f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                )
+                return f"Ray's {NEEDED[name]} must run as long as the search does, but it {how}"
+        return None
 
-def _first_ended(node: Any) -> str | None:
-    ended = [(name, process.returncode) for name, process in node.dead_processes()]
-    return next((_ended(name, code) for name, code in ended if name in NEEDED), None)
-
-
-def _ended(name: str, code: int) -> str:
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-    return f"Ray's {NEEDED[name]} must run as long as the search does, but it {how}"
+    return ended
 
 
 class Unreachable:
-    """Knows for how long nothing answers at an address."""
+    """Measures for how long nothing answers at an address."""
 
     def __init__(
         self, host: str, port: int, *, limit_s: float = UNREACHABLE_S, timeout_s: float = 5.0
@@ -113,21 +105,18 @@ class Unreachable:
         self._since_s: float | None = None
 
     def cause(self) -> str | None:
-        """Asks; returns why the cluster is taken to be dead, or None."""
+        """Connects; returns why the cluster is taken to be dead, or None."""
         try:
             socket.create_connection(self._place, timeout=self._timeout_s).close()
         except OSError as error:
-            return self._failed(error)
+            now_s = time.monotonic()
+            self._since_s = now_s if self._since_s is None else self._since_s
+            if now_s - self._since_s < self._limit_s:
+                return None
+            host, port = self._place
+            return (
+                f"the head of the Ray cluster must answer at {host}:{port}, but has not for"
+                f" {self._limit_s:.0f} s: {error}"
+            )
         self._since_s = None
         return None
-
-    def _failed(self, error: OSError) -> str | None:
-        now_s = time.monotonic()
-        self._since_s = now_s if self._since_s is None else self._since_s
-        if now_s - self._since_s < self._limit_s:
-            return None
-        host, port = self._place
-        return (
-            f"the head of the Ray cluster must answer at {host}:{port}, but has not for"
-            f" {self._limit_s:.0f} s: {error}"
-        )

@@ -1,4 +1,4 @@
-"""What is particular to a search that runs as a Ray job, started by `ray job submit`."""
+"""Checks of a search that runs as a Ray job, started by `ray job submit`."""
 
 from pathlib import Path
 

@@ -1,15 +1,13 @@
-"""A trial on several devices of a Ray cluster: Ray Train's `TorchTrainer` runs its ranks.
+"""A trial on several devices of a Ray cluster: Ray Train's `TorchTrainer` runs its ranks."""
 
-Ray Train reserves the devices of a trial in a placement group of its own: all of them or none, so
-that no two trials hold half of what each needs. The process through which Ray Tune runs such a
-trial therefore asks for nothing itself: what it reserved could not be used by
-Ray Train, which since version 2 of its API looks at no other placement group, and would be asked
-for once more, forever in vain where trials fill the cluster. Until its devices are free, a trial
-waits, off every clock.
-
-Records and answers go through an actor that the trial's process owns, and that dies with it.
-`ray.train.report` would bring the records too, but no answer back.
-"""
+# Ray Train reserves the devices of a trial in a placement group of its own: all of them or none, so
+# that no two trials hold half of what each needs. The process through which Ray Tune runs such a
+# trial therefore reserves nothing itself: since version 2 of its API, Ray Train uses no other
+# placement group, so its devices would be requested twice, forever in vain where trials fill the
+# cluster. Until its devices are free, a trial waits, off every clock.
+#
+# Records and answers go through an actor that the trial's process owns, and that dies with it:
+# `ray.train.report` has no way back for an answer.
 
 import asyncio
 import logging
@@ -22,13 +20,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
-import psutil
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
-from tune_speed.components.plugins.registry import receive, shipped
+from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import TuneSpeedError, readable
-from tune_speed.runtime.device import limit_memory
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.distributed.supervisor import (
     GRACE_S,
@@ -41,22 +37,23 @@ from tune_speed.training.distributed.supervisor import (
 from tune_speed.training.objective import Trial
 from tune_speed.training.ranks import WAIT_S, Ranks
 from tune_speed.training.trial import TrialSpec
+from tune_speed.tuning.ray.liveness import Watchdog, leave
 from tune_speed.tuning.ray.node_query import on_nodes
 from tune_speed.tuning.ray.placement_groups import note_group
-from tune_speed.tuning.ray.watchdog import Watchdog, leave
+from tune_speed.tuning.ray.worker import limit_memory_to, set_up_worker
 
 RAY_TRAIN = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # Saves a process, which gives preempted workers time for a checkpoint: ranks have saved theirs.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
-"""How Ray Train is to behave, unless the environment says otherwise."""
+"""Settings of Ray Train, unless the environment has others."""
 MOST_STARTS = 60
-"""How often Ray Train waits for devices, a minute each time."""
+"""How often Ray Train may wait for devices, a minute each time."""
 ANSWER_S = 60.0
-"""How long the actor that passes words on may take for one [s]."""
+"""Time-out of a call to the mailbox [s]."""
 LEAVE_S = 30.0
-"""How long Ray Train has to end and to give back what it holds [s]."""
+"""How long Ray Train has to end and to release its devices [s]."""
 
 
 class TrialHung(TuneSpeedError):
@@ -77,24 +74,19 @@ def run_on_cluster(
     Args:
         spec: of the trial.
         resources_json: what each device gets, a `ResourceConfig`.
-        holdings: name of the driver's list of what Ray Train holds.
-        interrupt: asked about twice a second; a true answer raises `Interrupted`.
+        holdings: name of the driver's `PlacementGroups`.
+        interrupt: polled about twice a second; a true answer raises `Interrupted`.
         node_ids: of the nodes where its ranks may run; empty for any.
         hang_after_s: how long rank 0, which waits for the others, may show no sign of life [s].
 
     Raises: Interrupted; RanksDied, because a trial whose process died may be run again.
     """
-    resources = ResourceConfig.model_validate_json(resources_json)
-
-    def launch(spec: TrialSpec) -> RayCrew:
-        return RayCrew(
-            spec,
-            resources=resources,
-            holdings=holdings,
-            node_ids=node_ids,
-            hang_after_s=hang_after_s,
-        )
-
+    launch = partial(
+        RayCrew,
+        resources=ResourceConfig.model_validate_json(resources_json),
+        node_ids=node_ids,
+        options={"holdings": holdings, "hang_after_s": hang_after_s},
+    )
     return run_together(spec, launch=launch, interrupt=interrupt, refuse=(RanksDied,))
 
 
@@ -106,32 +98,50 @@ class RayCrew:
         spec: TrialSpec,
         *,
         resources: ResourceConfig,
-        holdings: str,
-        node_ids: Sequence[str] = (),
-        hang_after_s: float = math.inf,
+        node_ids: Sequence[str],
+        options: dict[str, Any],
     ) -> None:
-        """Asks for the devices and returns; the ranks start when they are free."""
+        """Requests the devices and returns; the ranks start when these are free."""
+        for name, value in RAY_TRAIN.items():
+            os.environ.setdefault(name, value)
+        logging.getLogger("ray.train").setLevel(logging.CRITICAL)
+        from ray.train import FailureConfig, RunConfig, ScalingConfig
+        from ray.train.torch import TorchConfig, TorchTrainer
+
         self._mailbox = ray.remote(_Mailbox).options(num_cpus=0).remote()
         self._folder = tempfile.TemporaryDirectory(
             prefix="tune_speed-train-", ignore_cleanup_errors=True
         )
         self._failure: BaseException | None = None
         self._num_ranks = self._num_left = spec.recipe.devices
-        config = {
-            "spec": spec.model_dump_json(),
-            "plugins": shipped(),
-            "mailbox": self._mailbox,
-            "holdings": holdings,
-            "hang_after_s": hang_after_s,
-        }
-        trainer = self._make_trainer(config, spec.recipe.devices, resources, node_ids)
-        self._fitting = threading.Thread(
-            target=self._fit, args=(trainer,), name="ray train", daemon=True
+        config = {"spec": spec.model_dump_json(), "plugins": shipped(), "mailbox": self._mailbox}
+        failure = FailureConfig(max_failures=0, controller_failure_limit=MOST_STARTS)
+        trainer = TorchTrainer(
+            _rank,
+            train_loop_config=config | options,
+            torch_config=TorchConfig(timeout_s=int(WAIT_S)),
+            scaling_config=ScalingConfig(
+                num_workers=spec.recipe.devices,
+                use_gpu=resources.gpu > 0,
+                resources_per_worker=resources.bundle(),
+                label_selector=on_nodes(node_ids) or None,
+            ),
+            run_config=RunConfig(
+                name="ranks", storage_path=self._folder.name, failure_config=failure
+            ),
         )
+
+        def fit() -> None:
+            try:
+                trainer.fit()
+            except BaseException as error:  # Raised again in `receive`, in the trial's thread.
+                self._failure = error
+
+        self._fitting = threading.Thread(target=fit, name="ray train", daemon=True)
         self._fitting.start()
 
     def receive(self, *, timeout_s: float) -> Standing | Ended | None:
-        """Returns what some rank says; None if nobody says anything in time."""
+        """Returns the next message of a rank; None if none comes in time."""
         is_over = not self._fitting.is_alive()
         said: Standing | Ended | None = self._call("receive", 0.0 if is_over else timeout_s)
         if said is None and is_over and self._num_left:
@@ -144,14 +154,14 @@ class RayCrew:
         self._call("answer", reason)
 
     def close(self) -> None:
-        """Ends all ranks that still run, and waits until Ray Train has given all back."""
+        """Ends all ranks that still run, and waits until Ray Train has released all devices."""
         if self._num_left < self._num_ranks:  # Where one ended, so do the others.
             self._fitting.join(GRACE_S)
         try:
             for worker in self._call("workers") if self._fitting.is_alive() else ():
                 ray.kill(worker)
         except (RayError, GetTimeoutError):
-            pass  # What it knew is lost; without it the ranks end by themselves.
+            pass  # The list of workers is lost; without a mailbox the ranks end by themselves.
         ray.kill(self._mailbox)
         self._fitting.join(LEAVE_S)
         self._folder.cleanup()
@@ -159,73 +169,35 @@ class RayCrew:
     def _call(self, method: str, *arguments: Any) -> Any:
         return ray.get(getattr(self._mailbox, method).remote(*arguments), timeout=ANSWER_S)
 
-    def _fit(self, trainer: Any) -> None:
-        try:
-            trainer.fit()
-        except BaseException as error:  # Carried to the thread that asks.
-            self._failure = error
-
-    def _make_trainer(
-        self,
-        config: dict[str, Any],
-        devices: int,
-        resources: ResourceConfig,
-        node_ids: Sequence[str],
-    ) -> Any:
-        for name, value in RAY_TRAIN.items():
-            os.environ.setdefault(name, value)
-        logging.getLogger("ray.train").setLevel(logging.CRITICAL)
-        from ray.train import FailureConfig, RunConfig, ScalingConfig
-        from ray.train.torch import TorchConfig, TorchTrainer
-
-        failure = FailureConfig(max_failures=0, controller_failure_limit=MOST_STARTS)
-        return TorchTrainer(
-            _rank,
-            train_loop_config=config,
-            torch_config=TorchConfig(timeout_s=int(WAIT_S)),
-            scaling_config=ScalingConfig(
-                num_workers=devices,
-                use_gpu=resources.gpu > 0,
-                resources_per_worker=resources.bundle(),
-                label_selector=on_nodes(node_ids) or None,
-            ),
-            run_config=RunConfig(
-                name="ranks", storage_path=self._folder.name, failure_config=failure
-            ),
-        )
-
 
 def _rank(config: dict[str, Any]) -> None:
-    """What a worker of Ray Train does from its start to its end."""
+    """Runs one rank, from its start to its end, in a worker of Ray Train."""
     import ray.train.torch
 
     mailbox = config["mailbox"]
     ray.get(mailbox.arrive.remote(ray.get_runtime_context().current_actor))
-    receive(config["plugins"])
+    set_up_worker(config["plugins"])
     spec = TrialSpec.model_validate_json(config["spec"])
     note_group(config["holdings"], spec.trial_id)
-    device, allotment = ray.train.torch.get_device(), spec.allotment
-    memory_gib, there = allotment.memory_gib, psutil.virtual_memory().total
-    fraction = None if memory_gib is None else min(1.0, memory_gib * 2**30 / there)
-    limit_memory(device, gpu_fraction=allotment.gpu_fraction, cpu_fraction=fraction)
-    allotment = allotment.model_copy(update={"device": str(device)})
-    ranks, line = Ranks.here(), _Line(mailbox)
+    device = ray.train.torch.get_device()
+    limit_memory_to(spec.allotment, device)
+    allotment = spec.allotment.model_copy(update={"device": str(device)})
+    ranks, channel = Ranks.here(), _Channel(mailbox)
+
+    def on_hang(stacks: str, quiet_s: float) -> None:
+        error = TrialHung(f"no step for {quiet_s:.0f} s\n{readable(stacks)}")
+        channel.tell(Ended(rank=0, error=error))
+        time.sleep(LEAVE_S)  # The trial's process ends all ranks meanwhile.
+        leave()
+
     if ranks.is_first and config["hang_after_s"] < math.inf:
-        watchdog = Watchdog(on_hang=partial(_hung, line))
+        watchdog = Watchdog(on_hang=on_hang)
         watchdog.watch(limit_s=config["hang_after_s"])
-    work(spec.model_copy(update={"allotment": allotment}), ranks, line)
-
-
-def _hung(line: "_Line", stacks: str, quiet_s: float) -> None:
-    """Ends rank 0 of a trial that hangs, and with it the trial."""
-    reason = f"no step for {quiet_s:.0f} s"
-    line.tell(Ended(rank=0, error=TrialHung(f"{reason}\n{readable(stacks)}")))
-    time.sleep(LEAVE_S)  # The keeper ends all ranks.
-    leave()
+    work(spec.model_copy(update={"allotment": allotment}), ranks, channel)
 
 
 class _Mailbox:
-    """Passes words between ranks and the trial's process, and knows who the ranks are."""
+    """Passes messages between ranks and the trial's process, and lists the ranks' workers."""
 
     def __init__(self) -> None:
         self._said: asyncio.Queue[Standing | Ended] = asyncio.Queue()
@@ -258,8 +230,8 @@ class _Mailbox:
         await self._answers.put(reason)
 
 
-class _Line:
-    """The line to the trial's process."""
+class _Channel:
+    """A rank's channel to the trial's process, see `supervisor.RankChannel`."""
 
     def __init__(self, mailbox: Any) -> None:
         self._mailbox = mailbox

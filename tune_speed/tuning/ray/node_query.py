@@ -1,8 +1,7 @@
-"""Asks nodes of a Ray cluster what their device is: the driver may sit elsewhere.
+"""Queries nodes of a Ray cluster for their devices: the driver may be on another machine."""
 
-Each node is asked by a small task on the node itself, all of them at once. The task reserves
-nothing, so that it runs on a node whose cores and GPUs are all taken, and sees all GPUs there.
-"""
+# Each node is queried by a small task on the node itself, all at the same time. The task reserves
+# nothing, so that it runs on a node whose cores and GPUs are all taken, and sees all GPUs there.
 
 import platform
 from collections.abc import Mapping, Sequence
@@ -30,7 +29,7 @@ class Node(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a node says of itself."""
+    """Device and software of a node."""
 
     device: str
     """As records name it."""
@@ -63,48 +62,47 @@ def here(*, cpu_threads: int) -> Answer:
     return Answer(cpu_device_name(threads=cpu_threads), metadata.version("torch"))
 
 
-class Questions:
-    """Questions to nodes that are under way; each node is asked once."""
+class RayQueries:
+    """Queries to nodes that are under way; each node is queried once."""
 
     def __init__(self, *, device: str, cpu_threads: int, study: Path | None = None) -> None:
-        """Asks for nothing yet; `device` is `cpu` or `cuda`, `study` a file of the study's."""
+        """Sends nothing yet; `device` is `cpu` or `cuda`, `study` a file of the study's."""
         self._arguments = device, cpu_threads, study
-        self._asked: dict[Any, str] = {}
-        self._task = ray.remote(num_cpus=0, max_retries=2)(_look)
+        self._pending: dict[Any, str] = {}
+        self._task = ray.remote(num_cpus=0, max_retries=2)(_describe_node)
 
-    def ask(self, node_id: str) -> None:
-        """Sends the question and returns."""
+    def submit(self, node_id: str) -> None:
+        """Sends the query and returns."""
         there = NodeAffinitySchedulingStrategy(node_id, soft=False)
         reference = self._task.options(scheduling_strategy=there).remote(*self._arguments)
-        self._asked[reference] = node_id
+        self._pending[reference] = node_id
 
-    def answers(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
+    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
         """Returns what came from which node within `timeout_s`; at once when all have answered."""
-        if not self._asked:
+        if not self._pending:
             return {}
-        waiting = list(self._asked)
+        waiting = list(self._pending)
         done, _ = ray.wait(waiting, num_returns=len(waiting), timeout=timeout_s)
-        return {self._asked.pop(each): _answer(each) for each in done}
+        return {self._pending.pop(each): _answer(each) for each in done}
 
 
 def _answer(reference: Any) -> Answer | Unfit:
     try:
         names, torch, sees_study = ray.get(reference)
-    except RayTaskError as error:
-        return Unfit(f"it has no such device: {_last_line(error.cause or error)}")
     except RayError as error:
-        return Unfit(f"it gave no answer: {_last_line(error)}")
+        is_ours = isinstance(error, RayTaskError)
+        cause = (error.cause or error) if is_ours else error
+        line = str(cause).strip().splitlines()[-1]
+        return Unfit(f"{'it has no such device' if is_ours else 'it gave no answer'}: {line}")
     if len(names) > 1:
         return Unfit(f"it has several kinds of device, {' and '.join(names)}")
     return Answer(names[0], torch, sees_study)
 
 
-def _last_line(error: BaseException) -> str:
-    return str(error).strip().splitlines()[-1]
-
-
-def _look(device: str, cpu_threads: int, study: Path | None) -> tuple[Sequence[str], str, bool]:
-    """Returns what `Answer` has, but for all devices of this node; runs on the node."""
+def _describe_node(
+    device: str, cpu_threads: int, study: Path | None
+) -> tuple[Sequence[str], str, bool]:
+    """Returns the fields of `Answer`, but for all devices of this node; runs on the node."""
     version, sees_study = metadata.version("torch"), study is None or study.exists()
     if device == "cpu":
         return [here(cpu_threads=cpu_threads).device], version, sees_study
@@ -136,5 +134,5 @@ def refuse_other_device(allotment: Allotment, device_type: str | None) -> None:
 
 
 def on_nodes(node_ids: Sequence[str]) -> dict[str, str]:
-    """Returns the label selector, as Ray takes it, that names these nodes; empty for any."""
+    """Returns Ray's label selector for these nodes; empty for any."""
     return {NODE_LABEL: f"in({','.join(node_ids)})"} if node_ids else {}

@@ -1,7 +1,7 @@
-"""Which nodes of a cluster run a study's trials: those with the device that the study is pinned to.
+"""Chooses the nodes of a cluster that run a study's trials: those with the study's type of device.
 
 Times on different devices are not comparable, so a study has one type of device, from its first
-trial to its last. Nodes that join later are asked too, off the driver's loop.
+trial to its last. Nodes that join later are queried too, in a thread.
 """
 
 import threading
@@ -17,7 +17,7 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.driver.prior_trials import Machine
-from tune_speed.tuning.ray.node_query import Answer, Node, Questions, Unfit, alive_nodes, here
+from tune_speed.tuning.ray.node_query import Answer, Node, RayQueries, Unfit, alive_nodes, here
 
 ANSWER_S = 120.0
 """Longest wait for the first answer: a process on a busy node imports torch."""
@@ -27,18 +27,18 @@ POLL_S = 5.0
 """How often to look for new nodes [s]."""
 
 
-class Asks(Protocol):
-    """Sends questions to nodes and brings their answers; see `machine.Questions`."""
+class NodeQueries(Protocol):
+    """Queries nodes for their devices; see `node_query.RayQueries`."""
 
-    def ask(self, node_id: str) -> None:
-        """Sends the question and returns."""
+    def submit(self, node_id: str) -> None:
+        """Sends the query and returns."""
 
-    def answers(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
+    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
         """Returns what came from which node, waiting for all no longer than `timeout_s`."""
 
 
 class Nodes:
-    """The nodes of the cluster that Ray is connected to, and what is known of their devices."""
+    """The nodes of the cluster that Ray is connected to, and their devices."""
 
     def __init__(
         self,
@@ -47,32 +47,38 @@ class Nodes:
         pin: str | None,
         is_local: bool,
         study: Path | None = None,
-        asks: Asks | None = None,
+        queries: NodeQueries | None = None,
         look: Callable[[], Sequence[Node]] = alive_nodes,
     ) -> None:
-        """Asks all nodes and returns; Ray must be connected.
+        """Queries all nodes and returns; Ray must be connected.
 
         Args:
             resources: what one device of a trial gets.
             pin: type of device that the study has run on; None: it has not run yet.
-            is_local: whether this machine is the only node. It is asked only if it must be: a CPU
-                is known here, and a GPU's name costs seconds.
+            is_local: whether this machine is the only node.
             study: a file of the study's, which nodes see where storage is shared.
-            asks: brings the answers.
+            queries: of nodes; by default through Ray.
             look: returns the nodes that are alive.
         """
         self._resources, self._pin, self._look = resources, pin, look
         self.device_type = resources.device_type or pin
         self._threads = max(1, int(resources.cpu))
         self.is_local, device = is_local, "cuda" if resources.gpu else "cpu"
-        self._asks = asks or Questions(device=device, cpu_threads=self._threads, study=study)
+        self._queries = queries or RayQueries(device=device, cpu_threads=self._threads, study=study)
         self._nodes: dict[str, Node] = {}
         self._kinds: dict[str, Answer | Unfit] = {}
         self._allowed: tuple[str, ...] = ()
-        self._news: list[str] = []
+        self._messages: list[str] = []
         self._is_over = threading.Event()
         self._watcher: threading.Thread | None = None
-        self._begin()
+        if not is_local:
+            self._query_new()
+        # A local machine is queried only if it must be: its CPU is known, a GPU's name costs
+        # seconds.
+        elif not resources.gpu:
+            self._kinds[""] = here(cpu_threads=self._threads)
+        elif self.device_type is not None:
+            self._query_new()
 
     def __enter__(self) -> Self:
         return self
@@ -83,12 +89,16 @@ class Nodes:
             self._watcher.join(2 * POLL_S)
 
     def settle(self) -> None:
-        """Waits for the answers and pins the study, if it is not; from then on looks for new nodes.
+        """Waits for the answers and pins the study, if it is not yet; then looks for new nodes.
 
         Raises: ConfigError if the cluster has no such device; ServiceError if no node answers.
         """
         if self.device_type and self._pin and self.device_type != self._pin:
-            raise ConfigError(self._other_type())
+            raise ConfigError(
+                f"a study must stay on the type of device of its first trials, {self._pin}, but got"
+                f" search.resources.device_type={self.device_type}. Take that back, or begin"
+                " another study with --set study=NAME."
+            )
         if self.is_local and not self._kinds and self.device_type is None:
             return
         if not self.is_local or not self._kinds:
@@ -98,33 +108,31 @@ class Nodes:
         self._refuse_missing_type()
         if self.is_local:
             return
-        self._allow()
-        self._note_places()
+        self._update_allowed()
+        self._note_nodes()
         self._watcher = threading.Thread(target=self._watch, name="nodes", daemon=True)
         self._watcher.start()
 
     def allowed(self) -> tuple[str, ...]:
-        """Returns the Ray ids of the nodes where trials may run; empty where any will do.
-
-        A node that was lost stays among them: it does no harm, and a changed list costs every
-        process that is kept for the next trial.
-        """
+        """Returns the Ray ids of the nodes where trials may run; empty where any will do."""
+        # A lost node stays in the list: it does no harm, and with a changed list Tune would reuse
+        # no process.
         return self._allowed
 
     def placement(self) -> dict[str, Any]:
-        """Returns what a trial's process is told: `node_ids` and the `device_type` there."""
+        """Returns `node_ids` and `device_type`, for the configuration of a trial's process."""
         return {"node_ids": list(self._allowed), "device_type": self.device_type}
 
-    def news(self) -> tuple[str, ...]:
-        """Returns lines for the user since the last call: nodes that are used, or left out."""
-        lines = tuple(self._news)
-        del self._news[: len(lines)]
+    def messages(self) -> tuple[str, ...]:
+        """Returns lines for the user since the last call: nodes that are used or left out."""
+        lines = tuple(self._messages)
+        del self._messages[: len(lines)]
         return lines
 
     def machine(self) -> Machine:
         """Returns device and torch of a node that runs trials. Raises: ServiceError."""
         if not self._kinds:
-            self._ask_new()
+            self._query_new()
             self._wait()
         fitting = [m for m in self._machines().values() if m.device == self.device_type]
         first = (fitting or list(self._machines().values()))[0]
@@ -135,15 +143,7 @@ class Nodes:
         chosen = [self._nodes[i] for i in self._allowed] or list(self._look())
         return max((node.resources.get("CPU", 0.0) for node in chosen), default=0.0) or 1.0
 
-    def _begin(self) -> None:
-        if not self.is_local:
-            self._ask_new()
-        elif not self._resources.gpu:
-            self._kinds[""] = here(cpu_threads=self._threads)
-        elif self.device_type is not None:
-            self._ask_new()
-
-    def _ask_new(self) -> None:
+    def _query_new(self) -> None:
         for node in self._look():
             if node.node_id in self._nodes:
                 continue
@@ -151,13 +151,13 @@ class Nodes:
             if (lack := _lack(node, self._resources)) is not None:
                 self._kinds[node.node_id] = Unfit(lack)
             else:
-                self._asks.ask(node.node_id)
+                self._queries.submit(node.node_id)
 
     def _wait(self) -> None:
         """Waits until all nodes have answered, or long enough."""
         started, first_s = time.monotonic(), None
         while set(self._nodes) - set(self._kinds):
-            self._kinds.update(self._asks.answers(timeout_s=0.5))
+            self._kinds.update(self._queries.results(timeout_s=0.5))
             waited_s = time.monotonic() - started
             if first_s is None and self._machines():
                 first_s = waited_s
@@ -190,34 +190,24 @@ class Nodes:
             f"{did_you_mean(str(self.device_type), list(there))}."
         )
 
-    def _other_type(self) -> str:
-        return (
-            f"a study must stay on the type of device of its first trials, {self._pin}, but got"
-            f" search.resources.device_type={self.device_type}. Take that back, or begin another"
-            " study with --set study=NAME."
-        )
-
-    def _allow(self) -> None:
+    def _update_allowed(self) -> None:
         fitting = {i for i, m in self._machines().items() if m.device == self.device_type}
         self._allowed = tuple(sorted(fitting))
 
-    def _note_places(self) -> None:
+    def _note_nodes(self) -> None:
         left_out = self._left_out()
         if len(self._nodes) > 1 or left_out:
             line = f"trials run on {self.device_type} ({_nodes(len(self._allowed))})"
-            self._news.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
-        blind = [self._nodes[i].address for i in self._allowed if not self._sees_study(i)]
+            self._messages.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
+        machines = self._machines()
+        blind = [self._nodes[i].address for i in self._allowed if not machines[i].sees_study]
         if blind:
-            self._news.append(
+            self._messages.append(
                 "the study's folder is not visible on "
                 + ", ".join(blind)
                 + ": trials there leave no checkpoints or weights (search.storage_path may name"
                 " storage that all nodes see)"
             )
-
-    def _sees_study(self, node_id: str) -> bool:
-        kind = self._kinds[node_id]
-        return isinstance(kind, Answer) and kind.sees_study
 
     def _left_out(self) -> list[str]:
         """Returns for each node that runs no trial why."""
@@ -238,19 +228,16 @@ class Nodes:
     def _watch(self) -> None:
         while not self._is_over.wait(POLL_S):
             try:
-                self._ask_new()
-                new = self._asks.answers(timeout_s=POLL_S)
+                self._query_new()
+                new = self._queries.results(timeout_s=POLL_S)
             except (RayError, ConnectionError, RuntimeError, TimeoutError):
-                continue  # The cluster is in trouble; the search itself says so.
+                continue  # The search itself reports that the cluster is in trouble.
             self._kinds.update(new)
-            self._allow()
+            self._update_allowed()
             for node_id in new:
-                self._note_newcomer(node_id)
-
-    def _note_newcomer(self, node_id: str) -> None:
-        why, address = self._why_not(node_id), self._nodes[node_id].address
-        line = f"a node joined, {address}: "
-        self._news.append(line + ("trials run there too" if why is None else f"left out, {why}"))
+                why = self._why_not(node_id)
+                use = "trials run there too" if why is None else f"left out, {why}"
+                self._messages.append(f"a node joined, {self._nodes[node_id].address}: {use}")
 
 
 def commonest(machines: Mapping[str, Answer]) -> str:

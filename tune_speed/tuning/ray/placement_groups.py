@@ -1,9 +1,8 @@
-"""What Ray Train holds for the trials of a search, to be given back when a trial's process dies.
+"""Placement groups of Ray Train, by trial, to be removed when a trial's process dies."""
 
-Ray Train's placement group outlives the process for which it was made: Ray removes it when the
-whole job ends, and Ray Train's own cleaner asks a dashboard, which a local cluster does not run.
-Workers therefore note the group that they are in with an actor of the driver's.
-"""
+# Ray Train's placement group outlives the process for which it was made: Ray removes it when the
+# whole job ends, and Ray Train's own cleaner needs the dashboard, which a local cluster does not
+# run. Workers therefore register the group that they are in with an actor of the driver's.
 
 import uuid
 from typing import Any
@@ -13,29 +12,29 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util import get_current_placement_group, remove_placement_group
 
 ANSWER_S = 30.0
-"""How long the actor that keeps the list may take to answer [s]."""
+"""Time-out of a call to the actor that holds the list [s]."""
 
 
 class PlacementGroups:
     """The driver's list of placement groups by trial."""
 
     def __init__(self) -> None:
-        """Starts the actor that keeps it; Ray must be connected."""
+        """Starts the actor that holds the list; Ray must be connected."""
         self.name = f"tune_speed-holdings-{uuid.uuid4().hex}"
         self._list = ray.remote(_List).options(num_cpus=0, name=self.name).remote()
 
     def release(self, trial_id: str) -> None:
-        """Removes what is held for a trial whose process is gone."""
+        """Removes the placement groups of a trial whose process is gone."""
         try:
             groups = ray.get(self._list.take.remote(trial_id), timeout=ANSWER_S)
         except (RayError, GetTimeoutError):
-            return  # What it knew is lost; the job's end frees the rest.
+            return  # The list is lost; Ray frees the groups when the job ends.
         for group in groups:
             remove_placement_group(group)
 
 
 def note_group(name: str, trial_id: str) -> None:
-    """Puts the placement group that this worker is in on the list of that name."""
+    """Registers the placement group that this worker is in with the list of that name."""
     ray.get(ray.get_actor(name).note.remote(trial_id, get_current_placement_group()))
 
 
@@ -47,6 +46,6 @@ class _List:
         self._groups.setdefault(trial_id, []).append(group)
 
     def take(self, trial_id: str) -> list[Any]:
-        """Returns each group once, and forgets it."""
+        """Returns each group once and removes it from the list."""
         groups = self._groups.pop(trial_id, [])
         return list({group.id: group for group in groups}.values())

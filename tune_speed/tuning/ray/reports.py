@@ -1,14 +1,14 @@
-"""What a trial's process tells the driver: of a curve, only what the driver has not seen.
+"""Reports of a trial's process to the driver: of a curve, only what the driver has not seen.
 
 | field    | meaning                                                                  |
 |----------|--------------------------------------------------------------------------|
 | `record` | the record so far as JSON, without the evaluations that were sent before |
 | `before` | how many these are                                                       |
-| `end`    | `finished`: this is the trial's record; `hung`: so it is, and the        |
-|          | process is going to end; `interrupted`, `stopped`: the trial has ended   |
+| `end`    | `finished`: this is the trial's record; `hung`: likewise, and the        |
+|          | process is about to end; `interrupted`, `stopped`: the trial has ended   |
 | `done`   | whether the process can take another trial                               |
 
-Without `record` and `end` it is a sign of life. Ray hands reports over in order, each once.
+Without `record` and `end` it is a heartbeat. Ray delivers reports in order, each once.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ class Sender:
         self._num_sent = 0
 
     def standing(self, record: TrialRecord) -> dict[str, Any]:
-        """Returns a report of a trial that goes on."""
+        """Returns a report of a running trial."""
         run, before = record.runs[-1], self._num_sent
         self._num_sent = len(run.evaluations)
         new = run.model_copy(update={"evaluations": run.evaluations[before:]})

@@ -1,4 +1,4 @@
-"""Real optimizer steps of a recipe, counted for a while: one of several processes on a device."""
+"""Measures the step rate of a recipe in one of several processes on a device."""
 
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -25,17 +25,17 @@ from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
 
 WARM_UP_S = 0.3
-"""Steps are taken for so long [s], and two at least, before any is timed."""
+"""Warm-up [s], at least two steps."""
+# Steps before and after the measured ones [s], at least one: processes that are told to begin
+# together begin within less.
 MARGIN_S = 0.15
-"""Steps before and after those that count go on for so long [s], and one at least: processes that
-are told to begin together begin within less."""
 
 
 class PackedSteps:
     """A recipe with its own loader, model and optimizer, whose steps can be counted.
 
-    To others on the device it is what a trial is: they see it, and it stands still for them while
-    they measure. `torch.compile` is left out.
+    Other trials on the device see it as a trial, and it pauses for them while they measure.
+    `torch.compile` is left out.
     """
 
     def __init__(self, recipe: Recipe, workload: Workload, allotment: Allotment, label: str):
@@ -55,7 +55,7 @@ class PackedSteps:
         self._clock = Clock(synchronize=synchronizer(device), turnstile=self._sharing.turnstile)
         with self._clock.span("setup_s"):
             splits = load_splits(workload)
-        # Off the clock: what is settled by measurement takes the turnstile by itself.
+        # Off the clock: what is autotuned takes the turnstile by itself.
         recipe = resolve(recipe, splits, device=device, turnstile=self._sharing.turnstile)
         with self._clock.span("setup_s"):
             loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
@@ -77,7 +77,7 @@ class PackedSteps:
         self._open.close()
 
     def rate(self, *, window_s: float) -> float:
-        """Returns steps a second over so long; before and after them it is at work, too."""
+        """Returns steps a second in a window; it works before and after it, too."""
         self._steps_in(MARGIN_S)
         num_steps, took_s = self._steps_in(window_s)
         self._steps_in(MARGIN_S)
@@ -94,10 +94,7 @@ class PackedSteps:
         return device_key(self._device)
 
     def _steps_in(self, seconds: float) -> tuple[int, float]:
-        """Takes steps for so long, one at least; returns their number and what they took [s].
-
-        Standing still for others does not count.
-        """
+        """Takes steps, one at least; returns their number and time [s], without pauses."""
         clock, num_steps = self._clock, 0
         before_s = clock.elapsed("train_s")
         with clock.span("train_s"):

@@ -1,8 +1,7 @@
-"""Trials train in a thread of their own, so that no training waits for the driver.
+"""The thread in which a process trains its trials, so that no training waits for the driver."""
 
-It is one thread for all trials of a process, as torch's settings, its pools of threads and its
-handles of the device belong to a thread.
-"""
+# One thread for all trials of a process: torch's settings, its thread pools and its device handles
+# belong to a thread.
 
 import queue
 import threading
@@ -29,7 +28,7 @@ class End(NamedTuple):
 
 
 class TrialThread:
-    """Runs trials, one after the other, and knows how the present one stands."""
+    """Runs trials, one after the other, and has the present one's newest record or its end."""
 
     def __init__(self) -> None:
         """Starts the thread; it ends with the process."""
@@ -39,7 +38,7 @@ class TrialThread:
         self._reported_s = float("-inf")
         self._number = 0
         self._trials: queue.SimpleQueue[tuple[int, Work]] = queue.SimpleQueue()
-        self.thread = threading.Thread(target=self._run_all, name="training", daemon=True)
+        self.thread = threading.Thread(target=self._run, name="training", daemon=True)
         self.thread.start()
 
     def begin(self, work: Work) -> None:
@@ -50,15 +49,15 @@ class TrialThread:
             self._number += 1
             self._trials.put((self._number, work))
 
-    def news(self, *, timeout_s: float, every_s: float = 0.0) -> TrialRecord | End | None:
+    def poll(self, *, timeout_s: float, every_s: float = 0.0) -> TrialRecord | End | None:
         """Returns the trial's record so far where it is new, or its end; None if nothing came.
 
-        A record comes `every_s` at most: evaluations that come faster are told together.
+        A record comes `every_s` at most: faster evaluations come together.
         """
         deadline_s = time.monotonic() + timeout_s
         with self._changed:
             self._wait(lambda: self._newest is not None, deadline_s)
-            # Once something is there, what follows soon goes with it.
+            # With a record there, wait for those that soon follow.
             self._wait(lambda: False, min(deadline_s, self._reported_s + every_s))
             if self._end is not None:
                 return self._end
@@ -74,14 +73,14 @@ class TrialThread:
             return self._number == 0 or (self._end is not None and not self._end.is_hung)
 
     def give_up(self, end: End, *, keep: Callable[[], None] = lambda: None) -> bool:
-        """Ends the trial as `end` says, whatever the thread does; returns whether it still ran.
+        """Ends the trial with `end`, whatever the thread does; returns whether it still ran.
 
-        `keep` is called first where it did, so that nobody hears of an end that is not yet kept.
+        `keep` is called first where it did, so that no end is reported before it is saved.
         """
         with self._changed:
             if self._end is not None:
                 return False
-            self._number += 1  # Whatever the trial itself still says is not heard.
+            self._number += 1  # Later reports of the trial are ignored.
             keep()
             self._end = end
             self._changed.notify_all()
@@ -95,29 +94,27 @@ class TrialThread:
                 return
             self._changed.wait(left_s)
 
-    def _run_all(self) -> None:
+    def _run(self) -> None:
         while True:
-            self._run(*self._trials.get())
+            number, work = self._trials.get()
+            end = self._run_trial(number, work)
+            with self._changed:
+                if number == self._number:
+                    self._end = end
+                    self._changed.notify_all()
+            del work, end  # Nothing of a trial stays in memory until the next one.
 
-    def _run(self, number: int, work: Work) -> None:
-        """Runs a trial to its end. What it held is free when its end is told."""
+    def _run_trial(self, number: int, work: Work) -> End:
+        def tell(record: TrialRecord) -> None:
+            with self._changed:
+                if number == self._number:
+                    self._newest = record
+                    self._changed.notify_all()
+
         try:
-            end = End(record=work(lambda record: self._tell(number, record)))
-        except Exception as error:  # Carried to the thread that asks.
-            end = End(error=error)
-        except BaseException as error:  # Ray would take it for its own.
-            end = End(
-                error=RuntimeError(f"the trial raised {error!r}").with_traceback(
-                    error.__traceback__
-                )
-            )
-        with self._changed:
-            if number == self._number:
-                self._end = end
-                self._changed.notify_all()
-
-    def _tell(self, number: int, record: TrialRecord) -> None:
-        with self._changed:
-            if number == self._number:
-                self._newest = record
-                self._changed.notify_all()
+            return End(record=work(tell))
+        except Exception as error:  # Re-raised in the thread that polls.
+            return End(error=error)
+        except BaseException as error:  # Ray would take SystemExit for the actor's own.
+            raised = RuntimeError(f"the trial raised {error!r}")
+            return End(error=raised.with_traceback(error.__traceback__))

@@ -1,9 +1,8 @@
-"""Ray Tune runs the trials; every decision is the controller's.
+"""Runs the trials of a search with Ray Tune; every decision is the controller's."""
 
-Ray's own experiment state is not used to resume: it keeps neither the trial scheduler's state nor
-what a searcher was told last. The ledger has both. Tune's clock (`time_total_s`) counts imports and
-waiting, so it is not looked at either.
-"""
+# Ray's own experiment state is not used to resume: it holds neither the trial scheduler's state nor
+# what a searcher was told last. The ledger has both. Tune's clock (`time_total_s`) counts imports
+# and waiting, so it is not used either.
 
 import os
 import signal
@@ -15,7 +14,6 @@ from typing import Any
 
 import ray
 from ray import tune
-from ray.tune.execution import class_cache
 from ray.tune.experiment import Trial as RayTrial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
@@ -23,36 +21,42 @@ from ray.tune.search import Searcher
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, one_line, readable
 from tune_speed.runtime.process import handlers_kept
-from tune_speed.study.settings import SearchConfig
 from tune_speed.tuning.driver.controller import SearchController
+from tune_speed.tuning.ray.compat import (
+    is_client,
+    run_tune_here,
+    trial_actors,
+    use_prestarted_workers,
+)
+from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
 from tune_speed.tuning.ray.nodes import Nodes
 from tune_speed.tuning.ray.placement_groups import PlacementGroups
 from tune_speed.tuning.ray.reports import Receiver
-from tune_speed.tuning.ray.silence import MARGIN_S, OwnTime, Silence, Standstill
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 HEARTBEAT_S = 2.0
-"""A process without news gives a sign of life this often [s]: Ctrl-C waits for it."""
+"""A process without a report sends a heartbeat this often [s]: Ctrl-C waits for it."""
+# What Ray says of a process that is not to blame for its end.
 HEARTBEATS_PER_S = 16
-"""All processes together give no more: the driver has other things to do."""
+"""All processes together send no more: the driver has other things to do."""
 REPORT_EVERY_S = 0.05
-"""Shortest time between two reports of a trial that goes on [s]."""
+"""Shortest time between two reports of a running trial [s]."""
+# Shortest time between two looks at the view [s]: with many trials Tune's loop runs fast.
 REPORTS_PER_S = 200
-"""All processes together give no more: at 2 ms each the driver is not what they wait for. What they
-evaluate in between goes with the next report."""
+"""All processes together send no more: at 2 ms each the driver is not what they wait for. What they
+evaluate in between is in the next report."""
 TICK_S = 0.1
-"""Shortest time between two looks at the view [s]: with many trials Tune's loop goes fast."""
 NODE_DIED = ("its node has died", "is unavailable: ")
-"""What Ray says of a process that is not to blame for its end."""
 
 
-class _Adapter:
-    """What searcher, trial scheduler and callback share: Ray's trial ids beside ours."""
+class Adapter:
+    """State that searcher, trial scheduler and callback share: our trial ids by Ray's."""
 
     def __init__(self, controller: SearchController, nodes: Nodes) -> None:
+        """Starts before the first trial; Ray must be connected."""
         self.controller = controller
         self._nodes = nodes
-        self._holdings: PlacementGroups | None = None
+        self._groups: PlacementGroups | None = None
         self.trial_ids: dict[str, str] = {}
         """Our id of each Ray trial that is running."""
         self._receivers: dict[str, Receiver] = {}
@@ -62,25 +66,29 @@ class _Adapter:
         self._report_every_s = max(REPORT_EVERY_S, search.at_once / REPORTS_PER_S)
         self._time = OwnTime()
         limit_s = search.hang_after_s + self._heartbeat_s + MARGIN_S
-        self._silence = Silence(limit_s=limit_s, kill=ray.kill, time=self._time)
-        self._standstill = Standstill(limit_s=search.hang_after_s, time=self._time)
+        self._heartbeats = HeartbeatMonitor(limit_s=limit_s, kill=ray.kill, time=self._time)
+        self._stall = StallMonitor(limit_s=search.hang_after_s, time=self._time)
         self._killed: dict[str, str] = {}
         self.failure: ServiceError | None = None
-        """Why the search cannot go on."""
+        """Why the search cannot continue."""
 
     def propose(self, ray_id: str) -> dict[str, Any] | None:
+        """Returns the configuration of the next trial's process; None if there is none now."""
         spec = self.controller.propose()
         if spec is None:
             return None
         search = self.controller.study.search
         self.trial_ids[ray_id] = spec.trial_id
         self._receivers[ray_id] = Receiver()
+        if spec.devices > 1 and self._groups is None:
+            # An actor, hence a process: only trials on several devices need it.
+            self._groups = PlacementGroups()
         return {
             "spec": spec.model_dump_json(),
             "plugins": shipped(),
             "loop": self._loop,
             "devices": spec.devices,
-            "holdings": self._holdings_for(spec.devices),
+            "holdings": self._groups.name if self._groups and spec.devices > 1 else "",
             "resources": search.resources.model_dump_json(),
             **self._nodes.placement(),
             "folder": str(self.controller.ledger.folder),
@@ -90,23 +98,13 @@ class _Adapter:
             "report_every_s": self._report_every_s,
         }
 
-    def _holdings_for(self, devices: int) -> str:
-        """Returns the name of the list of what several devices hold, empty for one device.
-
-        The list is an actor, hence a process: only trials that need it start it.
-        """
-        if devices == 1:
-            return ""
-        self._holdings = self._holdings or PlacementGroups()
-        return self._holdings.name
-
     def reported(self, ray_id: str, report: Mapping[str, Any]) -> bool:
-        """Takes the report of a trial that goes on; returns whether to stop it."""
-        self._silence.heard(ray_id)
+        """Takes the report of a running trial; returns whether to stop it."""
+        self._heartbeats.beat(ray_id)
         if "record" not in report or ray_id not in self.trial_ids:
             return False
         record = self._receivers[ray_id].record(report)
-        if report.get("end") == "hung":  # Its process ends, once it is asked for more.
+        if report.get("end") == "hung":  # Its process ends at the next request for a report.
             self._forget(ray_id)
             self.controller.finished(record)
             return False
@@ -126,50 +124,43 @@ class _Adapter:
         self.controller.finished(receiver.record(report))
 
     def died(self, ray_trial: RayTrial) -> None:
+        """Takes the death of a trial's process."""
         ray_id = ray_trial.trial_id
-        silent = self._killed.pop(ray_id, None)
+        overdue = self._killed.pop(ray_id, None)
         if ray_id not in self.trial_ids:
             return
         trial_id = self._forget(ray_id)
-        if self._holdings is not None:
-            self._holdings.release(trial_id)
+        if self._groups is not None:
+            self._groups.release(trial_id)
         details = readable(_error_text(ray_trial))
-        reason = silent or f"its process died: {one_line(details.strip().splitlines()[-1])}"
-        is_blameless = silent is None and any(text in details for text in NODE_DIED)
+        reason = overdue or f"its process died: {one_line(details.strip().splitlines()[-1])}"
+        is_blameless = overdue is None and any(text in details for text in NODE_DIED)
         if is_blameless:
             reason = "its node died, or cannot be reached"
         self.controller.died(trial_id, reason=reason, details=details, is_blameless=is_blameless)
 
-    def look_after(self, started: Callable[[], Mapping[str, Any]]) -> None:
-        """Kills processes that are silent; gives up where no trial finds a place."""
+    def check_liveness(self, actors: Callable[[], Mapping[str, Any]]) -> None:
+        """Kills processes that send no heartbeat; gives up where no node has room for a trial."""
         if not self._time.is_time_to_look():
             return
-        handles, limit_s = started(), self.controller.study.search.hang_after_s
-        for ray_id in self._silence.look(handles):
-            self._killed[ray_id] = f"its process gave no sign of life for {limit_s:g} s"
-        if self._standstill.look(is_waiting=bool(self.trial_ids), is_running=bool(handles)):
-            self.failure = self.failure or _no_place(self.controller.study.search, self._nodes)
+        handles, search = actors(), self.controller.study.search
+        for ray_id in self._heartbeats.look(handles):
+            self._killed[ray_id] = f"its process gave no sign of life for {search.hang_after_s:g} s"
+        if not self._stall.look(is_waiting=bool(self.trial_ids), is_running=bool(handles)):
+            return
+        there, wanted = ray.cluster_resources(), search.resources.bundle()
+        where = f" on {self._nodes.device_type}" if self._nodes.device_type else ""
+        self.failure = self.failure or ServiceError(
+            f"a node must have room for a trial, which asks for {_amounts(wanted)}{where}, but for"
+            f" {search.hang_after_s:g} s none had; all nodes together have"
+            f" {_amounts({name: there.get(name, 0.0) for name in wanted})}. Bring back the nodes"
+            " that are gone, or free them, and go on with --resume: no finished trial is lost."
+        )
 
     def _forget(self, ray_id: str) -> str:
         """Returns our id of a trial that ended."""
         del self._receivers[ray_id]
         return self.trial_ids.pop(ray_id)
-
-    def experiment_ended(self) -> None:
-        for trial_id in self.controller.running:
-            self.controller.interrupted(trial_id, reason="the search was stopped")
-
-
-def _no_place(search: SearchConfig, nodes: Nodes) -> ServiceError:
-    """Returns the error of a search that no node has room for."""
-    there, asked = ray.cluster_resources(), search.resources.bundle()
-    where = f" on {nodes.device_type}" if nodes.device_type else ""
-    return ServiceError(
-        f"a node must have room for a trial, which asks for {_amounts(asked)}{where}, but for"
-        f" {search.hang_after_s:g} s none had; all nodes together have"
-        f" {_amounts({name: there.get(name, 0.0) for name in asked})}. Bring back the nodes that"
-        " are gone, or free them, and go on with --resume: no finished trial is lost."
-    )
 
 
 def _amounts(resources: Mapping[str, float]) -> str:
@@ -180,7 +171,7 @@ def _amounts(resources: Mapping[str, float]) -> str:
 
 
 def _error_text(ray_trial: RayTrial) -> str:
-    """Returns what Ray noted of a trial's death, on this machine, headline last."""
+    """Returns Ray's note on a trial's death, on this machine, headline last."""
     file = ray_trial.error_file
     if file is None or not Path(file).exists():
         return "it could not start, and Ray gives no error; see Ray's logs"
@@ -190,16 +181,15 @@ def _error_text(ray_trial: RayTrial) -> str:
 
 
 class _Unpickled:
-    """Ray saves searcher and callbacks from time to time; ours are rebuilt from the ledger."""
-
     def __getstate__(self) -> dict[str, Any]:
+        # Ray pickles searcher and callbacks from time to time; ours are rebuilt from the ledger.
         return {}
 
 
-class _ConductorSearcher(_Unpickled, Searcher):  # type: ignore[misc]
-    """Hands out the controller's proposals."""
+class _Searcher(_Unpickled, Searcher):  # type: ignore[misc]
+    """Suggests the controller's proposals."""
 
-    def __init__(self, adapter: _Adapter) -> None:
+    def __init__(self, adapter: Adapter) -> None:
         super().__init__()
         self._adapter = adapter
 
@@ -217,68 +207,59 @@ class _ConductorSearcher(_Unpickled, Searcher):  # type: ignore[misc]
     def on_trial_complete(
         self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False
     ) -> None:
-        """Nothing to do: the callback has seen the result before."""
+        """Does nothing: the callback has seen the result before."""
 
     def save(self, checkpoint_path: str) -> None:
-        """Saves nothing: the ledger is what a search resumes from."""
+        """Saves nothing: a search is resumed from the ledger."""
 
     def restore(self, checkpoint_path: str) -> None:
         """Restores nothing, see `save`."""
 
 
-class _ConductorScheduler(FIFOScheduler):  # type: ignore[misc]
-    """Stops a trial when the controller says so.
+class _Scheduler(FIFOScheduler):  # type: ignore[misc]
+    """Stops a trial when the controller says so."""
 
-    Tune is told to go on with it: the trial's process then reports its end, once it is through
-    with it. Told to stop, Tune would give it the next trial while this one still trains.
-    """
-
-    def __init__(self, adapter: _Adapter) -> None:
+    def __init__(self, adapter: Adapter) -> None:
         super().__init__()
         self._adapter = adapter
         self._controller: Any = None
 
     def on_trial_add(self, tune_controller: Any, trial: RayTrial) -> None:
-        """Takes note of Tune's controller, which knows the processes of trials."""
+        """Takes note of Tune's controller, which has the actors of trials."""
         self._controller = tune_controller._tune_controller  # Under a wrapper.
 
     def on_trial_result(self, tune_controller: Any, trial: RayTrial, result: dict[str, Any]) -> str:
-        """Returns that the trial goes on, if only to end itself."""
+        """Returns CONTINUE, also for a trial that is stopped."""
+        # Told to stop it, Tune would give its process the next trial while this one still trains.
+        # So the process is told directly, and reports its end when its thread has left the trial.
         if self._adapter.reported(trial.trial_id, result):
             trial.temporary_state.ray_actor.stop_trial.remote()
         return str(TrialScheduler.CONTINUE)
 
     def choose_trial_to_run(self, tune_controller: Any) -> None:
-        """Leaves the order to Tune, which would otherwise look at all trials there were."""
+        """Leaves the order to Tune; FIFOScheduler would loop over all trials there ever were."""
 
-    def started(self) -> dict[str, Any]:
-        """Returns the handles of all processes that have, or begin to have, a trial."""
-        if self._controller is None:
-            return {}
-        live = self._controller._actor_manager._live_actors_to_ray_actors_resources
-        return {
-            trial.trial_id: live[actor][0]
-            for trial, actor in self._controller._trial_to_actor.items()
-            if actor in live
-        }
+    def actors(self) -> Mapping[str, Any]:
+        """Returns the actor handles of all trials that run or start, by Ray's trial id."""
+        return {} if self._controller is None else trial_actors(self._controller)
 
     def end_search(self) -> None:
         """Has Tune stop at once."""
         self._controller.request_stop_experiment()
 
 
-class _ConductorCallback(_Unpickled, tune.Callback):  # type: ignore[misc]
+class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
     """Passes results, deaths and the end on to the controller."""
 
     def __init__(
-        self, adapter: _Adapter, scheduler: _ConductorScheduler, on_tick: Callable[[], None]
+        self, adapter: Adapter, scheduler: _Scheduler, on_tick: Callable[[], None]
     ) -> None:
         self._adapter, self._scheduler = adapter, scheduler
         self._on_tick, self._ticked_s = on_tick, 0.0
 
     def on_step_end(self, iteration: int, trials: list[RayTrial], **info: Any) -> None:
-        """Looks after silent processes; Tune calls ten times a second and more, come what may."""
-        self._adapter.look_after(self._scheduler.started)
+        """Checks heartbeats; Tune calls at least ten times a second, with or without results."""
+        self._adapter.check_liveness(self._scheduler.actors)
         if self._adapter.failure is not None:
             self._scheduler.end_search()
         if time.monotonic() - self._ticked_s > TICK_S:
@@ -295,7 +276,7 @@ class _ConductorCallback(_Unpickled, tune.Callback):  # type: ignore[misc]
     ) -> None:
         if result.get("done"):
             self._adapter.ended(trial.trial_id, result)
-        # Ray keeps each trial's last result in its own state: curves have no business there.
+        # Ray keeps each trial's last result in its own state, where a curve only takes memory.
         result.pop("record", None)
 
     def on_trial_complete(
@@ -310,29 +291,8 @@ class _ConductorCallback(_Unpickled, tune.Callback):  # type: ignore[misc]
         trial.config.clear()
 
     def on_experiment_end(self, trials: list[RayTrial], **info: Any) -> None:
-        self._adapter.experiment_ended()
-
-
-def _keep_tune_here(folder: Path) -> None:
-    """Lets Tune's driver run in this process although the cluster is far (ray://).
-
-    Ray would run it on the head node, away from the ledger. All that keeps it from running here is
-    that it asks for the session folder of a local node, where it stages files that we do not use.
-    """
-    from ray.train._internal import storage
-
-    storage._get_ray_train_session_dir = lambda: str(folder / "session")
-
-
-def _take_idle_processes() -> None:
-    """Lets trials run in the processes that a local node has started in advance.
-
-    Tune gives trials environment variables of their own, for which Ray starts others, and those in
-    advance end unused: two seconds of a search on two cores. The variables are the driver's, and
-    processes of a local node have them from there.
-    """
-    class_cache.DEFAULT_ENV_VARS.clear()
-    class_cache.ENV_VARS_TO_PROPAGATE.clear()
+        for trial_id in self._adapter.controller.running:
+            self._adapter.controller.interrupted(trial_id, reason="the search was stopped")
 
 
 def run_search(
@@ -346,39 +306,36 @@ def run_search(
 
     Raises: ServiceError if for `search.hang_after` no node has room for a trial.
     """
-    adapter = _Adapter(controller, nodes)
+    adapter = Adapter(controller, nodes)
+    scheduler = _Scheduler(adapter)
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
-    # Ray's state of the experiment: nothing in it that the ledger does not have.
-    with tempfile.TemporaryDirectory(prefix="tune_speed-", ignore_cleanup_errors=True) as folder:
-        if nodes.is_local:
-            _take_idle_processes()
-        if ray.util.client.ray.is_connected():
-            _keep_tune_here(Path(folder))
-        _run_tune(adapter, process, folder, on_tick)
-    controller.clear_checkpoints()
-    if adapter.failure is not None:
-        raise adapter.failure
-
-
-def _run_tune(
-    adapter: _Adapter, process: type[TrialProcess], folder: str, on_tick: Callable[[], None]
-) -> None:
-    scheduler = _ConductorScheduler(adapter)
-    # Tune keeps both: the first Ctrl-C after a search by the API would be swallowed.
-    with handlers_kept(signal.SIGINT, signal.SIGUSR1):
+    if nodes.is_local:
+        use_prestarted_workers()
+    with (
+        # Ray's state of the experiment: nothing in it that the ledger does not have.
+        tempfile.TemporaryDirectory(prefix="tune_speed-", ignore_cleanup_errors=True) as folder,
+        # Tune leaves its handlers in place: after a search by the API the first Ctrl-C would be
+        # swallowed.
+        handlers_kept(signal.SIGINT, signal.SIGUSR1),
+    ):
+        if is_client():
+            run_tune_here(Path(folder))
         tune.run(
             process,
             name="ray",
             storage_path=folder,
             num_samples=10**9,  # The searcher says when it is over.
             search_alg=tune.search.ConcurrencyLimiter(
-                _ConductorSearcher(adapter), max_concurrent=adapter.controller.study.search.at_once
+                _Searcher(adapter), max_concurrent=controller.study.search.at_once
             ),
             scheduler=scheduler,
-            callbacks=[_ConductorCallback(adapter, scheduler, on_tick)],
+            callbacks=[_Callback(adapter, scheduler, on_tick)],
             reuse_actors=True,
             verbose=0,
             raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
             _remote=False,
         )
+    controller.clear_checkpoints()
+    if adapter.failure is not None:
+        raise adapter.failure

@@ -49,7 +49,7 @@ class CifarPreActResNet(nn.Module):
 
 
 class PreActBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut: (N, in, H, W) to (N, out, H/stride, W/stride).
+    """Two 3x3 convolutions and a shortcut: (N, in, H, W) to (N, out, H/stride, W/stride).
 
     In training, call it, or `shortcut` alone to skip the branch: `branch` and `shortcut` of a
     block that changes dimensions each count the batch in the statistics of the shared norm.

@@ -43,7 +43,7 @@ class CifarResNet(nn.Module):
 
 
 class BasicBlock(nn.Module):
-    """Two 3x3 convolutions beside a shortcut: (N, in, H, W) to (N, out, H/stride, W/stride)."""
+    """Two 3x3 convolutions and a shortcut: (N, in, H, W) to (N, out, H/stride, W/stride)."""
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int) -> None:
         super().__init__()

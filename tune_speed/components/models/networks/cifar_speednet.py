@@ -1,4 +1,4 @@
-"""A shallow network for small images, whose layers are kept few and its maps small.
+"""A shallow network for small images, with few layers and small maps.
 
 Source: K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv 2404.00498, section 3.
 """
@@ -90,7 +90,7 @@ def norm_of_scale_1(channels: int, *, eps: float, momentum: float) -> nn.BatchNo
     """Returns a batch norm that trains its bias alone."""
     norm = nn.BatchNorm2d(channels, eps=eps, momentum=momentum)
     # A buffer instead of no scale at all: cuDNN's kernels want one. And no frozen parameter, which
-    # whoever trains parts of a network in turn would unfreeze.
+    # code that trains parts of a network in turn would unfreeze.
     ones = norm.weight.detach()
     del norm.weight
     norm.register_buffer("weight", ones)

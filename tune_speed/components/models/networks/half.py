@@ -14,7 +14,7 @@ class Half(nn.Module):
     """Images of any type in, fp16 logits (N, K) out; without a master copy of the weights.
 
     A step smaller than 2^-11 of a weight is lost, and gradients below 2^-24 are zero: a negative
-    control beside autocast, which keeps weights and their updates in fp32. With `has_fp32_norms`
+    control for autocast, which keeps weights and their updates in fp32. With `has_fp32_norms`
     normalisation layers keep weights, statistics and sums in fp32, as squares of activations
     overflow fp16 beyond 255; what they give on is fp16 again.
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from tune_speed.core.errors import ConfigError, DataError, first_line
 
+# How long a server of published weights may be silent [s]. torch.hub itself would wait forever.
 SILENCE_S = 60.0
-"""How long a server of published weights may be silent [s]. torch.hub itself would wait forever."""
 
 
 @contextmanager
 def fetching(name: str, *, library: str) -> Iterator[None]:
-    """Gives failures within to the user as DataError, and bounds the waiting for a silent server.
+    """Turns failures within into DataError, and bounds the wait for a silent server.
 
     Raises:
         DataError: for anything that fails within, except a ConfigError.
@@ -27,7 +27,7 @@ def fetching(name: str, *, library: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    # Hubs fail by OSError, RuntimeError and errors of their HTTP clients; the cause is kept.
+    # Hubs fail by OSError, RuntimeError and errors of their HTTP clients; the cause is chained.
     except Exception as error:
         raise DataError(
             f"The published weights of {library}'s {name} must be at hand, but fetching them "
@@ -78,7 +78,8 @@ def read_weights(file: str) -> dict[str, Tensor]:
     Raises:
         DataError: if the file is missing, unreadable or no state dict of tensors.
     """
-    if not os.path.isfile(file):  # False too for what no file can be called.
+    # False too for what no file can be called.
+    if not os.path.isfile(file):
         raise DataError(f"`weights_file` must name a file, but there is none at {file!r}.")
     try:
         weights = torch.load(file, map_location="cpu", weights_only=True)

@@ -17,11 +17,11 @@ from tune_speed.components.optim.torch.tensor_lists import (
     with_gradients,
 )
 
+# Of s <- a s + b s^3 + c s^5 on every singular value: Keller Jordan's, which lift small values
+# as fast as possible and leave all of them between about 0.68 and 1.13 instead of at 1.
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
-"""Of s <- a s + b s^3 + c s^5 on every singular value: Keller Jordan's, which lift small values as
-fast as possible and leave all of them between about 0.68 and 1.13 instead of at 1."""
+# Keeps the norm of a zero matrix from dividing by 0.
 EPS = 1e-7
-"""Keeps the norm of a zero matrix from dividing by 0."""
 
 
 def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Tensor]:
@@ -31,16 +31,16 @@ def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Te
     many layers of few shapes, and small products are all overhead.
     """
     batches: dict[tuple[int, int], list[int]] = defaultdict(list)
-    wide = [_wide(tensor.reshape(len(tensor), -1)) for tensor in tensors]
+    matrices = [tensor.reshape(len(tensor), -1) for tensor in tensors]
+    wide = [m.mT if m.shape[0] > m.shape[1] else m for m in matrices]
     for index, matrix in enumerate(wide):
         batches[matrix.shape[0], matrix.shape[1]].append(index)
     results = list(tensors)
     for indices in batches.values():
         stacked = newton_schulz(torch.stack([wide[i] for i in indices]), num_iterations)
         for index, matrix in zip(indices, stacked, strict=True):
-            tensor = tensors[index]
-            is_tall = len(tensor) > tensor.numel() // len(tensor)
-            results[index] = (matrix.mT if is_tall else matrix).reshape(tensor.shape)
+            rows, columns = matrices[index].shape
+            results[index] = (matrix.mT if rows > columns else matrix).reshape(tensors[index].shape)
     return results
 
 
@@ -60,10 +60,6 @@ def newton_schulz(matrices: Tensor, num_iterations: int) -> Tensor:
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a)
     return x.to(matrices.dtype)
-
-
-def _wide(matrix: Tensor) -> Tensor:
-    return matrix.mT if matrix.shape[0] > matrix.shape[1] else matrix
 
 
 class MuonOptimizer(Optimizer):
@@ -112,7 +108,9 @@ class MuonOptimizer(Optimizer):
             else buffers
         )
         steps = orthogonalized(updates, num_iterations=self.newton_schulz_steps)
-        torch._foreach_mul_(steps, [-group["lr"] * _scale(weight) for weight in weights])
+        # A tall matrix gets the step of a square one per row: sqrt(max(1, rows / columns)).
+        scales = [math.sqrt(max(1.0, len(w) * len(w) / w.numel())) for w in weights]
+        torch._foreach_mul_(steps, [-group["lr"] * scale for scale in scales])
         torch._foreach_add_(weights, steps)
 
     def _sgd_step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
@@ -135,12 +133,6 @@ class MuonOptimizer(Optimizer):
             if "momentum_buffer" not in self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         return [cast(Tensor, self.state[weight]["momentum_buffer"]) for weight in weights]
-
-
-def _scale(weight: Tensor) -> float:
-    """Returns sqrt(max(1, rows / columns)): a tall matrix has the step of a square one per row."""
-    rows = len(weight)
-    return math.sqrt(max(1.0, rows * rows / weight.numel()))
 
 
 def _normalize(weights: list[Tensor]) -> None:

@@ -5,8 +5,7 @@ from typing import Any, TypedDict, cast
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
-from torch.optim.adam import adam
+from torch.optim import Adam, Optimizer
 from torch.optim.sgd import sgd
 
 from tune_speed.components.optim.torch.tensor_lists import (
@@ -59,7 +58,7 @@ def next_switch(
     )
 
 
-class SwatsOptimizer(Optimizer):
+class SwatsOptimizer(Adam):
     """Adam until the criterion holds, SGD with momentum from then on.
 
     At the switch every group's `base_lr` becomes the rate that was found, so that schedules scale
@@ -76,10 +75,17 @@ class SwatsOptimizer(Optimizer):
         switch_at_step: int | None,
         fused: bool | None,
     ) -> None:
-        super().__init__(groups, {"betas": betas, "eps": eps, "fused": fused})
+        super().__init__(groups, betas=betas, eps=eps, fused=fused)
         self.switch_tolerance = switch_tolerance
         self.switch_at_step = switch_at_step
         self._records["switch"] = NOT_SWITCHED
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Adam's own reads every weight's step count, which none has after the switch. State
+        # that was saved before this class derived from Adam has fewer fields in its groups.
+        Optimizer.__setstate__(self, state)
+        for group in self.param_groups:
+            group.update({**self.defaults, **group})
 
     @property
     def _records(self) -> dict[Any, Any]:
@@ -98,10 +104,9 @@ class SwatsOptimizer(Optimizer):
         if self.switch["switch_step"] is not None:
             self._sgd_step()
             return loss
-        ratio = self._adam_step()
         self._records["switch"] = next_switch(
             self.switch,
-            ratio,
+            self._adam_step(),
             beta2=self.param_groups[0]["betas"][1],
             tolerance=self.switch_tolerance,
             forced_step=self.switch_at_step,
@@ -115,50 +120,15 @@ class SwatsOptimizer(Optimizer):
         weights = with_gradients(self.param_groups)
         if not weights:
             return None
-        gradients = flat(decayed_gradients(self.param_groups))
+        gradient = flat(decayed_gradients(self.param_groups))
         moves = torch._foreach_neg(weights)
-        for group in self.param_groups:
-            self._adam_step_of(group)
+        super().step()
         # What the weights really did, so that nothing here repeats Adam's arithmetic.
         torch._foreach_add_(moves, weights)
-        return self._ratio(flat(moves), gradients)
-
-    def _adam_step_of(self, group: dict[str, Any]) -> None:
-        weights = with_gradients([group])
-        if not weights:
-            return
-        records = [self._adam_record(weight, is_fused=bool(group["fused"])) for weight in weights]
-        beta1, beta2 = group["betas"]
-        adam(
-            weights,
-            gradients_of(weights),
-            [record["exp_avg"] for record in records],
-            [record["exp_avg_sq"] for record in records],
-            [],
-            [record["step"] for record in records],
-            fused=group["fused"],
-            amsgrad=False,
-            beta1=beta1,
-            beta2=beta2,
-            lr=group["lr"],
-            weight_decay=group["weight_decay"],
-            eps=group["eps"],
-            maximize=False,
-        )
-
-    def _adam_record(self, weight: Tensor, *, is_fused: bool) -> dict[str, Tensor]:
-        record: dict[str, Tensor] = self.state[weight]
-        if not record:
-            # Fused kernels count on the device, all others on the host.
-            device = weight.device if is_fused else torch.device("cpu")
-            record["step"] = torch.zeros((), dtype=torch.float32, device=device)
-            record["exp_avg"] = torch.zeros_like(weight)
-            record["exp_avg_sq"] = torch.zeros_like(weight)
-        return record
-
-    def _ratio(self, move: Tensor, gradient: Tensor) -> float | None:
+        move = flat(moves)
         products = torch.stack((torch.dot(move, move), torch.dot(move, gradient)))
-        squared, along = products.tolist()  # the one wait for the device
+        # The one place where the host waits for the device.
+        squared, along = products.tolist()
         factor = _factor(self.param_groups[0])
         if factor == 0 or along == 0 or not math.isfinite(squared / along):
             return None
@@ -178,10 +148,14 @@ class SwatsOptimizer(Optimizer):
             if not weights:
                 continue
             beta1 = group["betas"][0]
+            for weight in weights:
+                if "momentum_buffer" not in self.state[weight]:
+                    self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+            buffers: list[Tensor | None] = [self.state[w]["momentum_buffer"] for w in weights]
             sgd(
                 weights,
                 gradients_of(weights),
-                [self._buffer(weight) for weight in weights],
+                buffers,
                 fused=group["fused"],
                 weight_decay=group["weight_decay"],
                 momentum=beta1,
@@ -190,12 +164,6 @@ class SwatsOptimizer(Optimizer):
                 nesterov=False,
                 maximize=False,
             )
-
-    def _buffer(self, weight: Tensor) -> Tensor:
-        record = self.state[weight]
-        if "momentum_buffer" not in record:
-            record["momentum_buffer"] = torch.zeros_like(weight)
-        return cast(Tensor, record["momentum_buffer"])
 
 
 def _factor(group: dict[str, Any]) -> float:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 Closure = Callable[[], Any]
-"""Computes the loss and its gradients anew; only callers outside this package give one."""
+"""Computes the loss and its gradients again; only callers outside this package give one."""
 
 
 def evaluated(closure: Closure | None) -> Any:

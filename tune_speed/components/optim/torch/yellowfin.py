@@ -15,10 +15,10 @@ from tune_speed.components.optim.torch.tensor_lists import (
     with_gradients,
 )
 
+# The reference code's, against logarithms and quotients of 0.
 EPS = 1e-6
-"""The reference code's, against logarithms and quotients of 0."""
+# Keeps the momentum below 1 where gradients vanish.
 LEAST_P = 1e-18
-"""Keeps the momentum below 1 where gradients vanish."""
 
 Record = dict[str, Any]
 """What the tuner remembers; plain values and tensors, so that a checkpoint can hold it."""
@@ -54,13 +54,8 @@ def observe(
     """Takes the gradient of one step into `record` and returns the landscape as it looks now.
 
     l, h = least and largest n of the window; h_min, h_max = exp(E[log(l, h + EPS)] / z);
-    C = max(E[n]/z - ||E[g]/z||^2, EPS); D = E[E[||g||] / (E[n] + EPS)] / z.
-
-    Args:
-        record: changed in place.
-        squared_norm: n.
-        squared_average: ||E[g]||^2.
-        beta: factor of the running means.
+    C = max(E[n]/z - ||E[g]/z||^2, EPS); D = E[E[||g||] / (E[n] + EPS)] / z. Here n is
+    `squared_norm`, ||E[g]||^2 `squared_average`, and `beta` the factor of the running means E.
     """
     t, squared_norms, averages = record["num_steps"], record["squared_norms"], record["averages"]
     squared_norms[t % len(squared_norms)] = squared_norm
@@ -102,8 +97,8 @@ def single_step(landscape: Landscape) -> tuple[Tensor, Tensor]:
     return x.square(), (1 - x).square() / low
 
 
+# Share of the difference that the loop takes back in each step (the paper's gamma).
 GAIN = 0.01
-"""Share of the difference that the loop takes back in each step (the paper's gamma)."""
 
 
 def total_momentum(velocity: Tensor, previous_velocity: Tensor, gradient: Tensor) -> Tensor:
@@ -112,12 +107,7 @@ def total_momentum(velocity: Tensor, previous_velocity: Tensor, gradient: Tensor
     A velocity is a step divided by minus its rate: (x_{t-s-1} - x_{t-s}) / a and, before that,
     (x_{t-s-2} - x_{t-s-1}) / a. The paper's formula is the same fraction times -a; divided by the
     rate, it also holds where the rate changes and momentum acts as in torch's SGD.
-    NaN where no coordinate moved before.
-
-    Args:
-        velocity: that of the step to x_{t-s}, shape `(N,)`.
-        previous_velocity: that of the step before, shape `(N,)`.
-        gradient: at x_{t-s-1}, shape `(N,)`.
+    NaN where no coordinate moved before. Shapes `(N,)`; the gradient is that at x_{t-s-1}.
     """
     return torch.nanmedian((velocity - gradient) / previous_velocity)
 
@@ -134,14 +124,14 @@ def next_correction(correction: Tensor, *, target: Tensor, measured: Tensor) -> 
     return torch.where(measured.isfinite(), moved, correction)
 
 
+# The reference code's rate of the first step, whose momentum is 0.
 FIRST_RATE = 1e-4
-"""The reference code's rate of the first step, whose momentum is 0."""
+# The first step, from 0, that is clipped.
 FIRST_CLIPPED = 2
-"""The first step, from 0, that is clipped."""
+# Times h_max: the largest squared norm that the estimates may see.
 STATISTICS_BOUND = 100.0
-"""Times h_max: the largest squared norm that the estimates may see."""
+# Largest rate * norm.
 STEP_BOUND = 100.0
-"""Largest rate * norm."""
 
 
 class YellowFinOptimizer(Optimizer):
@@ -188,7 +178,8 @@ class YellowFinOptimizer(Optimizer):
             self._sense(weights)
         gradients = self._tune(weights, decayed_gradients(self.param_groups))
         if self.closed_loop:
-            self._remember(weights, gradients)
+            for name, tensors in (("last_weight", weights), ("last_gradient", gradients)):
+                torch._foreach_copy_([self._memory(w, name) for w in weights], tensors)
         self._move(weights, gradients)
         return loss
 
@@ -200,7 +191,7 @@ class YellowFinOptimizer(Optimizer):
         square = squared_norm(gradients)
         if is_clipped:
             gradients, square = _clipped(gradients, square, STATISTICS_BOUND * bound)
-        averages = [self._kept(weight, "gradient_average") for weight in weights]
+        averages = [self._memory(weight, "gradient_average") for weight in weights]
         torch._foreach_lerp_(averages, gradients, 1 - self.beta)
         landscape = observe(
             tuner,
@@ -224,7 +215,7 @@ class YellowFinOptimizer(Optimizer):
     def _move(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
         momentum = self.tuner["momentum"].to(weights[0].dtype)
         rate = self.tuner["rate"].to(weights[0].dtype)
-        buffers = [self._kept(weight, "momentum_buffer") for weight in weights]
+        buffers = [self._memory(weight, "momentum_buffer") for weight in weights]
         torch._foreach_mul_(buffers, momentum)
         torch._foreach_add_(buffers, gradients)
         torch._foreach_sub_(weights, torch._foreach_mul(buffers, rate))
@@ -235,7 +226,7 @@ class YellowFinOptimizer(Optimizer):
         if tuner["num_steps"] == 0:
             return
         last, before, gradient = (
-            [self._kept(weight, name) for weight in weights]
+            [self._memory(weight, name) for weight in weights]
             for name in ("last_weight", "last_velocity", "last_gradient")
         )
         moves = torch._foreach_sub(last, weights)
@@ -247,11 +238,7 @@ class YellowFinOptimizer(Optimizer):
         )
         torch._foreach_copy_(before, velocity)
 
-    def _remember(self, weights: list[Tensor], gradients: list[Tensor]) -> None:
-        torch._foreach_copy_([self._kept(weight, "last_weight") for weight in weights], weights)
-        torch._foreach_copy_([self._kept(weight, "last_gradient") for weight in weights], gradients)
-
-    def _kept(self, weight: Tensor, name: str) -> Tensor:
+    def _memory(self, weight: Tensor, name: str) -> Tensor:
         """Returns a tensor of the weight's record, zeros at first."""
         record = self.state[weight]
         if name not in record:

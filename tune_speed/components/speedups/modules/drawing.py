@@ -9,12 +9,7 @@ def draw_by_rank(losses: Tensor, count: int, *, power: float) -> Tensor:
 
     The sample with the i-th smallest of N losses has the weight ((i + 1/2) / N)^power. Drawing
     without putting back is a race: each sample's time is exponential with its weight as rate, and
-    the first ones in are drawn. The host does not wait for the device.
-
-    Args:
-        losses: (N,).
-        count: how many to draw, at most N.
-        power: 0 draws evenly.
+    the first ones in are drawn. A power of 0 draws evenly. The host does not wait for the device.
     """
     order = losses.argsort()
     places = torch.arange(len(losses), device=losses.device, dtype=torch.float32) + 0.5

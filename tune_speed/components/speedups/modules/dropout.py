@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+# Attributes that hold a rate, by the class that has them or a base of it.
 RATES = {
     # torch.nn: dropout of all kinds, attention, recurrent layers.
     "_DropoutNd": ("p",),
@@ -12,13 +13,12 @@ RATES = {
     # torchvision: Swin's attention; DenseNet's layers have a drop_rate.
     "ShiftedWindowAttention": ("attention_dropout", "dropout"),
 }
-"""Attributes that hold a rate, by the class that has them or a base of it."""
 
+# What networks of timm, and DenseNets of torchvision, call the rate for F.dropout.
 SHARED_RATE = "drop_rate"
-"""What networks of timm, and DenseNets of torchvision, call the rate for F.dropout."""
 
+# The same for the stochastic depth of timm and torchvision.
 DEPTH_RATES = {"DropPath": ("drop_prob",), "StochasticDepth": ("p",)}
-"""The same for the stochastic depth of timm and torchvision."""
 
 
 class Dropout(NamedTuple):

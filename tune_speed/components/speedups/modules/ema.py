@@ -2,7 +2,7 @@
 
 Weights θ_1, θ_2, … are taken in at f_1 < f_2 < … of the run. With half-life h and f_0 = 0,
 average_k = Σ_i (0.5^((f_k − f_i)/h) − 0.5^((f_k − f_{i−1})/h)) · θ_i / (1 − 0.5^(f_k/h)):
-each θ_i stands for the stretch of the run that ends with it, and what the stretch weighs decays.
+each θ_i has the weight of the part of the run that ends with it, and that weight decays.
 """
 
 import copy
@@ -17,13 +17,7 @@ class MovingAverage:
     """Keeps the average in a model of its own."""
 
     def __init__(self, model: nn.Module, *, half_life: float, every: int) -> None:
-        """Begins with an empty average.
-
-        Args:
-            model: whose weights are averaged; it is copied.
-            half_life: share of the run after which weights count half.
-            every: steps between two updates.
-        """
+        """Begins with an empty average, in a copy of `model`, updated `every` so many steps."""
         self.model = copy.deepcopy(model).requires_grad_(False)
         self._half_life, self._every = half_life, every
         self._num_steps, self._frac = 0, 0.0

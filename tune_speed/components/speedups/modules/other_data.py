@@ -7,10 +7,9 @@ from functools import cache
 
 from torch import Tensor, nn
 
-from tune_speed.components.speedups.base import Start
+from tune_speed.components.speedups.base import Start, refusal
 from tune_speed.components.speedups.modules.heads import Classifier, find_classifier
 from tune_speed.components.speedups.modules.patches import first_conv
-from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.base import DatasetConfig
 from tune_speed.data.cache import prepare
@@ -36,12 +35,7 @@ def learn_from_other(
 ) -> None:
     """Gives `model` the weights and statistics that a copy of it learns, final layer apart.
 
-    Args:
-        model: changed in place; its final layer stays as it is.
-        start: of the run.
-        read_other_of: data set, and images of it.
-        epochs: passes over them.
-        batch_size: images of a step.
+    `read_other_of` names the data set and how many images of it.
 
     Raises:
         ConfigError: if the images have another number of channels, or there is no final layer.
@@ -65,12 +59,11 @@ def _check_channels(model: nn.Module, splits: Splits) -> None:
     channels = splits.train.pixels.shape[-1]
     if first is None or first.in_channels == channels:
         return
-    problem = Problem(
-        path=f"{PATH}.dataset",
+    raise refusal(
+        f"{PATH}.dataset",
         must=f"must have images of {first.in_channels} channels, as those of the run",
         given=f"{channels} channels",
     )
-    raise ConfigError(problems=(problem,))
 
 
 def _for_classes(layer: Classifier, num_classes: int) -> Classifier:
@@ -100,5 +93,6 @@ def _open(splits: Splits, *, batch_size: int, start: Start) -> Loader:
 def _passes(loader: Loader, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:
     for epoch in range(epochs):
         for images, labels in loader.epoch(epoch):
-            if len(labels) > 1:  # Batch norm may refuse a lone image.
+            # Batch norm may refuse a lone image.
+            if len(labels) > 1:
                 yield images, labels

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+# Values of the patches that are unfolded at once, 64 MiB.
 MOST_VALUES = 2**24
-"""Values of the patches that are unfolded at once, 64 MiB."""
 
 
 def first_conv(model: nn.Module) -> nn.Conv2d | None:
@@ -23,12 +23,9 @@ def first_conv(model: nn.Module) -> nn.Conv2d | None:
 
 
 def statistics(conv: nn.Conv2d, batches: Iterable[Tensor], *, count: int) -> tuple[Tensor, Tensor]:
-    """Returns mean (D,) and covariance (D, D) of the patches, float64.
+    """Returns mean (D,) and covariance (D, D) of the patches that `conv` sees, float64.
 
-    Args:
-        conv: sees the patches.
-        batches: of images, (B, C, H, W).
-        count: images to take; no more batches are asked for than it takes.
+    Of the first `count` images of the batches (B, C, H, W); no more batches are drawn than that.
     """
     size = conv.in_channels * conv.kernel_size[0] * conv.kernel_size[1]
     num_patches = 0

@@ -1,7 +1,7 @@
 """Residual blocks by their parts: out = join(branch(x), shortcut(x)).
 
 Our own blocks have these three methods. Blocks of torchvision and timm are one `forward`, which is
-taken apart here into the modules that it calls in turn; they are told by the names of their
+taken apart here into the modules that it calls in turn; they are known by the names of their
 classes, so neither library has to be imported.
 """
 
@@ -30,6 +30,8 @@ class Block(NamedTuple):
     parts: Parts
 
 
+# The modules of a branch in the order in which they are called, by the block's class. timm's
+# `drop_path` is missing: it does nothing in evaluation, and in training it is refused.
 BRANCHES = {
     ("torchvision.models.resnet", "BasicBlock"): "conv1 bn1 relu conv2 bn2",
     ("torchvision.models.resnet", "Bottleneck"): "conv1 bn1 relu conv2 bn2 relu conv3 bn3",
@@ -38,10 +40,6 @@ BRANCHES = {
         "conv1 bn1 act1 conv2 bn2 drop_block act2 aa conv3 bn3 se"
     ),
 }
-"""The modules of a branch in the order in which they are called, by the block's class.
-
-timm's `drop_path` is missing: it does nothing in evaluation, and in training it is refused.
-"""
 
 LAST_ACTIVATIONS = {
     ("torchvision.models.resnet", "BasicBlock"): "relu",

@@ -7,8 +7,8 @@ from torch import nn
 
 from tune_speed.components.speedups.modules.patches import first_conv
 
+# Sides of images [pixels] that are tried; networks without global pooling take one of them.
 SIDES = (32, 64, 96, 128, 48, 192, 224, 160, 256, 16, 28, 8)
-"""Sides of images [pixels] that are tried; networks without global pooling take one of them."""
 
 
 def why_one_size(model: nn.Module) -> Exception | None:

@@ -1,12 +1,10 @@
 """A residual network of which one stage at a time is trained, the earlier ones being frozen."""
 
-import math
 from collections.abc import Iterator
 from typing import Any, Protocol, Self, TypeGuard, cast
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from tune_speed.components.speedups.modules.residual import parts_of
 
@@ -80,18 +78,6 @@ class Staged(nn.Module):
             features = self._run(features, 0, first)
         return self._head(self._run(features, first, last), stage)
 
-    @torch.no_grad()
-    def hypotheses(self, images: Tensor) -> Tensor:
-        """Returns the probabilities o_1, o_2, … of all stages, (num_stages, N, K).
-
-        For a network in evaluation mode; `boosting.follow` makes edges of them.
-        """
-        features, outputs = self.net.stem(images), list[Tensor]()
-        for stage in range(self.num_stages):
-            features = self._run(features, *self._bounds(stage))
-            outputs.append(self._head(features, stage).float().softmax(dim=1))
-        return torch.stack(outputs)
-
     def train(self, mode: bool = True) -> Self:
         """Sets training mode for what the stage trains, evaluation mode for what is frozen."""
         super().train(mode)
@@ -141,25 +127,3 @@ def num_channels(block: nn.Module) -> int:
     """Returns the channels of a block's output: those of its last convolution."""
     *_, last = (module for module in block.modules() if isinstance(module, nn.Conv2d))
     return last.out_channels
-
-
-def sum_of_exponential_losses(
-    logits: Tensor, labels: Tensor, *, max_weight: float, label_smoothing: float
-) -> Tensor:
-    """Returns Σ exp(e) / K over the samples, with cross-entropies e and K classes.
-
-    Where exp(e) / K passes `max_weight`, the loss goes on along its tangent, so that no sample's
-    gradient is more than `max_weight` times that of cross-entropy.
-
-    Args:
-        logits: (N, K), fp32.
-        labels: (N,).
-        max_weight: at least 1.
-        label_smoothing: share of the target that is spread over the classes.
-    """
-    entropy = functional.cross_entropy(
-        logits, labels, reduction="none", label_smoothing=label_smoothing
-    )
-    excess = entropy - math.log(logits.shape[1])
-    bent = excess.clamp(max=math.log(max_weight))
-    return (bent.exp() * (1 + excess - bent)).sum()

@@ -28,7 +28,7 @@ class Skipping:
     """The `forward` of a block that is skipped at random; it replaces the block's own.
 
     It is no module, so that the network's parameters keep their names. `executions` counts how
-    often the branch was computed in training, for whoever wants to know the depth.
+    often the branch was computed in training, for tests of the depth.
     """
 
     def __init__(self, block: Block, survival: float, draws: Draws) -> None:
@@ -77,7 +77,7 @@ def draws_state(model: nn.Module) -> Tensor:
 
 
 def set_draws_state(model: nn.Module, state: Tensor) -> None:
-    """Goes on with the draws where `draws_state` was taken."""
+    """Continues the draws from what `draws_state` returned."""
     for skipping in find_skipping(model):
         skipping.draws.generator.set_state(state)
 

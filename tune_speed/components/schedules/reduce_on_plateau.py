@@ -1,12 +1,12 @@
-"""Drop on stall: the rate falls where the validation loss no longer does.
+"""Reduce on plateau: the rate falls where the validation loss no longer does.
 
 Each evaluation is one call of torch's `ReduceLROnPlateau(mode="min", threshold_mode="rel")`, the
 untrained model's the first. A loss is better if it lies below best * (1 - threshold). When more
-than `patience` losses in a row are not, the rate is multiplied by `factor`, the count begins anew,
+than `patience` losses in a row are not, the rate is multiplied by `factor`, the count begins again,
 and the next `cooldown` evaluations count for nothing but the best. The drop acts from the first
 step after the evaluation.
 
-Deviations: the factor never falls below `min_factor`, which stands for torch's `min_lr` and for
+Deviations: the factor never falls below `min_factor`, which replaces torch's `min_lr` and for
 its `eps` (no change of a rate that is smaller than 1e-8), both relative to the base rate. In a
 warm-up losses count too, and its factor multiplies the drops'.
 
@@ -23,7 +23,7 @@ from tune_speed.components.schedules.base import Factors, share_before
 from tune_speed.components.schedules.warmup import WithWarmup
 
 
-class DropOnStall(WithWarmup):
+class ReduceOnPlateau(WithWarmup):
     """The rate is multiplied by `factor` when the validation loss has stopped falling.
 
     Source: torch's ReduceLROnPlateau, equal to it call by call, on the mean validation loss.
@@ -34,7 +34,7 @@ class DropOnStall(WithWarmup):
     factor: float = Field(default=0.1, gt=0, lt=1)
     """What each drop multiplies the rate by, in (0, 1)."""
     patience: int = Field(default=10, ge=0)
-    """Evaluations in a row without a better loss that are borne; the next one drops the rate."""
+    """Evaluations in a row without a better loss before the next one drops the rate."""
     threshold: float = Field(default=1e-4, ge=0, lt=1)
     """Share of the best loss by which a loss must lie below it to be better, in [0, 1)."""
     cooldown: int = Field(default=0, ge=0)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from tune_speed.tuning.ray.silence import START_S, OwnTime, Silence, Standstill
+from tune_speed.tuning.ray.liveness import START_S, HeartbeatMonitor, OwnTime, StallMonitor
 
 
 class Listening:
@@ -11,7 +11,7 @@ class Listening:
     def __init__(self, limit_s: float) -> None:
         self.now_s, self.killed = 0.0, list[str]()
         self.time = OwnTime(lambda: self.now_s)
-        self.silence = Silence(limit_s=limit_s, kill=self.killed.append, time=self.time)
+        self.monitor = HeartbeatMonitor(limit_s=limit_s, kill=self.killed.append, time=self.time)
 
     def pass_by(self, seconds: int, *, running: str, heard: str = "") -> None:
         for _ in range(seconds):
@@ -20,9 +20,9 @@ class Listening:
 
     def look(self, running: str, heard: Iterable[str] = ()) -> None:
         for name in heard:
-            self.silence.heard(name)
+            self.monitor.beat(name)
         if self.time.is_time_to_look():
-            self.silence.look({name: name for name in running})
+            self.monitor.look({name: name for name in running})
 
 
 def test_only_who_was_silent_for_too_long_is_killed_and_once() -> None:
@@ -65,13 +65,13 @@ def test_while_the_driver_is_frozen_nobody_is_silent() -> None:
 def test_waiting_ends_where_nothing_runs_for_too_long() -> None:
     now_s = [0.0]
     time = OwnTime(lambda: now_s[0])
-    standstill = Standstill(limit_s=60, time=time)
+    stall = StallMonitor(limit_s=60, time=time)
 
     def pass_by(seconds: int, *, is_waiting: bool, is_running: bool) -> bool:
         for _ in range(seconds):
             now_s[0] += 1.0
             assert time.is_time_to_look()
-            ended = standstill.look(is_waiting=is_waiting, is_running=is_running)
+            ended = stall.look(is_waiting=is_waiting, is_running=is_running)
         return ended
 
     assert not pass_by(50, is_waiting=True, is_running=False)

@@ -5,14 +5,14 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from tune_speed.components.schedules import DropOnStall
+from tune_speed.components.schedules import ReduceOnPlateau
 
 # Few distinct values, so that losses stall, and neighbours, so that the threshold decides.
 losses_of_runs = st.lists(
     st.sampled_from([0.0, 0.5, 0.99985, 0.9999, 0.99995, 1.0, 1.5]) | st.floats(0, 1e3), max_size=40
 )
 configs = st.builds(
-    DropOnStall,
+    ReduceOnPlateau,
     factor=st.floats(0.05, 0.9),
     patience=st.integers(0, 4),
     threshold=st.sampled_from([0.0, 1e-4, 0.1]),
@@ -45,36 +45,36 @@ def torch_rates(config, losses):
 
 @settings(deadline=None, max_examples=300)
 @given(config=configs, losses=losses_of_runs)
-@example(config=DropOnStall(patience=0), losses=[1.0] * 40)
-@example(config=DropOnStall(patience=1, cooldown=3), losses=[1.0] * 40)
-@example(config=DropOnStall(patience=0, cooldown=2), losses=[1.0, 1.0, 0.5, 0.4, 0.4, 0.4, 0.4])
-def test_drop_on_stall_equals_torch_call_by_call(config, losses):
+@example(config=ReduceOnPlateau(patience=0), losses=[1.0] * 40)
+@example(config=ReduceOnPlateau(patience=1, cooldown=3), losses=[1.0] * 40)
+@example(config=ReduceOnPlateau(patience=0, cooldown=2), losses=[1.0, 1.0, 0.5, 0.4, 0.4, 0.4, 0.4])
+def test_reduce_on_plateau_equals_torch_call_by_call(config, losses):
     assert our_rates(config, losses) == pytest.approx(list(torch_rates(config, losses)), rel=1e-9)
 
 
 def test_two_stalls_are_borne_and_the_third_drops():
-    config = DropOnStall(patience=2)
+    config = ReduceOnPlateau(patience=2)
     assert our_rates(config, [1, 0.9, *5 * [0.8]]) == pytest.approx(5 * [1.0] + 2 * [0.1])
 
 
 def test_defaults_are_those_of_torch():
-    config, theirs = DropOnStall(), ReduceLROnPlateau(torch_optimizer())
+    config, theirs = ReduceOnPlateau(), ReduceLROnPlateau(torch_optimizer())
     for field in ("factor", "patience", "threshold", "cooldown"):
         assert getattr(config, field) == getattr(theirs, field)
 
 
 def test_without_an_evaluation_there_is_no_drop():
-    assert DropOnStall(patience=0).factors(1.0, step_frac=0.5) == (1.0, None)
+    assert ReduceOnPlateau(patience=0).factors(1.0, step_frac=0.5) == (1.0, None)
 
 
 def test_drops_end_at_the_least_factor():
-    config = DropOnStall(patience=0, min_factor=1e-3)
+    config = ReduceOnPlateau(patience=0, min_factor=1e-3)
     assert our_rates(config, [1.0] * 500)[-1] == 1e-3
-    assert our_rates(DropOnStall(patience=0), [1.0] * 500)[-1] == 1e-8
+    assert our_rates(ReduceOnPlateau(patience=0), [1.0] * 500)[-1] == 1e-8
 
 
 def test_a_drop_in_the_warmup_multiplies_it():
-    config = DropOnStall(patience=0, warmup_frac=0.5, warmup_start=0.2)
+    config = ReduceOnPlateau(patience=0, warmup_frac=0.5, warmup_start=0.2)
     assert config.factors(0.25, step_frac=0.25, losses=[1.0, 1.0]).lr == pytest.approx(0.02)
 
 
@@ -90,6 +90,6 @@ def test_a_drop_in_the_warmup_multiplies_it():
         ("min_factor", 0.0),
     ],
 )
-def test_drop_on_stall_refuses_values_that_never_drop_or_never_end(field, value):
+def test_reduce_on_plateau_refuses_values_that_never_drop_or_never_end(field, value):
     with pytest.raises(ValidationError, match=field):
-        DropOnStall(**{field: value})
+        ReduceOnPlateau(**{field: value})

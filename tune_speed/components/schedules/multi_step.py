@@ -1,4 +1,4 @@
-"""Step drops: the rate falls by a factor at given shares of the run.
+"""Multi-step decay: the rate falls by a factor at given shares of the run.
 
 The factor of step k is gamma^n, times that of the warm-up, where n is the number of milestones m
 with m <= k / T: the drop comes with the first step that begins at the milestone or after it.
@@ -22,11 +22,11 @@ from tune_speed.components.schedules.warmup import WithWarmup
 
 Milestone = Annotated[float, Field(gt=0, lt=1)]
 
+# Share of a step by which a milestone may be missed and counts as met: k / T is rounded.
 ROUNDING = 1e-6
-"""Share of a step by which a milestone may be missed and counts as met: k / T is rounded."""
 
 
-class StepDrops(WithWarmup):
+class MultiStep(WithWarmup):
     """The rate is multiplied by `gamma` at each milestone.
 
     Source: He et al., arXiv 1512.03385; equal to torch's MultiStepLR, also after a warm-up.

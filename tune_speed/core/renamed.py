@@ -1,0 +1,45 @@
+"""Entries of tables that earlier versions called otherwise, for records that hold the old names."""
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import AfterValidator
+
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "lr_schedule": {"drop_on_stall": "reduce_on_plateau", "step_drops": "multi_step"},
+}
+"""Present name by the former one, by the field of a recipe that holds the entry."""
+
+PRESENT = {old: new for names in RENAMED.values() for old, new in names.items()}
+"""Present name of each entry by its former one."""
+
+
+def with_present_names(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a recipe's tree, or parameters by dotted names, with entries' present names."""
+    return {_path(path): _entry(path, value) for path, value in settings.items()}
+
+
+def had_another_name(path: str) -> bool:
+    """Returns whether a dotted name is of an entry that was renamed: stores may have either."""
+    field, _, below = path.partition(".")
+    return below.partition(".")[0] in RENAMED.get(field, {}).values()
+
+
+def _path(path: str) -> str:
+    field, dot, below = path.partition(".")
+    entry, *rest = below.split(".")
+    present = RENAMED.get(field, {}).get(entry, entry)
+    return f"{field}{dot}{'.'.join([present, *rest])}"
+
+
+def _entry(path: str, value: Any) -> Any:
+    names = RENAMED.get(path, {})
+    if isinstance(value, str):
+        return names.get(value, value)
+    if names and isinstance(value, Mapping):
+        return {names.get(name, name): fields for name, fields in value.items()}
+    return value
+
+
+RecordedRecipe = Annotated[dict[str, Any], AfterValidator(with_present_names)]
+"""A recipe's tree that may have been written by an earlier version."""

@@ -1,0 +1,93 @@
+"""Private names of Ray that this package uses, as they are in Ray 2.60.
+
+Each function says what breaks without it. Look at all of them when Ray is upgraded: none is covered
+by Ray's deprecation policy.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray._private import ray_constants, worker
+from ray._private.node import Node
+
+BYSTANDERS = ("start_monitor", "start_api_server", "start_log_monitor")
+"""Starters of the autoscaler's monitor, the dashboard and the log monitor."""
+
+
+@contextmanager
+def on_loopback() -> Iterator[None]:
+    """Makes a local cluster's servers listen on 127.0.0.1, as they do on macOS and Windows."""
+    # On Linux they listen on every address of the machine. Ray also replaces a loopback address
+    # by the outer one, so a local cluster cannot be joined either without this.
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    ray_constants.ENABLE_RAY_CLUSTER = False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def without_bystanders() -> Iterator[None]:
+    """Makes a local cluster start without dashboard, autoscaler and log monitor."""
+    # `include_dashboard=False` still starts the API server, and `ray.init` waits for it. Without
+    # the three the first training step comes after 0.83 of the time (see tests/benchmarks).
+    before = {name: getattr(Node, name) for name in BYSTANDERS}
+    for name in BYSTANDERS:
+        setattr(Node, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        for name, method in before.items():
+            setattr(Node, name, method)
+
+
+def mute_daemons() -> None:
+    """Drops what Ray's daemons print."""
+    # It goes to this process's stdout, where results are; `log_to_driver=False` does not cover it.
+    worker.print_to_stdstream = lambda *_, **__: None
+
+
+def is_client() -> bool:
+    """Returns whether this process is connected through Ray's client (`ray://`)."""
+    return bool(ray.util.client.ray.is_connected())
+
+
+def own_node() -> Any:
+    """Returns the node that this process has started or joined; None without one."""
+    return worker._global_node
+
+
+def run_tune_here(folder: Path) -> None:
+    """Lets Tune's driver run in this process although the cluster is remote (`ray://`)."""
+    # Tune would run it on the head node, away from the ledger. With `_remote=False` the only
+    # obstacle is the session folder of a local node, where Tune stages files that we do not use.
+    from ray.train._internal import storage
+
+    storage._get_ray_train_session_dir = lambda: str(folder / "session")
+
+
+def use_prestarted_workers() -> None:
+    """Lets trials run in the processes that a local node has started in advance."""
+    # Tune gives trials environment variables of their own. Ray starts new processes for these, and
+    # the prestarted ones end unused: two seconds of a search on two cores. A local node has the
+    # variables from the driver (see `cluster.quiet_ray`).
+    from ray.tune.execution import class_cache
+
+    class_cache.DEFAULT_ENV_VARS.clear()
+    class_cache.ENV_VARS_TO_PROPAGATE.clear()
+
+
+def trial_actors(tune_controller: Any) -> Mapping[str, Any]:
+    """Returns the actor handle of each trial that runs or starts, by Ray's trial id."""
+    # Tune has no public access to a trial's actor before its first report, and none at all to one
+    # that does not answer.
+    live = tune_controller._actor_manager._live_actors_to_ray_actors_resources
+    return {
+        trial.trial_id: live[actor][0]
+        for trial, actor in tune_controller._trial_to_actor.items()
+        if actor in live
+    }

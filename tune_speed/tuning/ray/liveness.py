@@ -1,0 +1,160 @@
+"""Finds trials that hang: a watchdog in each trial's process, heartbeat time-outs in the driver.
+
+A trial that hangs ends itself (`Watchdog`) and says why. A process that is frozen, or whose
+interpreter lock a library holds, can do neither: it sends no heartbeat, and the driver kills it
+(`HeartbeatMonitor`).
+"""
+
+# Both measure time in looks, each of which counts a few seconds at most, not by a clock. A process
+# that was stopped from outside (SIGSTOP, a suspended machine) has all its time left when it
+# continues: it is not the trial's fault, and a frozen driver cannot have received a heartbeat.
+
+import os
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import Any
+
+import psutil
+
+from tune_speed.runtime import heartbeat
+
+LOOKS = 20
+"""How often the watchdog looks within the time that a trial may show no sign of life."""
+MARGIN_S = 20.0
+"""How much longer than a trial may hang a process may send no heartbeat [s]."""
+START_S = 100.0
+"""How much longer it may be before its first heartbeat [s]: Python starts slowly on a busy node."""
+LOOK_EVERY_S = 1.0
+LONGEST_LOOK_S = 5.0
+"""What a look counts at most [s]."""
+
+
+class Watchdog:
+    """A thread that measures how long its own process has shown no sign of life."""
+
+    def __init__(self, *, on_hang: Callable[[str, float], None]) -> None:
+        """Starts the thread; it watches nothing before `watch`.
+
+        Args:
+            on_hang: called once in the thread, with the stacks of all threads and the seconds
+                without a sign of life.
+        """
+        self._on_hang = on_hang
+        self._limit_s: float | None = None
+        self._beats, self._quiet_s = heartbeat.beats(), 0.0
+        self._changed = threading.Event()
+        threading.Thread(target=self._run, name="watchdog", daemon=True).start()
+
+    def watch(self, *, limit_s: float) -> None:
+        """Starts again at zero; after `limit_s` without a sign of life it calls `on_hang`."""
+        self._quiet_s, self._limit_s = 0.0, limit_s
+        self._changed.set()
+
+    def rest(self) -> None:
+        """Stops counting."""
+        self._limit_s = None
+
+    def _run(self) -> None:
+        while True:
+            limit_s = self._limit_s
+            pause_s = LONGEST_LOOK_S if limit_s is None else min(limit_s / LOOKS, LONGEST_LOOK_S)
+            if self._changed.wait(None if limit_s is None else pause_s):
+                self._changed.clear()
+                continue
+            beats, limit_s = heartbeat.beats(), self._limit_s
+            self._quiet_s = self._quiet_s + pause_s if beats == self._beats else 0.0
+            self._beats = beats
+            if limit_s is not None and self._quiet_s > limit_s - pause_s / 2:
+                self._limit_s = None
+                self._on_hang(stacks(), self._quiet_s)
+
+
+def stacks() -> str:
+    """Returns where each thread of this process is, as tracebacks, the training thread first."""
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    texts = []
+    for ident, frame in sys._current_frames().items():
+        where = "".join(traceback.format_stack(frame))
+        texts.append(f"Thread {names.get(ident, 'unknown')} ({ident}):\n{where}")
+    return "\n".join(sorted(texts, key=lambda text: not text.startswith("Thread training")))
+
+
+def leave(code: int = 1) -> None:
+    """Ends this process at once, whatever its threads do, and before it all that it started."""
+    for child in psutil.Process().children(recursive=True):
+        with suppress(psutil.Error):  # It is gone already.
+            child.kill()
+    os._exit(code)
+
+
+class OwnTime:
+    """Time in which this process ran and could receive heartbeats."""
+
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        """Starts at zero, on a monotonic clock [s]."""
+        self._now, self._looked_s = now, now()
+        self.passed_s = 0.0
+
+    def is_time_to_look(self) -> bool:
+        """Returns whether the last look is long enough ago, and if so counts the time since."""
+        since_s = self._now() - self._looked_s
+        if since_s < LOOK_EVERY_S:
+            return False
+        self.passed_s += min(since_s, LONGEST_LOOK_S)
+        self._looked_s += since_s
+        return True
+
+
+class HeartbeatMonitor:
+    """Kills processes whose heartbeat is overdue."""
+
+    def __init__(self, *, limit_s: float, kill: Callable[[Any], None], time: OwnTime) -> None:
+        """Begins to listen.
+
+        Args:
+            limit_s: longest time between two heartbeats.
+            kill: ends a process, given its handle.
+            time: of the driver.
+        """
+        self._limit_s, self._kill, self._time = limit_s, kill, time
+        self._beat_s: dict[str, float] = {}
+
+    def beat(self, name: str) -> None:
+        """Takes a heartbeat."""
+        self._beat_s[name] = self._time.passed_s
+
+    def look(self, handles: Mapping[str, Any]) -> tuple[str, ...]:
+        """Kills the processes whose heartbeat is overdue and returns their names.
+
+        Args:
+            handles: of all processes that have a trial, by name.
+        """
+        now_s = self._time.passed_s
+        self._beat_s = {name: self._beat_s.get(name, now_s + START_S) for name in handles}
+        overdue = [name for name, at_s in self._beat_s.items() if now_s - at_s > self._limit_s]
+        for name in overdue:
+            self._kill(handles[name])
+            self.beat(name)  # Ray may take a while to report the death: no second kill meanwhile.
+        return tuple(overdue)
+
+
+class StallMonitor:
+    """Notices that trials wait for resources and none runs, as after the loss of the last node."""
+
+    def __init__(self, *, limit_s: float, time: OwnTime) -> None:
+        """Begins to watch; `limit_s` is how long that may last."""
+        self._limit_s, self._time = limit_s, time
+        self._since_s: float | None = None
+
+    def look(self, *, is_waiting: bool, is_running: bool) -> bool:
+        """Returns whether it has lasted too long."""
+        if not is_waiting or is_running:
+            self._since_s = None
+            return False
+        if self._since_s is None:
+            self._since_s = self._time.passed_s
+        return self._time.passed_s - self._since_s > self._limit_s
