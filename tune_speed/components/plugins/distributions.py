@@ -9,7 +9,7 @@ from importlib import metadata
 from itertools import islice
 from pathlib import Path
 
-from tune_speed.components.plugins.source import LONGEST_BYTES, Place, PythonFile, refusal
+from tune_speed.components.plugins.source import Place, PythonFile, refusal
 from tune_speed.components.plugins.tables import TABLES, Entries
 from tune_speed.components.plugins.validation import entry_problems
 from tune_speed.core.config import canonical_hash, did_you_mean
@@ -28,7 +28,14 @@ class PluginDistribution:
         try:
             found = metadata.distribution(name)
         except (metadata.PackageNotFoundError, ValueError) as error:
-            raise _not_installed(name) from error
+            points = [point for group in _TABLE_OF for point in metadata.entry_points(group=group)]
+            installed = sorted({point.dist.name for point in points if point.dist is not None})
+            known = [f"{name}.py"] if Path(f"{name}.py").exists() else installed
+            near = did_you_mean(name, known).removeprefix("; d")
+            others = f"Plugins are installed as {', '.join(installed)}." if installed else None
+            must = "must be an installed distribution, or a file that ends in `.py`"
+            hint = f"D{near}" if near else others
+            raise refusal(must, given=f"`{name}`, which is neither", hint=hint) from error
         self.name, self.title, self.version = name, found.metadata["Name"] or name, found.version
         self._points = [point for point in found.entry_points if point.group in _TABLE_OF]
         if not self._points:
@@ -75,7 +82,7 @@ def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | N
     here = Path.cwd()
     for folder in dict.fromkeys(path.absolute() for path in folders):
         for file in sorted(islice(folder.glob("*.py"), MOST_FILES)):
-            if _has(file, table, name):
+            if PythonFile.at(file).has(table, name):
                 shown = file.relative_to(here) if file.is_relative_to(here) else file
                 return f"It is in {shown}: add `--plugin {shlex.quote(str(shown))}`."
     found = metadata.entry_points(group=TABLES[table].group, name=name)
@@ -83,17 +90,6 @@ def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | N
     if distribution is None:
         return None
     return f"The installed {distribution} has it: add `--plugin {shlex.quote(distribution)}`."
-
-
-def _not_installed(name: str) -> ConfigError:
-    points = [point for group in _TABLE_OF for point in metadata.entry_points(group=group)]
-    installed = sorted({point.dist.name for point in points if point.dist is not None})
-    known = [f"{name}.py"] if Path(f"{name}.py").exists() else installed
-    near = did_you_mean(name, known).removeprefix("; d")
-    others = f"Plugins are installed as {', '.join(installed)}." if installed else None
-    must = "must be an installed distribution, or a file that ends in `.py`"
-    hint = f"D{near}" if near else others
-    return refusal(must, given=f"`{name}`, which is neither", hint=hint)
 
 
 def _digest(module: str) -> str:
@@ -119,15 +115,3 @@ def _load_problem(error: BaseException, point: metadata.EntryPoint, name: str) -
         file=own[-1].filename if own else name,
         line=own[-1].lineno if own else None,
     )
-
-
-def _has(file: Path, table: str, name: str) -> bool:
-    try:
-        # Opening a named pipe would wait forever.
-        if not file.is_file() or file.stat().st_size > LONGEST_BYTES:
-            return False
-        text = file.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError):
-        return False
-    # Parsing takes a hundred times as long as looking for two words.
-    return table in text and name in text and name in PythonFile(str(file), text).keys(table)

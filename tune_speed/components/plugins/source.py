@@ -37,11 +37,17 @@ class PythonFile:
     @classmethod
     def of_module(cls, name: str) -> "PythonFile":
         """Returns the file of an imported module; an empty text where it has none."""
-        path = getattr(sys.modules.get(name), "__file__", None) or name
+        return cls.at(Path(getattr(sys.modules.get(name), "__file__", None) or name))
+
+    @classmethod
+    def at(cls, path: Path) -> "PythonFile":
+        """Returns a file; an empty text where there is none, or it is too long or no text."""
         try:
-            return cls(path, Path(path).read_text(encoding="utf-8"))
+            # Opening a named pipe would wait forever.
+            is_fit = path.is_file() and path.stat().st_size <= LONGEST_BYTES
+            return cls(str(path), path.read_text(encoding="utf-8") if is_fit else "")
         except (OSError, UnicodeDecodeError):
-            return cls(path, "")
+            return cls(str(path), "")
 
     @property
     def source_hash(self) -> str:
@@ -68,6 +74,11 @@ class PythonFile:
         dicts = [node.value for node in self._assigned(table) if isinstance(node.value, ast.Dict)]
         keys = [key for each in dicts for key in each.keys if isinstance(key, ast.Constant)]
         return {key.value: key.lineno for key in reversed(keys) if isinstance(key.value, str)}
+
+    def has(self, table: str, name: str) -> bool:
+        """Returns whether a table that is written as a dict has an entry."""
+        # Parsing takes a hundred times as long as looking for two words.
+        return table in self.source and name in self.source and name in self.keys(table)
 
     @cached_property
     def _body(self) -> list[ast.stmt]:

@@ -231,11 +231,8 @@ def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
     if inspect.iscoroutinefunction(theirs) and not inspect.iscoroutinefunction(ours):
         return "must be called without `await`"
     there, known = inspect.signature(theirs).parameters, inspect.signature(ours).parameters
-    for place, (name, parameter) in enumerate(known.items()):
-        if parameter.kind in _BY_PLACE:
-            if not _takes_place(list(there.values()), place, name):
-                return f"must take `{name}` as parameter {place}, `self` being 0"
-        elif mistake := _name_mistake(parameter, list(there.values())):
+    for place, parameter in enumerate(known.values()):
+        if mistake := _parameter_mistake(place, parameter, list(there.values())):
             return mistake
     for name, parameter in list(there.items())[1:]:
         is_given = name in known or parameter.kind in _REST
@@ -244,20 +241,24 @@ def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
     return None
 
 
-def _takes_place(there: list[Parameter], place: int, name: str) -> bool:
-    if any(parameter.kind is Parameter.VAR_POSITIONAL for parameter in there[: place + 1]):
-        return True
-    if place >= len(there) or there[place].kind not in _BY_PLACE:
-        return False
-    return place == 0 or there[place].name == name
+def _parameter_mistake(place: int, ours: Parameter, there: list[Parameter]) -> str | None:
+    """Returns why an argument is not taken in the way in which it is given: by place, or by name.
 
-
-def _name_mistake(ours: Parameter, there: list[Parameter]) -> str | None:
-    """Returns why a parameter that is given by name is not taken so."""
+    Args:
+        place: of the parameter of the base's method, which has `self` at 0.
+        ours: that parameter.
+        there: all parameters of the plugin's method.
+    """
+    if ours.kind in _BY_PLACE:
+        takes_rest = any(each.kind is Parameter.VAR_POSITIONAL for each in there[: place + 1])
+        here = [each.name for each in there[place : place + 1] if each.kind in _BY_PLACE]
+        if takes_rest or here == [ours.name] or (here and place == 0):
+            return None
+        return f"must take `{ours.name}` as parameter {place}, `self` being 0"
     # `**b` is not called b.
     found = next((p for p in there if p.name == ours.name and p.kind not in _REST), None)
     if found is None:
-        is_taken = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in there)
+        is_taken = any(each.kind is Parameter.VAR_KEYWORD for each in there)
         return None if is_taken else f"must take the parameter `{ours.name}`"
     if found.kind not in _BY_NAME:
         return f"must take the parameter `{ours.name}` by name"
