@@ -157,7 +157,7 @@ class CostModel:
             tree = self._space.build(params) if self._growth_names else self._space.tree
             speedups = tree.get("speedups") or {}
             slot = {name: speedups[name] for name in ("batch_growth",) if name in speedups}
-            self._growths[key] = Speedups.model_validate(slot).growth()
+            self._growths[key] = Speedups.model_validate(slot).batch_growth.growth()
         return self._growths[key]
 
     def samples_per_step(self, params: Mapping[str, Any]) -> int:
