@@ -88,7 +88,8 @@ class Table:
             shown.add_column(
                 Text(column.heading, justify=justify),
                 justify=justify,
-                overflow="fold",
+                # A figure that is cut without a mark would read as another one.
+                overflow="ellipsis" if column.no_wrap else "fold",
                 min_width=column.min_width,
                 max_width=column.max_width,
                 no_wrap=column.no_wrap,
