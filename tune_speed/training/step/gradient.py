@@ -71,8 +71,8 @@ class EagerGradient:
     ) -> Tensor:
         """Adds the gradient; see `Gradient`."""
         speedups, forward, device = self._recipe.speedups, self._forward, self._device
-        images = speedups.change_batch(images, shape)
-        images, labels = speedups.choose(images, labels, shape, losses=self._losses)
+        images = speedups.resolution.change_batch(images, shape)
+        images, labels = speedups.selection.choose(images, labels, shape, losses=self._losses)
         loss = sum_of_losses(
             images, labels, self._recipe, frac=frac, forward=forward, device=device
         )
