@@ -23,9 +23,10 @@ from plugging import write
 from ray import cloudpickle
 
 import tune_speed
+from tune_speed.api import calls
 from tune_speed.api.inputs import overrides_of, recipe_from, study_from
 from tune_speed.api.progress import Progress, is_shown
-from tune_speed.cli import ablate, main
+from tune_speed.cli import ablate, search, train
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.core.records import Status, TrialRecord
@@ -442,7 +443,7 @@ ONLY_COMMANDS = {"as_json", "format_", "plugin", "plugins"}
 ONLY_CALLS = {"workload", "study", "progress", "plugins", "target"}
 
 
-@pytest.mark.parametrize("command", [main.search, main.train, main.certify, ablate.ablate])
+@pytest.mark.parametrize("command", [search.search, train.train, search.certify, ablate.ablate])
 def test_calls_have_the_options_of_the_commands_and_their_defaults(command: Any) -> None:
     options = inspect.signature(command).parameters
     ours = inspect.signature(getattr(tune_speed, command.__name__)).parameters

@@ -43,7 +43,7 @@ search: {concurrent: 2}
 
 def ours(folder: Path, trials: int) -> None:
     """Runs our search and writes what it took."""
-    from tune_speed.cli.main import _live_view
+    from tune_speed.api.progress import Progress
     from tune_speed.study.file import load_study
     from tune_speed.tuning import search as studies
     from tune_speed.tuning.driver.controller import SearchController
@@ -54,7 +54,7 @@ def ours(folder: Path, trials: int) -> None:
 
     def make_view(controller: SearchController) -> Any:
         began.append(time.time())
-        return _live_view(controller)
+        return Progress(shown=True).view(controller)
 
     result = studies.search(
         study,

@@ -21,7 +21,7 @@ import multiprocessing
 import statistics
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict
 from functools import partial
@@ -30,10 +30,11 @@ from typing import Any
 
 import numpy as np
 import psutil
+from pydantic import TypeAdapter
 
 from tune_speed.core.records import Status
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.acquisition import GainSettings
+from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import crossing
 from tune_speed.tuning.policy.encoding import Encoder
@@ -43,7 +44,8 @@ from tune_speed.tuning.policy.time_to_target import TimeToTarget
 from tune_speed.tuning.simulation import benchmarks
 from tune_speed.tuning.simulation.comparison import Factory, Search, Terms
 from tune_speed.tuning.simulation.plots import plot_comparison
-from tune_speed.tuning.simulation.report import comparison_markdown
+from tune_speed.tuning.simulation.report import OVERALL_COLUMNS, caption, ratio_text
+from tune_speed.tuning.simulation.scores import NEAR, Ratio, Score, overall, score
 from tune_speed.tuning.simulation.simulate import Benchmark
 
 DATA = Path(__file__).parent / "data"
@@ -54,7 +56,7 @@ def ours_but(benchmark: Benchmark, seed: int, *, sampler: str = "gain", **parts:
     """Returns our policy with another sampler, or with parts left out."""
     return TimeToTarget(
         space=benchmark.space,
-        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
         sampler=sampler,
@@ -69,7 +71,7 @@ ABLATIONS: dict[str, Factory] = {
     "without forecast": partial(ours_but, forecast=False),
     "without rungs": partial(ours_but, rungs=False),
     "without memory": partial(ours_but, memory=False),
-    "without probes": partial(ours_but, gain=GainSettings(probe=0.0)),
+    "without probes": partial(ours_but, acquisition=AcquisitionSettings(probe=0.0)),
     "start at any cost": partial(ours_but, start_pool=1),
     "equal times from the start": partial(ours_but, share_first=False),
     "without exploration": partial(ours_but, explore_every=0),
@@ -155,7 +157,8 @@ def read_searches(path: Path) -> list[Search]:
     """Returns the searches of an earlier run; none if there is no file."""
     lines = path.read_text().splitlines(keepends=True) if path.exists() else []
     # The last line of a run that was killed may be half written.
-    return [Search.from_dict(json.loads(line)) for line in lines if line.endswith("\n")]
+    read = TypeAdapter(Search).validate_json
+    return [read(line) for line in lines if line.endswith("\n")]
 
 
 def write_searches(path: Path, searches: Sequence[Search]) -> None:
@@ -164,6 +167,53 @@ def write_searches(path: Path, searches: Sequence[Search]) -> None:
 
 def line_of(search: Search) -> str:
     return json.dumps(asdict(search)) + "\n"
+
+
+def comparison_markdown(searches: Sequence[Search], budgets: Sequence[float]) -> str:
+    """Returns a comparison as Markdown: benchmarks down, policies across, then the ratios."""
+    scores = score(searches, budgets)
+    parts = []
+    for budget_runs in budgets:
+        within = [row for row in scores if row.budget_runs == budget_runs]
+        title = f"within {budget_runs:g} full runs' worth (ratio to vanilla)"
+        parts.append(f"**Best time to target [s]** {title}\n")
+        parts.append(matrix(within, best_cell))
+        parts.append(f"**Time until within {NEAR}x of the best known [s]** {title}\n")
+        parts.append(matrix(within, near_cell))
+    ratios = overall(searches, budgets)
+    if ratios:
+        cells = [[cell(row) for cell in OVERALL_COLUMNS.values()] for row in ratios]
+        parts += ["**All benchmarks**, geometric means\n", markdown(list(OVERALL_COLUMNS), cells)]
+    return "\n".join([*parts, caption(searches), ""])
+
+
+def best_cell(row: Score) -> str:
+    return cell_of(row.best_s, row.best_ratio, row.num_missed, row.num_seeds, "missed")
+
+
+def near_cell(row: Score) -> str:
+    return cell_of(row.near_s, row.near_ratio, row.num_not_near, row.num_seeds, "never")
+
+
+def cell_of(value_s: float, ratio: Ratio | None, failed: int, seeds: int, what: str) -> str:
+    parts = [f"{value_s:.4g}"]
+    parts += [ratio_text(ratio)] if ratio else []
+    parts += [f"{failed}/{seeds} {what}"] if failed else []
+    return "; ".join(parts)
+
+
+def matrix(scores: Sequence[Score], cell: Callable[[Score], str]) -> str:
+    policies = list(dict.fromkeys(row.policy for row in scores))
+    rows: dict[str, dict[str, str]] = {}
+    for row in scores:
+        rows.setdefault(row.benchmark, {})[row.policy] = cell(row)
+    cells = [[name, *(row.get(policy, "–") for policy in policies)] for name, row in rows.items()]
+    return markdown(["benchmark", *policies], cells)
+
+
+def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    lines = [header, ["---"] * len(header), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
 def print_cost() -> None:
@@ -217,7 +267,7 @@ def our_policy(benchmark: Benchmark) -> Policy:
     return make_policy(
         OURS,
         space=benchmark.space,
-        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=0,
     )

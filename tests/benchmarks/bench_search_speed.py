@@ -58,7 +58,8 @@ BARS = {
     "ratio_passed": 1.35,
     "first_step_s": 15.0,
     "help": 0.5,
-    "leaderboard": 2.0,
+    "help / imports": 1.5,
+    "leaderboard": 0.6,
 }
 FIRST_STEP = (
     "command",
@@ -266,20 +267,28 @@ def seconds(moment: str) -> float:
 
 
 def commands(source: Path | None, *, folder: Path) -> Row:
-    """Returns how long `--help` and a leaderboard take [s]."""
+    """Returns how long `--help`, a leaderboard and bare imports of typer and rich.table take [s].
+
+    `help / imports` is the ratio of one run of each, one after the other.
+    """
     code = "import sys; sys.argv[0] = 'tune-speed'; from tune_speed.cli.main import main; main()"
+    called = {
+        "imports": ["import typer, rich.table"],
+        "help": [code, "--help"],
+        "leaderboard": [code, "leaderboard"],
+    }
     took: Row = {}
-    for name, arguments in {"help": ["--help"], "leaderboard": ["leaderboard"]}.items():
+    for name, arguments in called.items():
         began_s = time.perf_counter()
         subprocess.run(
-            [sys.executable, "-c", code, *arguments],
+            [sys.executable, "-c", *arguments],
             env=environment(folder, source),
             cwd=folder,
             check=True,
             capture_output=True,
         )
         took[name] = time.perf_counter() - began_s
-    return took
+    return took | {"help / imports": took["help"] / took["imports"]}
 
 
 # In turn.
@@ -328,7 +337,7 @@ def main() -> None:
             fill(f"sqlite:///{name}/mlflow.db", num_trials=1_000)
             measure = partial(commands, folder=Path(name))
             measure(None)
-            compare(measure, arguments.against, arguments.repeats or 5)
+            compare(measure, arguments.against, arguments.repeats or 11)
     else:
         measure = partial(hundred_trials, num_trials=arguments.trials, length=arguments.length)
         compare(measure, arguments.against, arguments.repeats or 1)

@@ -108,17 +108,28 @@ def test_help_of_each_command_has_an_example(
     assert name in ("schema", "doctor") or "--json" in out
 
 
-def test_help_imports_neither_torch_nor_ray() -> None:
+def test_help_imports_no_library_but_typer() -> None:
     code = (
         "import sys; from tune_speed.cli import main\n"
         "sys.argv = ['tune-speed', '--help']\n"
         "try: main.main()\n"
         "except SystemExit: pass\n"
-        "heavy = ('torch', 'ray', 'mlflow', 'optuna')\n"
+        "heavy = ('torch', 'ray', 'mlflow', 'optuna', 'numpy', 'pydantic', 'yaml', 'rich')\n"
         "print([name for name in heavy if name in sys.modules], file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr.strip() == "[]"
+
+
+def test_module_is_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tune_speed", "best", "--top", "0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "python -m tune_speed best" in done.stderr and "--top" in done.stderr
 
 
 @pytest.mark.slow

@@ -58,7 +58,7 @@ def read_study(data: bytes) -> None:
         source = scan_yaml(text, file="fuzz.yaml")
     except ConfigError:
         return
-    mistakes = list(study_mistakes(source.tree, stem="fuzz", check_data=False))
+    mistakes = list(study_mistakes(source, check_data=False))
     for mistake in mistakes:
         shown = str(mistake.problem(source))
         assert shown.isprintable(), shown

@@ -11,6 +11,7 @@ import torch
 from training import CPU
 
 from tune_speed.experiments.certification.certificate import was_throttled
+from tune_speed.runtime.cpu_name import cpu_model
 from tune_speed.runtime.device import device_key
 from tune_speed.runtime.hardware import (
     CLOCK_REASONS,
@@ -20,7 +21,6 @@ from tune_speed.runtime.hardware import (
     SystemFacts,
     choose_row,
     container_id,
-    cpu_model,
     cpu_quota,
     cpu_throttle_count,
     cpu_turbo,

@@ -309,9 +309,9 @@ def test_a_poll_is_clean_and_waiting_is_counted(tmp_path: Path, turnstile: Turns
             assert PATIENCE_S <= turnstile.wait() < PATIENCE_S + LATE_S
             assert turnstile.waited_s - before_s >= PATIENCE_S
             assert not turnstile.must_wait()  # It waited for this one already.
-            assert turnstile.pass_by() == 0 and not other._nobody_went_on()
+            assert turnstile.pass_by() == 0 and not other._nobody_continued()
         time.sleep(LOOK_EVERY_S)
-        assert not turnstile.must_wait() and other._nobody_went_on()
+        assert not turnstile.must_wait() and other._nobody_continued()
 
 
 OPERATIONS = ["training", "busy", "measuring", "leave", "must_wait", "wait", "pass_by"]

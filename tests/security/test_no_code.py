@@ -41,8 +41,13 @@ ALLOWED = {
     ("custom/shipping.py", "pickle.loads"): "a training function, sent by its own search's"
     " driver; none is ever stored",
     ("tuning/search.py", "importlib.import_module"): "a name that stands in the source",
-    ("__init__.py", "importlib.import_module"): "names that stand in the source",
-    ("components/__init__.py", "importlib.import_module"): "names that stand in the source",
+    **{
+        (f"{room}__init__.py", "importlib.import_module"): "a face: names that stand in the source"
+        for room in (
+            *("", "api/", "components/", "experiments/", "experiments/certification/"),
+            *("experiments/replication/", "tuning/", "tuning/ray/"),
+        )
+    },
     ("testing/collecting.py", "importlib.util.spec_from_file_location"): "a user's test names it",
     (
         "experiments/ablation/delivery.py",
@@ -75,7 +80,7 @@ _HERE, _THERE = (
     {"tune_speed.components.plugins.registry.receive"},
 )
 ALLOWED_LOADS = {
-    "cli/main.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
+    "cli/search.py": {"tune_speed.cli.function_file.function_of"},  # What --train names.
     "cli/function_file.py": {"tune_speed.components.plugins.source.run_file"},
     **dict.fromkeys(
         ("api/calls.py", "cli/common.py"), {"tune_speed.components.plugins.registry.load"} | _HERE
@@ -85,9 +90,7 @@ ALLOWED_LOADS = {
         (
             "tuning/best_model.py",
             "training/distributed/local.py",
-            "tuning/ray/exclusive.py",
-            "tuning/ray/concurrency.py",
-            "tuning/ray/multi_gpu.py",
+            "tuning/ray/worker.py",
             "tuning/ray/trial_process.py",
         ),
         _THERE,

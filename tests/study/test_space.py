@@ -208,7 +208,7 @@ def test_space_survives_pickling_and_the_callers_changes(space):
 
 def test_fixed_space_has_one_point():
     space = SearchSpace.from_tree({"a": 1, "b": {"c": [1, 2], "d": None}})
-    assert space.is_fixed
+    assert not space.parameters
     assert space.size == 1
     assert list(space.points()) == [{}]
     assert space.build({}) == {"a": 1, "b": {"c": [1, 2], "d": None}}

@@ -185,7 +185,7 @@ WRONG = {
     ("batch_size: 64", "batch_size: 64\n  precision: {low: 1, high: 2}"): (
         11,
         "recipe.precision",
-        "a range must stand where a number belongs",
+        "a range must be given only where a number belongs",
     ),
     ("batch_size: 64", "batch_size: 64\n  precision: {choices: [fp32, bf17]}"): (
         11,

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tune_speed.core.version import __version__
+from tune_speed.runtime import git as runtime_git
 from tune_speed.tuning import provenance
 from tune_speed.tuning.provenance import code_state, hide_secrets, installed_packages, source_hash
 
@@ -119,7 +120,7 @@ def test_git_that_hangs_is_given_up(package: Path, monkeypatch: pytest.MonkeyPat
     (tools / "git").write_text("#!/bin/sh\nexec sleep 30\n")
     (tools / "git").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tools}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(provenance, "GIT_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(runtime_git, "TIMEOUT_S", 0.1)
     assert code_state(package).commit is None
 
 

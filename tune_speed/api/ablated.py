@@ -1,23 +1,27 @@
-"""What an ablation found, for a program or a notebook."""
+"""An ablation and its result."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Group, RenderableType
 
+from tune_speed.api.progress import Progress
+from tune_speed.api.shown import Shown
+from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.experiments.ablation import tables
-from tune_speed.experiments.ablation.ablate import Ablation, save_result
+from tune_speed.experiments.ablation.ablate import Ablation, run_ablation, save_result
 from tune_speed.experiments.ablation.delivery import deliver
+from tune_speed.experiments.ablation.plan import AblationPlan
 from tune_speed.experiments.ablation.plot import plot_ablation
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, EffectResult
-from tune_speed.reporting.display import WIDTH, Displayed, as_text, html_block, html_text
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Ablated(Displayed):
+class Ablated(Shown):
     """A recipe with and without changes, and what each of them does."""
 
     ablation: Ablation
@@ -44,12 +48,12 @@ class Ablated(Displayed):
 
     @property
     def records(self) -> tuple[TrialRecord, ...]:
-        """All runs, those of a re-tuning included, as trials of one study."""
+        """All runs, including those of a re-tuning, as trials of one study."""
         return self.ablation.records
 
     @property
     def was_stopped(self) -> bool:
-        """Whether Ctrl-C ended it; the same call goes on."""
+        """Whether Ctrl-C ended it; the same call continues."""
         return self.ablation.was_stopped
 
     def __repr__(self) -> str:
@@ -57,27 +61,38 @@ class Ablated(Displayed):
         stopped = ", stopped" if self.was_stopped else ""
         return printable(f"Ablated({self.result.study!r}: {runs}{stopped})")
 
-    def _parts(self) -> Sequence[RenderableType]:
+    def parts(self) -> Sequence[RenderableType]:
+        """Returns the tables of arms and of effects, with their notes."""
         return (Group(*tables.as_renderables(self.result)),)
 
-    def _repr_html_(self) -> str:
-        return html_block(html_text(as_text(self.__rich__(), width=WIDTH + 40)))
+    def as_dict(self) -> dict[str, Any]:
+        """Returns all figures."""
+        return self.result.model_dump(mode="json")
 
 
-def keep(
-    ablation: Ablation,
-    plot: Path | None,
-    *,
-    on_line: Callable[[str], None],
-    on_warning: Callable[[str], None],
+def ablate_plan(
+    plan: AblationPlan, *, again: bool, download: bool, plot: Path | None, progress: Progress
 ) -> Ablated:
+    """Runs what is missing of an ablation. Raises: ConfigError, DataError, StorageError."""
+    ablation = run_ablation(
+        plan,
+        folder=studies_folder(),
+        again=again,
+        download=download,
+        on_progress=progress.decoded,
+        on_line=progress.line,
+    )
+    return save(ablation, plot, progress=progress)
+
+
+def save(ablation: Ablation, plot: Path | None, *, progress: Progress) -> Ablated:
     """Writes figures and picture, and delivers the runs to MLflow. Raises: StorageError."""
     saved = save_result(ablation)
     picture = None
     if ablation.result.done_runs:
         picture = plot or saved.with_suffix(".png")
         plot_ablation(ablation.result, picture)
-        on_line(f"wrote {saved} and {picture}")
+        progress.line(f"wrote {saved} and {picture}")
     for line in deliver(ablation.records, study=ablation.result.study):
-        on_warning(line)
+        progress.warn(line)
     return Ablated(ablation=ablation, path=saved, picture=picture)

@@ -5,26 +5,28 @@ import tune_speed
 
 study = tune_speed.search("digits_quickstart", trials=10)
 print(study)                                     # a notebook shows `study` as tables
-again = tune_speed.train(study.recipe, seeds=3)  # study.recipe is None if no trial got there
+again = tune_speed.train(study.recipe, seeds=3)  # study.recipe is None if no trial reached it
 again.times_s
 ```
 
 Where a command takes a file, a call takes a path, the name of a shipped file, or a dict of the
-file's form: a whole study, or its recipe alone with `workload` beside it. A dict is checked as a
-file is. `set` overrides values: `{"search.trials": 5, "optimizer.sgd.lr": 0.1}`, or
+file's form: a whole study, or its recipe alone next to `workload`. A dict is validated as a file
+is. `set` overrides values: `{"search.trials": 5, "optimizer.sgd.lr": 0.1}`, or
 `["search.trials=5"]` as on the command line.
 
-Results go where the commands keep theirs: `$TUNE_SPEED_STUDIES`, else `./tune_speed_studies`, and
-`$MLFLOW_TRACKING_URI`, else `./mlflow.db`.
+Results are stored where the commands store theirs: `$TUNE_SPEED_STUDIES`, else
+`./tune_speed_studies`, and `$MLFLOW_TRACKING_URI`, else `./mlflow.db`.
 
-Nothing is printed. News go to `logging.getLogger("tune_speed")` at INFO; with `progress=True`, and
-in a notebook or at Python's prompt unless `progress=False`, they are shown on stderr instead.
+Nothing is printed. Progress is logged by `logging.getLogger("tune_speed")` at INFO; with
+`progress=True`, and in a notebook or at Python's prompt unless `progress=False`, it is shown on
+stderr instead.
 
 Ctrl-C, and a notebook's stop button, end a call early, with what is done: `was_stopped` says so.
 All calls may come from any thread; Python sends signals to the main one alone, so that nothing
 but the process's end stops the others.
 """
 
+import dataclasses
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -37,14 +39,13 @@ if TYPE_CHECKING:
     from tune_speed.api.certified import Certified
     from tune_speed.api.compared import Compared
     from tune_speed.api.inputs import Overrides, Tree
+    from tune_speed.api.progress import Progress
     from tune_speed.api.study import Study
     from tune_speed.api.trained import Trained
     from tune_speed.core.targets import Target
     from tune_speed.custom.trial import Train
     from tune_speed.experiments.ablation.plan import AblationPlan
-    from tune_speed.study.file import RecipeFile, StudyFile
     from tune_speed.training.workload import Workload
-    from tune_speed.tuning.search import SearchResult
 
 # Imports wait for the calls: torch, Ray and MLflow take seconds.
 
@@ -63,7 +64,7 @@ def search(
     set: "Overrides | None" = None,
     resume: bool = False,
     download: bool = False,
-    progress: bool | None = None,
+    progress: "bool | Progress | None" = None,
     plugins: Sequence[str | Path] = (),
 ) -> "Study":
     """Searches for the recipe that reaches the target soonest; `tune-speed search` as a call.
@@ -87,7 +88,7 @@ def search(
         concurrent: trials at the same time; `auto`: as many as finish most an hour.
         address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
         set: values to override, by their dotted path.
-        resume: go on with this study; no finished trial runs again.
+        resume: resume this study; no finished trial runs again.
         download: fetch the data set if it is missing.
         progress: show how far it is; None: in a notebook or at a prompt only.
         plugins: files or installed distributions that add models, data sets and so on.
@@ -96,12 +97,12 @@ def search(
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
-    if address is not None:
-        from tune_speed.tuning.ray.token import agree_on_token
-
-        agree_on_token(address)  # Before Ray is imported.
+    agree_on_token(address)
     _load_plugins(plugins)
     from tune_speed.api.inputs import overrides_of, own_study_from, study_from, target_override
+    from tune_speed.api.progress import Progress
+    from tune_speed.api.study import search_study
+    from tune_speed.core.folders import studies_folder
 
     overrides = overrides_of(
         set,
@@ -117,12 +118,16 @@ def search(
         checked = own_study_from(
             space, train, target=target, workload=workload, overrides=overrides
         )
-    return _searched(
-        _named(checked, is_file=not isinstance(space, Mapping)),
+    if isinstance(space, Mapping):
+        # The search writes this file of a dict: the study can be searched again from it.
+        file = studies_folder() / checked.name / "study.yaml"
+        checked = dataclasses.replace(checked, file=str(file))
+    return search_study(
+        checked,
         address=address,
         resume=resume,
         download=download,
-        progress=progress,
+        progress=Progress.of(progress),
     )
 
 
@@ -136,7 +141,7 @@ def train(
     against: None = ...,
     set: "Overrides | None" = ...,
     download: bool = ...,
-    progress: bool | None = ...,
+    progress: "bool | Progress | None" = ...,
     plugins: Sequence[str | Path] = ...,
 ) -> "Trained": ...
 
@@ -151,7 +156,7 @@ def train(
     against: "str | Path | Tree",
     set: "Overrides | None" = ...,
     download: bool = ...,
-    progress: bool | None = ...,
+    progress: "bool | Progress | None" = ...,
     plugins: Sequence[str | Path] = ...,
 ) -> "Compared": ...
 
@@ -165,7 +170,7 @@ def train(
     against: "str | Path | Tree | None" = None,
     set: "Overrides | None" = None,
     download: bool = False,
-    progress: bool | None = None,
+    progress: "bool | Progress | None" = None,
     plugins: Sequence[str | Path] = (),
 ) -> "Trained | Compared":
     """Trains one recipe, once or with several seeds; `tune-speed train` as a call.
@@ -189,20 +194,23 @@ def train(
     """
     _check_least("seeds", seeds)
     _load_plugins(plugins)
+    from tune_speed.api.compared import train_two
     from tune_speed.api.inputs import overrides_of, recipe_from
+    from tune_speed.api.progress import Progress
+    from tune_speed.api.trained import train_recipe
 
-    overrides = overrides_of(set, study=study)
+    overrides, shown = overrides_of(set, study=study), Progress.of(progress)
     given = [recipe] if against is None else [recipe, against]
     files = [
         recipe_from(each, workload=workload, overrides=overrides, check_data=not download)
         for each in given
     ]
     if against is None:
-        return _trained(files[0], seeds, download=download, progress=progress)
+        return train_recipe(files[0], seeds=seeds, download=download, progress=shown)
     names = [
         f.name if isinstance(g, Mapping) else str(g) for g, f in zip(given, files, strict=True)
     ]
-    return _compared(files, names, seeds, download=download, progress=progress)
+    return train_two(files, names, seeds=seeds, download=download, progress=shown)
 
 
 def certify(
@@ -216,23 +224,23 @@ def certify(
     device: str | None = None,
     address: str | None = None,
     again: bool = False,
-    progress: bool | None = None,
+    progress: "bool | Progress | None" = None,
     plugins: Sequence[str | Path] = (),
 ) -> "Certified":
     """Runs a study's fastest again: fresh seeds, alone on the device, on the test part.
 
-    `tune-speed certify` as a call. It goes on where it stopped when it is called again.
+    `tune-speed certify` as a call. Called again, it resumes where it stopped.
 
     Args:
         study: in MLflow, by name, or what `search` returned.
         train: the study's training function, where it has one and `study` is a name.
         top: fastest estimates to run again.
         seeds: fresh seeds of each.
-        final: how many go on to the final.
+        final: how many reach the final.
         final_seeds: fresh seeds of each in it.
         device: only devices whose name contains this.
         address: Ray cluster: `auto`, `HOST:PORT` or `ray://HOST:PORT`; None: a local one.
-        again: begin anew, with other seeds, where one was begun.
+        again: start over, with other seeds.
         progress: show how far it is; None: in a notebook or at a prompt only.
         plugins: files or installed distributions that add models, data sets and so on.
 
@@ -241,10 +249,7 @@ def certify(
     for name, number in (("top", top), ("seeds", seeds), ("final_seeds", final_seeds)):
         _check_least(name, number)
     _check_least("final", final, least=0)
-    if address is not None:
-        from tune_speed.tuning.ray.token import agree_on_token
-
-        agree_on_token(address)  # Before Ray is imported.
+    agree_on_token(address)
     _load_plugins(plugins)
     from tune_speed.api.certified import certify_study
     from tune_speed.custom.shipping import packed
@@ -280,12 +285,12 @@ def ablate(
     download: bool = False,
     again: bool = False,
     plot: str | Path | None = None,
-    progress: bool | None = None,
+    progress: "bool | Progress | None" = None,
     plugins: Sequence[str | Path] = (),
 ) -> "Ablated":
     """Runs a recipe with and without changes, in turns; `tune-speed ablate` as a call.
 
-    Every arm runs once with each seed. It goes on where it stopped when it is called again.
+    Every arm runs once with each seed. Called again, it resumes where it stopped.
 
     Args:
         recipe: a recipe file, a shipped one's name, an MLflow run id, `STUDY/TRIAL`, or a dict.
@@ -295,11 +300,11 @@ def ablate(
         design: `one-at-a-time`, `leave-one-out`, `factorial`, `stacking` or `cumulative`; None:
             the file's, else `one-at-a-time`.
         seeds: runs of each arm; None: the file's, else 5.
-        retune: this number is chosen anew for each arm: `lr`.
+        retune: re-tune this number for each arm: `lr`.
         set: values to override, by their dotted path.
         download: fetch the data set if it is missing.
-        again: begin anew where one was begun.
-        plot: where the picture goes (.png or .svg); None: beside the figures.
+        again: start over.
+        plot: where the picture goes (.png or .svg); None: next to the figures.
         progress: show how far it is; None: in a notebook or at a prompt only.
         plugins: files or installed distributions that add models, data sets and so on.
 
@@ -308,7 +313,9 @@ def ablate(
     if seeds is not None:
         _check_least("seeds", seeds)
     _load_plugins(plugins)
+    from tune_speed.api.ablated import ablate_plan
     from tune_speed.api.inputs import overrides_of
+    from tune_speed.api.progress import Progress
     from tune_speed.experiments.ablation.axes import parse_axes
 
     overrides = overrides_of(
@@ -320,9 +327,22 @@ def ablate(
         ablate__retune=retune,
     )
     with tempfile.TemporaryDirectory() as folder:
-        plan = _plan(recipe, workload, overrides, Path(folder), check_data=not download)
-        picture = None if plot is None else Path(plot)
-        return _ablated(plan, again=again, download=download, plot=picture, progress=progress)
+        return ablate_plan(
+            _plan(recipe, workload, overrides, Path(folder), check_data=not download),
+            again=again,
+            download=download,
+            plot=None if plot is None else Path(plot),
+            progress=Progress.of(progress),
+        )
+
+
+def agree_on_token(address: str | None) -> None:
+    """Makes Ray send its token to a cluster that asks for one. Raises: ServiceError."""
+    if address is not None:
+        # Ray reads RAY_AUTH_MODE when it is imported: a training function's file may import it.
+        from tune_speed.tuning.ray import token
+
+        token.agree_on_token(address)
 
 
 def _load_plugins(names: Sequence[str | Path]) -> None:
@@ -339,120 +359,6 @@ def _check_least(name: str, number: int, *, least: int = 1) -> None:
         raise ConfigError(f"{name} must be {least} or more, but got {number}.")
 
 
-# --- Searching
-
-
-def _named(study: "StudyFile", *, is_file: bool) -> "StudyFile":
-    """Returns a dict's study under the file that the search makes of it, to be searched again."""
-    from dataclasses import replace
-
-    from tune_speed.core.folders import studies_folder
-
-    return (
-        study if is_file else replace(study, file=str(studies_folder() / study.name / "study.yaml"))
-    )
-
-
-def _searched(
-    study: "StudyFile", *, address: str | None, resume: bool, download: bool, progress: bool | None
-) -> "Study":
-    from tune_speed.api.certified import certify_study
-    from tune_speed.api.progress import LOG, Progress, is_shown
-    from tune_speed.api.study import Study
-    from tune_speed.tuning import search as studies
-
-    news = Progress(shown=is_shown(progress))
-    result = studies.search(
-        study,
-        address=address,
-        resume=resume,
-        download=download,
-        on_progress=news.decoded,
-        make_view=news.view,
-        on_line=news.line,
-    )
-    if result.model_line:
-        news.line(result.model_line)
-    if result.undelivered:
-        LOG.warning("%s", _undelivered(result))
-    certification = None
-    if study.certify is not None and not result.was_stopped and _has_winner(result):
-        certification = certify_study(
-            study.name,
-            study.certify,
-            folder=result.folder,
-            address=address,
-            anew_if_changed=True,
-            progress=progress,
-            loop=study.loop,
-        )
-    return Study(
-        name=study.name,
-        result=result,
-        address=address,
-        certification=certification,
-        loop=study.loop,
-    )
-
-
-def _has_winner(result: "SearchResult") -> bool:
-    return any(row.rank for board in result.boards for row in board.rows)
-
-
-def _undelivered(result: "SearchResult") -> str:
-    from tune_speed.tracking.writer.tracker import names_of
-
-    return (
-        f"MLflow has not taken {names_of(result.undelivered)} ({result.undelivered[0].reason}); the"
-        f" ledger in {result.folder} has them, and resume=True delivers them."
-    )
-
-
-# --- Training
-
-
-def _trained(file: "RecipeFile", seeds: int, *, download: bool, progress: bool | None) -> "Trained":
-    from tune_speed.api.progress import LOG, Progress, is_shown
-    from tune_speed.api.trained import Trained
-    from tune_speed.experiments.rerun import train_seeds
-
-    news = Progress(shown=is_shown(progress))
-    done = train_seeds(
-        file, seeds=seeds, download=download, on_progress=news.decoded, on_line=news.line
-    )
-    runs = done.record.runs if done.record is not None else ()
-    if runs and runs[-1].traceback and all(run.status == "failed" for run in runs):
-        LOG.warning("%s", runs[-1].traceback)
-    return Trained(name=file.name, record=done.record, was_stopped=done.was_stopped)
-
-
-def _compared(
-    files: Sequence["RecipeFile"],
-    names: Sequence[str],
-    seeds: int,
-    *,
-    download: bool,
-    progress: bool | None,
-) -> "Compared":
-    from tune_speed.api.compared import Compared
-    from tune_speed.api.progress import Progress, is_shown
-    from tune_speed.api.trained import Trained
-    from tune_speed.experiments.head_to_head import train_both
-
-    news = Progress(shown=is_shown(progress))
-    done = train_both(
-        *files, seeds=seeds, download=download, on_progress=news.decoded, on_line=news.line
-    )
-    a, b = (
-        Trained(name=name, record=record, was_stopped=done.was_stopped)
-        for name, record in zip(names, (done.a, done.b), strict=True)
-    )
-    return Compared(a=a, b=b, was_stopped=done.was_stopped)
-
-
-# --- Ablating
-
-
 def _plan(
     recipe: "str | Path | Tree",
     workload: "str | Tree | Workload | None",
@@ -461,7 +367,7 @@ def _plan(
     *,
     check_data: bool,
 ) -> "AblationPlan":
-    """Returns the plan; a dict becomes a file in `folder`, as each arm reads the recipe anew."""
+    """Returns the plan; a dict becomes a file in `folder`, as each arm reads the recipe again."""
     from tune_speed.api.inputs import recipe_from, source_of, workload_override
     from tune_speed.experiments.ablation.plan import plan_ablation
 
@@ -472,28 +378,3 @@ def _plan(
     path = folder / "recipe.yaml"
     path.write_text(source_of(recipe, workload, file="recipe").text, encoding="utf-8")
     return plan_ablation(str(path), overrides=overrides, check_data=check_data)
-
-
-def _ablated(
-    plan: "AblationPlan",
-    *,
-    again: bool,
-    download: bool,
-    plot: Path | None,
-    progress: bool | None,
-) -> "Ablated":
-    from tune_speed.api.ablated import keep
-    from tune_speed.api.progress import LOG, Progress, is_shown
-    from tune_speed.core.folders import studies_folder
-    from tune_speed.experiments.ablation.ablate import run_ablation
-
-    news = Progress(shown=is_shown(progress))
-    ablation = run_ablation(
-        plan,
-        folder=studies_folder(),
-        again=again,
-        download=download,
-        on_progress=news.decoded,
-        on_line=news.line,
-    )
-    return keep(ablation, plot, on_line=news.line, on_warning=LOG.warning)

@@ -1,28 +1,26 @@
-"""What a certification found, for a program or a notebook."""
+"""A certification and its result."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from markupsafe import Markup
 from rich.console import RenderableType
 
-from tune_speed.api.progress import Progress, is_shown
+from tune_speed.api.progress import Progress
+from tune_speed.api.shown import Boards, Shown
 from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import printable, printable_lines
+from tune_speed.core.text import printable
 from tune_speed.custom.shipping import Loop
 from tune_speed.experiments.certification.certify import CertifyResult, certify
-from tune_speed.experiments.certification.report import certification_text, luck
-from tune_speed.reporting.display import Displayed, html_block, html_text
+from tune_speed.experiments.certification.report import as_dict, certification_text, luck
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
-from tune_speed.reporting.leaderboard.tables import as_renderable, boards_html
 from tune_speed.study.settings import CertifyConfig
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Certified(Displayed):
+class Certified(Shown):
     """Finalists of a study, run again with fresh seeds alone on the device."""
 
     study: str
@@ -59,7 +57,7 @@ class Certified(Displayed):
 
     @property
     def was_stopped(self) -> bool:
-        """Whether Ctrl-C ended it; the same call goes on."""
+        """Whether Ctrl-C ended it; the same call continues."""
         return self.result.was_stopped
 
     def __repr__(self) -> str:
@@ -70,26 +68,15 @@ class Certified(Displayed):
         ended = f"{len(self.records)} recipes, {hits} of {runs} runs met the target"
         return printable(f"Certified({self.study!r}: {ended})")
 
-    def _parts(self) -> Sequence[RenderableType]:
-        return self.parts()
-
     def parts(self) -> Sequence[RenderableType]:
-        """Returns what a terminal shows."""
-        boards = () if self.was_stopped else (as_renderable(self.boards),)
-        return (*boards, self._text())
-
-    def _repr_html_(self) -> str:
-        return html_block(self.html())
-
-    def html(self) -> Markup:
-        """Returns leaderboard and findings as HTML."""
-        boards = Markup("") if self.was_stopped else boards_html(self.boards)
-        return boards + html_text(self._text())
-
-    def _text(self) -> str:
+        """Returns leaderboard and findings."""
         if self.was_stopped:
-            return printable(f"{self.study}: stopped; the same call goes on")
-        return printable_lines(certification_text(self.result))
+            return (f"{self.study}: stopped; the same call continues",)
+        return (Boards(self.boards), certification_text(self.result))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Returns `certification`: leaderboard, luck, suggestions and certificates."""
+        return {"certification": as_dict(self.result)}
 
 
 def certify_study(
@@ -101,10 +88,10 @@ def certify_study(
     address: str | None = None,
     again: bool = False,
     anew_if_changed: bool = False,
-    progress: bool | None = None,
+    progress: bool | Progress | None = None,
     loop: Loop | None = None,
 ) -> Certified:
-    """Certifies a study; as `tune_speed.experiments.certification.certify.certify` otherwise.
+    """Certifies a study.
 
     Args:
         study: as MLflow has it.
@@ -112,8 +99,8 @@ def certify_study(
         folder: of the study's files; None: the usual one.
         device: part of the device's name, where the study has estimates of several.
         address: Ray cluster; None: a local one.
-        again: begin anew although one was begun before.
-        anew_if_changed: begin anew where the finalists are others.
+        again: start over although one was begun before.
+        anew_if_changed: start over where the finalists are others.
         progress: as in `tune_speed.api`.
         loop: the training function of the study; None where recipes were searched.
     """
@@ -128,7 +115,7 @@ def certify_study(
         device=device,
         address=address,
         again=again,
-        on_line=Progress(shown=is_shown(progress)).line,
+        on_line=Progress.of(progress).line,
         anew_if_changed=anew_if_changed,
         loop=loop,
     )

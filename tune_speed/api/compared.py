@@ -1,19 +1,21 @@
-"""What two recipes trained in turns came to, for a program or a notebook."""
+"""Two recipes trained in turns, and which is faster."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from rich.console import RenderableType
-
-from tune_speed.api.trained import Trained
-from tune_speed.core.text import printable, printable_lines
-from tune_speed.experiments.head_to_head import Duel, duel_text
+from tune_speed.api.progress import Progress
+from tune_speed.api.shown import Shown
+from tune_speed.api.trained import Trained, warn_of_failure
+from tune_speed.core.records import RunResult
+from tune_speed.core.text import printable
+from tune_speed.experiments.head_to_head import Duel, duel_dict, duel_text, train_both
 from tune_speed.experiments.paired_test import Verdict, common_seeds, judge
-from tune_speed.reporting.display import Displayed, html_block, html_text
+from tune_speed.study.file import RecipeFile
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Compared(Displayed):
+class Compared(Shown):
     """Two recipes, trained with the same seeds in turns."""
 
     a: Trained
@@ -22,6 +24,16 @@ class Compared(Displayed):
     """The other one."""
     was_stopped: bool
     """Whether Ctrl-C ended it; the run that it met is left out."""
+
+    @property
+    def runs(self) -> tuple[RunResult, ...]:
+        """All runs of both."""
+        return self.a.runs + self.b.runs
+
+    @property
+    def has_reached(self) -> bool:
+        """Whether a run of either met the target."""
+        return self.a.has_reached or self.b.has_reached
 
     @property
     def verdict(self) -> Verdict | None:
@@ -33,16 +45,39 @@ class Compared(Displayed):
 
     def __repr__(self) -> str:
         found = self.verdict
-        told = "no runs with a common seed" if found is None else found.statement
-        first = told.splitlines()[0].split(". ")[0]
+        text = "no runs with a common seed" if found is None else found.statement
+        first = text.splitlines()[0].split(". ")[0]
         return printable(f"Compared({self.a.name!r}, {self.b.name!r}: {first})")
 
-    def _parts(self) -> Sequence[RenderableType]:
-        return (self._text(),)
+    def parts(self) -> Sequence[str]:
+        """Returns both summaries and the verdict."""
+        return (duel_text(self._duel, a=self.a.name, b=self.b.name) or repr(self),)
 
-    def _repr_html_(self) -> str:
-        return html_block(html_text(self._text()))
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the records of both with their statistics, and `comparison`."""
+        return duel_dict(self._duel)
 
-    def _text(self) -> str:
-        duel = Duel(self.a.record, self.b.record, was_stopped=self.was_stopped)
-        return printable_lines(duel_text(duel, a=self.a.name, b=self.b.name)) or repr(self)
+    @property
+    def _duel(self) -> Duel:
+        return Duel(self.a.record, self.b.record, was_stopped=self.was_stopped)
+
+
+def train_two(
+    files: Sequence[RecipeFile],
+    names: Sequence[str],
+    *,
+    seeds: int,
+    download: bool,
+    progress: Progress,
+) -> Compared:
+    """Trains both recipes with the same seeds. Raises: ConfigError, DataError."""
+    done = train_both(
+        *files, seeds=seeds, download=download, on_progress=progress.decoded, on_line=progress.line
+    )
+    a, b = (
+        Trained(name=name, record=record, was_stopped=done.was_stopped)
+        for name, record in zip(names, (done.a, done.b), strict=True)
+    )
+    for each in (a, b):
+        warn_of_failure(each, progress)
+    return Compared(a=a, b=b, was_stopped=done.was_stopped)

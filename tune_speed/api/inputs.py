@@ -126,7 +126,7 @@ def recipe_from(
 
 
 def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) -> Source:
-    """Returns a dict as if it was read from a file that is called `file`, but has no lines.
+    """Returns a dict as if it was read from a file that is called `file`, but without line numbers.
 
     A dict without `recipe` is the recipe itself.
 
@@ -142,7 +142,7 @@ def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) 
 def overrides_of(given: Overrides | None, **options: Any) -> list[str]:
     """Returns overrides as the command line has them, and `options` that are not None after them.
 
-    A `__` in an option's name stands for a dot.
+    A `__` in an option's name means a dot.
     """
     if isinstance(given, str):
         raise ConfigError(

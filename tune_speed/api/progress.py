@@ -1,56 +1,89 @@
-"""How far a call is: lines for `logging`, or a live view for who sits before it."""
+"""Progress of a call: lines for `logging`, or a live view for an interactive session."""
 
 import io
 import logging
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
 from tune_speed.core.text import printable_lines
 from tune_speed.reporting.display import PlainConsole
 from tune_speed.reporting.live import LiveView
-from tune_speed.tuning.driver.controller import SearchController
+
+if TYPE_CHECKING:
+    from tune_speed.api.study import Study
+    from tune_speed.tuning.driver.controller import SearchController
 
 LOG = logging.getLogger("tune_speed")
 
 
 def is_shown(progress: bool | None) -> bool:
-    """Returns whether progress is shown: where None, in a notebook or another interactive session.
+    """Returns whether progress is shown: where None, at Python's prompt, in IPython or a notebook.
 
     A script's stderr is its own: it learns of progress through `logging`.
     """
-    return is_interactive() if progress is None else progress
-
-
-def is_interactive() -> bool:
-    """Returns whether somebody types the calls: Python's prompt, IPython or a notebook."""
+    if progress is not None:
+        return progress
     ipython: Any = sys.modules.get("IPython")
     in_ipython = ipython is not None and ipython.get_ipython() is not None
     return in_ipython or hasattr(sys, "ps1")
 
 
 class Progress:
-    """Where news of a call goes: to stderr (in a notebook, below the cell), or to the log."""
+    """Reports progress on stderr (in a notebook, below the cell), or to the log."""
 
-    def __init__(self, *, shown: bool) -> None:
-        self._console = _stderr() if shown else _log_console()
+    def __init__(
+        self, *, shown: bool, on_searched: "Callable[[Study], None] | None" = None
+    ) -> None:
+        """`on_searched` is called with a search's study before what it found is certified."""
+        self._is_shown = shown
+        self._console = PlainConsole(
+            stderr=shown,
+            file=None if shown else _LogLines(),
+            # Names of trials are anybody's: `[bold]` in them is text, and numbers get no colours.
+            markup=False,
+            highlight=False,
+            soft_wrap=True,
+            **({} if shown else _NO_TERMINAL),
+        )
+        self._on_searched = on_searched
+
+    @classmethod
+    def of(cls, progress: "bool | Progress | None") -> "Progress":
+        """Returns what a call was given as `progress`."""
+        return progress if isinstance(progress, Progress) else cls(shown=is_shown(progress))
 
     def line(self, text: str) -> None:
-        """Tells a line."""
+        """Reports a line."""
         self._console.print(Text(text), soft_wrap=True)
 
+    def warn(self, text: str) -> None:
+        """Reports a line, as a warning in the log."""
+        if self._is_shown:
+            self.line(text)
+        else:
+            LOG.warning("%s", text)
+
     def decoded(self, done: int, total: int) -> None:
-        """Tells that all images are decoded."""
+        """Reports how many images are decoded: on a terminal all along, else at the end."""
         if done >= total:
             self.line(f"data: {total} images prepared")
+        elif self._console.is_terminal:
+            print(f"preparing data: {done}/{total} images", end="\r", file=self._console.file)
 
-    def view(self, controller: SearchController) -> LiveView:
+    def searched(self, study: "Study") -> None:
+        """Reports what a search found."""
+        if self._on_searched is not None:
+            self._on_searched(study)
+
+    def view(self, controller: "SearchController") -> LiveView:
         """Returns what observes a search."""
         study = controller.study
         self.line(
             f"{study.name}: {study.search.trials} trials, {study.search.at_once} at a time;"
-            f" target {study.workload.target.words}"
+            f" target {study.workload.target.words}, {study.workload.mode}"
         )
         return LiveView(
             self._console,
@@ -61,20 +94,12 @@ class Progress:
         )
 
 
-def _stderr() -> PlainConsole:
-    return PlainConsole(stderr=True, markup=False, highlight=False, soft_wrap=True)
-
-
-def _log_console() -> PlainConsole:
-    return PlainConsole(
-        file=_LogLines(),
-        markup=False,
-        highlight=False,
-        soft_wrap=True,
-        color_system=None,
-        force_terminal=False,
-        force_jupyter=False,  # Else rich would show it below the cell.
-    )
+# rich shows a console below a notebook's cell unless `force_jupyter` is False.
+_NO_TERMINAL: dict[str, Any] = {
+    "color_system": None,
+    "force_terminal": False,
+    "force_jupyter": False,
+}
 
 
 class _LogLines(io.StringIO):

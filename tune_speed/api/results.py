@@ -9,8 +9,8 @@ results.best(workload="digits", where="optimizer=sgd and batch_size>=512")
 ```
 
 `COLUMNS` says what the columns of each frame are. They and their types are the same in an empty
-frame. Figures of different workloads, protocols or devices may stand in one frame, beside columns
-that tell them apart, but are never ranked together.
+frame. Figures of different workloads, protocols or devices may be in one frame, next to columns
+that distinguish them, but are never ranked together.
 """
 
 import inspect
@@ -130,7 +130,7 @@ def _documented(method: Method) -> Method:
 
 
 class Results:
-    """What is on record in a store; reads it anew at each call."""
+    """The results in a store; each call reads it again."""
 
     def __init__(self, uri: str | None = None) -> None:
         """Takes the address of a store: by default $MLFLOW_TRACKING_URI, else `./mlflow.db`.

@@ -1,8 +1,8 @@
-"""What a search found, for a program or a notebook."""
+"""A search and its result."""
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,17 +10,20 @@ from typing import TYPE_CHECKING, Any
 from rich.console import RenderableType
 
 from tune_speed.api.certified import Certified, certify_study
+from tune_speed.api.progress import Progress
+from tune_speed.api.shown import Boards, Shown
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.text import printable, printable_lines
+from tune_speed.core.text import printable
 from tune_speed.custom.shipping import Loop
-from tune_speed.reporting.display import Displayed, html_block, html_text
 from tune_speed.reporting.leaderboard.ranking import Board
-from tune_speed.reporting.leaderboard.tables import as_renderable, boards_html
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
-from tune_speed.reporting.trials.text import next_steps
+from tune_speed.reporting.trials.text import counts, next_steps
+from tune_speed.study.file import StudyFile
 from tune_speed.study.settings import CertifyConfig
 from tune_speed.study.yaml import parse_yaml
 from tune_speed.tracking.store.uri import strip_secrets
+from tune_speed.tracking.writer.tracker import names_of
+from tune_speed.tuning import search as studies
 from tune_speed.tuning.search import SearchResult
 
 if TYPE_CHECKING:
@@ -28,8 +31,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Study(Displayed):
-    """A study as a search left it."""
+class Study(Shown):
+    """A study at the end of a search."""
 
     name: str
     """Of the study."""
@@ -37,8 +40,10 @@ class Study(Displayed):
     """What the search returned."""
     address: str | None = None
     """Ray cluster that was searched on; None: a local one."""
+    certify_config: CertifyConfig | None = None
+    """Section `certify` of the study's file."""
     certification: Certified | None = None
-    """What came of it, where the study's file wants it certified and a trial met the target."""
+    """Its result; None: the file has no such section, or no trial met the target."""
     loop: Loop | None = None
     """The training function that was searched; None: recipes were."""
 
@@ -104,31 +109,14 @@ class Study(Displayed):
 
         return Results(self.result.uri)
 
-    def certify(
-        self,
-        *,
-        top: int = 5,
-        seeds: int = 5,
-        final: int = 2,
-        final_seeds: int = 20,
-        device: str | None = None,
-        again: bool = False,
-        progress: bool | None = None,
-    ) -> Certified:
-        """Runs the fastest again with fresh seeds, as `tune_speed.certify` does.
+    def certify(self, **options: Any) -> Certified:
+        """Runs the fastest again with fresh seeds: `tune_speed.certify(self, **options)`.
 
         Raises: ConfigError, DataError, ServiceError, StorageError.
         """
-        return certify_study(
-            self.name,
-            CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
-            folder=self.folder,
-            device=device,
-            address=self.address,
-            again=again,
-            progress=progress,
-            loop=self.loop,
-        )
+        from tune_speed.api.calls import certify
+
+        return certify(self, **options)
 
     def __repr__(self) -> str:
         best = self.best
@@ -136,28 +124,84 @@ class Study(Displayed):
         stopped = ", stopped" if self.was_stopped else ""
         return printable(f"Study({self.name!r}: {len(self.records)} trials, {time}{stopped})")
 
-    def _parts(self) -> Sequence[RenderableType]:
+    def parts(self) -> Sequence[RenderableType]:
+        """Returns leaderboards, next steps and the certification."""
         more = self.certification.parts() if self.certification else ()
-        return (as_renderable(self.boards), self._last_lines(), *more)
+        call = f"tune_speed.certify({self.name!r}, train={self.loop.name if self.loop else None})"
+        return (Boards(self.boards), self.next_steps(certify=call), *more)
 
-    def _repr_html_(self) -> str:
-        more = [self.certification.html()] if self.certification else []
-        return html_block(boards_html(self.boards), html_text(self._last_lines()), *more)
+    def as_dict(self) -> dict[str, Any]:
+        """Returns trials by status, leaderboards, places, and the certification unless stopped."""
+        found = {
+            "study": self.name,
+            "trials": dict(counts(self.records)),
+            "boards": [board.model_dump(mode="json") for board in self.boards],
+            "folder": str(self.folder),
+            "tracking_uri": self.uri,
+        }
+        done = self.certification
+        return found if done is None or done.was_stopped else found | done.as_dict()
 
-    def _certify_call(self) -> str:
-        """Returns what certifies a training function's fastest; empty where nothing is left to."""
-        if self.loop is None or self.certification is not None:
-            return ""
-        return f"tune_speed.certify({self.name!r}, train={self.loop.name})"
+    def next_steps(self, *, certify: str) -> str:
+        """Returns how trials ended and what to do next.
 
-    def _last_lines(self) -> str:
-        lines = next_steps(
+        Args:
+            certify: what certifies the fastest, shown where they are a training function's and the
+                study's file does not certify them.
+        """
+        is_open = self.loop is not None and self.certify_config is None
+        return next_steps(
             self.records,
             self.boards,
             study=self.name,
             folder=str(self.folder),
             uri=self.uri,
             num_undelivered=len(self.result.undelivered),
-            certify=self._certify_call(),
+            certify=certify if is_open else "",
         )
-        return printable_lines(lines)
+
+
+def search_study(
+    study: StudyFile, *, address: str | None, resume: bool, download: bool, progress: Progress
+) -> Study:
+    """Searches, and certifies the fastest where the study's file has a section `certify`.
+
+    Raises: ConfigError, DataError, ServiceError, StorageError.
+    """
+    result = studies.search(
+        study,
+        address=address,
+        resume=resume,
+        download=download,
+        on_progress=progress.decoded,
+        make_view=progress.view,
+        on_line=progress.line,
+    )
+    if result.model_line:
+        progress.line(result.model_line)
+    found = Study(
+        name=study.name,
+        result=result,
+        address=address,
+        certify_config=study.certify,
+        loop=study.loop,
+    )
+    if result.undelivered:
+        progress.warn(
+            f"warning: MLflow at {found.uri} has not taken {names_of(result.undelivered)}"
+            f" ({result.undelivered[0].reason}); the ledger in {result.folder} has them, and"
+            " resuming the study (--resume, resume=True) delivers them."
+        )
+    progress.searched(found)
+    if study.certify is None or found.was_stopped or found.best is None:
+        return found
+    certified = certify_study(
+        study.name,
+        study.certify,
+        folder=result.folder,
+        address=address,
+        anew_if_changed=True,
+        progress=progress,
+        loop=study.loop,
+    )
+    return replace(found, certification=certified)

@@ -1,25 +1,25 @@
-"""What trainings of one recipe came to, for a program or a notebook."""
+"""Trainings of one recipe."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
-from markupsafe import Markup
 from rich.console import RenderableType
 
+from tune_speed.api.progress import Progress
+from tune_speed.api.shown import Shown
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, TrialRecord
-from tune_speed.core.text import printable, printable_lines
+from tune_speed.core.text import fixed, printable
+from tune_speed.experiments.rerun import train_seeds
 from tune_speed.experiments.run_summary import Statistics, describe_runs, headline, summarise
-from tune_speed.reporting.display import Displayed, html_block, html_text
 from tune_speed.reporting.table import Table
-
-LEFT = ("status", "why")
-"""Columns of the table of runs that are flush left."""
+from tune_speed.study.file import RecipeFile
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Trained(Displayed):
+class Trained(Shown):
     """A recipe, trained with one seed or several."""
 
     name: str
@@ -55,39 +55,47 @@ class Trained(Displayed):
         found = self.statistics
         known = found is not None and found.median_s is not None
         median = f", median {found.median_s:.3f} s" if found and known else ""
-        told = f"{hits} of {len(self.runs)} runs met the target{median}{stopped}"
-        return printable(f"Trained({self.name!r}: {told})")
+        ended = f"{hits} of {len(self.runs)} runs met the target{median}{stopped}"
+        return printable(f"Trained({self.name!r}: {ended})")
 
-    def _parts(self) -> Sequence[RenderableType]:
-        if not self.runs:
+    def parts(self) -> Sequence[RenderableType]:
+        """Returns the table of the runs, and their statistics in words."""
+        record, found = self.record, self.statistics
+        if record is None or found is None:
             return (repr(self),)
-        return (Table.of_columns(self._columns(), left=LEFT), self._text())
-
-    def _repr_html_(self) -> str:
-        return html_block(self.html())
-
-    def html(self) -> Markup:
-        """Returns the table of the runs and what they say together as HTML."""
-        if not self.runs:
-            return html_text(repr(self))
-        return Table.of_columns(self._columns(), left=LEFT).html() + html_text(self._text())
-
-    def _columns(self) -> Mapping[str, Sequence[str]]:
-        metric = "accuracy" if self.record is None else target_of(self.record.workload).metric
+        metric = target_of(record.workload).metric
         finals = [run.final.value(metric) if run.final else None for run in self.runs]
-        return {
+        columns = {
             "seed": [str(run.seed) for run in self.runs],
             "status": [run.status.value for run in self.runs],
-            "time to target [s]": [_figure(time_s, 3) for time_s in self.times_s],
-            f"final {metric}": [_figure(final, 4) for final in finals],
+            "time to target [s]": [fixed(time_s, 3) for time_s in self.times_s],
+            f"final {metric}": [fixed(final, 4) for final in finals],
             "why": [run.stop_reason for run in self.runs],
         }
+        name = self.name if self.name not in headline(record) else ""
+        table = Table.of_columns(columns, left=("status", "why"))
+        return (table, summarise(record, found, name=name))
 
-    def _text(self) -> str:
-        assert self.record is not None and self.statistics is not None
-        name = self.name if self.name not in headline(self.record) else ""
-        return printable_lines(summarise(self.record, self.statistics, name=name))
+    def as_dict(self) -> dict[str, Any]:
+        """Returns the record's fields and `statistics`; empty without a finished run."""
+        if self.record is None or self.statistics is None:
+            return {}
+        statistics = self.statistics.model_dump(mode="json")
+        return {**self.record.model_dump(mode="json"), "statistics": statistics}
 
 
-def _figure(value: float | None, digits: int) -> str:
-    return "–" if value is None else f"{value:.{digits}f}"
+def train_recipe(file: RecipeFile, *, seeds: int, download: bool, progress: Progress) -> Trained:
+    """Trains a recipe, once with each seed. Raises: ConfigError, DataError."""
+    done = train_seeds(
+        file, seeds=seeds, download=download, on_progress=progress.decoded, on_line=progress.line
+    )
+    found = Trained(name=file.name, record=done.record, was_stopped=done.was_stopped)
+    warn_of_failure(found, progress)
+    return found
+
+
+def warn_of_failure(found: Trained, progress: Progress) -> None:
+    """Reports the last traceback where all runs failed."""
+    runs = found.runs
+    if runs and runs[-1].traceback and all(run.status == "failed" for run in runs):
+        progress.warn(runs[-1].traceback)

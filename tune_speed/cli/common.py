@@ -1,12 +1,13 @@
 """What the commands share: options, forms of output, printing.
 
-Results go to stdout, all else to stderr. Whatever a name, a reason or a traceback of a stranger's
-holds, no terminal obeys it.
+Results go to stdout, everything else to stderr. Control characters in strangers' names, reasons
+and tracebacks never reach a terminal.
 """
 
 import json
 import os
 import sys
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,9 +17,11 @@ import typer
 from tune_speed.core.text import printable_lines
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
-    from tune_speed.reporting.leaderboard.ranking import Board
+    from tune_speed.api.progress import Progress
+    from tune_speed.api.shown import Shown
+    from tune_speed.api.study import Study
 
 NOT_REACHED = 1
 INTERRUPTED = 130
@@ -43,7 +46,7 @@ def load_plugins(names: list[str] | None) -> list[str] | None:
 
 
 def load_plugins_of_environment() -> None:
-    """Loads what `TUNE_SPEED_PLUGINS` names, unless help is asked for. Raises: ConfigError."""
+    """Loads what `TUNE_SPEED_PLUGINS` names, except for `--help`. Raises: ConfigError."""
     if os.environ.get("TUNE_SPEED_PLUGINS") and "--help" not in sys.argv:
         from tune_speed.components.plugins import registry
 
@@ -76,6 +79,11 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON for machine
 DownloadOption = Annotated[
     bool, typer.Option("--download", help="Fetch the data set if it is missing.")
 ]
+AgainOption = Annotated[bool, typer.Option("--again", help="Start over where one was begun.")]
+FormatOption = Annotated[Format, typer.Option("--format", help="Form of the output.")]
+RecipeArgument = Annotated[
+    str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
+]
 StudyOption = Annotated[str | None, typer.Option("--study", help="Only this study.")]
 WorkloadOption = Annotated[str | None, typer.Option("--workload", help="Only this workload.")]
 DeviceOption = Annotated[
@@ -83,18 +91,8 @@ DeviceOption = Annotated[
 ]
 
 
-def print_wide(renderable: "RenderableType") -> None:
-    """Prints on stdout; piped output is 100 characters wide."""
-    from tune_speed.reporting.display import PlainConsole
-
-    PlainConsole(width=None if sys.stdout.isatty() else 100).print(renderable)
-
-
-def stderr() -> "Console":
-    """Returns a console on stderr that shows texts as they are."""
-    from tune_speed.reporting.display import PlainConsole
-
-    return PlainConsole(stderr=True, markup=False, highlight=False, soft_wrap=True)
+# Characters of a line of a leaderboard that is not shown on a terminal.
+BOARD_WIDTH = 200
 
 
 def note(line: str) -> None:
@@ -107,31 +105,50 @@ def say(text: str, *, end: str = "\n") -> None:
     print(printable_lines(text), end=end)
 
 
-def print_decoding(done: int, total: int) -> None:
-    """Prints how many images are decoded: on a terminal as they are, else once they all are."""
-    end = "\n" if done >= total else ""
-    if sys.stderr.isatty() or end:
-        print(f"\rpreparing data: {done}/{total} images", end=end, file=sys.stderr, flush=True)
+def say_json(value: Any) -> None:
+    """Prints plain values as JSON on stdout. Raises: ValueError for NaN and infinity."""
+    say(json.dumps(value, indent=2, allow_nan=False))
 
 
-def print_boards(boards: list["Board"], form: Format) -> None:
-    """Prints leaderboards on stdout."""
-    from tune_speed.reporting.leaderboard import tables as report
+def on_stderr(*, on_searched: "Callable[[Study], None] | None" = None) -> "Progress":
+    """Returns what reports a call's progress on stderr; see `Progress` for `on_searched`."""
+    from tune_speed.api.progress import Progress
 
-    if form is Format.TABLE:
-        from tune_speed.reporting.display import PlainConsole
-        from tune_speed.reporting.leaderboard.tables import as_renderable
+    return Progress(shown=True, on_searched=on_searched)
 
-        # Piped output is not cut to a terminal's width.
-        console = PlainConsole(width=None if sys.stdout.isatty() else 200)
-        console.print(as_renderable(boards))
-        return
-    forms = {
-        Format.JSON: report.as_json,
-        Format.CSV: report.as_csv,
-        Format.MARKDOWN: report.as_markdown,
-    }
-    say(forms[form](boards))
+
+def show(found: "Shown", *, as_json: bool = False, piped_width: int = 100) -> None:
+    """Prints what a call of the api returned on stdout."""
+    if as_json:
+        say(found.to_json())
+    else:
+        show_parts(found.parts(), piped_width=piped_width)
+
+
+def show_parts(parts: Iterable["RenderableType"], *, piped_width: int = 100) -> None:
+    """Prints texts and tables on stdout, a blank line between two.
+
+    Texts are not folded: they hold commands to be copied.
+    """
+    texts = [
+        printable_lines(part) if isinstance(part, str) else drawn(part, piped_width)
+        for part in parts
+    ]
+    print("\n\n".join(text.rstrip("\n") for text in texts))
+
+
+def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = False) -> str:
+    """Returns what stdout shows, with colours on a terminal, else so many characters wide.
+
+    What it holds of others' texts is printable. `is_file`: it is not for a terminal.
+    """
+    from tune_speed.reporting.display import PlainConsole
+
+    is_terminal = sys.stdout.isatty() and not is_file
+    console = PlainConsole(width=None if is_terminal else piped_width)
+    with console.capture() as captured:
+        console.print(renderable)
+    return captured.get()
 
 
 def write_text(path: Path, text: str) -> None:
@@ -160,11 +177,9 @@ def print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> No
 
 def print_rows(rows: list[dict[str, Any]], *, title: str) -> None:
     """Prints rows of the same fields as a table on stdout."""
-    from tune_speed.reporting.display import PlainConsole
     from tune_speed.reporting.table import Table
 
-    if not rows:
+    if rows:
+        print(drawn(Table.of_rows(rows, title=title), 160), end="")
+    else:
         note(f"no {title} on record")
-        return
-    table = Table.of_rows(rows, title=title)
-    PlainConsole(width=None if sys.stdout.isatty() else 160).print(table)

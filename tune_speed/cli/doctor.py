@@ -1,155 +1,25 @@
-"""What this machine offers, and what would keep a search from running on it."""
+"""The command `doctor`."""
 
-import os
-import platform
-import shutil
-import tempfile
-from collections.abc import Callable
-from importlib import metadata
-from pathlib import Path
-from typing import NamedTuple
+import typer
 
-import psutil
-
-from tune_speed.core.errors import TuneSpeedError
-
-GIB = 1024**3
-MIN_FREE_GIB = 1.0
+from tune_speed.cli.common import NOT_REACHED, JsonOption, PluginOption, print_rows, say_json
 
 
-class Finding(NamedTuple):
-    """One thing that was looked at."""
+def doctor(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
+    """Check this machine: versions, devices, memory, disk, caches, Ray and MLflow.
 
-    check: str
-    is_ok: bool
-    found: str
+    Example: tune-speed doctor
+    """
+    from tune_speed.cli.checks import run_checks
 
-
-def examine() -> list[Finding]:
-    """Returns what each check found; a check that fails says what was wrong, never raises."""
-    return [_run(name, check) for name, check in CHECKS.items()]
-
-
-def _run(name: str, check: Callable[[], tuple[bool, str]]) -> Finding:
-    try:
-        is_ok, found = check()
-    except (TuneSpeedError, OSError, ImportError, RuntimeError) as error:
-        return Finding(name, False, f"{type(error).__name__}: {error}")
-    return Finding(name, is_ok, found)
-
-
-def _python() -> tuple[bool, str]:
-    version = platform.python_version_tuple()
-    return version[:2] in (("3", "11"), ("3", "12")), platform.python_version()
-
-
-def _packages() -> tuple[bool, str]:
-    names = ("tune_speed", "torch", "torchvision", "timm", "ray", "optuna", "mlflow")
-    versions = {}
-    for name in names:
-        try:
-            versions[name] = metadata.version(name)
-        except metadata.PackageNotFoundError:
-            versions[name] = "missing"
-    found = ", ".join(f"{name} {version}" for name, version in versions.items())
-    return "missing" not in versions.values(), found
-
-
-def _device() -> tuple[bool, str]:
-    import torch
-
-    from tune_speed.runtime.device import describe_device, resolve_device
-
-    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    return True, f"{describe_device(resolve_device('auto'))}; CUDA devices: {count}"
-
-
-def _turnstile() -> tuple[bool, str]:
-    from tune_speed.runtime.turnstile import Turnstile, default_folder
-
-    with Turnstile.open("doctor") as turnstile:
-        why_not = turnstile.why_not
-    return why_not is None, why_not or f"locks in {default_folder()}: steps can be isolated"
-
-
-def _sharing() -> tuple[bool, str]:
-    import torch
-
-    from tune_speed.runtime.mps import find_mps
-
-    if not torch.cuda.is_available():
-        return True, "trials share the cores of this CPU"
-    mps = find_mps()
-    how = "kernels of several overlap" if mps.runs else "a GPU gives its trials turns"
-    return True, "; ".join(filter(None, [f"{mps.sharing}: {how}", mps.advice]))
-
-
-def _memory() -> tuple[bool, str]:
-    memory = psutil.virtual_memory()
-    found = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
-    return memory.available > 2 * GIB, found
-
-
-def _cores() -> tuple[bool, str]:
-    return True, f"{len(os.sched_getaffinity(0))} usable, load {os.getloadavg()[0]:.1f}"
-
-
-def _writable(folder: Path) -> tuple[bool, str]:
-    """Writes a file where `folder` is or would be; returns how much is free there."""
-    existing = next(place for place in (folder, *folder.parents) if place.exists())
-    with tempfile.TemporaryFile(dir=existing):
-        free_gib = shutil.disk_usage(existing).free / GIB
-    return free_gib > MIN_FREE_GIB, f"{folder}: writable, {free_gib:.1f} GiB free"
-
-
-def _studies() -> tuple[bool, str]:
-    from tune_speed.core.folders import studies_folder
-
-    return _writable(studies_folder())
-
-
-def _cache() -> tuple[bool, str]:
-    from tune_speed.core.folders import default_cache_dir
-
-    return _writable(default_cache_dir())
-
-
-def _shared_memory() -> tuple[bool, str]:
-    free_gib = shutil.disk_usage("/dev/shm").free / GIB
-    return free_gib > 0.5, f"/dev/shm: {free_gib:.1f} GiB free (Ray's object store, loader workers)"
-
-
-def _ray() -> tuple[bool, str]:
-    from tune_speed.study.settings import ResourceConfig
-    from tune_speed.tuning.ray import cluster
-
-    cluster.connect(None, resources=ResourceConfig())
-    try:
-        return True, f"a local cluster starts; {cluster.node_cpus():g} CPUs"
-    finally:
-        cluster.disconnect()
-
-
-def _mlflow() -> tuple[bool, str]:
-    from tune_speed.tracking.store.store import open_store
-    from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
-
-    uri = tracking_uri()
-    open_store(uri)
-    return True, strip_secrets(uri)
-
-
-CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
-    "python": _python,
-    "packages": _packages,
-    "device": _device,
-    "cores": _cores,
-    "turnstile": _turnstile,
-    "sharing": _sharing,
-    "memory": _memory,
-    "shared memory": _shared_memory,
-    "studies folder": _studies,
-    "data cache": _cache,
-    "ray": _ray,
-    "mlflow": _mlflow,
-}
+    findings = run_checks()
+    if as_json:
+        say_json([finding._asdict() for finding in findings])
+    else:
+        rows = [
+            {"check": f.check, "state": "ok" if f.is_ok else "PROBLEM", "found": f.found}
+            for f in findings
+        ]
+        print_rows(rows, title="doctor")
+    if not all(finding.is_ok for finding in findings):
+        raise typer.Exit(NOT_REACHED)

@@ -23,7 +23,7 @@ _ONE_FILE = (
 def function_of(name: str) -> Callable[..., Any]:
     """Runs a Python file and returns the training function that `FILE.py:FUNCTION` names.
 
-    What arguments it takes is not looked at.
+    Its signature is not validated.
 
     Raises: ConfigError if there is no such file or function, or the file does not run.
     """

@@ -1,7 +1,6 @@
 """The commands on leaderboards: `best` and `leaderboard`."""
 
 import shlex
-import sys
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -9,22 +8,22 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tune_speed.cli.common import (
+    BOARD_WIDTH,
     NOT_REACHED,
     DeviceOption,
-    Format,
     JsonOption,
     PluginOption,
     StudyOption,
     WorkloadOption,
+    drawn,
     note,
-    print_boards,
-    say,
+    show_parts,
     write_text,
 )
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console, RenderableType
+    from rich.console import RenderableType
 
     from tune_speed.reporting.leaderboard.history import RecordHeld
     from tune_speed.reporting.leaderboard.queries import Choice
@@ -59,8 +58,6 @@ WhereOption = Annotated[
         help="Only trials for which this holds, such as 'optimizer=sgd and batch_size>=512'.",
     ),
 ]
-PIPED_WIDTH = 200
-"""Characters of a line that is not shown on a terminal: nothing has to be cut."""
 
 
 def best(
@@ -83,7 +80,8 @@ def best(
     from tune_speed.reporting.leaderboard.queries import find_boards
 
     boards = find_boards(_choice(study, workload, device, kind, where), top=top)
-    print_boards(boards, Format.JSON if as_json else Format.TABLE)
+    form = BoardFormat.JSON if as_json else BoardFormat.TABLE
+    show_parts([_boards_in(form, boards)], piped_width=BOARD_WIDTH)
     if export is not None:
         _export(boards, export)
     if not any(board.rows for board in boards):
@@ -122,14 +120,19 @@ def leaderboard(
     choice = _choice(study, workload, device, kind, where)
     form = BoardFormat.JSON if as_json else format_
     if history and misses:
-        raise ConfigError("--history must stand without --misses: a miss sets no record.")
+        raise ConfigError("--history must be given without --misses: a miss sets no record.")
     if history and form is BoardFormat.HTML:
         raise ConfigError("--history must be shown as table, json, csv or markdown, not as html.")
     if history:
         shown = _history_in(form, find_history(choice, top=top))
     else:
         shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses))
-    _write(shown, out)
+    if out is None:
+        show_parts([shown], piped_width=BOARD_WIDTH)
+        return
+    text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
+    write_text(out, text.rstrip("\n") + "\n")
+    note(f"wrote {out}")
 
 
 def _choice(
@@ -184,29 +187,6 @@ def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | Renderabl
     return forms[form](held)
 
 
-def _write(shown: "str | RenderableType", out: Path | None) -> None:
-    """Writes a text or a table to `out`, or else to stdout."""
-    from tune_speed.reporting.display import PlainConsole
-
-    # What no terminal shows is not cut to its width.
-    is_terminal = out is None and sys.stdout.isatty()
-    console = PlainConsole(width=None if is_terminal else PIPED_WIDTH)
-    text = shown if isinstance(shown, str) else _drawn(console, shown)
-    ended = text.rstrip("\n") + "\n"
-    if out is None:
-        # What was drawn has colours in it, and of others' texts only what is printable.
-        say(ended, end="") if isinstance(shown, str) else print(ended, end="")
-    else:
-        write_text(out, ended)
-        note(f"wrote {out}")
-
-
-def _drawn(console: "Console", table: "RenderableType") -> str:
-    with console.capture() as captured:
-        console.print(table)
-    return captured.get()
-
-
 def _export(boards: list["Board"], path: Path) -> None:
     from tune_speed.core.comparability import board_key
     from tune_speed.reporting.trials.recipe_export import recipe_yaml
@@ -231,7 +211,7 @@ def _export(boards: list["Board"], path: Path) -> None:
     run_id = with_rows[0].rows[0].run_id
     assert run_id is not None
     record = find_trial(tracking_uri(), run_id).record
-    # What was asked for may leave out trials of the search, its cost does not.
+    # --where may leave out trials of the search, but its cost counts all of them.
     totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
     train = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
     text = recipe_yaml(

@@ -1,6 +1,5 @@
 """The command `profile`: where a step's time goes, and what to change."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,14 +9,17 @@ from tune_speed.cli.common import (
     INTERRUPTED,
     DownloadOption,
     Format,
+    FormatOption,
     JsonOption,
     PluginOption,
+    RecipeArgument,
     SetOption,
     note,
-    print_decoding,
+    on_stderr,
     print_listing,
-    print_wide,
     say,
+    say_json,
+    show_parts,
 )
 
 if TYPE_CHECKING:
@@ -25,9 +27,7 @@ if TYPE_CHECKING:
 
 
 def profile(
-    recipe: Annotated[
-        str, typer.Argument(help="A recipe file, a shipped one's name, or an MLflow run id.")
-    ],
+    recipe: RecipeArgument,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -44,13 +44,13 @@ def profile(
         Path | None, typer.Option(help="Where a picture goes (.png, .svg or .pdf).")
     ] = None,
     download: DownloadOption = False,
-    format_: Annotated[Format, typer.Option("--format", help="Form of the output.")] = Format.TABLE,
+    format_: FormatOption = Format.TABLE,
     as_json: JsonOption = False,
 ) -> None:
     """Take a recipe's training step apart: where its time goes, against what the device can do.
 
     The recipe's own loader, model, optimizer and speed-ups run, after a warm-up; steps with borders
-    between the phases and steps without take turns. Nothing is trained, and nothing is kept.
+    between the phases and steps without take turns. Nothing is trained or stored.
 
     Example: tune-speed profile recipe.yaml --steps 20 --set batch_size=256 --out profile.png
     """
@@ -63,8 +63,13 @@ def profile(
     file = load_rerun(recipe, overrides=overrides, check_data=not download)
     from tune_speed.experiments.profiling.profile import profile_recipe
 
+    progress = on_stderr()
     found = profile_recipe(
-        file, steps=steps, download=download, on_progress=print_decoding, on_line=note
+        file,
+        steps=steps,
+        download=download,
+        on_progress=progress.decoded,
+        on_line=progress.line,
     )
     if found is None:
         note("stopped; nothing was found yet")
@@ -76,13 +81,14 @@ def profile(
 
 
 def _print(found: "ProfileResult", form: Format) -> None:
+    from rich.console import Group
+
     from tune_speed.experiments.profiling import rows
 
     if form is Format.JSON:
-        say(json.dumps(found.model_dump(mode="json"), indent=2, allow_nan=False))
+        say_json(found.model_dump(mode="json"))
     elif form is Format.TABLE:
-        for renderable in rows.as_renderables(found):
-            print_wide(renderable)
+        show_parts([Group(*rows.as_renderables(found))])
     else:
         print_listing(rows.csv_rows(found), form, title="phases")
         if form is Format.MARKDOWN:

@@ -1,15 +1,13 @@
 """The command that makes pages: `report`."""
 
-import json
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli.common import JsonOption, note, say
+from tune_speed.cli.common import JsonOption, note, say, say_json
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.runtime.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from tune_speed.reporting.study.view import StudyView, ViewedTrial
@@ -52,7 +50,7 @@ def report(
             "png": [str(path) for path in pictures],
             "is_running": view.is_running,
         }
-        say(json.dumps(facts, indent=2))
+        say_json(facts)
         return
     if pictures:
         say(f"wrote {png}: {', '.join(path.name for path in pictures)}")
@@ -67,6 +65,8 @@ def write_whole(path: Path, text: str) -> None:
 
     Raises: StorageError if it cannot be written.
     """
+    from tune_speed.runtime.atomic_file import write_atomically
+
     try:
         with write_atomically(path) as file:
             file.write(text.encode())

@@ -1,8 +1,7 @@
 """The commands on what is on record or can be named: `list`, `show` and `compare`."""
 
-import json
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
 from itertools import groupby, islice
@@ -13,12 +12,14 @@ import typer
 
 from tune_speed.cli.common import (
     Format,
+    FormatOption,
     JsonOption,
     PluginOption,
     note,
     print_listing,
-    print_wide,
     say,
+    say_json,
+    show_parts,
     write_text,
 )
 from tune_speed.core.errors import ConfigError
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
     from tune_speed.reporting.trials.comparison import Comparison
     from tune_speed.tracking.reader.queries import TrackedTrial
 
-FormatOption = Annotated[Format, typer.Option("--format", help="Form of the output.")]
 UI_ADDRESS = "http://127.0.0.1:5000"
 """Where `mlflow ui` shows its pages."""
 
@@ -60,7 +60,7 @@ def list_(
         typer.Option(
             metavar="FILTER",
             help="Of trials: only those that fit, such as 'status=missed and lr>0.1'; `list fields`"
-            " says what can be asked.",
+            " has the fields.",
         ),
     ] = None,
     top: Annotated[
@@ -114,13 +114,23 @@ def show(
     url, command = run_url(uri, tracked), ui_command(uri)
     if as_json:
         places = {"run_id": tracked.run_id, "url": url, "ui_command": command}
-        say(json.dumps({**places, **tracked.record.model_dump(mode="json")}, indent=2))
+        say_json({**places, **tracked.record.model_dump(mode="json")})
     else:
         say(describe(tracked.record, run_id=tracked.run_id))
         page = f"/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
         say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
     if export is not None:
         _export(tracked, export)
+
+
+def schema(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
+    """Print the JSON Schema of study files, for editors that complete and check YAML.
+
+    Example: tune-speed schema > study.schema.json
+    """
+    from tune_speed.study.json_schema import json_schema
+
+    say_json(json_schema())
 
 
 def compare(
@@ -143,17 +153,24 @@ def compare(
 
     Example: tune-speed compare digits_quickstart/t0000 digits_quickstart/t0001
     """
-    found = _distinct(runs)
+    from tune_speed.reporting.trials.comparison import compare_records
+    from tune_speed.tracking.reader.queries import find_trial
+    from tune_speed.tracking.store.uri import tracking_uri
+
+    uri = tracking_uri()
+    found = list({trial.run_id: trial for trial in (find_trial(uri, n) for n in runs)}.values())
     if len(found) == 1 and not with_paper:
         raise ConfigError(
             f"compare must have two different results or more, but got {', '.join(runs)}. Name"
             " another one, or add --with-paper."
         )
-    from tune_speed.reporting.trials.comparison import compare_records
-
     trials = [(trial.run_id, trial.record) for trial in found]
     comparison = compare_records(trials, with_equal=all_)
-    paper = _paper_table(found) if with_paper else None
+    paper = None
+    if with_paper:
+        from tune_speed.experiments.published import paper_table
+
+        paper = paper_table([trial.record for trial in found])
     _print_comparison(comparison, paper, Format.JSON if as_json else format_)
     if comparison.warning:
         note(f"warning: {comparison.warning}")
@@ -225,7 +242,7 @@ def _print_trials(study: str | None, where: str | None, top: int | None, form: F
     boards = groupby(found, key=lambda trial: board_key(trial.record))
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
     if form is Format.TABLE:
-        print_wide(table.as_renderable(shown))
+        show_parts([table.as_renderable(shown)])
         return
     rows = {
         Format.JSON: table.machine_row,
@@ -244,46 +261,27 @@ def _export(tracked: "TrackedTrial", path: Path) -> None:
     note(f"wrote {path}; train it with: {rerun}")
 
 
-def _distinct(names: list[str]) -> list["TrackedTrial"]:
-    """Returns the trials, each once."""
-    from tune_speed.tracking.reader.queries import find_trial
-    from tune_speed.tracking.store.uri import tracking_uri
-
-    uri = tracking_uri()
-    found = [find_trial(uri, name) for name in names]
-    return list({trial.run_id: trial for trial in found}.values())
-
-
-def _paper_table(trials: Sequence["TrackedTrial"]) -> "PaperTable":
-    from tune_speed.experiments.published import paper_table
-
-    return paper_table([trial.record for trial in trials])
-
-
 def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: Format) -> None:
     from tune_speed.reporting.trials import comparison
 
     if form is Format.JSON:
         published = {} if paper is None else {"paper": asdict(paper)}
-        say(json.dumps({**comparison.as_dict(found), **published}, indent=2))
+        say_json({**comparison.as_dict(found), **published})
         return
     show = {Format.CSV: comparison.raw_of, Format.MARKDOWN: comparison.markdown_of}
     if form is Format.TABLE:
-        print_wide(comparison.as_renderable(found))
+        show_parts([comparison.as_renderable(found)])
     else:
         rows = comparison.table_rows(found, show[form])
         print_listing(rows, form, title="fields")
-    if paper is not None:
-        _print_paper(paper, show.get(form, comparison.text_of), form)
-
-
-def _print_paper(paper: "PaperTable", show: Callable[[Any], Any], form: Format) -> None:
-    """Prints what was published beside what we have, and what the settings have in common."""
+    if paper is None:
+        return
+    shown_as: Callable[[Any], Any] = show.get(form, comparison.text_of)
     tables = {"ours and theirs": paper.figures, "settings": paper.settings}
-    for title, rows in tables.items():
-        if rows:
+    for title, published_rows in tables.items():
+        if published_rows:
             print()
-            shown = [{name: show(value) for name, value in row.items()} for row in rows]
+            shown = [{k: shown_as(v) for k, v in row.items()} for row in published_rows]
             print_listing(shown, form, title=title)
     for line in paper.notes:
         note(line)

@@ -1,12 +1,11 @@
 """The command on a study that runs: `watch`."""
 
-import json
 import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli.common import INTERRUPTED, JsonOption, note, say
+from tune_speed.cli.common import INTERRUPTED, JsonOption, note, say_json, show_parts
 
 if TYPE_CHECKING:
     from tune_speed.reporting.study.reader import StudyReader
@@ -53,12 +52,11 @@ def _watch(reader: "StudyReader", interval_s: float, *, as_json: bool) -> None:
 
 
 def _print_once(reader: "StudyReader", *, as_json: bool) -> None:
-    from tune_speed.cli.common import print_wide
     from tune_speed.reporting.watch.screen import screen
     from tune_speed.reporting.watch.status import as_dict, glance
 
     seen = glance(reader.read(with_boards=False))
     if as_json:
-        say(json.dumps(as_dict(seen), indent=2, allow_nan=False))
+        say_json(as_dict(seen))
     else:
-        print_wide(screen(seen))
+        show_parts([screen(seen)])

@@ -35,7 +35,7 @@ class Totals(Config):
     """Training clock of all their runs together [s]."""
     device_s: float = 0.0
     """Seconds for which they held a device: wall-clock from first to last line of each run, shared
-    by the trials that could run beside one another on the device."""
+    by the trials that could run at the same time on the device."""
 
 
 def board_key(record: TrialRecord) -> ComparisonKey:
@@ -94,7 +94,7 @@ def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:
 
 
 def target_of(workload: Mapping[str, Any]) -> Target:
-    """Returns the target of a record's workload, which is not checked: it may be a stranger's.
+    """Returns the target of a record's workload, which is not validated: it may come from anybody.
 
     Records of older versions do not say `mode`: more was better in all of them.
     """

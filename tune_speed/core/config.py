@@ -35,14 +35,14 @@ class Config(BaseModel):
 
 
 Table = Mapping[str, type[Config]]
+# Characters of a name for which a similar one is looked for.
 LONGEST_NAME = 200
-"""Characters of a name for which a similar one is looked for."""
 
 
 class Component:
     """Marks a field that holds one entry of `table`: `{sgd: {lr: 0.1}}`, or `sgd` for its defaults.
 
-    With `tag`, the name stands among the fields instead: `{name: cifar10, root: data}`.
+    With `tag`, the name is among the fields instead: `{name: cifar10, root: data}`.
     The validated value is the entry's config; dumping gives back the form that was read.
     """
 
@@ -116,7 +116,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     if PRESENT.get(name) in (known := list(known)):
         return f"; did you mean `{PRESENT[name]}`, as it is called now?"
-    if len(name) > LONGEST_NAME:  # Comparing takes the product of both lengths.
+    # Comparing takes the product of both lengths.
+    if len(name) > LONGEST_NAME:
         return ""
     near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
     return f"; did you mean `{near[0]}`?" if near else ""

@@ -1,8 +1,7 @@
-"""What the fields of configurations mean: the docstrings below them, read once somebody asks.
+"""What the fields of configurations mean: the docstrings below them, read on first use."""
 
-Pydantic could read them whenever a class is made (`use_attribute_docstrings`). That is a third of
-the time that importing the package takes, in every command and every trial process.
-"""
+# Pydantic could read them whenever a class is made (`use_attribute_docstrings`). That is a third of
+# the time that importing the package takes, in every command and every trial process.
 
 import ast
 import inspect
@@ -40,10 +39,8 @@ def _own(kind: type[BaseModel]) -> Iterator[tuple[str, str]]:
 
 @cache
 def _declared(module: str) -> dict[str, ast.ClassDef]:
-    """Returns the classes of a module, by qualified name; none where it has no file (a notebook).
-
-    `inspect.getsource` of a class would parse the whole file again for each.
-    """
+    """Returns the classes of a module, by qualified name; none without a file (a notebook)."""
+    # `inspect.getsource` of a class would parse the whole file again for each.
     try:
         source = inspect.getsource(sys.modules[module])
     except (OSError, TypeError):

@@ -3,7 +3,7 @@
 TuneSpeedError          exit code
 ├── ConfigError         2   what the user wrote cannot work: file, line, what to try
 ├── DataError           3   a data set is missing, unreadable or not what it should be
-├── ServiceError        4   Ray or MLflow cannot be reached, or lacks what was asked for
+├── ServiceError        4   Ray or MLflow cannot be reached, or lacks what was requested
 └── StorageError        5   a disk is full, or a folder cannot be written
 
 Exit code 0 means that the command did what it says, 1 that a search or a training ended without
@@ -68,7 +68,7 @@ class DataError(TuneSpeedError):
 
 
 class ServiceError(TuneSpeedError):
-    """Ray or MLflow cannot be reached, or does not have what was asked for."""
+    """Ray or MLflow cannot be reached, or does not have what was requested."""
 
     exit_code = 4
 
@@ -84,8 +84,8 @@ def first_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
+# Characters of a reason to stop, which is one line of tables and terminals.
 MOST_OF_REASON = 500
-"""Characters of a reason to stop, which is one line of tables and terminals."""
 MOST_OF_TRACEBACK = 50_000
 """Characters of a traceback."""
 
@@ -102,7 +102,7 @@ def traceback_of(error: BaseException) -> str:
 
 
 def one_line(text: str) -> str:
-    """Returns the first line of `text`, fit to keep."""
+    """Returns the first line of `text`, fit to store."""
     lines = text[: 4 * MOST_OF_REASON].strip().splitlines()
     return readable(lines[0] if lines else "", most=MOST_OF_REASON)
 

@@ -118,7 +118,8 @@ class EventLog:
         size = os.fstat(self._file).st_size
         try:
             written = os.write(self._file, line)
-            while written < len(line):  # A full disk may take a piece, and refuses the next.
+            # A full disk may take a piece, and refuses the next.
+            while written < len(line):
                 written += os.write(self._file, line[written:])
             os.fsync(self._file)
         except OSError:

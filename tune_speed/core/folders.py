@@ -1,11 +1,11 @@
-"""Where studies keep their files."""
+"""Where studies store their files."""
 
 import os
 from pathlib import Path
 
 
 def studies_folder() -> Path:
-    """Returns where studies keep their ledgers: $TUNE_SPEED_STUDIES or ./tune_speed_studies."""
+    """Returns where studies store their ledgers: $TUNE_SPEED_STUDIES or ./tune_speed_studies."""
     return Path(os.environ.get("TUNE_SPEED_STUDIES", "tune_speed_studies")).absolute()
 
 

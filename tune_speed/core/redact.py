@@ -4,13 +4,13 @@ What is hidden: `user:password@` and a lone token before `@` in addresses, value
 parameters such as `?token=`, credentials in headers, and `password=…` or `"password": "…"` as
 databases and object stores are told them. Rather too much is hidden than too little. A JSON text
 stays one: nothing is cut in the middle of an escape. All patterns take time in proportion to the
-text, which may be megabytes of a stranger's.
+text, which may be megabytes of somebody else's.
 """
 
 import re
 
+# Of a value; a backslash goes with what it escapes, as in JSON.
 _SIGN = r"(?:[^\s\"'&\\]|\\[^\s\"'])"
-"""Of a value; a backslash goes with what it escapes, as in JSON."""
 _ADDRESS = re.compile(r"(https?)?://((?:(?!://)(?:[^\s\"\\]|\\[^\s\"]))+)", re.I)
 _PARAMETER = re.compile(
     rf"([?&#;][\w.-]{{0,60}}?(?:passw|pwd|secret|token|key|signature|credential|auth|sig)"

@@ -9,10 +9,10 @@ import numpy as np
 
 from tune_speed.core.stats import Sample, central, expected_time_draws_s, expected_time_s
 
+# Log times that differ by less show no spread: rounding, no clock is as fine.
 EQUAL_LOGS = 1e-9
-"""Log times that differ by less show no spread: rounding, no clock is as fine."""
+# Its exponential is still a finite number.
 LARGEST_LOG = 700.0
-"""Its exponential is still a finite number."""
 
 
 class Comparison(NamedTuple):

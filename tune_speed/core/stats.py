@@ -1,8 +1,4 @@
-"""What a few runs of a recipe say, and how sure that is: `RunStatistics.of(record)` for all of it.
-
-Sampled intervals need scipy, which takes longer to import than a leaderboard takes to be read: it
-is imported where it is used.
-"""
+"""What a few runs of a recipe say, and how sure that is: `RunStatistics.of(record)`."""
 
 import math
 import statistics
@@ -19,8 +15,8 @@ from numpy.typing import NDArray
 from tune_speed.core.records import Record, RunResult, TrialRecord
 
 Array = NDArray[np.float64]
+# Draws of an interval; each end leaves out about a hundred.
 NUM_DRAWS = 4096
-"""Draws of an interval; each end leaves out about a hundred."""
 
 
 @lru_cache(maxsize=1024)
@@ -28,10 +24,9 @@ def wilson_interval(hits: int, n: int, *, confidence: float = 0.95) -> tuple[flo
     """Returns the Wilson score interval of a success rate of which `hits` of `n` were seen.
 
     (p + z²/2n ± z √(p (1 - p)/n + z²/4n²)) / (1 + z²/n) with p = hits/n and z the normal quantile.
-    Written out because scipy.stats takes longer to import than a leaderboard takes to be read.
-
     Source: Wilson 1927, Probable inference.
     """
+    # Written out, as scipy.stats takes longer to import than a leaderboard takes to be read.
     assert 0 <= hits <= n and n > 0, (hits, n)
     rate, z = hits / n, statistics.NormalDist().inv_cdf(0.5 + confidence / 2)
     middle = rate + z * z / (2 * n)
@@ -145,11 +140,9 @@ def _relative_squares(times_s: Sequence[float]) -> float:
 def _mean_draws_s(
     times_s: Sequence[float], pooled: float, pooled_degrees: int, stream: tuple[int, int]
 ) -> Array:
-    """Returns draws of a group's mean time [s]; a group of one or two borrows the others' spread.
-
-    With one degree of freedom of its own, Student's t would make the interval useless.
-    """
+    """Returns draws of a group's mean time [s]; one of two or fewer borrows the others' spread."""
     degrees = len(times_s) - 1
+    # With one degree of freedom of its own, Student's t would make the interval useless.
     is_own = degrees >= 2
     spread = math.sqrt(_relative_squares(times_s) / degrees) if is_own else pooled
     draws = _student_draws(degrees if is_own else pooled_degrees, stream)

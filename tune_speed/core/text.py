@@ -1,4 +1,4 @@
-"""Numbers, times and names as people read them, and strangers' texts made fit for a terminal.
+"""Numbers, times and names as people read them, and untrusted texts made fit for a terminal.
 
 | for                  | function                          | gives                     |
 |----------------------|-----------------------------------|---------------------------|
@@ -9,7 +9,7 @@
 | a count              | `counted`                         | `1 trial`, `2 trials`     |
 | dotted names         | `short_names`                     | `sgd.lr`                  |
 | a long text          | `first_line`, `middle_cut`        | `begin…end`               |
-| a stranger's text    | `printable`, `printable_lines`    | `a�b`                     |
+| an untrusted text    | `printable`, `printable_lines`    | `a�b`                     |
 | a moment in ISO 8601 | `moment_of`, `moment_s`           | datetime, seconds         |
 
 None is `ABSENT` in a number and `INFINITE` in a time, unless `none` says otherwise.
@@ -110,12 +110,9 @@ def middle_cut(text: str, width: int) -> str:
 
 
 def printable(text: str) -> str:
-    """Returns `text` with a mark for each character that a terminal obeys or YAML refuses.
-
-    A terminal obeys some characters: it moves, colours, links, retitles its window, or shows what
-    stands further right first; and names, reasons and tracebacks come from study files, data sets
-    and MLflow servers of anybody.
-    """
+    """Returns `text` with a mark for each character that a terminal obeys or YAML refuses."""
+    # A terminal moves, colours, links, retitles its window or reverses a line; and names, reasons
+    # and tracebacks come from study files, data sets and MLflow servers of anybody.
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else _MARK for c in text)

@@ -1,9 +1,8 @@
 """Data sets, splits, and the loaders that feed a training.
 
-`prepare` decodes a data set once into a memory-mapped cache, `make_splits` cuts it into training,
-validation and test part, and a loader of `LOADERS` turns the training part into batches, in an
-order of `ORDERS`.
-Importing this package imports no torch.
+A data set of `DATASETS` is decoded once into a memory-mapped cache (`cache.prepare`), cut into
+training, validation and test part (`split.make_splits`), and a loader of `LOADERS` turns the
+training part into batches, in an order of `ORDERS`. Importing this package imports no torch.
 """
 
 from tune_speed.data.base import DatasetConfig
@@ -35,3 +34,5 @@ ORDERS: dict[str, type[OrderConfig]] = {
     "repeat_factor": RepeatFactor,
     "curriculum": Curriculum,
 }
+
+__all__ = ["DATASETS", "LOADERS", "ORDERS", "DatasetConfig", "LoaderConfig", "OrderConfig"]

@@ -1,9 +1,8 @@
-"""Random changes to training images: pad-crop, flip and cutout.
+"""Random changes to training images: pad-crop, flip and cutout."""
 
-What happens to an image is a function of (seed, epoch, its index in the set) alone: neither the
-batch size, nor the loader, nor its workers, nor the device changes it. So all numbers of an epoch
-are drawn at once, on the host, and no step waits for them.
-"""
+# What happens to an image is a function of (seed, epoch, its index in the set) alone: neither the
+# batch size, nor the loader, nor its workers, nor the device changes it. So all numbers of an epoch
+# are drawn at once, on the host, and no step waits for them.
 
 from typing import Literal, NamedTuple
 

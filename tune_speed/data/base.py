@@ -66,9 +66,7 @@ class DatasetConfig(Config):
     def decode(self, *, download: bool, on_progress: OnProgress) -> DecodedData:
         """Returns every image, decoded; takes long.
 
-        Args:
-            download: Fetch missing data, where the data set knows from where.
-            on_progress: Called with images done and total.
+        `download` fetches missing data, where the data set knows from where.
 
         Raises:
             DataError: The data are missing or unreadable; the message names the file and row.

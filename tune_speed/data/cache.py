@@ -1,8 +1,7 @@
 """Decoded data sets, cached on disk: each is decoded once per node, however many processes start.
 
 The name of an entry holds the data set's configuration and a fingerprint of its source files, so
-that changed files give a new entry; the old one is removed. Leftovers of a process that was killed
-while it prepared a set are removed by the next one that prepares it.
+that changed files give a new entry; the old one is removed.
 """
 
 import logging
@@ -47,7 +46,7 @@ def prepare(
         dataset: What to prepare.
         cache_dir: Folder of the entries; None: `default_cache_dir()`.
         download: Fetch missing data, where the data set knows from where.
-        on_progress: Called with images done and total; never on a cache hit.
+        on_progress: Progress callback; not called on a cache hit.
         lock_wait_s: Longest wait for another process that prepares the same set [s].
 
     Raises:
@@ -69,6 +68,7 @@ def _build(
     dataset: DatasetConfig, folder: Path, download: bool, on_progress: OnProgress
 ) -> PreparedData:
     """Decodes the set and returns it as read back from the cache; the caller holds the lock."""
+    # Left by a process that was killed while it prepared the set.
     _remove(folder, f"{_set_name(dataset)}-*.tmp-*")
     were_present = all(path.exists() for path in dataset.sources())
     before = _entry_name(dataset)
@@ -158,7 +158,7 @@ def _make_folder(folder: Path) -> None:
 
 
 def _remove(folder: Path, pattern: str, *, keep: str = "") -> None:
-    """Removes entries that no process will read again; one that still maps them is not hurt."""
+    # A process that still maps a removed entry is not hurt.
     for entry in folder.glob(pattern):
         if entry.name != keep:
             shutil.rmtree(entry, ignore_errors=True)

@@ -1,9 +1,6 @@
 """One decoded data set on disk: a folder of `.npy` files, described and checked by `meta.json`.
 
-A folder is written under another name and then renamed, so that it is whole or not there. Reading
-checks the size of every file. The checksum over an array's content is checked too where the array
-is small (it costs under 20 ms then), or where its file was changed after it was written: whatever
-damages a file through the file system leaves a new time of change.
+A folder is written under another name and then renamed, so that it is whole or not there.
 """
 
 import hashlib
@@ -157,6 +154,8 @@ def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:
     array = np.load(path, mmap_mode="r", allow_pickle=False)
     if (array.dtype.str, array.shape) != (meta.dtype, meta.shape):
         raise DamagedEntry(f"{path.name} has another type or shape")
+    # The checksum of a small array takes under 20 ms. That of a large one is taken only if its file
+    # was changed after it was written: damage through the file system leaves a new time of change.
     is_suspect = status.st_mtime_ns != meta.modified_ns or array.nbytes <= ALWAYS_CHECKED_BYTES
     if is_suspect and _sha256(array) != meta.sha256:
         raise DamagedEntry(f"{path.name} does not match its checksum")
@@ -186,7 +185,7 @@ def _data_hash(class_names: tuple[str, ...], arrays: dict[str, ArrayMeta]) -> st
 
 
 def _sync(folder: Path) -> None:
-    """Makes names in `folder` survive a power cut."""
+    # Without it names in the folder may not survive a power cut.
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -5,11 +5,9 @@ from numpy.typing import NDArray
 
 
 class MappedRows:
-    """Some rows of a mapped array, in an order of their own; read on access.
+    """Some rows of a mapped array, in an order of their own; read on access."""
 
-    All processes that map the file share its pages, where each would have a copy of its own.
-    """
-
+    # All processes that map the file share its pages; of a copy each would have its own.
     def __init__(self, whole: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
         """Reads nothing yet of the rows (M,) of the mapped array (N, H, W, C)."""
         self.whole, self.rows = whole, rows

@@ -1,9 +1,10 @@
 """Random numbers that are the same on every machine and in every later NumPy.
 
-NumPy promises the raw stream of a bit generator, not the streams of its distributions. Splits and
-sample orders therefore come from raw bits alone. A key is a tuple of integers such as
-(seed, epoch, use); different keys give independent streams.
+A key is a tuple of integers such as (seed, epoch, use); different keys give independent streams.
 """
+
+# NumPy promises the raw stream of a bit generator, not the streams of its distributions. Splits and
+# sample orders therefore come from raw bits alone.
 
 import numpy as np
 from numpy.typing import NDArray

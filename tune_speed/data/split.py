@@ -128,12 +128,13 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
 def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, ...]]:
     """Returns mean and (population) standard deviation of each channel, pixels in [0, 1].
 
-    Of pixels (N, H, W, C). Sums are integers, so that the result is exact to rounding.
+    Of pixels (N, H, W, C).
 
     Raises:
         DataError: A channel has the same value everywhere: it cannot be normalised.
     """
     count = math.prod(pixels.shape[:-1])
+    # The sums are integers, so that the result is exact to rounding.
     sums, squares = _channel_sums(pixels)
     deviations = [math.sqrt(q * count - s * s) / count for s, q in zip(sums, squares, strict=True)]
     if 0 in deviations:

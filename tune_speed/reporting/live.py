@@ -11,10 +11,11 @@ from rich.text import Text
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.core.text import duration
 from tune_speed.reporting.leaderboard.text import describe_params
 
+# Without a terminal, the standing of the search is printed this often.
 PIPED_INTERVAL_S = 30.0
-"""Without a terminal, the standing of the search is printed this often."""
 
 
 class LiveView:
@@ -87,13 +88,10 @@ class LiveView:
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
         """Notes how far a running trial is."""
         if trial_id in self._running:
-            self._running[trial_id] = self._value(evaluation)
-
-    def _value(self, evaluation: Evaluation) -> float | None:
-        """Returns the metric, or the first that a training function measured instead of it."""
-        first = next(iter(evaluation.values.values()), evaluation.loss)
-        value = evaluation.value(self._metric)
-        return first if value is None else value
+            # A training function may measure other metrics than the target's until its end.
+            first = next(iter(evaluation.values.values()), evaluation.loss)
+            value = evaluation.value(self._metric)
+            self._running[trial_id] = first if value is None else value
 
     def trial_finished(self, *, record: TrialRecord) -> None:
         """Prints a line on the trial."""
@@ -113,6 +111,7 @@ class LiveView:
         done = sum(self._counts.values()) - self._num_before
         pace_s = (time.monotonic() - self._started) / done if done else None
         to_do = self.trials - sum(self._counts.values())
+        # The budget or the pace so far, whichever ends the search first.
         known = [s for s in (budget_s, pace_s * to_do if pace_s else None) if s is not None]
         return f"about {duration(min(known))} left" if known else "time left unknown"
 
@@ -132,12 +131,3 @@ def took_s(record: TrialRecord) -> float:
     """Returns the time to target [s], or the training clock of a miss."""
     time_s = record.time_to_target_s
     return record.runs[-1].clocks.train_s if time_s is None else time_s
-
-
-def duration(seconds: float) -> str:
-    """Returns a time for people, such as `3 min 5 s` or `2 h 10 min`."""
-    minutes, rest = divmod(max(0, round(seconds)), 60)
-    hours, minutes_left = divmod(minutes, 60)
-    if hours:
-        return f"{hours} h {minutes_left} min"
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"

@@ -8,8 +8,8 @@ from tune_speed.core.errors import StorageError
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+# Okabe and Ito's, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
-"""Okabe and Ito's, which colour-blind readers can tell apart."""
 DPI = 130
 
 

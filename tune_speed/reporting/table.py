@@ -13,8 +13,8 @@ from rich.text import Text
 
 from tune_speed.core.text import printable, printable_lines
 
+# Characters of a line, to measure a table's own width.
 UNLIMITED = 100_000
-"""Characters of a line, where only the table's own width is asked for."""
 
 
 class Column(NamedTuple):
@@ -29,7 +29,7 @@ class Column(NamedTuple):
 
 
 class Section(NamedTuple):
-    """Stands among the rows: a rule in a terminal, then this heading where there is one."""
+    """Divides the rows: a rule in a terminal, then this heading where there is one."""
 
     heading: str = ""
 
@@ -88,18 +88,21 @@ class Table:
             shown.add_column(
                 Text(column.heading, justify=justify),
                 justify=justify,
-                overflow="fold",
+                # A figure that is cut without a mark would read as another one.
+                overflow="ellipsis" if column.no_wrap else "fold",
                 min_width=column.min_width,
                 max_width=column.max_width,
                 no_wrap=column.no_wrap,
             )
         for row in self.rows:
             if isinstance(row, Section):
+                # rich draws no rule above the first row.
                 shown.add_section()
                 if row.heading:
                     shown.add_row(Text(row.heading, style="italic"))
             else:
-                shown.add_row(*map(_drawn, row))
+                cells = (c if isinstance(c, Text) else printable_lines(_rounded(c)) for c in row)
+                shown.add_row(*(Text(c) if isinstance(c, str) else c for c in cells))
         return shown
 
     def html(self) -> Markup:
@@ -112,7 +115,13 @@ class Table:
         """Returns the headings and a line a row, without sections."""
         lines = [[column.heading for column in self.columns]]
         lines += [list(row) for row in self.rows if not isinstance(row, Section)]
-        return "".join(map(_csv_line, lines))
+        # Only what its own line ends hold does the writer quote: with "\n" alone, no "\r".
+        texts = []
+        for line in lines:
+            out = io.StringIO(newline="")
+            csv.writer(out, lineterminator="\r\n").writerow(line)
+            texts.append(out.getvalue().removesuffix("\r\n") + "\n")
+        return "".join(texts)
 
     def markdown(self, *, verbatim: bool = False) -> str:
         """Returns a GitHub table; `verbatim`: cells and headings are Markdown themselves."""
@@ -123,7 +132,7 @@ class Table:
         return "\n".join(f"| {' | '.join(line)} |" for line in [texts[0], rule, *texts[1:]])
 
     def _cells(self) -> Iterator[Sequence[Any]]:
-        """Yields the rows; a section's heading stands in the first cell of its own."""
+        """Yields the rows; a section's heading is the first cell of a row of its own."""
         for row in self.rows:
             if not isinstance(row, Section):
                 yield row
@@ -169,18 +178,7 @@ def _one_line(text: str) -> str:
     return text.replace("|", "\\|").replace("\n", " ")
 
 
-def _drawn(cell: Any) -> Text:
-    return cell if isinstance(cell, Text) else Text(printable_lines(_rounded(cell)))
-
-
 def _rounded(cell: Any) -> str:
     if isinstance(cell, float):
         return f"{cell:.4g}"
     return "" if cell is None else str(cell)
-
-
-def _csv_line(values: Sequence[Any]) -> str:
-    # Only what its own line ends hold does the writer quote: with "\n" alone, no carriage return.
-    out = io.StringIO(newline="")
-    csv.writer(out, lineterminator="\r\n").writerow(values)
-    return out.getvalue().removesuffix("\r\n") + "\n"

@@ -7,10 +7,10 @@
 | `train_s`     | batches made and augmented, forward, backward, optimizer step  | training |
 | `eval_s`      | scheduled evaluations                                          | training |
 | `measuring_s` | the isolated step time measured, waiting for the turn included | none     |
-| `waiting_s`   | standing still while somebody else measures                    |          |
+| `waiting_s`   | paused while somebody else measures                        |          |
 | `wall_s`      | from the first line to the last, the driver's time included    |          |
 
-A run that goes on in another process, from a checkpoint, goes on with its clocks: set-up and
+A run that is resumed from a checkpoint in another process resumes its clocks: set-up and
 warm-up of both count, the time between the two does not, nor does what was done after the last
 checkpoint and is done again. Saving counts in `wall_s` alone.
 
@@ -88,7 +88,7 @@ class Clock:
             self.stop()
 
     def let_others_measure(self) -> None:
-        """Stands still, off the clock, if somebody wants to measure; called between two steps."""
+        """Pauses, off the clock, if somebody wants to measure; called between two steps."""
         heartbeat.beat()
         if not self._turnstile.must_wait():
             return
@@ -106,7 +106,7 @@ class Clock:
         self._role.close()
 
     def resume(self, earlier: Clocks) -> None:
-        """Goes on where another process's clock stood; what passed in between does not count."""
+        """Continues from another process's clocks; what passed in between does not count."""
         for span in SPANS:
             self._seconds[span] += getattr(earlier, span)
         self._waited_before_s -= earlier.waiting_s

@@ -39,7 +39,7 @@ class Tenancy:
 
     @classmethod
     def begin(cls, device_key: str, *, study: str, trial: str, folder: Path | None = None) -> Self:
-        """Shows `study/trial` as a tenant until closed; never raises for want of a folder.
+        """Shows `study/trial` as a tenant until closed; never raises for lack of a folder.
 
         Args:
             device_key: Names the physical device, the same in all processes that share it.
@@ -68,12 +68,13 @@ class Tenancy:
         self.close()
 
     def close(self) -> None:
-        """Takes the presence back."""
+        """Ends the presence."""
         file, self._file = self._file, None
         self.why_not = self.why_not or "The tenancy is closed."
         if file is None:
             return
-        if os.getpid() == self._pid:  # A forked child leaves its parent's presence alone.
+        # A forked child leaves its parent's presence alone.
+        if os.getpid() == self._pid:
             _remove(self._path)
         os.close(file)
 
@@ -95,8 +96,10 @@ def _show(path: Path, content: bytes) -> int | None:
     flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
     file = os.open(path, flags, 0o644)
     try:
-        os.fchmod(file, 0o644)  # whatever the umask
-        os.write(file, content)  # Before the lock: who finds it locked can read it.
+        # Whatever the umask.
+        os.fchmod(file, 0o644)
+        # Before the lock: who finds it locked can read it.
+        os.write(file, content)
         if try_flock(file, EXCLUSIVE) and os.fstat(file).st_nlink > 0:
             return file
         _remove(path)
@@ -111,7 +114,8 @@ def _show(path: Path, content: bytes) -> int | None:
 def _label_if_alive(path: Path) -> str | None:
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:  # It just ended, or is no tenant's file.
+    except OSError:
+        # It just ended, or is no tenant's file.
         return None
     try:
         if not try_flock(file, SHARED):
@@ -123,7 +127,8 @@ def _label_if_alive(path: Path) -> str | None:
 
 
 def _remove(path: Path) -> None:
-    with suppress(OSError):  # Another user's, who removes it when next asking for co-tenants.
+    # Another user's, who removes it when next asking for co-tenants.
+    with suppress(OSError):
         path.unlink(missing_ok=True)
 
 

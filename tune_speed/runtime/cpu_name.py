@@ -1,19 +1,26 @@
-"""The name of a machine's CPU, without torch: the driver of a search asks for it too."""
+"""The name of a machine's CPU, without torch: the driver of a search needs it too."""
 
 import platform
 import re
 from functools import cache
 from pathlib import Path
 
+CPU_INFO = Path("/proc/cpuinfo")
+
 
 def cpu_device_name(*, threads: int) -> str:
     """Returns the name that records carry: `cpu (2 threads, AMD EPYC)`."""
-    return f"cpu ({threads} threads, {_cpu_model()})"
+    return f"cpu ({threads} threads, {cpu_name()})"
 
 
 @cache
-def _cpu_model() -> str:
-    info = Path("/proc/cpuinfo")
-    text = info.read_text() if info.exists() else ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine()
+def cpu_name() -> str:
+    """Returns the name of this machine's CPU, such as `AMD EPYC 9654`."""
+    text = CPU_INFO.read_text(errors="replace") if CPU_INFO.exists() else ""
+    return cpu_model(text) or platform.processor() or platform.machine()
+
+
+def cpu_model(cpuinfo: str) -> str | None:
+    """Returns the name of the CPU from the text of /proc/cpuinfo."""
+    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
+    return found[1].strip() if found else None

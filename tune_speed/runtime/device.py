@@ -32,11 +32,9 @@ class DataLimit:
             _set_soft_limit(self._base_bytes + num_bytes)
 
     def renew_headroom(self) -> None:
-        """Leaves some room above what is in use, if the bound is ours.
-
-        What malloc keeps counts as used. It can serve the next tensors, but not the code that
-        oneDNN compiles, which needs pages of its own.
-        """
+        """Leaves some room above what is in use, if the bound is ours."""
+        # What malloc retains counts as used. It can serve the next tensors, but not the code that
+        # oneDNN compiles, which needs pages of its own.
         used = status_bytes("VmData")
         if self._base_bytes is not None and used is not None:
             _set_soft_limit(max(_soft_limit(), used + HEADROOM_BYTES))
@@ -56,7 +54,8 @@ def status_bytes(name: str) -> int | None:
 
 
 def _soft_limit() -> float:
-    import resource  # Not on every system.
+    # Not on every system.
+    import resource
 
     soft, _ = resource.getrlimit(resource.RLIMIT_DATA)
     return float("inf") if soft == resource.RLIM_INFINITY else soft
@@ -79,25 +78,28 @@ CGROUP_LIMITS = (
 )
 """A container's limit of memory [bytes], in version 2 and in version 1."""
 
+# Names of glibc's `mallopt`, from malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4
-"""Names of glibc's `mallopt`, from malloc.h."""
 
 _OUT_OF_MEMORY = (
-    "can't allocate memory",  # torch's allocator on the CPU
-    "std::bad_alloc",  # C++ below it
-    "CUDA error: out of memory",  # the driver itself, outside torch's allocator
+    # Torch's allocator on the CPU.
+    "can't allocate memory",
+    # C++ below it.
+    "std::bad_alloc",
+    # The driver itself, outside torch's allocator.
+    "CUDA error: out of memory",
     "CUBLAS_STATUS_ALLOC_FAILED",
 )
+# What oneDNN says on a CPU, whatever the reason; it counts near the limit. Memory that is retained
+# for the next step is part of what is used, so that a failed step leaves the process near it.
 _PERHAPS_OUT_OF_MEMORY = "could not create a primitive"
-"""What oneDNN says on a CPU, whatever the reason; it counts near the limit. Memory that is kept for
-the next step is part of what is used, so that a failed step leaves the process near it."""
 _data_limit = DataLimit()
 
 
 def resolve_device(name: str) -> torch.device:
     """Returns the device of that name; `auto` is CUDA where there is one, otherwise the CPU.
 
-    Raises: ConfigError if there is no such device, or CUDA is asked for and not there.
+    Raises: ConfigError if there is no such device, or CUDA is requested and not there.
     """
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
@@ -142,13 +144,11 @@ def device_key(device: torch.device) -> str:
 
 
 def set_up_process(device: torch.device, *, cpu_threads: int) -> None:
-    """Gives this process its threads, and keeps the memory that a step frees for the next one.
-
-    By default glibc returns blocks of 32 MiB and more, and the free end of its heap, to the system,
-    and each step gets them back page by page. Without that ResNet-20 trains 1.08 times as fast with
-    batches of 128 and 1.5 times with 512, ResNet-18 1.15 times with 128 (fp32, one core of an AMD
-    EPYC, medians of 5 to 8 interleaved spans); the peak rises by 2 to 10 %.
-    """
+    """Gives this process its threads, and retains the memory that a step frees for the next one."""
+    # By default glibc returns blocks of 32 MiB and more, and the free end of its heap, to the
+    # system, and each step gets them back page by page. Without that ResNet-20 trains 1.08 times as
+    # fast with batches of 128 and 1.5 times with 512, ResNet-18 1.15 times with 128 (fp32, one core
+    # of an AMD EPYC, medians of 5 to 8 interleaved spans); the peak rises by 2 to 10 %.
     torch.set_num_threads(cpu_threads)
     libc = _libc()
     if device.type == "cpu" and libc is not None:
@@ -171,9 +171,9 @@ def limit_memory(
     On a GPU, nine tenths of the fraction go to the caching allocator; the rest is for what lies
     outside it (CUDA context, cuDNN). Must be called before the first CUDA tensor. On a CPU, the
     fraction of the node's memory may be allocated beyond what the process had at the first call:
-    then torch raises, where otherwise the system would kill a process, maybe another one. (Within
-    oneDNN's convolutions a process may still die, in a third of the cases that were tried.)
+    then torch raises, where otherwise the system would kill a process, maybe another one.
     """
+    # Within oneDNN's convolutions a process may still die, in a third of the cases that were tried.
     if device.type == "cuda" and 0 < gpu_fraction < 1:
         torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device)
     if device.type == "cpu" and cpu_fraction is not None:
@@ -203,23 +203,23 @@ def memory_limit_gib(
 def _node_memory_bytes(limit_files: Sequence[Path] = CGROUP_LIMITS) -> int:
     """Returns the memory of the machine, or of the container where that has less."""
     texts = [file.read_text().strip() for file in limit_files if file.exists()]
-    limits = [int(text) for text in texts if text.isdigit()]  # Without a limit it says `max`.
+    # Without a limit it says `max`.
+    limits = [int(text) for text in texts if text.isdigit()]
     return min([int(psutil.virtual_memory().total), *limits])
 
 
 def reset_peak_memory(device: torch.device) -> None:
-    """Starts a new peak, and on a CPU gives freed memory back, which would count in it.
-
-    On Linux a process may reset its own high-water mark of resident memory.
-    """
+    """Starts a new peak, and on a CPU gives freed memory back, which would count in it."""
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         return
     _trim_heap()
+    # On Linux a process may reset its own high-water mark of resident memory.
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
-        return  # Not Linux, or forbidden: the peak is then the process's, which is no less.
+        # Not Linux, or forbidden: the peak is then the process's, which is no less.
+        return
 
 
 def peak_memory_gib(device: torch.device) -> float:
@@ -231,18 +231,17 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
-    """Returns how long the threads of this process have waited for a core [s].
-
-    Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`. None where
-    it does not.
+    """Returns how long the threads of this process have waited for a core [s]; None: not known.
 
     Args:
         since: what this returned at the beginning; None: that was not known.
     """
+    # Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`.
     try:
         stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
         waited_s = sum(int(stat.split()[1]) for stat in stats) / 1e9
-    except (OSError, ValueError, IndexError):  # A thread ended, or another system.
+    except (OSError, ValueError, IndexError):
+        # A thread ended, or another system.
         return None
     # Threads that ended took theirs along.
     return max(0.0, waited_s - since) if stats and since is not None else None
@@ -265,14 +264,12 @@ def _trim_heap() -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own.
-
-    Compilers wrap what goes wrong in them, so an error's causes are looked at too.
-    """
+    """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own."""
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY):
         return True
     if _PERHAPS_OUT_OF_MEMORY in str(error) and _data_limit.is_near():
         return True
+    # Compilers wrap what goes wrong in them, so an error's causes count too.
     return error.__cause__ is not None and is_out_of_memory(error.__cause__)

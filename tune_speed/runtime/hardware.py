@@ -1,6 +1,6 @@
 """The machine that a time was measured on: what a reader needs to judge it or to measure again.
 
-Nothing here raises: what a machine does not have or does not tell is None.
+Nothing here raises: what a machine does not have or does not report is None.
 """
 
 import os
@@ -8,19 +8,20 @@ import platform
 import re
 import subprocess
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from importlib import metadata
 from pathlib import Path
 
 import psutil
 import torch
 
 from tune_speed.core.records import Record
+from tune_speed.core.version import installed_version
+from tune_speed.runtime.cpu_name import CPU_INFO, cpu_name
 from tune_speed.runtime.device import describe_device, device_key, memory_limit_gib
 from tune_speed.runtime.mps import find_mps
 
 
 class GpuFacts(Record):
-    """The GPU, as far as the driver tells; on a CPU everything is None."""
+    """The GPU, as far as the driver reports; on a CPU everything is None."""
 
     name: str | None
     """Name, such as `NVIDIA H200`."""
@@ -29,19 +30,19 @@ class GpuFacts(Record):
     power_limit_w: float | None
     """Power limit [W]."""
     sm_clock_mhz: float | None
-    """Clock of the processors when it was asked [MHz]."""
+    """Clock of the processors when it was read [MHz]."""
     memory_clock_mhz: float | None
-    """Clock of the memory when it was asked [MHz]."""
+    """Clock of the memory when it was read [MHz]."""
     max_sm_clock_mhz: float | None
     """Highest clock of the processors [MHz]."""
     max_memory_clock_mhz: float | None
     """Highest clock of the memory [MHz]."""
     clock_reasons: tuple[str, ...] | None
-    """What held the clocks down when it was asked, such as `hw_thermal_slowdown`."""
+    """What held the clocks down when it was read, such as `hw_thermal_slowdown`."""
     mig_mode: str | None
     """`Enabled` where the GPU is cut into instances; None: it cannot be, or is not known."""
     mps: bool | None
-    """Whether NVIDIA's multi-process service is asked for or seen to run."""
+    """Whether NVIDIA's multi-process service is requested or seen to run."""
     persistence_mode: str | None
     """`Enabled` where the driver stays loaded between processes."""
     driver: str | None
@@ -49,7 +50,7 @@ class GpuFacts(Record):
 
 
 class CpuFacts(Record):
-    """The CPU, as far as the kernel tells."""
+    """The CPU, as far as the kernel reports."""
 
     name: str
     """Name, such as `AMD EPYC 9654`."""
@@ -87,7 +88,7 @@ class SoftwareFacts(Record):
 
 
 class SystemFacts(Record):
-    """The machine, as far as it could be asked."""
+    """The machine, as far as it is known."""
 
     device: str
     """Device name, such as `cpu (2 threads, AMD EPYC)` or `NVIDIA H200`."""
@@ -109,7 +110,6 @@ class SystemFacts(Record):
 NVIDIA_SMI_TIMEOUT_S = 10.0
 """It takes seconds where the driver does not stay loaded."""
 DIGEST_VARIABLE = "TUNE_SPEED_IMAGE_DIGEST"
-CPU_INFO = Path("/proc/cpuinfo")
 SYS_CPU = Path("/sys/devices/system/cpu")
 
 GPU_FIELDS = (
@@ -189,17 +189,19 @@ def parse_gpu_rows(text: str, fields: Sequence[str]) -> list[Row]:
     """
     lines = [[cell.strip() for cell in line.split(",")] for line in text.splitlines()]
     return [
-        {field: cell for field, cell in zip(fields, cells, strict=True) if _is_answer(cell)}
+        {
+            field: cell
+            for field, cell in zip(fields, cells, strict=True)
+            if cell.upper() not in ("", "N/A") and not re.fullmatch(r"\[.*\]", cell)
+        }
         for cells in lines
         if len(cells) == len(fields) and any(cells)
     ]
 
 
 def choose_row(rows: Sequence[Row], *, uuid: str, bus_id: str | None) -> Row:
-    """Returns the GPU with that UUID or PCI address, or else the only one; empty if unknown.
-
-    A MIG instance has a UUID of its own, but its GPU's address.
-    """
+    """Returns the GPU with that UUID or PCI address, or else the only one; empty if unknown."""
+    # A MIG instance has a UUID of its own, but its GPU's address.
     for field, wanted in (("uuid", uuid), ("pci.bus_id", bus_id)):
         found = [row for row in rows if row.get(field, "").lower() == (wanted or "").lower()]
         if wanted and found:
@@ -255,12 +257,6 @@ def cudnn_version(version: int | None) -> str | None:
     return f"{major}.{rest // 100}.{rest % 100}"
 
 
-def cpu_model(cpuinfo: str) -> str | None:
-    """Returns the name of the CPU from the text of /proc/cpuinfo."""
-    found = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return found[1].strip() if found else None
-
-
 def is_virtual_machine(cpuinfo: str) -> bool | None:
     """Returns whether the CPU says that a hypervisor runs below; None if it has no flags."""
     found = re.search(r"^flags\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
@@ -291,11 +287,9 @@ def cpu_throttle_count(sys_cpu: Path) -> int | None:
 
 
 def container_id(*, cgroup: str, mountinfo: str) -> str | None:
-    """Returns the container's id, 64 hex digits, from texts of /proc/self.
-
-    With version 2 of cgroup a container often sees `0::/` alone, and only the files that Docker
-    and Podman mount into it tell.
-    """
+    """Returns the container's id, 64 hex digits, from texts of /proc/self."""
+    # With version 2 of cgroup a container often sees `0::/` alone, and only the files that Docker
+    # and Podman mount into it name it.
     found = re.search(r"(?<![0-9a-f])[0-9a-f]{64}(?![0-9a-f])", cgroup)
     found = found or re.search(r"(?<=containers/)[0-9a-f]{64}(?=/)", mountinfo)
     return found[0] if found else None
@@ -312,21 +306,27 @@ def read_text(path: Path) -> str | None:
 def _gpu_facts(device: torch.device) -> GpuFacts:
     if device.type != "cuda":
         return gpu_facts({})
+    # A query with a field that the driver does not know answers nothing, so each name by itself.
+    masks = [_gpu_row(device, (field,)).get(field) for field in REASON_FIELDS]
+    mask = next((mask for mask in masks if mask is not None), None)
     return gpu_facts(
         _gpu_row(device, GPU_FIELDS),
         name=torch.cuda.get_device_name(device),
         uuid=_gpu_uuid(device),
-        clock_reasons=_clock_reasons(device),
+        clock_reasons=None if mask is None else parse_clock_reasons(mask),
         mps=find_mps().runs,
     )
 
 
 def _cpu_facts() -> CpuFacts:
     return CpuFacts(
-        name=cpu_model(read_text(CPU_INFO) or "") or platform.processor() or platform.machine(),
+        name=cpu_name(),
         physical_cores=psutil.cpu_count(logical=False),
         logical_cores=psutil.cpu_count(),
-        usable_cores=_usable_cores(),
+        # Not on every system, and a container's cores are not all of the machine's.
+        usable_cores=len(os.sched_getaffinity(0))
+        if hasattr(os, "sched_getaffinity")
+        else os.cpu_count() or 1,
         quota=cpu_quota(read_text(Path("/sys/fs/cgroup/cpu.max"))),
         governor=read_text(SYS_CPU / "cpu0/cpufreq/scaling_governor"),
         turbo=cpu_turbo(SYS_CPU),
@@ -341,20 +341,16 @@ def _software_facts(device: torch.device) -> SoftwareFacts:
         torch=torch.__version__,
         cuda=torch.version.cuda if is_cuda else None,
         cudnn=cudnn_version(cudnn()) if is_cuda else None,
-        timm=_installed("timm"),
+        timm=installed_version("timm"),
         python=platform.python_version(),
         platform=platform.platform(),
     )
 
 
-def _is_answer(cell: str) -> bool:
-    return cell.upper() not in ("", "N/A") and not (cell.startswith("[") and cell.endswith("]"))
-
-
 def _gpu_row(device: torch.device, fields: Sequence[str]) -> Row:
     """Returns what nvidia-smi says of `device`; empty if it is not there or lacks a field."""
-    asked = tuple(dict.fromkeys(("uuid", "pci.bus_id", *fields)))
-    rows = parse_gpu_rows(_nvidia_smi(asked), asked)
+    queried = tuple(dict.fromkeys(("uuid", "pci.bus_id", *fields)))
+    rows = parse_gpu_rows(_nvidia_smi(queried), queried)
     return choose_row(rows, uuid=_gpu_uuid(device), bus_id=_bus_id(device))
 
 
@@ -382,7 +378,7 @@ def _gpu_uuid(device: torch.device) -> str:
 
 
 def visible_mig(visible: str, index: int) -> str | None:
-    """Returns the MIG instance that stands at `index` of CUDA_VISIBLE_DEVICES, or None."""
+    """Returns the MIG instance at `index` of CUDA_VISIBLE_DEVICES, or None."""
     names = [name.strip() for name in visible.split(",")]
     name = names[index] if index < len(names) else ""
     return name if name.startswith("MIG-") else None
@@ -397,26 +393,8 @@ def _bus_id(device: torch.device) -> str | None:
     return "{:08X}:{:02X}:{:02X}.0".format(*(getattr(found, name) for name in names))
 
 
-def _clock_reasons(device: torch.device) -> tuple[str, ...] | None:
-    masks = (_gpu_row(device, (field,)).get(field) for field in REASON_FIELDS)
-    mask = next((mask for mask in masks if mask is not None), None)
-    return None if mask is None else parse_clock_reasons(mask)
-
-
-def _usable_cores() -> int:
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    return len(affinity(0)) if affinity else os.cpu_count() or 1
-
-
 def _load_average() -> float | None:
     try:
         return os.getloadavg()[0]
     except OSError:
-        return None
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
         return None

@@ -10,7 +10,8 @@ _beats = 0
 def beat() -> None:
     """Counts a sign of life."""
     global _beats
-    _beats += 1  # Two threads at once may lose one: only whether it moves matters.
+    # Two threads at once may lose one: only whether it moves matters.
+    _beats += 1
 
 
 def beats() -> int:

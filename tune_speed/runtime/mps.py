@@ -32,14 +32,15 @@ class Mps(NamedTuple):
 
     @property
     def advice(self) -> str:
-        """How to get MPS; empty where it runs. We never start it: it outlives a search."""
+        """How to get MPS; empty where it runs."""
+        # We never start it ourselves: it would outlive the search.
         if self.runs:
             return ""
         return f"MPS does not run; {START}" if self.can_start else f"no MPS here: no {CONTROL}"
 
 
 def find_mps() -> Mps:
-    """Returns whether MPS runs: its daemon is asked, or where that cannot be done, looked for."""
+    """Returns whether MPS runs: by a query to its daemon, or else by looking for it."""
     control = shutil.which(CONTROL)
     return Mps(_answers(control) if control else _is_seen(), can_start=control is not None)
 
@@ -62,10 +63,8 @@ def _answers(control: str) -> bool:
 
 
 def _is_seen() -> bool:
-    """Returns whether its pipe directory is named and there, as in a container, or it is running.
-
-    A program that finds no daemon at its pipe goes on without MPS.
-    """
+    """Returns whether its pipe directory is named and there, as in a container, or it runs."""
+    # A program that finds no daemon at its pipe continues without MPS.
     pipes = os.environ.get("CUDA_MPS_PIPE_DIRECTORY")
     if pipes and Path(pipes).is_dir():
         return True

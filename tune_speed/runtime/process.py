@@ -1,7 +1,4 @@
-"""Python's garbage collector, which looks through all that is imported again and again.
-
-Of 3.4 s that the libraries of a search take to import, it takes a fifth.
-"""
+"""The process itself: its garbage collector, its signals, and its end with its parent."""
 
 import ctypes
 import gc
@@ -14,40 +11,39 @@ from contextlib import contextmanager
 from typing import Any
 
 USUAL = gc.get_threshold()
+# The collector looks through all that is imported again and again: of 3.4 s that the libraries of a
+# search take to import, it takes a fifth.
 PATIENT = (100_000, 50, 50)
 """Objects that are made before it looks through the young ones, and how often it does that before
 it looks through older ones; Python's own are 700, 10 and 10."""
 
 
 def make_patient() -> None:
-    """Makes it look seldom: for a process that imports much, and for one that soon ends."""
+    """Makes the collector run seldom: for a process that imports much, or that soon ends."""
     gc.set_threshold(*PATIENT)
 
 
 def settle() -> None:
-    """Makes it look as usual again, and never at what is there now: mostly modules, which live on.
-
-    Each look at them takes 0.25 s with torch.
-    """
+    """Restores the usual thresholds, and exempts what is there now: mostly modules, which stay."""
+    # Each look at them takes 0.25 s with torch.
     gc.freeze()
     gc.set_threshold(*USUAL)
 
 
+# From linux/prctl.h.
 _PR_SET_PDEATHSIG = 1
-"""From linux/prctl.h."""
 
 
 def end_with_parent() -> None:
-    """Has the kernel kill this process when the thread that started it ends.
-
-    Most notice by themselves that their parent is gone; one that is frozen, or whose interpreter a
-    library holds, cannot. Does nothing where there is no Linux.
-    """
+    """Has the kernel kill this process when the thread that started it ends; on Linux only."""
+    # Most notice by themselves that their parent is gone; one that is frozen, or whose interpreter
+    # a library holds, cannot.
     if sys.platform != "linux":
         return
     parent = os.getppid()
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # It went before the kernel knew.
+    # It went before the kernel knew.
+    if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -11,7 +11,7 @@ from tune_speed.runtime.turnstile import Turnstile
 
 
 class CotenantHistory(Config):
-    """The company that a run had, as a checkpoint keeps it."""
+    """The co-tenants that a run had, as a checkpoint stores it."""
 
     cotenants: tuple[str, ...]
     isolates: bool
@@ -38,7 +38,7 @@ class Sharing:
             label: `study/trial` of the run.
             turnstile: of the device.
             tenancy: its presence there; None: nobody is to know, or to be known.
-            may_have_company: whether others are going to come, even if nobody is there yet.
+            may_have_company: whether co-tenants may come later, even if there are none yet.
             known: isolated step times that need not be measured again.
             warm: throughput keys of steps that this process has taken, to which the run adds its
                 own; None where each run is to warm up.
@@ -81,12 +81,12 @@ class Sharing:
         return cls(label="", turnstile=Turnstile(None, why_not="The run keeps to itself."))
 
     def look(self) -> None:
-        """Takes note of who is there now."""
+        """Records which co-tenants are there now."""
         if self._tenancy is not None:
             self._seen.update(self._tenancy.others())
 
     def seen_so_far(self) -> CotenantHistory:
-        """Returns what a process that goes on with this run must know of its company."""
+        """Returns what a process that resumes this run must know of its co-tenants."""
         return CotenantHistory(
             cotenants=self.cotenants, isolates=self.isolates, why_not=self._why_not()
         )

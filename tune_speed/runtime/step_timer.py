@@ -10,11 +10,11 @@ from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.turnstile import Turnstile
 
 WARM_UP_S = 0.2
-"""Steps are taken for so long [s] before the turn to time them is asked for."""
+"""Steps are taken for so long [s] before the turn to time them is requested."""
 MEASURE_WITHIN_S = 10.0
-"""Longest wait for the turn [s]; then the run goes on without."""
+"""Longest wait for the turn [s]; then the run continues without."""
 MAX_TURNS = 3
-"""A measurement that did not stay isolated is made anew, so many in all."""
+"""A measurement that did not stay isolated is repeated, so many in all."""
 BLOCK_S = 0.01
 """Steps are timed in blocks of at least so long [s], so that synchronising costs little."""
 SHORT_EPOCH_S = 0.1
@@ -52,9 +52,9 @@ def isolated_time(
     synchronize: Callable[[], None],
     now: Callable[[], float],
 ) -> Timed | None:
-    """Returns the time of a step while all others on the device stand still.
+    """Returns the time of a step while all co-tenants of the device are paused.
 
-    None where others could not be made to, or a step takes longer than they would wait.
+    None where they could not be paused, or a step takes longer than they would wait.
     """
     with clock.span("compile_s"):
         step_s = warm_up(take_step, limit_s=WARM_UP_S, synchronize=synchronize, now=now)
@@ -63,7 +63,8 @@ def isolated_time(
             with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
                 if turn is None:
                     return None
-                take_step()  # What was made ready while others were at work.
+                # What was made ready while others were at work.
+                take_step()
                 timed = time_steps(
                     take_step,
                     samples_per_step=samples_per_step,
@@ -85,10 +86,8 @@ def warm_up(
     synchronize: Callable[[], None],
     now: Callable[[], float],
 ) -> float:
-    """Takes steps until `limit_s` passed, at least two; returns the seconds of the last.
-
-    The first steps of a kind choose kernels and fill caches, and are slower than those that follow.
-    """
+    """Takes steps until `limit_s` passed, at least two; returns the seconds of the last."""
+    # The first steps of a kind choose kernels and fill caches, and are slower than later ones.
     began_s, last_s, num_steps = now(), 0.0, 0
     while num_steps < 2 or now() - began_s + last_s < limit_s:
         step_began_s = now()
@@ -128,7 +127,7 @@ def time_steps(
     synchronize()
     began_s = now()
     per_sample, num_steps, longest_s = list[float](), 0, 0.0
-    while not per_sample or _goes_on(per_sample, now() - began_s, longest_s, limit_s):
+    while True:
         block_began_s, samples = now(), 0
         while samples < block_samples:
             samples += take_step()
@@ -137,6 +136,9 @@ def time_steps(
         block_s = now() - block_began_s
         longest_s = max(longest_s, block_s)
         per_sample.append(block_s / samples)
+        took_s = now() - began_s
+        if took_s + longest_s >= limit_s or (took_s >= SHORTEST_S and _is_precise(per_sample)):
+            break
     low, middle, high = (samples_per_step * value for value in _median_interval(per_sample))
     return Timed(step_s=middle, low_s=low, high_s=high, num_steps=num_steps)
 
@@ -147,11 +149,6 @@ def _block_samples(samples_per_step: int, num_train: int, step_s: float) -> int:
     if epoch_s <= SHORT_EPOCH_S:
         return num_train * max(1, math.ceil(BLOCK_S / max(epoch_s, 1e-6)))
     return samples_per_step * max(1, math.ceil(BLOCK_S / step_s))
-
-
-def _goes_on(per_sample: list[float], took_s: float, longest_s: float, limit_s: float) -> bool:
-    """Returns whether another block fits in, and is of use."""
-    return took_s + longest_s < limit_s and (took_s < SHORTEST_S or not _is_precise(per_sample))
 
 
 def _is_precise(values: list[float]) -> bool:
@@ -172,8 +169,7 @@ def _left_out(count: int) -> int:
     """Returns how many values on each side lie outside the 95 % interval of the median.
 
     The largest k with 2 · P(B ≤ k − 1) ≤ 5 %, B the number of values below the median, which is
-    binomial with n = count and p = 1/2. None is left out of fewer than six. (`stats` has the same
-    from scipy, whose import would take longer than the whole measurement.)
+    binomial with n = count and p = 1/2. None is left out of fewer than six.
     """
     left_out, tail = 0, 0.5**count
     while 2 * tail <= 0.05:

@@ -1,7 +1,7 @@
-"""Steps are timed while the co-tenants of a device stand still: a turnstile of `flock` files.
+"""Steps are timed while the co-tenants of a device are paused: a turnstile of `flock` files.
 
-Trials that share a physical device slow one another down, so whoever times a step asks the others
-to wait meanwhile. The kernel frees all locks of a process that dies. Three files a device:
+Trials that share a physical device slow one another down, so whoever times a step makes the others
+wait meanwhile. The kernel frees all locks of a process that dies. Three files a device:
 
 | file         | held shared by                             | held exclusively by           |
 |--------------|--------------------------------------------|-------------------------------|
@@ -9,7 +9,7 @@ to wait meanwhile. The kernel frees all locks of a process that dies. Three file
 | `intent`     | busy work; trainers for a blink per step   | who measures, taken first     |
 | `regardless` | who waited long enough and works unlocked  | who measures, for a blink     |
 
-Nobody waits longer than `PATIENCE_S` for another's measurement. Who goes on regardless says so in
+Nobody waits longer than `PATIENCE_S` for another's measurement. Who continues regardless says so in
 the third file; so a measurer knows whether it was alone, even where somebody's patience ran out
 during the second of two measurements in a row. Taking `main` again needs `intent`, so nobody
 returns to the lock in the middle of a measurement.
@@ -34,49 +34,50 @@ from pathlib import Path
 from typing import Protocol, Self
 
 PATIENCE_S = 2.0
-"""Longest time that a trial stands still for another's measurement [s]."""
+"""Longest pause of a trial for another's measurement [s]."""
 LONG_STEP_S = 0.9
 """Who measures waits this long for steps to end [s]; about as much is then left to measure."""
 GAP_S = 0.05
-"""Between two measurements in a row [s], so that all who waited for the first one come in."""
+"""Between two measurements in a row [s], so that all who waited for the first one resume."""
 LOOK_EVERY_S = 0.02
 """A look costs 0.6 µs in an empty loop, but 9 µs between steps of 0.9 ms that used the caches up
 (median of 4,000, one thread of a shared 2-core virtual machine): 1 % of them, so not every time."""
 POLL_S, SLOWEST_POLL_S = 0.001, 0.02
 BUSY_POLL_S = 0.005
 FIRST_BACK_OFF_S, LONGEST_BACK_OFF_S = 1.0, 8.0
-"""After a step that was too long to wait for [s]; meanwhile all others go on."""
+"""After a step that was too long to wait for [s]; meanwhile all others continue."""
 
 SHARED = fcntl.LOCK_SH | fcntl.LOCK_NB
 EXCLUSIVE = fcntl.LOCK_EX | fcntl.LOCK_NB
 
-_jitter = random.Random()  # Not the global one, which seeds of trials set and read.
+# Not the global one, which seeds of trials set and read.
+_jitter = random.Random()
 
 
 class Measurement:
-    """A turn to measure; also asked after its end, when its figures are as of the end."""
+    """A turn to measure; after its end, its figures are as of the end."""
 
-    def __init__(self, *, began_s: float, nobody_went_on: Callable[[], bool]) -> None:
+    def __init__(self, *, began_s: float, nobody_continued: Callable[[], bool]) -> None:
         self._began_s = began_s
-        self._nobody_went_on = nobody_went_on
+        self._nobody_continued = nobody_continued
         self._at_end: tuple[float, bool] | None = None
 
     @property
     def left_s(self) -> float:
-        """Seconds until others go on regardless; 0.0 once they may have."""
+        """Seconds until others continue regardless; 0.0 once they may have."""
         if self._at_end is not None:
             return self._at_end[0]
         return max(0.0, PATIENCE_S - (time.monotonic() - self._began_s))
 
     @property
     def is_isolated(self) -> bool:
-        """Whether all who take part stood still, from the first moment up to now."""
+        """Whether all who take part were paused, from the first moment up to now."""
         if self._at_end is not None:
             return self._at_end[1]
-        return self._nobody_went_on() and self.left_s > 0
+        return self._nobody_continued() and self.left_s > 0
 
     def end(self) -> None:
-        """Keeps the figures as they are; called while the locks are still held."""
+        """Freezes the figures; called while the locks are still held."""
         self._at_end = (self.left_s, self.is_isolated)
 
 
@@ -84,7 +85,7 @@ class Turnstile:
     """One process's side of the turnstile of one device. Open one a process; for one thread only.
 
     `why_not` says why nothing can be isolated here, None if all is well. `waited_s` adds up all
-    seconds that this process stood still for others.
+    seconds that this process was paused for others.
     """
 
     def __init__(self, files: tuple[int, int, int] | None, *, why_not: str | None) -> None:
@@ -99,7 +100,7 @@ class Turnstile:
 
     @classmethod
     def open(cls, device_key: str, *, folder: Path | None = None) -> Self:
-        """Returns the turnstile of a device; never raises for want of a folder or of `flock`.
+        """Returns the turnstile of a device; never raises for lack of a folder or of `flock`.
 
         Args:
             device_key: Names the physical device, the same in all processes that share it.
@@ -138,22 +139,22 @@ class Turnstile:
         """Marks the block as training, which calls `pass_by` (or its halves) between steps."""
         self._num_training += 1
         try:
-            self._come_in()
+            self._take_locks()
             yield
         finally:
             self._num_training -= 1
-            self._let_go()
+            self._free_locks()
 
     @contextmanager
     def busy(self) -> Iterator[None]:
-        """Keeps measurements from beginning during the block, which cannot stand still."""
+        """Keeps measurements from beginning during the block, which cannot pause."""
         self._num_busy += 1
         try:
-            self._come_in()
+            self._take_locks()
             yield
         finally:
             self._num_busy -= 1
-            self._let_go()
+            self._free_locks()
 
     def must_wait(self) -> bool:
         """Returns whether somebody wants to measure; looks at most once in `LOOK_EVERY_S`."""
@@ -163,7 +164,7 @@ class Turnstile:
         if now_s < self._next_look_s:
             return False
         if self._is_regardless:
-            self._come_in()
+            self._take_locks()
         elif not self._lock(self._intent, SHARED):
             return True
         else:
@@ -172,22 +173,22 @@ class Turnstile:
         return False
 
     def wait(self) -> float:
-        """Stands still while somebody measures, and returns for how many seconds.
+        """Pauses while somebody measures, and returns for how many seconds.
 
         Whatever the device has queued must be done before.
         """
-        return self._come_in()
+        return self._take_locks()
 
     def pass_by(self) -> float:
-        """Returns the seconds that it stood still between two steps, 0.0 where nobody measures."""
+        """Returns the seconds of the pause between two steps, 0.0 where nobody measures."""
         return self.wait() if self.must_wait() else 0.0
 
     @contextmanager
     def measuring(self, *, patience_s: float) -> Iterator[Measurement | None]:
-        """Yields once all others stand still, or None if that took longer than `patience_s`.
+        """Yields once all others are paused, or None if that took longer than `patience_s`.
 
         A measurement within a measurement of the same process gets None too. Own training and busy
-        work count as standing still until the block ends; `waited_s` leaves that time out.
+        work count as paused until the block ends; `waited_s` leaves that time out.
         """
         if self.why_not or self._is_measuring:
             yield None
@@ -203,17 +204,18 @@ class Turnstile:
                 self._rest_until_s = time.monotonic() + GAP_S
             self._unlock_all()
             self._is_measuring = False
-            self._come_in()
+            self._take_locks()
 
     def _take_turn(self, deadline_s: float) -> Measurement | None:
-        self._unlock_all()  # Own shared locks would keep the exclusive ones out.
+        # Own shared locks would keep the exclusive ones out.
+        self._unlock_all()
         back_off_s = FIRST_BACK_OFF_S
         _sleep_until(min(self._rest_until_s, deadline_s))
         while self._take_intent(deadline_s):
             began_s, pause_s = time.monotonic(), GAP_S
-            if self._nobody_went_on():
+            if self._nobody_continued():
                 if self._poll(self._main, EXCLUSIVE, min(began_s + LONG_STEP_S, deadline_s)):
-                    return Measurement(began_s=began_s, nobody_went_on=self._nobody_went_on)
+                    return Measurement(began_s=began_s, nobody_continued=self._nobody_continued)
                 pause_s = back_off_s * _jitter.uniform(0.5, 1.0)
                 back_off_s = min(2 * back_off_s, LONGEST_BACK_OFF_S)
             self._unlock(self._intent)
@@ -226,7 +228,8 @@ class Turnstile:
         while not self._lock(self._intent, EXCLUSIVE):
             if time.monotonic() >= deadline_s:
                 return False
-            if self._lock(self._intent, SHARED):  # Busy work, or the blink of a trainer.
+            # Busy work, or the blink of a trainer.
+            if self._lock(self._intent, SHARED):
                 self._unlock(self._intent)
                 time.sleep(BUSY_POLL_S)
                 continue
@@ -236,34 +239,34 @@ class Turnstile:
             _sleep_until(min(time.monotonic() + GAP_S, deadline_s))
         return self.why_not is None
 
-    def _nobody_went_on(self) -> bool:
+    def _nobody_continued(self) -> bool:
         if not self._lock(self._regardless, EXCLUSIVE):
             return False
         self._unlock(self._regardless)
         return self.why_not is None
 
-    def _come_in(self) -> float:
+    def _take_locks(self) -> float:
         """Takes the shared locks of the present roles; returns the seconds this took."""
         is_idle = not self._num_training and not self._num_busy
         if self.why_not or self._is_measuring or is_idle:
             return 0.0
         began_s = time.monotonic()
-        # Who went on regardless has waited for this measurement already.
+        # Who continued regardless has waited for this measurement already.
         deadline_s = began_s + (0.0 if self._is_regardless else PATIENCE_S)
         if not self._lock(self._intent, SHARED):
             self._unlock(self._main)
             if not self._poll(self._intent, SHARED, deadline_s):
-                return self._go_on_regardless(began_s)
+                return self._continue_regardless(began_s)
         # Who holds `intent` finds `main` free, but for the moment in which a measurer dies.
         if self._num_training and not self._poll(self._main, SHARED, deadline_s):
             self._unlock(self._intent)
-            return self._go_on_regardless(began_s)
+            return self._continue_regardless(began_s)
         self._leave_regardless()
         if not self._num_busy:
             self._unlock(self._intent)
         return self._count(began_s)
 
-    def _go_on_regardless(self, began_s: float) -> float:
+    def _continue_regardless(self, began_s: float) -> float:
         if not self._is_regardless:
             self._is_regardless = True
             # Measurers hold it for a blink only.
@@ -276,11 +279,11 @@ class Turnstile:
             self._unlock(self._regardless)
 
     def _count(self, began_s: float) -> float:
-        stood_still_s = time.monotonic() - began_s
-        self.waited_s += stood_still_s
-        return stood_still_s
+        paused_s = time.monotonic() - began_s
+        self.waited_s += paused_s
+        return paused_s
 
-    def _let_go(self) -> None:
+    def _free_locks(self) -> None:
         """Frees the locks of roles that ended; those of a measurement stay."""
         if self._is_measuring:
             return
@@ -309,7 +312,8 @@ class Turnstile:
 
     def _lock(self, file: int, operation: int) -> bool:
         """Returns whether the way is free, as it always is where `flock` fails."""
-        if not self._files:  # The numbers may be those of other files by now.
+        # The numbers may be those of other files by now.
+        if not self._files:
             return True
         try:
             fcntl.flock(file, operation)
@@ -329,7 +333,8 @@ class Turnstile:
 
     def _break(self, error: OSError) -> None:
         self.why_not = f"The turnstile cannot lock its files any more: {error}."
-        self.close()  # What it still holds would keep others from measuring.
+        # What it still holds would keep others from measuring.
+        self.close()
 
 
 class Closable(Protocol):
@@ -364,11 +369,10 @@ def default_folder() -> Path:
 def make_shared_folder(folder: Path) -> None:
     """Makes a folder in which all users may make files, and remove their own only.
 
-    One that is there serves, whoever made it: nothing in it is believed but that a file is locked.
-
     Raises:
         OSError: It cannot be made, or is another user's link, which would lead us anywhere.
     """
+    # One that is there serves, whoever made it: nothing in it is trusted but that a file is locked.
     try:
         folder.mkdir(parents=True)
     except FileExistsError:
@@ -420,7 +424,8 @@ def _open_shared(path: Path) -> int:
         file = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o644)
     except FileExistsError:
         return os.open(path, flags)
-    os.fchmod(file, 0o644)  # whatever the umask
+    # Whatever the umask.
+    os.fchmod(file, 0o644)
     return file
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 
-from tune_speed.core.config import Component, Config
+from tune_speed.core.config import Config
 from tune_speed.study.fields import component_of, must_text, nested_of, split_hint
 from tune_speed.study.mistake import Mistake
 from tune_speed.study.parameter import branches, is_leaf
@@ -25,48 +25,40 @@ def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -
     num_corners = 0
     for params in space.corners():
         num_corners += 1
-        for rule in _broken_rules(space.build(params), components, has_gpu=has_gpu):
-            broken.setdefault(rule, []).append(params)
+        tree = space.build(params)
+        try:
+            recipe = Recipe.model_validate(_with_components(tree, components))
+        except pydantic.ValidationError as error:
+            for detail in error.errors(include_url=False):
+                rule = _named_path(tree, detail["loc"]), must_text(detail)
+                broken.setdefault(rule, []).append(params)
+            continue
+        if not has_gpu and (reason := recipe.needs_cuda()) is not None:
+            field = tuple(name for name in reason.split()[:1] if name in Recipe.model_fields)
+            broken.setdefault((field, reason), []).append(params)
     for (names, must), cases in broken.items():
-        given = _in_common(cases) if len(cases) < num_corners else None
+        shared = {k: v for k, v in cases[0].items() if all(k in c and c[k] == v for c in cases)}
+        values = ", ".join(f"{name}={value}" for name, value in (shared or cases[0]).items())
+        given = values if len(cases) < num_corners else None
         text, hint = split_hint(must)
         yield Mistake((*path, *written_path(space.tree, names)), text, given, hint)
 
 
-def _broken_rules(
-    tree: dict[str, Any], components: dict[str, Any], *, has_gpu: bool
-) -> Iterator[tuple[TreePath, str]]:
-    try:
-        recipe = Recipe.model_validate(_with_components(tree, components))
-    except pydantic.ValidationError as error:
-        for detail in error.errors(include_url=False):
-            yield _named_path(tree, detail["loc"]), must_text(detail)
-        return
-    reason = None if has_gpu else recipe.needs_cuda()
-    if reason is not None:
-        yield tuple(name for name in reason.split()[:1] if name in Recipe.model_fields), reason
-
-
 def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """Returns `tree` with components validated, each but once: looking up a model takes time."""
+    """Returns `tree` with components validated, each once: looking up a model takes time."""
     validated = dict(tree)
     for name, field in Recipe.model_fields.items():
         component = component_of(field)
         if component is not None and name in tree:
             key = json.dumps([name, tree[name]])
             if key not in known:
-                known[key] = _validated(component, tree[name])
+                kind, fields = component.split(tree[name])
+                try:
+                    known[key] = component.table[kind].model_validate(dict(fields))
+                except pydantic.ValidationError:  # The recipe reports its mistakes.
+                    known[key] = tree[name]
             validated[name] = known[key]
     return validated
-
-
-def _validated(component: Component, value: Any) -> Any:
-    """Returns the component's config, or `value` itself if it has mistakes."""
-    name, fields = component.split(value)
-    try:
-        return component.table[name].model_validate(dict(fields))
-    except pydantic.ValidationError:
-        return value
 
 
 def _named_path(tree: Any, loc: tuple[int | str, ...]) -> TreePath:
@@ -99,10 +91,3 @@ def written_path(tree: Any, names: TreePath) -> TreePath:
         path.append(name)
         tree = tree[name]
     return tuple(path)
-
-
-def _in_common(cases: list[Params]) -> str:
-    """Returns the values that all `cases` share, or else the first case."""
-    first = cases[0]
-    shared = {k: v for k, v in first.items() if all(k in c and c[k] == v for c in cases)}
-    return ", ".join(f"{name}={value}" for name, value in (shared or first).items())

@@ -13,7 +13,7 @@ from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
 from tune_speed.study.fields import config_mistakes, field_mistakes, name_mistakes
-from tune_speed.study.file import StudyFile, checked, optional, stem_of
+from tune_speed.study.file import StudyFile, checked, optional
 from tune_speed.study.mistake import Mistake, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.points import point_mistakes
@@ -50,7 +50,7 @@ def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -
     tree = checked(source, problems, _mistakes(source.tree)).tree
     task = {**tree["workload"], "function": loop.name, "function_hash": loop.source_hash}
     return StudyFile(
-        name=tree.get("study") or stem_of(source),
+        name=tree.get("study") or source.stem,
         workload=OwnTask.model_validate(task),
         space=SearchSpace.from_tree(tree["recipe"]),
         search=SearchConfig.model_validate(tree.get("search") or {}),
@@ -70,21 +70,17 @@ def _mistakes(tree: Any) -> Iterator[Mistake]:
         yield from config_mistakes(OwnStudySchema, tree, ())
         return
     yield from name_mistakes(OwnStudySchema, tree, ())
-    wrong = {name: list(_section(name, tree[name])) for name in _sections(tree)}
+    sections = [name for name in OwnStudySchema.model_fields if name in tree]
+    wrong = {name: list(_section(name, tree[name])) for name in sections}
     for mistakes in wrong.values():
         yield from mistakes
     if wrong.get("recipe") == [] and not wrong.get("search"):
         yield from _search_mistakes(SearchSpace.from_tree(tree["recipe"]), tree.get("search") or {})
 
 
-def _sections(tree: Mapping[str, Any]) -> list[str]:
-    return [name for name in OwnStudySchema.model_fields if name in tree]
-
-
 def _section(name: str, value: Any) -> Iterator[Mistake]:
     if name == "recipe":
-        is_tree = isinstance(value, Mapping) and value
-        if not is_tree:
+        if not isinstance(value, Mapping) or not value:
             must = "must be a mapping from names to values or ranges"
             yield Mistake(("recipe",), must, shown(value))
             return

@@ -114,53 +114,38 @@ def name_mistakes(kind: type[Config], tree: Mapping[str, Any], path: TreePath) -
             yield Mistake((*path, name), must, hint=near_miss(name, kind.model_fields))
     for name, field in kind.model_fields.items():
         if field.is_required() and name not in tree:
-            yield Mistake((*path, name), "must be given", hint=_meaning(kind, name))
-
-
-def _meaning(kind: type[Config], name: str) -> str | None:
-    """Returns the first sentence of the field's description."""
-    text = descriptions(kind).get(name, "")
-    sentence = re.split(r"[.;:] ", " ".join(text.split()))[0]
-    return f"{sentence.rstrip('.')}." if sentence else None
+            text = " ".join(descriptions(kind).get(name, "").split())
+            meaning = re.split(r"[.;:] ", text)[0].rstrip(".")
+            hint = f"{meaning}." if meaning else None
+            yield Mistake((*path, name), "must be given", hint=hint)
 
 
 def field_mistakes(
     kind: type[Config], name: str, value: Any, path: TreePath, *, fixed: str | None = None
 ) -> Iterator[Mistake]:
     """Yields every mistake of `value` as the field `name` of `kind`, `fixed` as above."""
-    component = component_of(kind.model_fields[name])
-    nested, entries = nested_of(kind.model_fields[name]), entries_of(kind.model_fields[name])
+    field = kind.model_fields[name]
+    component, nested, entries = component_of(field), nested_of(field), entries_of(field)
     if is_leaf(value) and fixed is not None:
         yield Mistake(path, f"must be one value: {fixed}", shown(value))
-    elif component is not None and not (value is None and _takes(kind, name, None)):
+    elif component is not None and not (
+        value is None and not any(_value_mistakes(kind, name, None, path))
+    ):
         yield from _component_mistakes(component, value, path, fixed)
     elif is_leaf(value):
         yield from _leaf_mistakes(kind, name, value, path)
     elif nested is not None and isinstance(value, Mapping):
         yield from config_mistakes(nested, value, path, fixed=fixed)
     elif entries is not None and isinstance(value, Mapping | list):
-        yield from _entries_mistakes(entries, kind, name, value, path, fixed=fixed)
+        placed = value.items() if isinstance(value, Mapping) else enumerate(value)
+        inside = [
+            mistake
+            for key, entry in placed
+            for mistake in config_mistakes(entries, entry, (*path, key), fixed=fixed)
+        ]
+        yield from inside or _value_mistakes(kind, name, value, path)
     else:
         yield from _value_mistakes(kind, name, value, path)
-
-
-def _entries_mistakes(
-    entries: type[Config],
-    kind: type[Config],
-    name: str,
-    value: Mapping[str, Any] | list[Any],
-    path: TreePath,
-    *,
-    fixed: str | None,
-) -> Iterator[Mistake]:
-    """Yields the mistakes inside each entry; where there are none, those of them all together."""
-    placed = value.items() if isinstance(value, Mapping) else enumerate(value)
-    inside = [
-        mistake
-        for key, entry in placed
-        for mistake in config_mistakes(entries, entry, (*path, key), fixed=fixed)
-    ]
-    yield from inside or _value_mistakes(kind, name, value, path)
 
 
 def _component_mistakes(
@@ -208,17 +193,11 @@ def _choice_of_components_mistakes(
     for name, fields in (branches(leaf) or {}).items():
         yield from _entry_mistakes(component, name, fields, (*at, name), None)
     for position, name in listed_choices(leaf):
-        yield from _bare_entry_mistakes(component, name, (*at, position))
-
-
-def _bare_entry_mistakes(component: Component, name: Any, path: TreePath) -> Iterator[Mistake]:
-    is_known = isinstance(name, str) and name in component.table
-    mistakes = list(_entry_mistakes(component, name, {}, path, None))
-    if is_known and mistakes:
-        must = f"must be given with fields: {', '.join(str(m.path[-1]) for m in mistakes)}"
-        hint = f"Write the choices as a mapping: `choices: {{{name}: {{…}}}}`."
-        yield Mistake(path, must, shown(name), hint)
-    else:
+        mistakes = list(_entry_mistakes(component, name, {}, (*at, position), None))
+        if mistakes and isinstance(name, str) and name in component.table:
+            must = f"must be given with fields: {', '.join(str(m.path[-1]) for m in mistakes)}"
+            hint = f"Write the choices as a mapping: `choices: {{{name}: {{…}}}}`."
+            mistakes = [Mistake((*at, position), must, shown(name), hint)]
         yield from mistakes
 
 
@@ -231,27 +210,18 @@ def _leaf_mistakes(
         yield Mistake(path, must, shown(leaf), "List single values: `choices: [a, b]`.")
     for position, choice in listed_choices(leaf):
         yield from _value_mistakes(kind, name, choice, (*path, "choices", position))
-    if "choices" not in leaf:
-        yield from _range_mistakes(kind, name, leaf, path)
-
-
-def _range_mistakes(
-    kind: type[Config], name: str, leaf: Mapping[str, Any], path: TreePath
-) -> Iterator[Mistake]:
+    if "choices" in leaf:
+        return
     numbers = {key: leaf[key] for key in ("low", "high", "step") if is_number(leaf.get(key))}
     taken = number_types(kind, name)
     if not taken:
         hint = "List values: `choices: [a, b]`."
-        yield Mistake(path, "a range must stand where a number belongs", shown(leaf), hint)
+        yield Mistake(path, "a range must be given only where a number belongs", shown(leaf), hint)
     elif "number" not in taken and any(isinstance(number, float) for number in numbers.values()):
         yield Mistake(path, "low, high and step must be integers here", shown(leaf))
     else:
         for key in numbers.keys() - {"step"}:
             yield from _value_mistakes(kind, name, numbers[key], (*path, key))
-
-
-def _takes(kind: type[Config], name: str, value: Any) -> bool:
-    return not list(_value_mistakes(kind, name, value, ()))
 
 
 def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -> Iterator[Mistake]:
@@ -265,7 +235,9 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
                 inside = tuple(part for part in detail["loc"][1:] if isinstance(part, int))
                 found.setdefault((*path, *inside), []).append(must_text(detail))
         for at, musts in found.items():
-            must, hint = split_hint(_either(musts))
+            first, *others = dict.fromkeys(musts)  # Of a union, each member has its own.
+            rest = (other.removeprefix("must be ") for other in others)
+            must, hint = split_hint(" or ".join([first, *rest]))
             near = near_miss(value, re.findall("'(.+?)'", must))
             yield Mistake(at, must, shown(value), hint or unquote(value) or near)
 
@@ -282,9 +254,3 @@ def must_text(error: ErrorDetails) -> str:
     subject, should, rest = text.partition(" should ")
     plain = f"must {rest}" if should and " " not in subject else text
     return _MUST.get(error["type"], plain)
-
-
-def _either(musts: list[str]) -> str:
-    """Returns `must be an integer or 'auto'` for what the members of a union say."""
-    first, *others = dict.fromkeys(musts)
-    return " or ".join([first, *(other.removeprefix("must be ") for other in others)])

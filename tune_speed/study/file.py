@@ -21,7 +21,6 @@ from tune_speed.study.schema import StudySchema
 from tune_speed.study.settings import (
     AblateConfig,
     CertifyConfig,
-    ResourceConfig,
     RunConfig,
     SearchConfig,
     TrackingConfig,
@@ -36,7 +35,7 @@ from tune_speed.training.workload import WORKLOADS, Workload
 def shipped_files() -> dict[str, Path]:
     """Returns every shipped study file by its name."""
     package = Path(str(resources.files("tune_speed")))
-    # A wheel puts the folder into the package; in a checkout it stands beside it.
+    # A wheel has the folder in the package, a checkout next to it.
     folders = (package / "search_spaces", package.parent / "search_spaces")
     folder = next((folder for folder in folders if folder.is_dir()), folders[0])
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}
@@ -67,24 +66,6 @@ def find_file(path_or_name: Path | str) -> Path:
     raise ConfigError(problems=(problem,))
 
 
-__all__ = [
-    "AblateConfig",
-    "CertifyConfig",
-    "RecipeFile",
-    "ResourceConfig",
-    "RunConfig",
-    "SearchConfig",
-    "StudyFile",
-    "StudySchema",
-    "TrackingConfig",
-    "load_recipe",
-    "load_study",
-    "parse_recipe",
-    "parse_study",
-    "recipe_of",
-    "study_of",
-]
-
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
@@ -100,7 +81,7 @@ class StudyFile:
     run: RunConfig | None
     tracking: TrackingConfig
     tree: Mapping[str, Any]
-    """The file's tree, overrides put in."""
+    """The file's tree with overrides."""
     text: str
     """The file as it was written."""
     file: str
@@ -131,7 +112,7 @@ def load_study(
 ) -> StudyFile:
     """Returns the study of a file, or of a shipped one by name, with `path=value` overrides.
 
-    With `check_data` False nothing is asked of the data set, which may still have to be downloaded.
+    With `check_data` False the data set is not read, which may still have to be downloaded.
 
     Raises: ConfigError with every mistake of the file and of the overrides.
     """
@@ -151,13 +132,10 @@ def study_of(
 ) -> StudyFile:
     """Returns the study of a tree. As `load_study` otherwise."""
     source, problems = _resolved(source, overrides)
-    more = study_mistakes(
-        source.tree, stem=stem_of(source), folder=_folder(source), check_data=check_data
-    )
-    source = checked(source, problems, more)
+    source = checked(source, problems, study_mistakes(source, check_data=check_data))
     tree = source.tree
     return StudyFile(
-        name=tree.get("study") or stem_of(source),
+        name=tree.get("study") or source.stem,
         workload=Workload.model_validate(tree["workload"]),
         space=SearchSpace.from_tree(tree["recipe"]),
         search=SearchConfig.model_validate(tree.get("search") or {}),
@@ -194,12 +172,9 @@ def recipe_of(
 ) -> RecipeFile:
     """Returns the recipe of a tree. As `load_recipe` otherwise."""
     source, problems = _resolved(source, overrides)
-    more = recipe_mistakes(
-        source.tree, stem=stem_of(source), folder=_folder(source), check_data=check_data
-    )
-    tree = checked(source, problems, more).tree
+    tree = checked(source, problems, recipe_mistakes(source, check_data=check_data)).tree
     return RecipeFile(
-        name=tree.get("study") or stem_of(source),
+        name=tree.get("study") or source.stem,
         workload=Workload.model_validate(tree["workload"]),
         recipe=Recipe.model_validate(tree["recipe"]),
         run=RunConfig.model_validate(tree.get("run") or {}),
@@ -211,9 +186,10 @@ def recipe_of(
 
 
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
-    """Returns the tree with overrides put in, and what is wrong with the others."""
+    """Returns the tree with overrides, and what is wrong with the others."""
     source, problems = apply_overrides(_with_workload(source), overrides, schema=StudySchema)
-    return _with_workload(source), problems  # An override may have named a built-in workload.
+    # Again, as an override may name a built-in workload.
+    return _with_workload(source), problems
 
 
 def _with_workload(source: Source) -> Source:
@@ -227,7 +203,7 @@ def _with_workload(source: Source) -> Source:
 def checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
     """Returns `source` if nothing is wrong. Raises: ConfigError with all that is."""
     found = [mistake.problem(source) for mistake in mistakes]
-    # A value that could not be read is a null by now, of which the schema complains again.
+    # A value that could not be read has become a null, which the schema reports again.
     unread = {problem.line for problem in source.problems}
     found = [p for p in found if not (p.given == "null" and p.line in unread)]
     every = dict.fromkeys([*source.problems, *problems, *found])
@@ -237,15 +213,6 @@ def checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mist
         more = f"The first {MAX_PROBLEMS} mistakes; {rest} more follow them:" if rest > 0 else ""
         raise ConfigError(more, problems=tuple(in_order[:MAX_PROBLEMS]))
     return source
-
-
-def stem_of(source: Source) -> str:
-    """Returns a file's name without its ending."""
-    return Path(str(source.file)).stem
-
-
-def _folder(source: Source) -> Path | None:
-    return Path(source.file).parent if source.file else None
 
 
 def optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:

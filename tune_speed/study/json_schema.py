@@ -1,7 +1,6 @@
 """The JSON Schema of a study file, from which editors complete and check the YAML.
 
-It says of every field what it takes, or how it is searched. Rules between fields, and those that
-need the data, are beyond it: `tune-speed search` checks them at load.
+Rules between fields, and those that need the data, are not in it: `tune-speed search` checks them.
 """
 
 from collections.abc import Mapping
@@ -9,13 +8,7 @@ from typing import Any
 
 from tune_speed.core.config import Component, Config
 from tune_speed.core.descriptions import descriptions
-from tune_speed.study.fields import (
-    component_of,
-    entries_of,
-    nested_of,
-    number_types,
-    properties,
-)
+from tune_speed.study.fields import component_of, entries_of, nested_of, number_types, properties
 from tune_speed.study.schema import StudySchema
 from tune_speed.training.workload import WORKLOADS
 
@@ -34,10 +27,9 @@ def json_schema() -> JsonSchema:
 def _config_schema(kind: type[Config], *, searched: bool) -> JsonSchema:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     fields = {name: _field_schema(kind, name, searched=searched) for name in kind.model_fields}
-    description = " ".join((kind.__doc__ or "").split())
     return {
         "type": "object",
-        "description": description,
+        "description": " ".join((kind.__doc__ or "").split()),
         "properties": fields,
         "required": required,
         "additionalProperties": False,
@@ -67,40 +59,28 @@ def _options(kind: type[Config], name: str, *, searched: bool) -> list[JsonSchem
         names = [{"enum": list(WORKLOADS)}] if kind is StudySchema and name == "workload" else []
         empty = [] if field.is_required() else [{"type": "null"}]
         return [*names, _config_schema(nested, searched=searched), *empty]
+    schema = properties(kind)[name]
     entries = entries_of(field)
     if entries is not None:
-        return _entries_options(properties(kind)[name], _config_schema(entries, searched=False))
-    value = _value_schema(kind, name)
-    return [value, *_leaf_options(kind, name, value)] if searched else [value]
-
-
-def _entries_options(schema: JsonSchema, entry: JsonSchema) -> list[JsonSchema]:
-    """Returns the options of a list or mapping of configs, with `entry` written out in each."""
-    holds = {"array": "items", "object": "additionalProperties"}
-    options: list[JsonSchema] = []
-    for option in schema.get("anyOf", [schema]):
-        kept = {key: part for key, part in option.items() if key not in _OWN_KEYS}
-        place = holds.get(str(kept.get("type")))
-        options.append({**kept, place: entry} if place else kept)
-    return options
-
-
-def _value_schema(kind: type[Config], name: str) -> JsonSchema:
-    schema = properties(kind)[name]
-    return {key: part for key, part in schema.items() if key not in _OWN_KEYS}
-
-
-_OWN_KEYS = {"title", "description", "default"}
-
-
-def _leaf_options(kind: type[Config], name: str, value: JsonSchema) -> list[JsonSchema]:
-    if value.get("type") == "array":  # A list is one fixed value.
-        return []
+        entry = _config_schema(entries, searched=False)
+        holds = {"array": {"items": entry}, "object": {"additionalProperties": entry}}
+        options = map(_constraints, schema.get("anyOf", [schema]))
+        return [{**option, **holds.get(str(option.get("type")), {})} for option in options]
+    value = _constraints(schema)
+    is_list = value.get("type") == "array"  # A list is one fixed value.
+    if not searched or is_list:
+        return [value]
     listed = _choices_schema({"type": "array", "items": value})
     numbers = number_types(kind, name)
     if not numbers:
-        return [listed]
-    return [_range_schema(value, "number" if "number" in numbers else "integer"), listed]
+        return [value, listed]
+    return [value, _range_schema(value, "number" if "number" in numbers else "integer"), listed]
+
+
+def _constraints(schema: JsonSchema) -> JsonSchema:
+    """Returns a field's schema without its description, which is written by `_field_schema`."""
+    described = ("title", "description", "default")
+    return {key: part for key, part in schema.items() if key not in described}
 
 
 def _range_schema(value: JsonSchema, number: str) -> JsonSchema:
@@ -126,11 +106,11 @@ def _range_schema(value: JsonSchema, number: str) -> JsonSchema:
 
 def _choices_schema(choices: Mapping[str, Any]) -> JsonSchema:
     bounds = {"minItems": 1, "uniqueItems": True, "minProperties": 1}
-    kept = {k: v for k, v in bounds.items() if ("Items" in k) == (choices["type"] == "array")}
+    own = {k: v for k, v in bounds.items() if ("Items" in k) == (choices["type"] == "array")}
     return {
         "type": "object",
         "description": "Searched over these values.",
-        "properties": {"choices": {**choices, **kept}},
+        "properties": {"choices": {**choices, **own}},
         "required": ["choices"],
         "additionalProperties": False,
     }
@@ -141,7 +121,12 @@ def _component_options(component: Component, *, searched: bool) -> list[JsonSche
     bare = [name for name, entry in entries.items() if not entry["required"]]
     names: JsonSchema = {"enum": bare, "description": "With the defaults of every field."}
     if component.tag is not None:
-        return [names, *(_tagged(component.tag, name, entry) for name, entry in entries.items())]
+        tagged: list[JsonSchema] = []
+        for name, entry in entries.items():
+            fields = {component.tag: {"const": name}, **entry["properties"]}
+            required = [component.tag, *entry["required"]]
+            tagged.append({**entry, "properties": fields, "required": required})
+        return [names, *tagged]
     nested = [_nested(name, entry) for name, entry in entries.items()]
     if not searched:
         return [names, *nested]
@@ -154,11 +139,6 @@ def _component_options(component: Component, *, searched: bool) -> list[JsonSche
         }
     )
     return [names, *nested, listed, branched]
-
-
-def _tagged(tag: str, name: str, entry: JsonSchema) -> JsonSchema:
-    fields = {tag: {"const": name}, **entry["properties"]}
-    return {**entry, "properties": fields, "required": [tag, *entry["required"]]}
 
 
 def _nested(name: str, entry: JsonSchema) -> JsonSchema:

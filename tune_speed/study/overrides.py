@@ -1,4 +1,4 @@
-"""`--set path=value`: one value of a study file, given beside it.
+"""`--set path=value`: one value of a study file, given next to it.
 
 A path is a field's dotted name, `recipe.` left out or not: `optimizer.sgd.lr`. Where only one
 component is there, its name may be left out too: `optimizer.lr`. A value in the place of a
@@ -40,23 +40,15 @@ def _with_override(source: Source, override: str, place: Place, schema: type[Con
         raise ConfigError("must be written as path=value")
     if not text.strip():
         raise ConfigError(f"must have a value after `=`; try `{written}=null` for none")
-    value = _value(text)
+    try:
+        value = parse_yaml(text).tree
+    except ConfigError as error:
+        musts = "; ".join(problem.must for problem in error.problems)
+        raise ConfigError(f"the value {musts}") from None
     prefix = () if names[0] in schema.model_fields else ("recipe",)
     walk = _Walk(source, num_hidden=len(prefix))
     path = walk.to((), schema, [*prefix, *names])
     return walk.source.with_value(path, value, place=place)
-
-
-def _value(text: str) -> Any:
-    try:
-        return parse_yaml(text).tree
-    except ConfigError as error:
-        musts = "; ".join(problem.must for problem in error.problems)
-        raise ConfigError(f"the value {musts}") from None
-
-
-def _names(node: Any) -> list[str]:
-    return [str(name) for name in node] if isinstance(node, Mapping) else []
 
 
 class _Walk:
@@ -71,7 +63,7 @@ class _Walk:
         self._seen: list[str] = []
 
     def to(self, path: TreePath, kind: type[Config], names: list[str]) -> TreePath:
-        """Returns the path of `names` below `path`, where the fields of `kind` stand."""
+        """Returns the path of `names` below `path`, where the fields of `kind` are."""
         name, *rest = names
         if name not in kind.model_fields:
             raise self._no_field(name, kind.model_fields)
@@ -93,8 +85,10 @@ class _Walk:
         if is_leaf(node) and names in [[key] for key in LEAF_KEYS]:
             return (*path, name)
         below = (branches(node) or {}) if is_leaf(node) else node
-        if not isinstance(below, Mapping) or name not in below:
-            raise self._no_field(name, LEAF_KEYS if is_leaf(node) else _names(below))
+        if not isinstance(below, Mapping):
+            below = {}
+        if name not in below:
+            raise self._no_field(name, LEAF_KEYS if is_leaf(node) else map(str, below))
         self._seen.append(name)
         path = (*path, "choices", name) if is_leaf(node) else (*path, name)
         return self._to_written(path, rest) if rest else path
@@ -106,7 +100,11 @@ class _Walk:
         if not named and PRESENT.get(names[0]) in component.table:
             near = did_you_mean(names[0], component.table)
             raise ConfigError(f"no entry `{self._shown(names[0])}`{near}")
-        entry = names[0] if named else self._only_entry(entries or component.table)
+        known = list(entries or component.table)
+        if not named and len(known) > 1:
+            full_names = ", ".join(f"`{self._shown(name)}`" for name in known)
+            raise ConfigError(f"`{self._shown()}` must be followed by a name: {full_names}")
+        entry = names[0] if named else known[0]
         if named and entries and entry not in entries:
             must = f"`{self._shown()}` must be {entry}, but is {', '.join(entries)}"
             raise ConfigError(f"{must}; try `--set {self._shown()}={entry}` before it")
@@ -116,34 +114,22 @@ class _Walk:
             names = names[1:]
         return self.to(path, component.table[entry], names) if names else path
 
-    def _only_entry(self, entries: Mapping[str, Any]) -> str:
-        if len(entries) == 1:
-            return next(iter(entries))
-        names = [f"`{self._shown()}.{entry}`" for entry in entries]
-        raise ConfigError(f"`{self._shown()}` must be followed by a name: {', '.join(names)}")
-
     def _entries(self, path: TreePath, component: Component) -> dict[str, TreePath]:
-        """Returns where the fields of each component that is there now stand."""
+        """Returns where the fields of each component that is there now are."""
         node = self._node(path)
         if is_leaf(node):
-            return self._choice_entries(path, node)
+            at = (*path, "choices")
+            if branches(node) is None:
+                choices = node.get("choices")
+                names = choices if isinstance(choices, list) else []
+                self.source = self.source.with_value(at, {str(name): {} for name in names})
+            return {name: (*at, name) for name in branches(self._node(path)) or {}}
         if isinstance(node, str):
             node = {component.tag: node} if component.tag else {node: {}}
-            self._write_out(path, node)
+            self.source = self.source.with_value(path, node)
         if isinstance(node, Mapping) and component.tag:
             return {str(node.get(component.tag)): path}
         return {name: (*path, name) for name in node} if isinstance(node, Mapping) else {}
-
-    def _choice_entries(self, path: TreePath, leaf: Mapping[str, Any]) -> dict[str, TreePath]:
-        if branches(leaf) is None:
-            choices = leaf.get("choices")
-            names = choices if isinstance(choices, list) else []
-            self._write_out((*path, "choices"), {str(name): {} for name in names})
-        at = (*path, "choices")
-        return {name: (*at, name) for name in branches(self._node(path)) or {}}
-
-    def _write_out(self, path: TreePath, node: Any) -> None:
-        self.source = self.source.with_value(path, node)
 
     def _node(self, path: TreePath) -> Any:
         node = self.source.tree

@@ -1,7 +1,7 @@
 """One searched value: its range or choices, and when it plays a part."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from decimal import Context, Decimal
 from typing import Any, Literal
@@ -23,16 +23,16 @@ class Parameter:
     high: float | None = None
     """Greatest value, itself included."""
     log: bool = False
-    """Proposed evenly over the logarithm."""
+    """Uniform over the logarithm."""
     step: float | None = None
     """Distance of neighbouring values from `low` on; None: 1 for `int`, none for `float`."""
     choices: tuple[Scalar, ...] = ()
     """Values of a categorical; no two are equal."""
     condition: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
-    """Values that other parameters must have for this one to play a part."""
+    """Values that other parameters must have for this one to be active."""
 
     def is_active(self, params: Mapping[str, Any]) -> bool:
-        """Returns whether the parameter plays a part among `params`."""
+        """Returns whether the parameter is active among `params`."""
         return all(name in params and params[name] == v for name, v in self.condition.items())
 
     def values(self) -> "range | tuple[Scalar, ...] | None":
@@ -42,9 +42,9 @@ class Parameter:
         assert self.low is not None and self.high is not None
         if self.kind == "int":
             return range(int(self.low), int(self.high) + 1, int(self.step or 1))
-        return self._float_values() if self.step is not None else None
-
-    def _float_values(self) -> tuple[float, ...]:
+        if self.step is None:
+            return None
+        # In decimals, as 0.1 · 3 is not 0.3 in floats.
         low, high, step = (Decimal(str(v)) for v in (self.low, self.high, self.step))
         return tuple(float(low + step * k) for k in range(int((high - low) / step) + 1))
 
@@ -60,28 +60,27 @@ class Parameter:
         Raises: ValueError if it is none of this parameter's values.
         """
         if self.kind == "categorical":
-            return self._choice(value)
+            is_bool = isinstance(value, bool)  # True == 1, but they are different choices.
+            for choice in self.choices:
+                if choice == value and isinstance(choice, bool) == is_bool:
+                    return choice
+            raise ValueError(f"must be {self.text()}, but got {shown(value)}")
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise ValueError(f"must be a number, but got {shown(value)}")
         if not self._holds(value):
             raise ValueError(f"must be {self.text()}, but got {shown(value)}")
         return int(value) if self.kind == "int" else float(value)
 
-    def _choice(self, value: Any) -> Scalar:
-        for choice in self.choices:
-            if choice == value and isinstance(choice, bool) == isinstance(value, bool):
-                return choice
-        raise ValueError(f"must be {self.text()}, but got {shown(value)}")
-
     def _holds(self, value: float) -> bool:
         assert self.low is not None and self.high is not None
         if not self.low <= value <= self.high:
             return False
         step = 1 if self.kind == "int" and self.step is None else self.step
-        # 1e-8 of a step is what Optuna itself forgives rounding.
-        return (
-            step is None or abs((value - self.low) / step - round((value - self.low) / step)) < 1e-8
-        )
+        if step is None:
+            return True
+        # Optuna itself tolerates rounding by 1e-8 of a step.
+        steps = (value - self.low) / step
+        return abs(steps - round(steps)) < 1e-8
 
     def text(self) -> str:
         """Returns the values in words, such as `from 0.1 to 1 (log)` or `one of 64, 128`."""
@@ -93,12 +92,12 @@ class Parameter:
 
 RANGE_KEYS = ("low", "high", "log", "step")
 LEAF_KEYS = (*RANGE_KEYS, "choices")
+# Values of one list. Each is checked alone and together with the rest of the recipe.
 MAX_CHOICES = 1000
-"""Values of one list. Each is checked alone and together with the rest of the recipe."""
+# Values of a range of whole steps; a grid holds them all.
 MAX_STEPS = 1_000_000
-"""Values of a range of whole steps; a grid holds them all."""
+# Digits between the least and the greatest float.
 _EXACT = Context(prec=700)
-"""Digits between the least and the greatest float."""
 
 
 def is_leaf(node: Any) -> bool:
@@ -145,13 +144,17 @@ def leaf_parameter(
 
 
 def leaf_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
-    """Yields what is wrong with a leaf itself; sub-trees of its choices are not looked at."""
+    """Yields what is wrong with a leaf itself; not of the sub-trees of its choices."""
     own_keys = ("choices",) if "choices" in leaf else RANGE_KEYS
     for key in leaf:
         if key not in own_keys:
             must = f"a searched value may have only {', '.join(own_keys)}"
             yield Mistake((*path, key), must, f"`{key}`", near_miss(key, own_keys))
-    yield from _choices_mistakes(leaf, path) if "choices" in leaf else _range_mistakes(leaf, path)
+    if "choices" in leaf:
+        yield from _choices_mistakes(leaf, path)
+    else:
+        found = list(_range_form_mistakes(leaf, path))
+        yield from found or _range_value_mistakes(leaf, path)
 
 
 def _choices_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
@@ -159,28 +162,20 @@ def _choices_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mista
     at = (*path, "choices")
     if not isinstance(choices, list | tuple | Mapping):
         yield Mistake(at, "choices must be a list, or a mapping from names", shown(choices))
-    elif not choices:
+        return
+    if not choices:
         yield Mistake(at, "choices must not be empty", shown(choices))
-    elif len(choices) > MAX_CHOICES:
+    if len(choices) > MAX_CHOICES:
         must, hint = f"choices must be at most {MAX_CHOICES}", "Try a range: `low` and `high`."
         yield Mistake(at, must, str(len(choices)), hint)
-    elif not isinstance(choices, Mapping):
-        yield from _list_mistakes(choices, at)
-
-
-def _list_mistakes(choices: Sequence[Any], path: TreePath) -> Iterator[Mistake]:
-    for position, choice in enumerate(choices):
+        return
+    for position, choice in enumerate([] if isinstance(choices, Mapping) else choices):
         if not is_scalar(choice):
             must = "a listed choice must be a single finite value"
             hint = "Choices with fields are a mapping: `choices: {sgd: {…}, adamw: {…}}`."
-            yield Mistake((*path, position), must, shown(choice), hint)
-        elif choice in choices[:position]:  # equal to Python and Optuna: 1, 1.0 and true
-            yield Mistake((*path, position), "choices must differ", f"{shown(choice)} again")
-
-
-def _range_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:
-    found = list(_range_form_mistakes(leaf, path))
-    yield from found or _range_value_mistakes(leaf, path)
+            yield Mistake((*at, position), must, shown(choice), hint)
+        elif choice in choices[:position]:  # Equal to Python and Optuna: 1, 1.0 and true.
+            yield Mistake((*at, position), "choices must differ", f"{shown(choice)} again")
 
 
 def _range_form_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[Mistake]:

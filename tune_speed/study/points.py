@@ -1,7 +1,7 @@
 """Configurations that a study file names itself: `search.points_to_evaluate`.
 
 A point may be partial. What it leaves out is the policy's choice, but for the choices on which a
-named parameter hangs: `optimizer.sgd.lr` without `optimizer` means sgd.
+named parameter depends: `optimizer.sgd.lr` without `optimizer` means sgd.
 """
 
 import math
@@ -17,7 +17,7 @@ from tune_speed.study.yaml import TreePath
 def point_mistakes(
     space: SearchSpace, points: Sequence[Mapping[str, Any]], path: TreePath
 ) -> Iterator[Mistake]:
-    """Yields every mistake of `points`, which stand at `path`."""
+    """Yields every mistake of `points`, which lie at `path`."""
     known = {parameter.name: parameter for parameter in space.parameters}
     for position, point in enumerate(points):
         if not point:
@@ -47,7 +47,7 @@ def _mistakes(
 
 
 def _with_conditions(known: Mapping[str, Parameter], point: Mapping[str, Any]) -> Params:
-    """Returns `point` and the choices that its parameters hang on; what it gives itself holds."""
+    """Returns `point` and the choices that its parameters depend on; what it gives itself holds."""
     implied: Params = {}
     for name in point:
         for other, needed in known[name].condition.items() if name in known else ():

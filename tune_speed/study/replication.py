@@ -1,4 +1,4 @@
-"""Fields of a replication: an experiment of a source document, and what is set beside its figures.
+"""Fields of a replication: an experiment of a source document, and our figures next to its own.
 
 `ReplicationConfig` is the section `replication` of a study file, `ScaleConfig` one profile under
 its section `scale`.
@@ -29,7 +29,7 @@ CheckName = Literal[
     "effective_batch", "fp16_underflow", "pinned_copy", "hidden_syncs", "loader_starvation"
 ]
 ProfileName = Literal["cpu", "gpu"]
-"""Profiles that a file may have; `full` is the file as it stands."""
+"""Profiles that a file may have; `full` is the file as it is."""
 
 UNITS: dict[FigureName, tuple[UnitName, ...]] = {
     "speed_up": ("×",),
@@ -55,7 +55,7 @@ AGAINST_BASE: tuple[FigureName, ...] = (
     "accuracy_gain",
     "synergy",
 )
-"""Figures of an arm beside the base, which the base itself has none of."""
+"""Figures of an arm against the base, which the base itself does not have."""
 
 ITEMS = (91, 121)
 """Least and greatest number of an experiment or a doubt on the sheet of the source documents."""
@@ -67,7 +67,7 @@ Parts = dict[Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,39}$")]
 
 
 class OursConfig(Config):
-    """Which figure of ours stands beside the published one."""
+    """Which figure of ours is compared with the published one."""
 
     part: str = ""
     """Part of the replication, such as `cifar10`; empty where it has none."""
@@ -88,7 +88,7 @@ class OursConfig(Config):
 
 
 class PublishedConfig(Config):
-    """A row of `tune-speed list paper`: the columns that tell it from the others."""
+    """A row of `tune-speed list paper`: the columns that identify it."""
 
     source: Name
     """Short citation, such as `Nokhwal et al. 2023`."""
@@ -118,24 +118,24 @@ class PublishedConfig(Config):
 
 
 class ClaimConfig(Config):
-    """One published figure, and what of ours is set beside it."""
+    """One published figure, and ours to compare with it."""
 
     says: Name
     """What the source says, in our words."""
     ours: OursConfig
-    """What of ours stands beside it."""
+    """Our figure to compare with it."""
     paper: float | None = None
     """The figure, in `unit`. null: it is looked up as `published` says; without that too, the
-    source has none, and ours stands alone."""
+    source has none, and ours is shown alone."""
     published: PublishedConfig | None = None
-    """Where the figure stands among those of the source documents; null: it is `paper`."""
+    """Where the figure is among those of the source documents; null: it is `paper`."""
     unit: UnitName | None = None
     """Unit of the figure; null: that of `published`, or `×` for ratios, `%` for shares, `points`
     (of 100) for gains, `s`, `GiB`, `epochs`."""
     source: str = ""
-    """Where it stands, such as `S0, Table I`; empty: as `published` says, and only with it."""
+    """Where it is, such as `S0, Table I`; empty: as `published` says, and only with it."""
     defect: str = ""
-    """What is known to be wrong with it, beside what is known of the published row."""
+    """What is known to be wrong with it, other than with the published row."""
 
     @model_validator(mode="after")
     def _has_one_figure_at_most(self) -> "ClaimConfig":
@@ -158,14 +158,14 @@ class ReplicationConfig(Config):
     title: Name
     """What it is, in one line."""
     question: Name
-    """What it asks, in one sentence."""
+    """Its question, in one sentence."""
     source: str = ""
     """Where it is from, such as `S0`; empty: the sources of its claims."""
     parts: Parts = Field(default={})
     """Ablations of their own, by name, with the values that each changes about the file; empty:
     the file is the only one."""
     claims: list[ClaimConfig] = Field(default=[])
-    """Published figures, and what of ours is set beside each."""
+    """Published figures, and ours to compare with each."""
     checks: list[CheckName] = Field(default=[])
     """Questions that are answered without training."""
     caveats: list[Name] = Field(default=[])
@@ -193,7 +193,7 @@ class ScaleConfig(Config):
     set: Overrides = Field(default={})
     """Values that it changes about the file."""
     parts: Parts | None = None
-    """What stands in the place of `replication.parts`; null: nothing does."""
+    """Replaces `replication.parts`; null: nothing does."""
 
 
 Scale = dict[ProfileName, ScaleConfig]

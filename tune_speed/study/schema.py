@@ -43,12 +43,12 @@ class StudySchema(Config):
     certify: CertifyConfig | None = None
     """How the best trials are run again on fresh seeds; null: they are not."""
     tracking: TrackingConfig | None = None
-    """What is kept in MLflow beside what is measured; null: nothing."""
+    """What is stored in MLflow other than measurements; null: nothing."""
     run: RunConfig | None = None
     """How a single training is run."""
     ablate: AblateConfig | None = None
     """What `tune-speed ablate` changes about the recipe."""
     replication: ReplicationConfig | None = None
-    """Of a replication: which experiment it is, and what is set beside its figures."""
+    """Of a replication: which experiment it is, and our figures next to its own."""
     scale: Scale | None = None
     """Smaller profiles of a replication, by name, such as `cpu`."""

@@ -16,25 +16,22 @@ _UNIT_S = (86_400, 3_600, 60, 1)
 
 def parse_duration_s(duration: str | float) -> float:
     """Returns the seconds of a duration. Raises: ValueError unless it is finite and above 0."""
-    duration_s = _text_s(duration) if isinstance(duration, str) else float(duration)
-    if duration_s is None or not 0 < duration_s < math.inf:
+    if isinstance(duration, str):
+        parts = _DURATION.fullmatch(duration.replace(" ", ""))
+        numbers = parts.groups(default="0") if parts else ()
+        duration_s = sum(float(n) * unit_s for n, unit_s in zip(numbers, _UNIT_S, strict=False))
+    else:
+        duration_s = float(duration)
+    if not 0 < duration_s < math.inf:
         raise ValueError("must be a duration above 0, such as `90s`, `30m`, `1h30m` or seconds")
     return duration_s
-
-
-def _text_s(text: str) -> float | None:
-    parts = _DURATION.fullmatch(text.replace(" ", ""))
-    if parts is None:
-        return None
-    numbers = (float(number or 0) for number in parts.groups())
-    return sum(number * unit_s for number, unit_s in zip(numbers, _UNIT_S, strict=True))
 
 
 PolicyName = Literal["time_to_target", "vanilla", "tpe_penalty", "random", "random_cap"]
 SamplerName = Literal["gain", "tpe", "gp", "cmaes", "nsga2", "qmc", "random", "grid"]
 DesignName = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
+# Endings of journal files, so that a stranger's study cannot append to any file.
 JOURNALS = (".journal", ".log", ".jsonl")
-"""Endings of journal files, so that a stranger's study cannot append to any file."""
 DATABASES = ("postgresql", "mysql", "sqlite")
 """Schemes of the databases that Optuna supports; a driver may follow a `+`."""
 
@@ -75,7 +72,7 @@ class SearchConfig(Config):
     """Trials to finish."""
     policy: PolicyName = "time_to_target"
     """Decides what to try next and when to stop a trial. The others are there to compare with:
-    `vanilla` is Ray Tune's `OptunaSearch` and ASHA, `tpe_penalty` TPE that is told a flat penalty
+    `vanilla` is Ray Tune's `OptunaSearch` and ASHA, `tpe_penalty` TPE with a flat penalty
     for a miss, `random` draws at random, `random_cap` also stops a trial at the leader's time."""
     sampler: SamplerName = "gain"
     """Proposes configurations: `gain` is this project's own, the others are Optuna's. Only with
@@ -87,10 +84,10 @@ class SearchConfig(Config):
     """Studies in MLflow whose finished trials the policy learns from before its first proposal.
     They must have the same data, split and evaluation grid, and parameters that this space has;
     target, crossing mode, time limit and device may differ. Curves carry over: how far a trial
-    stayed from this study's target is computed anew. Times carry over only from the same device
-    and torch version. No earlier trial becomes the leader: its configuration is tried again."""
+    stayed from this study's target is computed again. Times carry over only from the same device
+    and torch version. No prior trial becomes the leader: its configuration is run again."""
     storage: Annotated[str, Field(min_length=1)] | None = None
-    """Where the sampler keeps its trials, so that several searches of the same space and workload
+    """Where the sampler stores its trials, so that several searches of the same space and workload
     can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or
     `sqlite:///`), or the path of a journal file. null: in memory; resuming does not need it. A
     password in a URL is shown and recorded nowhere."""
@@ -110,12 +107,12 @@ class SearchConfig(Config):
     attempts: Annotated[int, Field(gt=0)] = 3
     """Times that a trial is begun whose process dies before its checkpoint has got any further;
     after the last it is recorded as failed. Nodes that are lost are not counted, up to 20 times a
-    trial; `--resume` counts anew."""
+    trial; `--resume` counts from 0."""
     checkpoint_every: str | float | None = Field(default="60s", union_mode="left_to_right")
-    """A running trial is saved at the first evaluation after this long, and goes on from there
-    where its process, its node or the search ends before it; null: it begins anew."""
+    """A running trial is saved at the first evaluation after this long, and resumes from there
+    if its process, its node or the search ends before it; null: it starts from scratch."""
     storage_path: Annotated[str, Field(min_length=1)] | None = None
-    """Where checkpoints of running trials are kept: a folder that all nodes see, or a URL that
+    """Where checkpoints of running trials are stored: a folder that all nodes see, or a URL that
     fsspec knows, such as `s3://bucket/folder`; null: the study's folder."""
     seed: Annotated[int, Field(ge=0, lt=2**32)] = 0
     """Seed of the proposals and of the trials."""
@@ -144,7 +141,7 @@ class SearchConfig(Config):
 
     @property
     def at_once(self) -> int:
-        """Trials at the same time, at most; what is `auto` is measured by then."""
+        """Trials at the same time, at most; `auto` has been measured before."""
         assert isinstance(self.concurrent, int), "auto is measured before the first trial"
         return self.concurrent
 
@@ -166,14 +163,14 @@ class SearchConfig(Config):
 
 
 class TrackingConfig(Config):
-    """What is kept in MLflow beside what is measured."""
+    """What is stored in MLflow other than measurements."""
 
     log_model: Literal["none", "best"] = "none"
     """`best`: when the search ends, or is stopped, the network of its fastest trial is logged on
     that trial's run, as it was evaluated last, and a slower one that an earlier session logged is
     deleted. It takes pixels and gives logits; `mlflow.pytorch.load_model` loads it without a
     pickle. Trials that may be the fastest leave their weights in the study's folder: on another
-    node this must be on shared storage. `none`: no network is kept."""
+    node this must be on shared storage. `none`: no network is stored."""
 
 
 class CertifyConfig(Config):
@@ -184,7 +181,7 @@ class CertifyConfig(Config):
     seeds: Annotated[int, Field(gt=0)] = 5
     """Fresh seeds of each; who is clearly out before has fewer."""
     final: Annotated[int, Field(ge=0)] = 2
-    """How many of these go on to the final; 0: there is none."""
+    """How many of these reach the final; 0: there is none."""
     final_seeds: Annotated[int, Field(gt=0)] = 20
     """Fresh seeds of each in the final."""
 
@@ -196,13 +193,13 @@ class AblateConfig(Config):
     """What is changed: a field's dotted name and its other value, or a list of other values; or a
     name of your own and a mapping from names of levels to mappings from fields to values."""
     design: DesignName = "one-at-a-time"
-    """Which combinations are run beside the base: each change alone (`one-at-a-time`), all and all
+    """Which combinations are run next to the base: each change alone (`one-at-a-time`), all and all
     but one (`leave-one-out`), all combinations (`factorial`), each alone and all (`stacking`), or
     one more each time (`cumulative`)."""
     seeds: Annotated[int, Field(gt=0)] = 5
     """Runs of each arm. Every arm runs once with each seed before the next seed's turn."""
     retune: Annotated[str, Field(min_length=1)] | None = None
-    """A number of the recipe that is chosen anew for each arm: `lr` or a field's dotted name; null:
+    """A number of the recipe that is tuned again for each arm: `lr` or a field's dotted name; null:
     every arm has the base's, which may be stale for it."""
     retune_factors: Annotated[list[Annotated[float, Field(gt=0)]], Field(min_length=2)] = Field(
         default=[0.3, 1.0, 3.0]

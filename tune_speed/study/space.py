@@ -2,8 +2,8 @@
 
 Bare values are fixed. A mapping with `low` and `high` (and `log` or `step`) is searched: over
 integers if all its numbers are integers, else over floats. A mapping with `choices` is searched
-over the list's values, or over the names of a mapping, whose sub-trees then play a part only
-where their name is chosen.
+over the list's values, or over the names of a mapping, whose sub-trees are active only where their
+name is chosen.
 """
 
 import copy
@@ -39,11 +39,11 @@ class SearchSpace:
     tree: Mapping[str, Any]
     """The tree as it was written; not to be changed."""
     parameters: tuple[Parameter, ...]
-    """What is searched, in the tree's order: a choice comes before what hangs on it."""
+    """What is searched, in the tree's order: a choice comes before what depends on it."""
 
     @classmethod
     def from_tree(cls, tree: Mapping[str, Any]) -> "SearchSpace":
-        """Returns the space of a tree. Its fields may have any names: no recipe is looked at.
+        """Returns the space of a tree. Its fields may have any names, not only a recipe's.
 
         Raises: ConfigError with every mistake of the tree.
         """
@@ -72,26 +72,22 @@ class SearchSpace:
             if not parameter.is_active(read):
                 continue
             try:
-                read[parameter.name] = parameter.read(_required(parameter, params))
+                if parameter.name not in params:
+                    raise ValueError(f"must be given: {parameter.text()}")
+                read[parameter.name] = parameter.read(params[parameter.name])
             except ValueError as error:
                 problems.append(Problem(path=parameter.name, must=str(error)))
-        unknown = [] if problems else [name for name in params if name not in read]
-        problems += [self._not_here(name, read) for name in unknown]
+        conditions = {parameter.name: parameter.condition for parameter in self.parameters}
+        for name in () if problems else [name for name in params if name not in read]:
+            if name in conditions:
+                given = ", ".join(f"{other}={read.get(other)}" for other in conditions[name])
+                problems.append(Problem(path=name, must="must be left out", given=given))
+            else:
+                hint = near_miss(name, conditions)
+                problems.append(Problem(path=name, must="is not searched here", hint=hint))
         if problems:
             raise ConfigError("Parameters do not fit the search space.", problems=tuple(problems))
         return read
-
-    def _not_here(self, name: str, read: Params) -> Problem:
-        known = {parameter.name: parameter for parameter in self.parameters}
-        if name in known:
-            given = ", ".join(f"{other}={read.get(other)}" for other in known[name].condition)
-            return Problem(path=name, must="must be left out", given=given)
-        return Problem(path=name, must="is not searched here", hint=near_miss(name, known))
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether nothing is searched."""
-        return not self.parameters
 
     @functools.cached_property
     def hash(self) -> str:
@@ -107,7 +103,7 @@ class SearchSpace:
         return self._num_points(Parameter.values, {})
 
     def _num_points(self, values: "Values", condition: Mapping[str, Scalar]) -> int:
-        """Returns the number of points of the sub-space that hangs on exactly `condition`."""
+        """Returns the number of points of the sub-space that depends on exactly `condition`."""
         total = 1
         for parameter in self.parameters:
             if parameter.condition != condition:
@@ -180,13 +176,13 @@ class SearchSpace:
             yield self._corner(chooser.choice, {})
 
     def _corner(
-        self, pick: Callable[[Sequence[Scalar]], Scalar], forced: Mapping[str, Scalar]
+        self, choose: Callable[[Sequence[Scalar]], Scalar], forced: Mapping[str, Scalar]
     ) -> Params:
         params: Params = {}
         for parameter in self.parameters:
             if parameter.is_active(params):
                 name = parameter.name
-                params[name] = forced[name] if name in forced else pick(parameter.ends())
+                params[name] = forced[name] if name in forced else choose(parameter.ends())
         return params
 
 
@@ -209,19 +205,13 @@ def node_mistakes(node: Any, path: TreePath) -> Iterator[Mistake]:
         path = (*path, "choices")
     elif isinstance(node, Mapping):
         subtrees = dict(node)
-    else:
-        yield from _fixed_mistakes(node, path)
+    elif not all(map(is_scalar, node if isinstance(node, list | tuple) else [node])):
+        must = "a fixed value must be text, a finite number, true, false, null, or a list of these"
+        yield Mistake(path, must, shown(node))
     for name, subtree in (subtrees or {}).items():
         if not isinstance(name, str) or not name or "." in name:
             yield Mistake((*path, name), "a name must be text without dots", shown(name))
         yield from node_mistakes(subtree, (*path, name))
-
-
-def _fixed_mistakes(node: Any, path: TreePath) -> Iterator[Mistake]:
-    items = list(node) if isinstance(node, list | tuple) else [node]
-    if not all(map(is_scalar, items)):
-        must = "a fixed value must be text, a finite number, true, false, null, or a list of these"
-        yield Mistake(path, must, shown(node))
 
 
 def _join(name: str, key: str) -> str:
@@ -258,13 +248,7 @@ def _built(node: Any, name: str, params: Params | None) -> Any:
 
 
 def _count(options: Sequence[Scalar]) -> int:
-    """Returns how many there are; `len` takes no range of more than 63 bits."""
+    # `len` takes no range of more than 63 bits.
     if not isinstance(options, range):
         return len(options)
     return max(0, -(-(options.stop - options.start) // options.step))
-
-
-def _required(parameter: Parameter, params: Mapping[str, Any]) -> Any:
-    if parameter.name not in params:
-        raise ValueError(f"must be given: {parameter.text()}")
-    return params[parameter.name]

@@ -24,7 +24,7 @@ from tune_speed.study.points import point_mistakes
 from tune_speed.study.schema import STUDY_NAME, StudySchema
 from tune_speed.study.settings import SearchConfig
 from tune_speed.study.space import SearchSpace
-from tune_speed.study.yaml import TreePath
+from tune_speed.study.yaml import Source, TreePath
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
 
@@ -50,18 +50,11 @@ def devices_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[
     yield Mistake(("search", "resources", "gpu"), must, shown(gpu), "Try 1.")
 
 
-_ONLY_RECIPE = "only the recipe is searched"
 _FIXED = {
-    "study": _ONLY_RECIPE,
     "workload": "recipes are compared on it, so no search may touch it",
-    "search": _ONLY_RECIPE,
-    "certify": _ONLY_RECIPE,
-    "tracking": _ONLY_RECIPE,
-    "run": _ONLY_RECIPE,
     "ablate": "its axes say what is varied",
-    "replication": _ONLY_RECIPE,
-    "scale": _ONLY_RECIPE,
 }
+"""Why nothing may be searched in a section, where there is a better reason than the usual one."""
 
 TABLE_AT: Mapping[tuple[int | str, ...], str] = {
     ("workload", "dataset"): "DATASETS",
@@ -76,31 +69,33 @@ Found = Mapping[str, list[Mistake]]
 """Mistakes by the section that they are in."""
 
 
-def study_mistakes(
-    tree: Any, *, stem: str, check_data: bool, folder: Path | None = None
-) -> Iterator[Mistake]:
+def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
     """Yields every mistake of a study that is to be searched.
 
     Args:
-        tree: The file's tree, a built-in workload written out.
-        stem: The file's name without its ending, the study's name if it has no other.
-        check_data: Ask the data set for its size.
-        folder: The file's, where plugins that it needs are looked for beside those here.
+        source: The file, a built-in workload written out.
+        check_data: Read the size of the data set.
     """
+    tree = source.tree
     if _is_of_function(tree):
         yield _NO_FUNCTION
         return
-    found = _found(tree, folder)
-    yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
+    found = _found(source)
+    yield from _form_mistakes(source, found, check_data=check_data)
     if _is_right("recipe", tree, found) and not found.get("search"):
         search = tree.get("search") or {}
         space = SearchSpace.from_tree(tree["recipe"])
         has_gpu = (search.get("resources") or {}).get("gpu", 0) > 0
         yield from combination_mistakes(space, ("recipe",), has_gpu=has_gpu)
-        yield from _auto_mistakes(tree["recipe"])
-        yield from point_mistakes(
-            space, search.get("points_to_evaluate", ()), ("search", "points_to_evaluate")
-        )
+        for path, value in _values(tree["recipe"].get("batch_size"), ("recipe", "batch_size")):
+            if value == "auto":  # It would hide the steps of a run.
+                must = (
+                    "must be a number in a search, which knows what a trial costs before it starts"
+                )
+                hint = "Try `effective_batch_size` with `accumulation_steps: auto`."
+                yield Mistake(path, must, shown(value), hint)
+        points = search.get("points_to_evaluate", ())
+        yield from point_mistakes(space, points, ("search", "points_to_evaluate"))
         yield from devices_mistakes(space, search)
         if search.get("sampler") == "grid":
             yield from grid_mistakes(space)
@@ -108,15 +103,14 @@ def study_mistakes(
         yield from policy_mistakes(tree["search"] or {})
 
 
-def recipe_mistakes(
-    tree: Any, *, stem: str, check_data: bool, folder: Path | None = None
-) -> Iterator[Mistake]:
+def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
     """Yields every mistake of a study that is to be trained once, searched leaves included."""
+    tree = source.tree
     if _is_of_function(tree):
         yield _NO_FUNCTION
         return
-    found = _found(tree, folder)
-    yield from _form_mistakes(tree, found, stem=stem, check_data=check_data)
+    found = _found(source)
+    yield from _form_mistakes(source, found, check_data=check_data)
     recipe = tree.get("recipe") if isinstance(tree, Mapping) else None
     yield from _searched(recipe, ("recipe",))
     if _is_right("recipe", tree, found):
@@ -145,21 +139,19 @@ def _is_of_function(tree: Any) -> bool:
     return not has_data and not is_ours
 
 
-def _found(tree: Any, folder: Path | None) -> Found:
-    if not isinstance(tree, Mapping):
-        return {}
-    sections = [name for name in StudySchema.model_fields if name in tree]
-    folders = [Path.cwd(), *([] if folder is None else [folder])]
+def _found(source: Source) -> Found:
+    tree = source.tree if isinstance(source.tree, Mapping) else {}
+    # Plugins that a file needs may lie next to it.
+    folders = [Path.cwd(), *([Path(source.file).parent] if source.file else [])]
     return {
-        section: [
-            _with_plugin(mistake, folders) for mistake in _section_mistakes(section, tree[section])
-        ]
-        for section in sections
+        name: [_with_plugin(mistake, folders) for mistake in _section_mistakes(name, tree[name])]
+        for name in StudySchema.model_fields
+        if name in tree
     }
 
 
 def _with_plugin(mistake: Mistake, folders: Sequence[Path]) -> Mistake:
-    """Returns a mistake with the plugin that would mend it as its hint, if one would."""
+    """Returns a mistake with the plugin that would fix it as its hint, if there is one."""
     table = TABLE_AT.get(tuple(mistake.path[:2]))
     if table is None or mistake.given is None or not mistake.must.startswith("must be one of "):
         return mistake
@@ -176,7 +168,7 @@ def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
         must = f"must be a mapping of fields, or one of {', '.join(WORKLOADS)}"
         yield Mistake((section,), must, shown(value), near_miss(value, WORKLOADS))
         return
-    fixed = _FIXED.get(section)
+    fixed = None if section == "recipe" else _FIXED.get(section, "only the recipe is searched")
     mistakes = list(field_mistakes(StudySchema, section, value, (section,), fixed=fixed))
     yield from mistakes
     if section != "recipe" and not mistakes:
@@ -205,16 +197,17 @@ def _of_field(path: TreePath, text: str, section: Any) -> Mistake:
     return Mistake((*path, name), must, shown(node[name]), hint)
 
 
-def _form_mistakes(tree: Any, found: Found, *, stem: str, check_data: bool) -> Iterator[Mistake]:
+def _form_mistakes(source: Source, found: Found, *, check_data: bool) -> Iterator[Mistake]:
+    tree = source.tree
     if not isinstance(tree, Mapping):
         yield from config_mistakes(StudySchema, tree, ())
         return
     yield from name_mistakes(StudySchema, tree, ())
     for mistakes in found.values():
         yield from mistakes
-    if tree.get("study") is None and not re.fullmatch(STUDY_NAME, stem):
+    if tree.get("study") is None and not re.fullmatch(STUDY_NAME, source.stem):
         hint = "Give the study a name: `study: NAME`."
-        yield Mistake((), f"a file's name must match {STUDY_NAME}", shown(stem), hint)
+        yield Mistake((), f"a file's name must match {STUDY_NAME}", shown(source.stem), hint)
     in_data = [m for m in found.get("workload", []) if m.path[1:2] not in _NOT_DATA]
     if check_data and not in_data and isinstance(tree.get("workload"), Mapping):
         yield from _data_mistakes(tree)
@@ -224,9 +217,7 @@ _NOT_DATA = {(name,) for name in Workload.model_fields if name not in ("dataset"
 
 
 def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
-    data = {
-        name: tree["workload"][name] for name in ("dataset", "split") if name in tree["workload"]
-    }
+    data = {n: part for n, part in tree["workload"].items() if n in ("dataset", "split")}
     if "dataset" not in data:
         return
     try:
@@ -251,15 +242,6 @@ def _batch_size_mistakes(recipe: Any, num_train: int) -> Iterator[Mistake]:
                 yield Mistake(path, must, shown(value))
 
 
-def _auto_mistakes(recipe: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields where a search is left without knowing the steps of a run beforehand."""
-    for path, value in _values(recipe.get("batch_size"), ("recipe", "batch_size")):
-        if value == "auto":
-            must = "must be a number in a search, which knows what a trial costs before it starts"
-            hint = "Try `effective_batch_size` with `accumulation_steps: auto`."
-            yield Mistake(path, must, shown(value), hint)
-
-
 def _values(node: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
     """Yields the fixed value, or the ends or choices of a leaf, with their paths."""
     if not is_leaf(node):
@@ -277,11 +259,11 @@ _OF_DEFAULT_POLICY = {
     "warm_start": "learns from this study alone",
     "storage": "keeps its trials in memory",
 }
-"""Settings that only the default policy heeds, and what the others do instead."""
+"""Settings that only the default policy has, and what the others do instead."""
 
 
 def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Yields settings of a search that its policy does not heed."""
+    """Yields settings of a search that its policy ignores."""
     own = {name: field.default for name, field in SearchConfig.model_fields.items()}
     policy = search.get("policy", own["policy"])
     if policy == own["policy"]:

@@ -24,17 +24,14 @@ TreePath = tuple[str | int, ...]
 MAX_BYTES = 1 << 20
 MAX_NODES = 20_000
 MAX_DEPTH = 40
+# Characters of a key. Messages repeat the keys around a value, so long ones would multiply.
 MAX_KEY = 200
-"""Characters of a key. Messages repeat the keys around a value, so long ones would multiply."""
 MAX_PROBLEMS = 100
-"""Mistakes of one file that are told."""
+"""Mistakes of one file that are reported."""
 
 _NULLS = {"", "~", "null", "Null", "NULL"}
-_BOOLEANS = {"true": True, "True": True, "TRUE": True} | {
-    "false": False,
-    "False": False,
-    "FALSE": False,
-}
+_BOOLEANS = dict.fromkeys(("true", "True", "TRUE"), True)
+_BOOLEANS |= dict.fromkeys(("false", "False", "FALSE"), False)
 _INTEGER = re.compile(r"[-+]?[0-9]+")
 _BASED_INTEGER = re.compile(r"0o[0-7]+|0x[0-9a-fA-F]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
@@ -77,6 +74,11 @@ class Source:
         """Returns where `path` was written, or else the nearest mapping or list around it."""
         around = (path[:length] for length in range(len(path), -1, -1))
         return next((self.places[p] for p in around if p in self.places), Place(self.file, None))
+
+    @property
+    def stem(self) -> str:
+        """The file's name without its ending."""
+        return Path(str(self.file)).stem
 
     def line(self, path: TreePath) -> int | None:
         """Returns the line of `place(path)`, counted from 1; None if it is in no file."""
@@ -216,7 +218,7 @@ class _Reader:
         )
         self.problems.append(problem)
         if len(self.problems) == MAX_PROBLEMS:
-            must = f"must have fewer than {MAX_PROBLEMS} mistakes for the others to be told"
+            must = f"must have fewer than {MAX_PROBLEMS} mistakes for the others to be reported"
             self.problems.append(Problem(path="", must=must, file=self.file, line=line))
 
     def _next(self) -> Any:
@@ -251,7 +253,10 @@ class _Reader:
         if self._num_read > 2 * MAX_NODES:  # A value has a key at most.
             raise self.fatal(f"must have at most {MAX_NODES} values", _line(event))
         if isinstance(event, yaml.AliasEvent):
-            return self._alias(event)
+            if event.anchor not in self._anchors:
+                must = f"`*{str(event.anchor)[:MAX_KEY]}` must name an anchor above it"
+                raise self.fatal(must, _line(event))
+            return self._anchors[event.anchor]
         node = _Node(self._value(event, path), _line(event))
         if event.tag is not None:
             given = event.tag.replace("tag:yaml.org,2002:", "!!")[:MAX_KEY]
@@ -265,21 +270,12 @@ class _Reader:
         if isinstance(event, yaml.MappingStartEvent):
             return self._mapping(path)
         if isinstance(event, yaml.SequenceStartEvent):
-            return self._sequence(path)
+            items: list[_Node] = []
+            while not isinstance(item := self._next(), yaml.SequenceEndEvent):
+                items.append(self._node(item, (*path, len(items))))
+            return items
         assert isinstance(event, yaml.ScalarEvent)
         return self._scalar(event, path)
-
-    def _alias(self, event: yaml.AliasEvent) -> _Node:
-        if event.anchor not in self._anchors:
-            name = str(event.anchor)[:MAX_KEY]
-            raise self.fatal(f"`*{name}` must name an anchor above it", _line(event))
-        return self._anchors[event.anchor]
-
-    def _sequence(self, path: TreePath) -> list[_Node]:
-        items: list[_Node] = []
-        while not isinstance(event := self._next(), yaml.SequenceEndEvent):
-            items.append(self._node(event, (*path, len(items))))
-        return items
 
     def _mapping(self, path: TreePath) -> dict[str, _Node]:
         items: dict[str, _Node] = {}
@@ -288,22 +284,17 @@ class _Reader:
             if isinstance(key, str) and len(key) > MAX_KEY:
                 raise self.fatal(f"must have keys of at most {MAX_KEY} characters", line)
             value = self._node(self._next(), (*path, key if isinstance(key, str) else "?"))
-            if self._is_new_key(key, items, path, line):
+            if not isinstance(key, str):
+                shown = "a mapping or list" if isinstance(key, dict | list) else json.dumps(key)
+                self._problem(path, "keys must be text", line, given=shown, hint="Quote it.")
+            elif key == "<<":
+                self._problem(path, "must be written out, without merge keys", line, given="`<<`")
+            elif key in items:
+                must = f"must be given once; the first is on line {items[key].line}"
+                self._problem((*path, key), must, line)
+            else:
                 items[key] = _Node(value.value, line)
         return items
-
-    def _is_new_key(self, key: Any, items: Mapping[str, _Node], path: TreePath, line: int) -> bool:
-        if not isinstance(key, str):
-            shown = "a mapping or list" if isinstance(key, dict | list) else json.dumps(key)
-            self._problem(path, "keys must be text", line, given=shown, hint="Quote it.")
-            return False
-        if key == "<<":
-            self._problem(path, "must be written out, without merge keys", line, given="`<<`")
-            return False
-        if key in items:
-            must = f"must be given once; the first is on line {items[key].line}"
-            self._problem((*path, key), must, line)
-        return key not in items
 
     def _scalar(self, event: yaml.ScalarEvent, path: TreePath) -> Any:
         if _NO_TEXT.search(event.value):
@@ -332,20 +323,18 @@ def core_scalar(text: str) -> str | int | float | bool | None:
     if text in _BOOLEANS:
         return _BOOLEANS[text]
     if _INTEGER.fullmatch(text) or _BASED_INTEGER.fullmatch(text):
-        return _integer(text)
+        # Python refuses to convert more than 4,300 digits.
+        base = 0 if _BASED_INTEGER.fullmatch(text) else 10
+        integer = int(text, base) if len(text) < 100 else 1 << 64
+        if not -(1 << 63) <= integer < 1 << 63:
+            raise ValueError("must be an integer of at most 64 bits")
+        return integer
     if _FLOAT.fullmatch(text) or _NOT_FINITE.fullmatch(text):
         value = float(text.replace(".", "", 1)) if _NOT_FINITE.fullmatch(text) else float(text)
         if abs(value) < float("inf"):
             return value
         raise ValueError("must be a finite number")
     return text
-
-
-def _integer(text: str) -> int:
-    value = int(text, 0 if _BASED_INTEGER.fullmatch(text) else 10) if len(text) < 100 else 1 << 64
-    if not -(1 << 63) <= value < 1 << 63:
-        raise ValueError("must be an integer of at most 64 bits")
-    return value
 
 
 class _Dumper(yaml.SafeDumper):
@@ -357,17 +346,12 @@ class _Dumper(yaml.SafeDumper):
 
 
 def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
-    is_plain = _PLAIN.fullmatch(text) and _stands_for_itself(text)
+    try:
+        is_plain = _PLAIN.fullmatch(text) and isinstance(core_scalar(text), str)
+    except ValueError:
+        is_plain = False
     style = None if is_plain else '"'
     return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
-
-
-def _stands_for_itself(text: str) -> bool:
-    """Returns whether `text` may stand unquoted for itself."""
-    try:
-        return isinstance(core_scalar(text), str)
-    except ValueError:
-        return False
 
 
 _Dumper.add_representer(str, _represent_text)

@@ -23,8 +23,8 @@ class MetricAbout(NamedTuple):
     about: str
 
 
+# Columns of results that are metrics beside those with `is_metric`.
 _COLUMNS = ("time_to_target_s", "final_metric", "hits", "n", "wall_s")
-"""Columns of results that are metrics beside those with `is_metric`."""
 
 METRICS: dict[str, MetricAbout] = {
     "accuracy": MetricAbout("1", "steps", "share of correct predictions, in [0, 1]"),

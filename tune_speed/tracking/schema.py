@@ -6,7 +6,7 @@
 | parent run | its search; metrics `trials`, `trials_<status>`, `best_time_to_target_s` over time |
 | child run  | a trial, named by its id, `mlflow.parentRunId` set                                 |
 | parameters | the recipe as it was proposed, flattened, and what the search chose; what ran      |
-|            | otherwise (a halved micro-batch) stands beside it as `ran.<field>`                 |
+|            | otherwise (a halved micro-batch) is next to it as `ran.<field>`                    |
 | metrics    | over steps: accuracy, macro_f1, micro_f1, val_loss, train_loss, train_s, others by |
 |            | their own names (see `metric_key`); once, at the end: reached, time_to_target_s,   |
 |            | gap, final_accuracy, final_macro_f1, `final_<metric>` of the target, images_per_s, |
@@ -24,7 +24,7 @@
 A metric's timestamp is the run's start plus the training clock, not the time of day: MLflow's
 relative time axis then shows training seconds since the first evaluation, and sending a point twice
 changes nothing. (`train_s` as the x-axis shows the clock itself.) Of several runs of one record
-(seeds), each has its metrics under `<name>/seed_<seed>`, and beside them stand the whole record's
+(seeds), each has its metrics under `<name>/seed_<seed>`, and next to them are the whole record's
 `time_to_target_s` (the median; absent if it is infinite), `hits` and `n`.
 """
 
@@ -65,10 +65,10 @@ from tune_speed.tracking.store.uri import strip_secrets
 
 MAX_KEY = 250
 MAX_PARAM = 6000
+# Characters; MLflow 3 takes 8000, older servers 5000.
 MAX_TAG = 5000
-"""Characters; MLflow 3 takes 8000, older servers 5000."""
+# Characters of a traceback's end in the record's tag; the artifact holds all of it.
 MAX_TRACEBACK = 1500
-"""Characters of a traceback's end in the record's tag; the artifact holds all of it."""
 
 PREFIX = "tune_speed."
 KIND, STUDY, TRIAL_ID = f"{PREFIX}kind", f"{PREFIX}study", f"{PREFIX}trial_id"
@@ -117,7 +117,9 @@ def clean(text: str, *, limit: int) -> str:
 def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[str, str]:
     """Returns the parameters of a proposed trial: its recipe, flattened, and what was chosen."""
     return {
-        safe_key(path): _param_value(value)
+        safe_key(path): clean(
+            value if isinstance(value, str) else json.dumps(value, default=str), limit=MAX_PARAM
+        )
         for path, value in {**flatten(named_settings(recipe)), **params}.items()
     }
 
@@ -135,7 +137,7 @@ def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[
 def metric_key(metric: str) -> str:
     """Returns under which name a metric of evaluations is logged.
 
-    One of a user's own that has the name of a metric with another meaning stands under `own.`.
+    One of a user's own that has the name of a metric with another meaning is under `own.`.
     """
     if metric == "loss":
         return "val_loss"
@@ -182,7 +184,8 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
 
 
 def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
-    """Returns the numbers of the recipe that ran; MLflow can compare parameters as text only."""
+    """Returns the numbers of the recipe that ran."""
+    # As metrics, since MLflow compares parameters as text only.
     numbers = {
         f"recipe/{safe_key(path)}"[:MAX_KEY]: float(value)
         for path, value in flatten(named_settings(record.recipe)).items()
@@ -194,10 +197,8 @@ def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
 def record_points(
     record: TrialRecord, *, start_ms: int, without: Collection[tuple[int, float]] = ()
 ) -> list[Point]:
-    """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`.
-
-    Scores come first and the recipe's numbers last: MLflow's compare view shows the first metric.
-    """
+    """Returns all metrics of a finished trial, its curves less the (step, train_s) of `without`."""
+    # Scores come first and the recipe's numbers last: MLflow's compare view shows the first metric.
     points: list[Point] = []
     for run in record.runs:
         suffix = seed_suffix(record, run)
@@ -220,7 +221,8 @@ def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     values = {EXPECTED: ranked_s(record), FINAL_METRIC: final_metric(record)}
     if n > 1:
         hits = sum(run.status is Status.REACHED for run in record.runs)
-        values |= {"time_to_target_s": _median_s(record), "hits": float(hits), "n": float(n)}
+        median_s = median_time_s([run.time_to_target_s for run in record.runs])
+        values |= {"time_to_target_s": median_s, "hits": float(hits), "n": float(n)}
     at_ms = start_ms + round(last.clocks.train_s * 1000)
     return _points(values, at_ms=at_ms, step=last.steps, suffix="")
 
@@ -240,7 +242,7 @@ def gap(record: TrialRecord, run: RunResult) -> float | None:
 
 
 def seed_suffix(record: TrialRecord, run: RunResult) -> str:
-    """Returns what keeps apart the metrics of several runs."""
+    """Returns the suffix that separates the metrics of several runs."""
     return f"/seed_{run.seed}" if len(record.runs) > 1 else ""
 
 
@@ -254,7 +256,8 @@ def user_tags() -> dict[str, str]:
     """Returns who runs the search, as MLflow's pages show it."""
     try:
         user = getpass.getuser()
-    except (KeyError, OSError, ImportError):  # A container may know no user names.
+    except (KeyError, OSError, ImportError):
+        # A container may know no user names.
         user = "unknown"
     return {"mlflow.user": user, "mlflow.source.name": "tune-speed"}
 
@@ -265,7 +268,7 @@ def start_tags(trial_id: str, *, kind: str) -> dict[str, str]:
 
 
 def searched_tag(names: Iterable[str]) -> dict[str, str]:
-    """Returns the tag by which searched parameters are told from the rest of the recipe."""
+    """Returns the tag that names the searched parameters of the recipe."""
     text = ", ".join(map(safe_key, names))
     return _tags({SEARCHED: text}) if text else {}
 
@@ -325,7 +328,8 @@ def unpack_record(tags: Mapping[str, str]) -> TrialRecord | None:
 
 
 def board_id(key: ComparisonKey) -> str:
-    """Returns a board's name in tags: no device's name needs to be quoted then."""
+    """Returns a board's name in tags."""
+    # A hash, as MLflow's filters cannot quote each device's name.
     return sha256(_printable(key).encode()).hexdigest()[:16]
 
 
@@ -340,7 +344,12 @@ def unpack_boards(tags: Mapping[str, str]) -> dict[ComparisonKey, Totals] | None
     try:
         # What follows the list, if anything, is the rest of an older and longer one.
         entries, _ = json.JSONDecoder().raw_decode(_joined(BOARDS, tags))
-        return {_key_of(entry): _totals_of(entry) for entry in entries}
+        return {
+            ComparisonKey(*(entry[name] for name in ComparisonKey._fields)): Totals(
+                **{name: entry[name] for name in Totals.model_fields}
+            )
+            for entry in entries
+        }
     except (ValueError, KeyError, TypeError):
         return None
 
@@ -380,10 +389,6 @@ def _time_ms(text: str) -> int | None:
         return None
 
 
-def _median_s(record: TrialRecord) -> float | None:
-    return median_time_s([run.time_to_target_s for run in record.runs]) if record.runs else None
-
-
 def _points(
     values: Mapping[str, float | None], *, at_ms: int, step: int, suffix: str
 ) -> list[Point]:
@@ -402,11 +407,6 @@ def _is_same(value: str, other: str | None) -> bool:
         return False
 
 
-def _param_value(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, default=str)
-    return clean(text, limit=MAX_PARAM)
-
-
 def _split(name: str, text: str) -> dict[str, str]:
     parts = [text[i : i + MAX_TAG] for i in range(0, len(text), MAX_TAG)]
     return {f"{name}.{i}" if i else name: part for i, part in enumerate(parts)}
@@ -417,14 +417,6 @@ def _joined(name: str, tags: Mapping[str, str]) -> str:
     while (key := f"{name}.{len(parts)}") in tags:
         parts.append(tags[key])
     return "".join(parts)
-
-
-def _key_of(entry: Mapping[str, Any]) -> ComparisonKey:
-    return ComparisonKey(**{name: entry[name] for name in ComparisonKey._fields})
-
-
-def _totals_of(entry: Mapping[str, Any]) -> Totals:
-    return Totals(**{name: entry[name] for name in Totals.model_fields})
 
 
 def _printable(value: Any) -> str:

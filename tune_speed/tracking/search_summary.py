@@ -1,4 +1,4 @@
-"""The state of a search, kept on its parent run so that listing studies reads one run each.
+"""The state of a search, stored on its parent run so that listing studies reads one run each.
 
 Leaderboards read there what all trials of a board come to, and fetch none but the leaders.
 """
@@ -51,7 +51,7 @@ class Summary:
     def points(self) -> list[schema.Point]:
         """Returns the counts, and the best time to target [s] if there is one.
 
-        They stand at the moment when the last of these trials ended, whenever they are delivered:
+        They have the time at which the last of these trials ended, whenever they are delivered:
         delivering them twice leaves them once.
         """
         values = {NUM_TRIALS: float(len(self._statuses))}

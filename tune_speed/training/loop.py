@@ -145,7 +145,7 @@ def _before_first_step(
     recipe.speedups.begin_step(model, job.shapes[0])
     if earlier is None:
         _begin(training, forward)
-    stepper.averager = progress.averager = recipe.speedups.averager(model)
+    stepper.averager = progress.averager = recipe.speedups.averaging.averager(model)
     if checkpoints is not None and earlier is not None:
         with clock.span("setup_s"):
             checkpoints.restore(training)

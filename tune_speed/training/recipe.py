@@ -148,7 +148,7 @@ class Recipe(Config):
         """
         return tuple(
             (factor, max(1, round(share * self.epochs * math.ceil(num_train / samples))))
-            for share, factor in self.speedups.growth()
+            for share, factor in self.speedups.batch_growth.growth()
             for samples in [factor * self.samples_per_step]
         )
 

@@ -1,11 +1,9 @@
 """What a trial is before it runs and after it ended; free of torch, so that the driver is quick."""
 
 import platform
-import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,8 +14,9 @@ from tune_speed.core.config import Config
 from tune_speed.core.errors import reason_of, traceback_of
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.core.targets import Task
-from tune_speed.core.version import __version__
+from tune_speed.core.version import __version__, installed_version
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.git import run_git
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
@@ -197,7 +196,7 @@ def with_failure(record: TrialRecord, failed: RunResult) -> TrialRecord:
 def environment() -> Mapping[str, str]:
     """Returns what a later reader needs to judge a figure: versions, host, commit."""
     packages = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "mlflow")
-    versions = {name: _version(name) for name in packages}
+    versions = {name: installed_version(name) for name in packages}
     return {
         "tune_speed": __version__,
         "python": platform.python_version(),
@@ -208,22 +207,11 @@ def environment() -> Mapping[str, str]:
     }
 
 
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def _commit() -> str:
     """Returns the commit of this package's checkout, with `-dirty` if it has changes, or `none`."""
     folder = Path(__file__).parent
-    command = ["git", "-C", str(folder), "describe", "--always", "--dirty", "--abbrev=40"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=5, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return "none"
-    return done.stdout.strip() or "none"
+    found = run_git(folder, "describe", "--always", "--dirty", "--abbrev=40")
+    return (found or "").strip() or "none"
 
 
 def utc_now() -> str:

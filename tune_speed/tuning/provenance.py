@@ -3,7 +3,6 @@
 import hashlib
 import os
 import re
-import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tune_speed.core.records import Record
 from tune_speed.core.redact import redact
 from tune_speed.core.version import __version__
+from tune_speed.runtime.git import run_git
 from tune_speed.runtime.hardware import SystemFacts
 from tune_speed.training.trial import SpecBase, TrialSpec
 
@@ -47,10 +47,6 @@ class Code(CodeFacts):
 
 PACKAGE = Path(__file__).parents[1]
 MAX_DIFF_BYTES = 200_000
-GIT_TIMEOUT_S = 5.0
-
-# With these set, by a git hook that called us, git would describe the hook's own checkout.
-_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
 _SECRET_NAME = re.compile(r"passw|_pwd|secret|token|credential|api_?key|access_?key", re.I)
 _MIN_SECRET_LENGTH = 8  # Shorter values occur in a text by chance.
 
@@ -127,41 +123,23 @@ def hide_secrets(text: str) -> str:
 
 def _commit(package: Path) -> str | None:
     # A wheel installed below a checkout of another project does not belong to that.
-    if _git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
+    if run_git(package, "ls-files", "--error-unmatch", "--", "__init__.py") is None:
         return None
-    return (_git(package, "rev-parse", "--verify", "HEAD") or "").strip() or None
+    return (run_git(package, "rev-parse", "--verify", "HEAD") or "").strip() or None
 
 
 def _difference(package: Path) -> str | None:
-    top = (_git(package, "rev-parse", "--show-toplevel") or "").rstrip("\n")
+    top = (run_git(package, "rev-parse", "--show-toplevel") or "").rstrip("\n")
     if not top:
         return None
     # The user's git settings may name external programs and colours.
     plain = ("--no-ext-diff", "--no-textconv", "--no-color")
-    diff = _git(Path(top), "diff", *plain, "HEAD", "--")
-    names = _git(Path(top), "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
+    diff = run_git(Path(top), "diff", *plain, "HEAD", "--")
+    names = run_git(Path(top), "ls-files", "--others", "--exclude-standard", "-z", "--", "*.py")
     if diff is None or names is None:
         return None
     untracked = "".join(f"untracked: {name}\n" for name in sorted(names.split("\0")) if name)
     return hide_secrets(diff + untracked)
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """Returns what git prints about the checkout around `folder`, or None if it fails."""
-    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
-    environment = {name: value for name, value in os.environ.items() if name not in _GIT_PLACES}
-    try:
-        done = subprocess.run(
-            command,
-            env={**environment, "GIT_OPTIONAL_LOCKS": "0"},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=GIT_TIMEOUT_S,
-            check=False,
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.decode(errors="replace") if done.returncode == 0 else None
 
 
 def _sha256(text: str) -> str:

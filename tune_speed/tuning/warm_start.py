@@ -11,7 +11,7 @@ from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import CarriedOver, Machine, carry_over
-from tune_speed.tuning.policy.base import Earlier
+from tune_speed.tuning.policy.base import PriorTrial
 
 NO_CURVE = "a curve that is gone from MLflow"
 
@@ -30,7 +30,7 @@ def read_new(
 
     Raises: ConfigError if such a study is not there; ServiceError.
     """
-    names = [name for name in study.search.warm_start if name not in ledger.earlier]
+    names = [name for name in study.search.warm_start if name not in ledger.prior_trials]
     if not names:
         return {}
     refuse_unknown_studies(study, names, uri=uri)
@@ -80,7 +80,7 @@ def read_earlier(
     return CarriedOver(carried.trials, Counter({NO_CURVE: num_bare}) + Counter(carried.left_out))
 
 
-def describe(name: str, trials: tuple[Earlier, ...], left_out: Mapping[str, int]) -> str:
+def describe(name: str, trials: tuple[PriorTrial, ...], left_out: Mapping[str, int]) -> str:
     """Returns in a line how much carries over, and why the rest does not."""
     total = len(trials) + sum(left_out.values())
     timed = sum(trial.same_times for trial in trials)

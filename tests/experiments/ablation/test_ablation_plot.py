@@ -20,7 +20,7 @@ from tune_speed.experiments.ablation.plot import (
     plot_ablation,
 )
 from tune_speed.experiments.ablation.result import AblationResult
-from tune_speed.tuning.simulation.plots import DPI
+from tune_speed.reporting.plot_style import DPI
 
 AXES = {"precision": "bf16", "loader.pin_memory": True}
 LN_SPEEDS = {"precision=bf16": 0.4, "loader.pin_memory=true": 0.0}

@@ -94,10 +94,10 @@ def test_settings_of_unequal_length_are_told(monkeypatch):
 REFUSED = [
     ("accuracy", {**PAIR, "metric": "acuracy"}, "Nearest are .*model: ResNet-50.*metric: accuracy"),
     ("speed_up", {**S0, "metric": "exec_time"}, "must be the place of a published figure"),
-    ("speed_up", {**PAIR, "metric": "exec_time"}, "must be in × to stand beside `speed_up`"),
+    ("speed_up", {**PAIR, "metric": "exec_time"}, "must be in × to be compared with `speed_up`"),
     ("epoch_s", {**PAIR, "metric": "exec_time"}, "Try `per_epoch: true`"),
     ("accuracy", {**PAIR, "metric": "accuracy", "per_epoch": True}, "must be a time"),
-    ("epoch_s", {**PAIR, "metric": "exec_time", "over": "without techniques"}, "no `over` beside"),
+    ("epoch_s", {**PAIR, "metric": "exec_time", "over": "without techniques"}, "no `over` with"),
     ("speed_up", {**PAIR, "metric": "accuracy", "over": "without techniques"}, "no share"),
     (
         "speed_up",

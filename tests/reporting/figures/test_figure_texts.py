@@ -11,7 +11,7 @@ from tune_speed.reporting.figures.texts import (
     number,
     score,
     shortened,
-    told,
+    tooltip,
 )
 
 
@@ -61,7 +61,7 @@ def test_long_names_keep_both_ends() -> None:
 
 def test_tooltip_names_the_trial_its_time_and_its_parameters() -> None:
     trial = make_trial("t0007", time_s=1.234, params={"optimizer.sgd.lr": 0.05})
-    assert told(trial.record) == "t0007 · 1.23 s · lr=0.05"
+    assert tooltip(trial.record) == "t0007 · 1.23 s · lr=0.05"
     missed = make_trial("t0008", Status.OOM, params={"name": "x" * 500})
-    assert told(missed.record).startswith("t0008 · oom · name=xxx")
-    assert len(told(missed.record)) <= 110
+    assert tooltip(missed.record).startswith("t0008 · oom · name=xxx")
+    assert len(tooltip(missed.record)) <= 110

@@ -126,7 +126,7 @@ def test_chance_is_not_shown_as_importance():
         for n in range(12)
     ]
     reaching, *_ = importance(records)
-    assert "foretell nothing" in (reaching.why_none or "")
+    assert "do not predict it" in (reaching.why_none or "")
 
 
 def test_times_that_neighbours_slowed_are_left_out_where_others_are():

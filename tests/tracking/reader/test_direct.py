@@ -30,7 +30,7 @@ def store(any_store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> st
 
 
 def names(tables: Tables) -> list[Any]:
-    return [name for (name,) in tables.ask("SELECT name FROM experiments")]
+    return [name for (name,) in tables.query("SELECT name FROM experiments")]
 
 
 def test_a_table_is_read_as_it_is(store: str) -> None:
@@ -39,7 +39,7 @@ def test_a_table_is_read_as_it_is(store: str) -> None:
 
 def test_reading_cannot_write(store: str) -> None:
     def write(tables: Tables) -> list[Any]:
-        return list(tables.ask("UPDATE experiments SET name = 'gone'"))
+        return list(tables.query("UPDATE experiments SET name = 'gone'"))
 
     assert read_directly(store, write) is None
     assert sorted(read_directly(store, names) or []) == ["Default", "study"]
@@ -101,7 +101,7 @@ def test_an_answer_is_not_waited_for_forever(
 ) -> None:
     monkeypatch.setattr(sql, "READ_S", 0.3)
     with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
-        read_directly(postgres.uri("empty"), lambda tables: tables.ask("SELECT pg_sleep(1)"))
+        read_directly(postgres.uri("empty"), lambda tables: tables.query("SELECT pg_sleep(1)"))
 
 
 def test_who_may_not_read_is_told_so_by_mlflow(postgres: Postgres) -> None:

@@ -31,7 +31,7 @@ SPACE = SearchSpace.from_tree(
         "optimizer": {"choices": {"sgd": {"momentum": {"low": 0.0, "high": 0.99}}, "adam": None}},
     }
 )
-GOAL = SearchTarget(target=0.9, mode="fixed_length", max_train_s=100.0)
+SEARCH_TARGET = SearchTarget(value=0.9, mode="fixed_length", max_train_s=100.0)
 SPOILT = [Status.MISSED, Status.CAPPED, Status.DIVERGED, Status.OOM]
 every_kind = pytest.mark.parametrize(
     ("sampler", "is_capped"), [("tpe", False), ("random", False), ("random", True)]
@@ -39,7 +39,7 @@ every_kind = pytest.mark.parametrize(
 
 
 def make_plain(sampler: str = "random", *, is_capped: bool = False, seed: int = 0) -> Plain:
-    return Plain(space=SPACE, goal=GOAL, sampler=sampler, is_capped=is_capped, seed=seed)
+    return Plain(space=SPACE, target=SEARCH_TARGET, sampler=sampler, is_capped=is_capped, seed=seed)
 
 
 def made_up_outcome(params: dict[str, Any], number: int) -> Outcome:
@@ -75,7 +75,7 @@ def test_miss_is_told_as_a_time_longer_than_any_run(status: Status) -> None:
     policy.finish(policy.ask().trial_id, Outcome(status, 3.0))
     assert values(policy) == [PENALTY_S]
     assert policy.leader is None
-    assert GOAL.max_train_s < PENALTY_S
+    assert SEARCH_TARGET.max_train_s < PENALTY_S
 
 
 def test_failed_trial_is_told_as_no_value_at_all() -> None:

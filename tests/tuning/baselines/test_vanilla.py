@@ -32,12 +32,12 @@ FOR_OPTUNA = {
     "momentum": FloatDistribution(0.0, 0.99),
     "batch_size": CategoricalDistribution([32, 64, 128]),
 }
-GOAL = SearchTarget(target=0.9, mode="fixed_length", max_train_s=100.0)
+SEARCH_TARGET = SearchTarget(value=0.9, mode="fixed_length", max_train_s=100.0)
 EVALUATIONS = 20
 
 
 def make_vanilla(seed: int = 0) -> Vanilla:
-    return Vanilla(space=SPACE, goal=GOAL, seed=seed)
+    return Vanilla(space=SPACE, target=SEARCH_TARGET, seed=seed)
 
 
 def curve(*metric: float) -> Curve:
@@ -174,7 +174,7 @@ class Logged(Vanilla):
 
 @pytest.mark.parametrize("running", [1, 4])
 def test_restored_policy_remembers_what_searcher_and_scheduler_were_told(running: int) -> None:
-    first, again = Logged(space=SPACE, goal=GOAL, seed=5), make_vanilla(seed=5)
+    first, again = Logged(space=SPACE, target=SEARCH_TARGET, seed=5), make_vanilla(seed=5)
     search_both(first, ByHand(seed=5), num=30, running=running)
     log = [(first.asked[trial_id], outcome) for trial_id, outcome in first.ends.items()]
     again.restore(finished=log, unfinished=[])
@@ -223,12 +223,12 @@ def test_first_trial_that_diverges_at_once_neither_warns_nor_stops_the_next() ->
 
 def test_name_with_a_slash_is_a_name() -> None:
     space = SearchSpace.from_tree({"hub/net": {"lr": {"low": 0.0, "high": 1.0}}})
-    assert list(Vanilla(space=space, goal=GOAL, seed=0).ask().params) == ["hub/net.lr"]
+    assert list(Vanilla(space=space, target=SEARCH_TARGET, seed=0).ask().params) == ["hub/net.lr"]
 
 
 def test_conditional_parameters_appear_with_their_choice() -> None:
     tree = {"optimizer": {"choices": {"sgd": {"lr": {"low": 0.1, "high": 1.0}}, "adam": None}}}
-    policy = Vanilla(space=SearchSpace.from_tree(tree), goal=GOAL, seed=0)
+    policy = Vanilla(space=SearchSpace.from_tree(tree), target=SEARCH_TARGET, seed=0)
     proposals = [policy.ask().params for _ in range(20)]
     assert {("optimizer.sgd.lr" in p) == (p["optimizer"] == "sgd") for p in proposals} == {True}
     assert {p["optimizer"] for p in proposals} == {"sgd", "adam"}

@@ -18,7 +18,7 @@ from tune_speed.training.trial import Allotment, TrialSpec, make_record
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.trial_file import write_trial_file
-from tune_speed.tuning.policy.base import Earlier, Outcome
+from tune_speed.tuning.policy.base import Outcome, PriorTrial
 from tune_speed.tuning.policy.curve import Curve
 
 STUDY = """
@@ -270,20 +270,20 @@ def test_policy_that_found_nothing_is_asked_again_after_a_trial(
 def test_costs_are_known_again_after_a_restart(begin: Begin) -> None:
     controller = begin(overrides=TIME_TO_TARGET)
     spec = propose(controller)
-    assert controller.costs(spec.params) is None
+    assert controller.cost_of(spec.params) is None
     controller.finished(ended(spec))
-    cost = controller.costs(spec.params)
+    cost = controller.cost_of(spec.params)
     assert cost is not None
     assert cost.num_steps == spec.recipe.steps(num_train=1150)
-    assert begin(overrides=TIME_TO_TARGET).costs(spec.params) == cost
+    assert begin(overrides=TIME_TO_TARGET).cost_of(spec.params) == cost
 
 
 def test_what_other_studies_taught_is_in_the_ledger(begin: Begin) -> None:
     curve = Curve(np.array([1.0, 2.0]), np.array([0.5, math.nan]))
     outcome = Outcome(Status.DIVERGED, 2.0, curve, planned_s=4.0)
-    trial = Earlier({"optimizer.sgd.lr": 0.5, "epochs": 2}, outcome, same_times=True)
+    trial = PriorTrial({"optimizer.sgd.lr": 0.5, "epochs": 2}, outcome, same_times=True)
     begin(overrides=TIME_TO_TARGET).ledger.warm_started("other", [trial])
-    (again,) = begin(overrides=TIME_TO_TARGET).ledger.earlier["other"]
+    (again,) = begin(overrides=TIME_TO_TARGET).ledger.prior_trials["other"]
     assert (again.params, again.same_times) == (trial.params, True)
     assert (again.outcome.status, again.outcome.planned_s) == (Status.DIVERGED, 4.0)
     np.testing.assert_array_equal(again.outcome.curve.metric, [0.5, math.nan])
@@ -410,7 +410,7 @@ def test_full_disk_ends_the_search_and_keeps_what_ran(
     controller = begin()
     spec = propose(controller)
 
-    def refuse(*_: Any) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
         raise StorageError("disk full")
 
     monkeypatch.setattr(controller.ledger, "_append", refuse)

@@ -19,9 +19,9 @@ from tune_speed.tuning.driver.prior_trials import (
     Machine,
     carry_over,
     curve_of,
-    earlier_from_json,
-    earlier_to_json,
     outcome_of,
+    prior_from_json,
+    prior_to_json,
 )
 from tune_speed.tuning.policy.base import Outcome
 
@@ -217,7 +217,7 @@ def test_record_of_another_version_is_left_out_not_an_error() -> None:
 
 def test_earlier_trial_reads_back_from_json() -> None:
     (trial,) = carried(record(0.5, 0.7, status=Status.DIVERGED)).trials
-    again = earlier_from_json(earlier_to_json(trial))
+    again = prior_from_json(prior_to_json(trial))
     assert (again.params, again.same_times) == (trial.params, trial.same_times)
     assert again.outcome[:2] == trial.outcome[:2]
     for ours, theirs in zip(again.outcome.curve, trial.outcome.curve, strict=True):

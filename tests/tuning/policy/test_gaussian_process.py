@@ -10,7 +10,9 @@ from sklearn.gaussian_process.kernels import ConstantKernel, Matern, WhiteKernel
 
 from tune_speed.tuning.policy.gaussian_process import (
     JITTER,
-    PRIOR,
+    LENGTH_PRIOR,
+    NOISE_PRIOR,
+    SIGNAL_PRIOR,
     FloatArray,
     GaussianProcess,
     Scales,
@@ -97,7 +99,7 @@ def test_correlation_with_an_observation_is_that_of_scikit_learn(seed: int) -> N
 def loss_at(x: FloatArray, seed: int) -> tuple[float, FloatArray]:
     points, values, variances = observations(seed)
     squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
-    return _loss(x, squares, (values - values.mean()) / values.std(), variances, PRIOR)
+    return _loss(x, squares, (values - values.mean()) / values.std(), variances)
 
 
 @every_seed
@@ -114,8 +116,8 @@ def negative_log_density(x: FloatArray, seed: int) -> float:
     kernel = np.exp(2 * x[0]) * (1 + r + r**2 / 3) * np.exp(-r)
     kernel += np.diag(np.exp(2 * x[1]) + variances + JITTER)
     data = multivariate_normal(cov=kernel).logpdf((values - values.mean()) / values.std())
-    length = PRIOR.length_mean + 0.5 * np.log(DIMS)
-    priors = [norm(*PRIOR.signal), norm(*PRIOR.noise)] + [norm(length, PRIOR.length_sd)] * DIMS
+    length = LENGTH_PRIOR[0] + 0.5 * np.log(DIMS)
+    priors = [norm(*SIGNAL_PRIOR), norm(*NOISE_PRIOR)] + [norm(length, LENGTH_PRIOR[1])] * DIMS
     return -data - sum(prior.logpdf(at) for prior, at in zip(priors, x, strict=True))
 
 
@@ -146,7 +148,7 @@ def test_fitted_scales_have_a_larger_density_than_where_they_began(seed: int) ->
 
     def loss(at: FloatArray) -> float:
         squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
-        return _loss(at, squares, (values - values.mean()) / values.std(), own, PRIOR)[0]
+        return _loss(at, squares, (values - values.mean()) / values.std(), own)[0]
 
     assert loss(x) <= loss(there)
     assert all(loss(x) <= loss(x + step) + 1e-3 for step in 0.05 * np.eye(len(x)))

@@ -10,8 +10,8 @@ import pytest
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.acquisition import GainSettings
-from tune_speed.tuning.policy.base import Cost, Earlier, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.acquisition import AcquisitionSettings
+from tune_speed.tuning.policy.base import Cost, Outcome, PriorTrial, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.samplers import SAMPLERS
 from tune_speed.tuning.policy.settings import Parts
@@ -38,7 +38,7 @@ def cost_of(params: Any) -> Cost:
 def make_policy(**changes: Any) -> TimeToTarget:
     settings: dict[str, Any] = {
         "space": SPACE,
-        "goal": SearchTarget(TARGET, "fixed_length", 100.0),
+        "target": SearchTarget(TARGET, "fixed_length", 100.0),
         "cost_of": cost_of,
         "seed": 0,
     }
@@ -123,7 +123,7 @@ def test_every_tenth_proposal_is_drawn_without_the_model() -> None:
 
 
 def test_cap_says_who_leads_and_by_how_much() -> None:
-    policy = make_policy(goal=SearchTarget(TARGET, "anytime", 100.0))
+    policy = make_policy(target=SearchTarget(TARGET, "anytime", 100.0))
     slow = ask(policy)
     reach(policy, train_s=38.2)
     assert policy.report(slow.trial_id, train_s=38.0, step=1, metric=0.89) is None
@@ -156,7 +156,7 @@ def train_at(train_s: float) -> Outcome:
 def test_rung_stops_what_promises_less_than_most_did_by_then() -> None:
     parts = Parts(audit_share=0.0)
     policy = make_policy(
-        goal=SearchTarget(TARGET, "anytime", 81.0), parts=parts, cost_of=lambda params: Cost(81.0)
+        target=SearchTarget(TARGET, "anytime", 81.0), parts=parts, cost_of=lambda params: Cost(81.0)
     )
     better = [ask(policy) for _ in range(3)]
     worse = ask(policy)
@@ -175,7 +175,7 @@ def test_before_a_leader_runs_are_ranked_at_equal_shares_of_their_schedules() ->
     def slow_and_quick(share_first: bool) -> str | None:
         """Returns what is said to a slow run that is, at equal shares, ahead of quick ones."""
         policy = make_policy(
-            goal=SearchTarget(TARGET, "anytime", 810.0),
+            target=SearchTarget(TARGET, "anytime", 810.0),
             parts=Parts(audit_share=0.0, share_first=share_first),
             points=[{"epochs": epochs} for epochs in (40, 4, 4, 4)],
             cost_of=lambda params: Cost(20.25 * params["epochs"], round(100 * params["epochs"])),
@@ -194,7 +194,7 @@ def test_before_a_leader_runs_are_ranked_at_equal_shares_of_their_schedules() ->
 
 def test_once_there_is_a_leader_runs_are_ranked_at_equal_times() -> None:
     policy = make_policy(
-        goal=SearchTarget(TARGET, "anytime", 100.0),
+        target=SearchTarget(TARGET, "anytime", 100.0),
         parts=Parts(audit_share=0.0),
         points=[{"epochs": epochs} for epochs in (40, 40, 40, 40, 4)],
     )
@@ -254,7 +254,7 @@ def test_probe_is_cheaper_than_the_run_that_it_tells_about() -> None:
 
 
 def test_without_probes_none_is_made() -> None:
-    policy = make_policy(parts=Parts(gain=GainSettings(probe=0.0)))
+    policy = make_policy(parts=Parts(acquisition=AcquisitionSettings(probe=0.0)))
     assert not any(proposal.reason.startswith("probe") for proposal, _ in run(policy, 60))
 
 
@@ -317,14 +317,15 @@ def test_given_points_come_first_and_whole_ones_unchanged() -> None:
 
 
 def test_earlier_trials_teach_but_never_lead() -> None:
-    earlier = [
-        Earlier(proposal.params, outcome, same_times=True)
+    prior_trials = [
+        PriorTrial(proposal.params, outcome, same_times=True)
         for proposal, outcome in run(make_policy(), 40)
     ]
-    policy = make_policy(seed=5, earlier=earlier)
+    policy = make_policy(seed=5, prior_trials=prior_trials)
     assert policy.leader is None
     best = min(
-        (e for e in earlier if e.outcome.status == Status.REACHED), key=lambda e: e.outcome.train_s
+        (t for t in prior_trials if t.outcome.status == Status.REACHED),
+        key=lambda t: t.outcome.train_s,
     )
     assert ask(policy).params == best.params
     run(policy, 14)
@@ -334,9 +335,11 @@ def test_earlier_trials_teach_but_never_lead() -> None:
 
 def test_times_of_another_device_are_left_out_where_times_count() -> None:
     outcome = Outcome(Status.MISSED, 5.0, Curve(np.array([5.0]), np.array([0.5])))
-    earlier = [Earlier({"optimizer": "sgd", "optimizer.sgd.lr": 0.1, "epochs": 5}, outcome, False)]
-    free = make_policy(goal=SearchTarget(TARGET, "anytime", 100.0), earlier=earlier)
-    fixed = make_policy(earlier=earlier)
+    prior_trials = [
+        PriorTrial({"optimizer": "sgd", "optimizer.sgd.lr": 0.1, "epochs": 5}, outcome, False)
+    ]
+    free = make_policy(target=SearchTarget(TARGET, "anytime", 100.0), prior_trials=prior_trials)
+    fixed = make_policy(prior_trials=prior_trials)
     assert len(free._history.finished) == 0
     assert len(fixed._history.finished) == 1
 
@@ -368,7 +371,7 @@ def test_finite_space_is_tried_whole_and_without_repeats(sampler: str) -> None:
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
 def test_space_without_parameters_has_one_trial(mode: str) -> None:
     space = SearchSpace.from_tree({"epochs": 3})
-    policy = make_policy(space=space, goal=SearchTarget(TARGET, mode, 100.0))
+    policy = make_policy(space=space, target=SearchTarget(TARGET, mode, 100.0))
     assert ask(policy).params == {}
     assert policy.ask() is None
 
@@ -400,7 +403,7 @@ def test_model_takes_what_a_finished_run_took_instead_of_what_was_guessed() -> N
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
 @pytest.mark.parametrize("limit_s", [100.0, math.inf])
 def test_unknown_costs_screen_nothing(mode: str, limit_s: float) -> None:
-    policy = make_policy(cost_of=lambda params: None, goal=SearchTarget(TARGET, mode, limit_s))
+    policy = make_policy(cost_of=lambda params: None, target=SearchTarget(TARGET, mode, limit_s))
     for _ in range(16):
         stopped = ask(policy)
         policy.report(stopped.trial_id, train_s=0.1, step=1, metric=0.3)

@@ -62,7 +62,7 @@ class Bumpy(NamedTuple):
 def make_policy(benchmark: Bumpy, **parts: Any) -> TimeToTarget:
     return TimeToTarget(
         space=SPACE,
-        goal=SearchTarget(TARGET, benchmark.mode, math.inf),
+        target=SearchTarget(TARGET, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=benchmark.seed,
         parts=Parts(num_start=6, **parts),

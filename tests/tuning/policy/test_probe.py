@@ -8,15 +8,15 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from tune_speed.tuning.policy.acquisition import NUM_LEVELS, Unsure, expected_rise, neighbours
+from tune_speed.tuning.policy.acquisition import NUM_LEVELS, Posterior, expected_rise, neighbours
 
 DRAWS = 400_000
 
 
-def simulated_rise(run: Unsure, correlation: float) -> float:
+def simulated_rise(run: Posterior, correlation: float) -> float:
     """Returns E[(p' − p)⁺] / p from drawn looks, each followed by the posterior of a normal."""
     rng = np.random.default_rng(0)
-    luck = run.luck_sd
+    luck = run.noise_sd
     distance = rng.normal(run.mean, run.sd, size=DRAWS)
     # A look of unit variance that has this correlation with the distance.
     look = correlation * (distance - run.mean) / run.sd
@@ -31,13 +31,13 @@ def simulated_rise(run: Unsure, correlation: float) -> float:
 @pytest.mark.parametrize("correlation", [0.2, 0.6, 0.95])
 @pytest.mark.parametrize("mean", [-1.0, 0.0, 0.7])
 def test_rise_is_that_of_simulated_looks(mean: float, correlation: float) -> None:
-    run = Unsure(mean, sd=0.8, luck_sd=0.3, threshold=0.2)
+    run = Posterior(mean, sd=0.8, noise_sd=0.3, threshold=0.2)
     rise = expected_rise(run, np.array([correlation]))[0]
     assert rise == pytest.approx(simulated_rise(run, correlation), rel=0.02)
 
 
 def test_rise_of_what_is_hardly_likely_is_seen_too() -> None:
-    run = Unsure(-0.25, sd=0.0625, luck_sd=0.03125, threshold=0.0)
+    run = Posterior(-0.25, sd=0.0625, noise_sd=0.03125, threshold=0.0)
     half, all_ = expected_rise(run, np.array([0.5, 1.0]))
     chance = norm.sf(0.25, 0, math.hypot(0.0625, 0.03125))
     # With all told, the chance that the distance itself is enough, spread by luck alone.
@@ -50,12 +50,12 @@ def test_rise_of_what_is_hardly_likely_is_seen_too() -> None:
 
 
 def test_look_that_tells_nothing_raises_nothing() -> None:
-    run = Unsure(-0.5, sd=1.0, luck_sd=0.1, threshold=0.0)
+    run = Posterior(-0.5, sd=1.0, noise_sd=0.1, threshold=0.0)
     assert expected_rise(run, np.array([0.0]))[0] == pytest.approx(0.0, abs=1e-9)
 
 
 def test_look_that_tells_all_raises_by_the_chance_that_was_missing() -> None:
-    run = Unsure(-0.5, sd=1.0, luck_sd=0.0, threshold=0.0)
+    run = Posterior(-0.5, sd=1.0, noise_sd=0.0, threshold=0.0)
     chance = norm.sf(0.5)
     rise = expected_rise(run, np.array([1.0]))[0]
     # E[(1{y > θ} − p)⁺] / p = p · (1 − p) / p, but for a last thousandth of correlation.
@@ -65,16 +65,16 @@ def test_look_that_tells_all_raises_by_the_chance_that_was_missing() -> None:
 @given(
     mean=st.floats(-3, 3),
     sd=st.floats(0.05, 3),
-    luck_sd=st.floats(0.01, 1),
+    noise_sd=st.floats(0.01, 1),
     low=st.floats(0, 1),
     more=st.floats(0, 1),
 )
 def test_more_telling_look_raises_no_less(
-    mean: float, sd: float, luck_sd: float, low: float, more: float
+    mean: float, sd: float, noise_sd: float, low: float, more: float
 ) -> None:
     # Of what is less likely, 64 draws are too few to say how much it could rise.
-    assume(norm.sf(0.0, mean, math.hypot(sd, luck_sd)) > 1e-4)
-    run = Unsure(mean, sd, luck_sd, threshold=0.0)
+    assume(norm.sf(0.0, mean, math.hypot(sd, noise_sd)) > 1e-4)
+    run = Posterior(mean, sd, noise_sd, threshold=0.0)
     high = low + more * (1 - low)
     rises = expected_rise(run, np.array([low, high, -high]))
     assert rises[0] <= rises[1] + 0.05 * max(1.0, rises[1])

@@ -23,8 +23,8 @@ PARAMS = {"lr": 0.1, "epochs": 4}
 
 
 def make_told(sampler: str = "tpe", **changes: Any) -> OptunaStudy:
-    goal = SearchTarget(TARGET, "fixed_length", 100.0)
-    return OptunaStudy(space=SPACE, goal=goal, sampler=sampler, seed=0, **changes)
+    target = SearchTarget(TARGET, "fixed_length", 100.0)
+    return OptunaStudy(space=SPACE, target=target, sampler=sampler, seed=0, **changes)
 
 
 def outcome(status: Status, *, train_s: float = 2.0, end: float = 0.8) -> Outcome:

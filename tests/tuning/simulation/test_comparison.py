@@ -4,6 +4,7 @@ import time
 from dataclasses import asdict, replace
 
 import pytest
+from pydantic import TypeAdapter
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
@@ -26,7 +27,7 @@ def run(policies: list[str], *, seeds: int = 1, jobs: int = 1) -> list[Search]:
 def capped(benchmark: Benchmark, seed: int) -> Policy:
     return Plain(
         space=benchmark.space,
-        goal=SearchTarget(benchmark.target, benchmark.mode, 1e9),
+        target=SearchTarget(benchmark.target, benchmark.mode, 1e9),
         sampler="random",
         is_capped=True,
         seed=seed,
@@ -53,7 +54,7 @@ def test_every_compared_policy_can_be_made(name: str) -> None:
     policy = make_policy(
         name,
         space=EASY.space,
-        goal=SearchTarget(EASY.target, EASY.mode, 1e9),
+        target=SearchTarget(EASY.target, EASY.mode, 1e9),
         cost_of=lambda params: Cost(EASY.predicted_cost(params)),
         seed=0,
     )
@@ -103,7 +104,7 @@ def test_searches_of_other_terms_are_not_known() -> None:
 
 def test_search_comes_back_from_json() -> None:
     (search,) = run(["random"])
-    assert Search.from_dict(json.loads(json.dumps(asdict(search)))) == search
+    assert TypeAdapter(Search).validate_json(json.dumps(asdict(search))) == search
 
 
 def test_longest_run_is_found_at_a_corner_where_none_is_told() -> None:

@@ -142,7 +142,7 @@ def simulated(study: StudyFile, benchmark: Digits) -> list[Event]:
     policy = make_policy(
         study.search.policy,
         space=study.space,
-        goal=SearchTarget(workload.target.value, workload.mode, workload.max_train_s),
+        target=SearchTarget(workload.target.value, workload.mode, workload.max_train_s),
         cost_of=costs,
         seed=study.search.seed,
     )

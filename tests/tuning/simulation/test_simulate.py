@@ -311,8 +311,8 @@ def test_trials_after_the_ten_thousandth_keep_their_order() -> None:
 
 def test_leader_of_a_capped_search_is_the_incumbent() -> None:
     benchmark = Recorded([curve(0.1, 0.9), curve(0.9), curve(0.2, 0.3, 0.8)])
-    goal, cost = SearchTarget(TARGET, "fixed_length", 99.0), Cost(1.0)
-    policy = make_policy("random_cap", space=SPACE, goal=goal, cost_of=lambda _: cost, seed=0)
+    target, cost = SearchTarget(TARGET, "fixed_length", 99.0), Cost(1.0)
+    policy = make_policy("random_cap", space=SPACE, target=target, cost_of=lambda _: cost, seed=0)
     trace = run_policy(policy, benchmark, num_workers=2, budget_s=20.0)
     assert isinstance(policy.leader, Leader)
     assert policy.leader.time_to_target_s == trace.best_s

@@ -89,17 +89,14 @@ class ModelConfig(Config):
                 return shape_on("cpu")
 
     def _refusal(self, size: tuple[int, ...], reason: str) -> ConfigError:
-        fields = self.model_dump(exclude_defaults=True)
+        all_fields, fields = self.model_dump(), self.model_dump(exclude_defaults=True)
+        ways_out = ["larger images"]
+        ways_out += ["`stem: cifar`"] if all_fields.get("stem") == "native" else []
+        ways_out += ["`resize_to`"] if all_fields.get("resize_to", 0) is None else []
         problem = Problem(
             path="model",
             must=f"must classify images of {' x '.join(map(str, size[1:]))} (channels, size, size)",
             given=f"{type(self).__name__} {fields}, which {reason.rstrip('.')}",
-            hint=f"Try {', '.join(self._ways_out())} or another model.",
+            hint=f"Try {', '.join(ways_out)} or another model.",
         )
         return ConfigError(problems=(problem,))
-
-    def _ways_out(self) -> list[str]:
-        fields = self.model_dump()
-        ways = {"`stem: cifar`": ("stem", "native"), "`resize_to`": ("resize_to", None)}
-        offered = [way for way, (name, value) in ways.items() if fields.get(name, 0) == value]
-        return ["larger images", *offered]

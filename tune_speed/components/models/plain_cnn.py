@@ -32,11 +32,5 @@ class PlainCNN(ModelConfig):
         """Returns a fresh network; it takes images of any size."""
         from tune_speed.components.models.networks.strided_cnn import StridedCNN
 
-        return StridedCNN(
-            in_channels=in_channels,
-            num_classes=num_classes,
-            width=self.width,
-            batch_norm=self.batch_norm,
-            input_dropout=self.input_dropout,
-            dropout=self.dropout,
-        )
+        fields = self.model_dump(exclude={"weights_file"})
+        return StridedCNN(in_channels=in_channels, num_classes=num_classes, **fields)

@@ -96,9 +96,8 @@ class EfficientNetB0(PublishedCNN, architecture="efficientnet_b0"):
     drop_path_rate: DropPathRate = 0.0
 
 
+# By our own list: whether timm has weights is known only after importing it, and torch with it.
 UNTRAINED = ("small_resnet50d_s16",)
-"""Variants without published weights."""
-
 
 HYBRIDS: Mapping[str, str] = {
     "tiny_r_s16_p8": "vit_tiny_r_s16_p8_224",

@@ -64,10 +64,8 @@ class OptimizerConfig(Config):
 
 
 def fused_or_default(fused: bool) -> bool | None:
-    """Returns True, or None for torch's own choice.
-
-    False would choose the slowest way: one parameter after the other, even on a GPU.
-    """
+    """Returns True, or None for torch's own choice."""
+    # False would choose the slowest way: one parameter after the other, even on a GPU.
     return True if fused else None
 
 
@@ -85,14 +83,12 @@ def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[st
 
 
 def set_rates(optimizer: "Optimizer", factors: Factors) -> None:
-    """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given.
-
-    A group without either finds its momentum by itself (YellowFin), and the schedule's is ignored.
-    """
+    """Sets each group's rate to base_lr * factors.lr, and its momentum or beta1 where given."""
     for group in optimizer.param_groups:
         group["lr"] = group["base_lr"] * factors.lr
         if factors.momentum is None:
             continue
+        # A group with neither finds its momentum by itself (YellowFin).
         if "betas" in group:
             group["betas"] = (factors.momentum, *group["betas"][1:])
         elif "momentum" in group:

@@ -30,7 +30,6 @@ class Muon(OptimizerConfig):
     scale and are not to be made equal. Depthwise convolutions and tokens (one row or one input
     channel) are no matrices, and are left out too. The others get SGD rather than AdamW, as in the
     CIFAR-10 speed records: its momentum, too, is one that schedules can cycle.
-    torch.optim.Muon takes two dimensions only and one matrix after the other, hence own code.
 
     Beware of rates of SGD from elsewhere: they multiply the gradient of the mean loss here, and of
     the sum over the batch in the CIFAR-10 record. `lr` has no such unit, as O(u) has no scale.

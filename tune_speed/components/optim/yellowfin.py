@@ -46,10 +46,5 @@ class YellowFin(OptimizerConfig):
         """Returns the optimizer; `fused` is of no use to it: its rate is known on the device."""
         from tune_speed.components.optim.torch.yellowfin import YellowFinOptimizer
 
-        return YellowFinOptimizer(
-            self.groups(model, effective_batch_size),
-            beta=self.beta,
-            window=self.window,
-            clip=self.clip,
-            closed_loop=self.closed_loop,
-        )
+        fields = self.model_dump(include={"beta", "window", "clip", "closed_loop"})
+        return YellowFinOptimizer(self.groups(model, effective_batch_size), **fields)

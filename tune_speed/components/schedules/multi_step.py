@@ -3,10 +3,6 @@
 The factor of step k is gamma^n, times that of the warm-up, where n is the number of milestones m
 with m <= k / T: the drop comes with the first step that begins at the milestone or after it.
 
-Milestones count from the start of the *run*, warm-up included, as Goyal et al. count theirs (drops
-at epochs 30, 60 and 80 of 90, of which 5 warm up: 1/3, 2/3, 8/9). In torch's
-`SequentialLR([LinearLR, MultiStepLR])` they count from the *end of the warm-up*: subtract it there.
-
 Source: He et al., arXiv 1512.03385, section 4.2; Goyal et al., arXiv 1706.02677, section 5.1;
 equal to torch.optim.lr_scheduler.MultiStepLR where milestones are whole steps.
 """
@@ -67,5 +63,8 @@ class MultiStep(WithWarmup):
     ) -> Factors:
         """Returns the factor of the warm-up and of the drops so far, and no momentum."""
         before = share_before(progress, step_frac=step_frac)
+        # Milestones count from the start of the *run*, as Goyal et al. count theirs (epochs 30, 60
+        # and 80 of 90, of which 5 warm up). In torch's `SequentialLR([LinearLR, MultiStepLR])` they
+        # count from the *end of the warm-up*: subtract it there.
         num_drops = sum(m <= before + ROUNDING * step_frac for m in self.milestones)
         return Factors(lr=self.warmup(before) * self.gamma**num_drops, momentum=None)

@@ -10,14 +10,7 @@ Rise, p <= a: x = (p - s) / (a - s), from 1 / div_factor to 1. Fall, p > a: x = 
 from 1 to 1 / (div_factor * final_div_factor). Both are reached exactly, at the first, the highest
 and the last step. This is torch's `OneCycleLR(total_steps=T, three_phase=False)` at every step.
 
-Corners. Where a <= s, the rise holds no step before its peak: for a < s the first step is on its
-way down already, as in torch, and so a run of a single step gets the last, lowest rate; for a = s
-the first step has the highest rate, where torch divides by zero.
-
-fastai's `fit_one_cycle(n, lr_max, div, div_final, pct_start)`, which is `one_cycle_fastai` here,
-counts its final divisor from the *highest* rate: here that is final_div_factor = div_final / div.
-Its defaults are pct_start 0.25, div_factor 25, final_div_factor 4000, momentum 0.95 - 0.85 - 0.95,
-on a grid that starts at p = 0.
+fastai's `fit_one_cycle` is `one_cycle_fastai` here; its module says how the two differ.
 
 Source: Smith and Topin, "Super-Convergence", arXiv 1708.07120; torch.optim.lr_scheduler.OneCycleLR.
 """
@@ -81,6 +74,8 @@ class OneCycle(ScheduleConfig):
 
 def rise_position(progress: float, *, pct_start: float, step_frac: float) -> float:
     """Returns x in the rise; 1, the peak, where the rise is no longer than the first step."""
+    # Where both are equal, torch divides by zero. For pct_start < step_frac the first step is on
+    # its way down already, as in torch: a run of a single step gets the last, lowest rate.
     if pct_start <= step_frac:
         return 1.0
     return (progress - step_frac) / (pct_start - step_frac)

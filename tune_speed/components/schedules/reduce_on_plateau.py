@@ -6,9 +6,8 @@ than `patience` losses in a row are not, the rate is multiplied by `factor`, the
 and the next `cooldown` evaluations count for nothing but the best. The drop acts from the first
 step after the evaluation.
 
-Deviations: the factor never falls below `min_factor`, which replaces torch's `min_lr` and for
-its `eps` (no change of a rate that is smaller than 1e-8), both relative to the base rate. In a
-warm-up losses count too, and its factor multiplies the drops'.
+Deviations: `min_factor`, relative to the base rate, replaces torch's `min_lr` and its `eps` (no
+change of a rate below 1e-8). In a warm-up losses count too, and its factor multiplies the drops'.
 
 Source: torch.optim.lr_scheduler.ReduceLROnPlateau.
 """

@@ -1,6 +1,6 @@
 """The speed-ups of one recipe: one a slot, called in the slots' order."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import (
@@ -11,7 +11,6 @@ from pydantic import (
 
 from tune_speed.components.speedups import SPEEDUPS
 from tune_speed.components.speedups.base import (
-    Averager,
     Off,
     RecipeView,
     Shape,
@@ -136,10 +135,6 @@ class Speedups(Config):
         """Whether a step may give some parameters no gradient."""
         return any(speedup.leaves_gradients_out for speedup in self.chosen)
 
-    def growth(self) -> tuple[tuple[float, int], ...]:
-        """Returns the stages of the batch size: share of the run's samples, factor."""
-        return self.batch_growth.growth()
-
     def shape(self, shape: Shape, *, frac: float) -> Shape:
         """Returns the shape of the step that begins at `frac` of the run."""
         for speedup in self.chosen:
@@ -151,25 +146,6 @@ class Speedups(Config):
         for speedup in self.chosen:
             speedup.begin_step(model, shape)
 
-    def change_batch(self, images: "Tensor", shape: Shape) -> "Tensor":
-        """Returns the images that the network sees."""
-        return self.resolution.change_batch(images, shape)
-
-    def kept(self, num_samples: int, shape: Shape) -> int:
-        """Returns how many of a micro-batch's samples are learned from."""
-        return self.selection.kept(num_samples, shape)
-
-    def choose(
-        self,
-        images: "Tensor",
-        labels: "Tensor",
-        shape: Shape,
-        *,
-        losses: "Callable[[Tensor, Tensor], Tensor]",
-    ) -> "tuple[Tensor, Tensor]":
-        """Returns the samples that are learned from."""
-        return self.selection.choose(images, labels, shape, losses=losses)
-
     def sum_of_losses(
         self, logits: "Tensor", labels: "Tensor", *, frac: float, label_smoothing: float
     ) -> "Tensor | None":
@@ -179,10 +155,6 @@ class Speedups(Config):
             if loss is not None:
                 return loss
         return None
-
-    def averager(self, model: "nn.Module") -> Averager | None:
-        """Returns what averages the weights, or None."""
-        return self.averaging.averager(model)
 
     def predict(self, model: "nn.Module", images: "Tensor") -> "Tensor":
         """Returns the logits of an evaluation batch."""

@@ -67,9 +67,5 @@ class Focal(SpeedupConfig):
         from tune_speed.components.speedups.modules.losses import sum_of_focal_losses
 
         return sum_of_focal_losses(
-            logits,
-            labels,
-            alpha=self.alpha,
-            gamma=self.gamma,
-            label_smoothing=label_smoothing,
+            logits, labels, alpha=self.alpha, gamma=self.gamma, label_smoothing=label_smoothing
         )

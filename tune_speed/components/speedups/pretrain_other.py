@@ -58,10 +58,5 @@ class PretrainOther(SpeedupConfig):
         """Trains a copy of the model on the other data set, and takes over what it learned."""
         from tune_speed.components.speedups.modules.other_data import learn_from_other
 
-        learn_from_other(
-            model,
-            start,
-            read_other_of=(self.dataset, self.train_samples),
-            epochs=self.epochs,
-            batch_size=self.batch_size,
-        )
+        other = (self.dataset, self.train_samples)
+        learn_from_other(model, start, other, epochs=self.epochs, batch_size=self.batch_size)

@@ -28,11 +28,7 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
 
 
 def read_batch(path: Path, *, md5: str) -> Mapping[str, Any]:
-    """Returns the fields of a published file.
-
-    Args:
-        path: the file.
-        md5: of the published one.
+    """Returns the fields of a published file, of which `md5` is the digest.
 
     Raises:
         DataError: The file is missing, is another one, or names what no such file needs.

@@ -48,11 +48,9 @@ def decode_parts(
 ) -> list[NDArray[np.uint8]]:
     """Returns the pixels of each part, (N, H, W, C): one channel if no image at all has colour.
 
-    Args:
-        parts: What to decode.
-        image_size: Height and width [pixels]: the shorter side is scaled to it, bilinear with
-            antialiasing, then its centre is cropped. None: all images of a part must have one size.
-        on_progress: Called with (done, total) every 1,000 images and at the end.
+    With an `image_size` [pixels] the shorter side is scaled to it, bilinear with antialiasing, and
+    the centre is cropped; None: all images of a part must have one size. Progress is reported every
+    1,000 images and at the end.
 
     Raises:
         DataError: An image cannot be decoded, has more than 8 bits a channel, or another size.
@@ -89,7 +87,7 @@ def _decode_part(part: Part, image_size: int | None, report: Callable[[int], Non
 
 
 def _check_count(position: int, part: Part, *, is_last: bool = False) -> None:
-    """Refuses a damaged file whose images are more or fewer than its labels."""
+    # A damaged file may have more or fewer images than labels.
     if position >= part.size or (is_last and position != part.size - 1):
         found = f"only {position + 1} images" if is_last else "more images"
         raise DataError(f"{part.name} must hold {part.size} images, one a label, but has {found}.")
@@ -122,7 +120,7 @@ def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8]
 
 
 def _as_rgb(image: Image.Image) -> Image.Image:
-    """Returns the image in RGB; transparency is dropped, as torchvision's ImageFolder does."""
+    # Transparency is dropped, as torchvision's ImageFolder does.
     if image.mode == "RGB":
         image.load()
         return image

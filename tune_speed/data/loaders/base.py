@@ -81,6 +81,7 @@ class LoaderConfig(Config):
             ConfigError: The images are too small for the augmentation.
         """
         from tune_speed.data.loaders.batches import Batches
+        from tune_speed.data.loaders.image_ops import Normalizer
         from tune_speed.data.orders.shuffle import SampleOrder
 
         assert batch_size >= 1
@@ -92,8 +93,7 @@ class LoaderConfig(Config):
             order or SampleOrder(len(images.labels), batch_size, seed),
             height=height,
             width=width,
-            mean=mean,
-            std=std,
+            normalize=Normalizer(mean=mean, std=std, height=height, width=width, device=device),
             augmentation=augmentation,
             device=device,
             channels_last=channels_last,

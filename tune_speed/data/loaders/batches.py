@@ -1,6 +1,7 @@
 """What both loaders share: what an epoch is made of, and how pixels become training batches."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -27,34 +28,24 @@ class BatchPlan(NamedTuple):
     corner_x: Tensor
 
 
+@dataclass
 class Batches:
     """The batches of every epoch, but for where the pixels come from."""
 
-    def __init__(
-        self,
-        labels: NDArray[np.int64],
-        order: Order,
-        *,
-        height: int,
-        width: int,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        augmentation: Augmentation,
-        device: torch.device,
-        channels_last: bool,
-        share: Share = WHOLE,
-    ) -> None:
-        self.device = device
-        self.order = order
-        self.share = share
-        self.num_samples = len(labels)
-        self._labels = labels
-        self._height, self._width = height, width
-        self._augmentation = augmentation
-        self._channels_last = channels_last
-        self._normalize = image_ops.Normalizer(
-            mean=mean, std=std, height=height, width=width, device=device
-        )
+    labels: NDArray[np.int64]
+    order: Order
+    height: int
+    width: int
+    normalize: image_ops.Normalizer
+    augmentation: Augmentation
+    device: torch.device
+    channels_last: bool
+    share: Share = WHOLE
+
+    @property
+    def num_samples(self) -> int:
+        """Images of the set."""
+        return len(self.labels)
 
     def indices(self, epoch: int, *, skip: int = 0) -> Iterator[NDArray[np.int64]]:
         """Yields which images are in each batch of epoch number `epoch`, (B,), from `skip` on."""
@@ -71,16 +62,16 @@ class Batches:
         """Yields what each batch of epoch number `epoch` is made of, from number `skip` on."""
         order = self.order.epoch(epoch)
         draws = draw_in_order(
-            self._augmentation,
+            self.augmentation,
             order,
             repeats=self.order.repeats,
             num_images=self.num_samples,
-            height=self._height,
-            width=self._width,
+            height=self.height,
+            width=self.width,
             seed=self.order.seed,
             epoch=epoch,
         )
-        table = torch.from_numpy(self.share.of(np.stack([order, self._labels.take(order), *draws])))
+        table = torch.from_numpy(self.share.of(np.stack([order, self.labels.take(order), *draws])))
         if self.device.type == "cuda":
             # A copy from pageable memory would wait for the GPU.
             table = table.pin_memory()
@@ -93,23 +84,23 @@ class Batches:
 
         They are at `indices` (B,) of `pixels`, uint8 (N, H, W, C): the whole set, or the batch.
         """
-        images = self._normalize(self._gather(pixels, indices, plan))
-        if self._augmentation.cutout:
+        images = self.normalize(self._gather(pixels, indices, plan))
+        if self.augmentation.cutout:
             image_ops.cut_out(
                 images,
-                side=self._augmentation.cutout,
+                side=self.augmentation.cutout,
                 corner_y=plan.corner_y,
                 corner_x=plan.corner_x,
             )
-        return image_ops.to_channels_first(images, channels_last=self._channels_last)
+        return image_ops.to_channels_first(images, channels_last=self.channels_last)
 
     def _gather(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
-        if not self._augmentation.pad and self._augmentation.flip == "none":
+        if not self.augmentation.pad and self.augmentation.flip == "none":
             return image_ops.gather(pixels, indices)
         return image_ops.gather_moved(
             pixels,
             indices,
-            pad=self._augmentation.pad,
+            pad=self.augmentation.pad,
             shift_y=plan.shift_y,
             shift_x=plan.shift_x,
             is_flipped=plan.is_flipped,

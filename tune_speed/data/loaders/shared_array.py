@@ -12,13 +12,11 @@ from tune_speed.data.loaders.gather_worker import map_array
 
 
 class SharedArray:
-    """An array in an anonymous file, which another process maps by its number.
-
-    The file has no name, so that nothing is left behind if the process is killed; and it is not in
-    /dev/shm, of which a container may have as little as 64 MiB.
-    """
+    """An array in an anonymous file, which another process maps by its number."""
 
     def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        # Without a name nothing is left behind if the process is killed. And not in /dev/shm, of
+        # which a container may have as little as 64 MiB.
         if hasattr(os, "memfd_create"):
             memory = os.memfd_create("tune_speed", os.MFD_CLOEXEC)
             self._file: IO[bytes] = os.fdopen(memory, "r+b", buffering=0)
@@ -60,12 +58,10 @@ class FileArray:
 
 
 def shared(array: NDArray[Any]) -> SharedArray | FileArray:
-    """Returns the array as other processes see it, without a copy where it is mapped from a file.
-
-    An entry of the cache that was replaced meanwhile is mapped still, but its file has no name.
-    """
+    """Returns the array for other processes, without a copy where it is mapped from a file."""
     mapped = file_map(array)
     if mapped is not None:
+        # An entry of the cache that was replaced meanwhile is mapped still, but has no name.
         with suppress(FileNotFoundError):
             return FileArray(mapped)
     copied = SharedArray(array.shape, array.dtype)

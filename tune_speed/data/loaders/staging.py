@@ -1,8 +1,7 @@
-"""Batches of pixels on their way to the device, one ahead of the one that is computed on.
+"""Batches of pixels on their way to the device, one ahead of the one that is computed on."""
 
-On CUDA a copy runs on a stream of its own while the device computes on the batch before. On a CPU
-torch's streams and events do nothing, and a batch is there when it is gathered.
-"""
+# On CUDA a copy runs on a stream of its own while the device computes on the batch before. On a CPU
+# torch's streams and events do nothing, and a batch is there when it is gathered.
 
 import itertools
 from collections.abc import Callable, Iterator

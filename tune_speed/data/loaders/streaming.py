@@ -22,10 +22,7 @@ class Source(Protocol):
         """Gathers `batches`, the indices of each, from now on."""
 
     def fill(self, room: NDArray[np.uint8]) -> int:
-        """Puts the next batch in the first places of `room`, (B, H, W, C); returns its size.
-
-        0: there is none left.
-        """
+        """Puts the next batch first in `room` (B, H, W, C); returns its size, 0 after the last."""
 
     def stop(self) -> None:
         """Ends what `begin` started; it may begin again."""
@@ -58,13 +55,10 @@ class LocalSource:
 
 
 class StreamingLoader:
-    """Brings batches of uint8 to the device and makes images of them there; see `Streaming`.
+    """Brings batches of uint8 to the device and makes images of them there; see `Streaming`."""
 
-    Each batch but the first is on its way while the one before is computed on. With persistent
-    workers one endless stream runs through all epochs: they already gather the next one while the
-    last batches of an epoch, or an evaluation, keep the device busy.
-    """
-
+    # With persistent workers one endless stream runs through all epochs: they already gather the
+    # next one while the last batches of an epoch, or an evaluation, keep the device busy.
     def __init__(
         self,
         source: Source,

@@ -32,15 +32,13 @@ class _Job(NamedTuple):
     size: int
 
 
+# Why not torch's `DataLoader`: it sends each batch as a file descriptor that the worker hands out
+# on demand, so that a worker that is stopped in that moment hangs the training for ever, whatever
+# the `timeout`. Here only small messages pass, each worker has a socket of its own, which breaks at
+# once when it dies, and every wait is bounded. It is also quicker: 8 against 20 µs an image of
+# 32x32 pixels, augmented (2 workers on 2 cores of an AMD EPYC, in turns, median of 13).
 class WorkerPool:
-    """Batches from worker processes, in order, through a ring of slots in shared memory.
-
-    Why not torch's `DataLoader`: it sends each batch as a file descriptor that the worker hands out
-    on demand, so that a worker that is stopped in that moment hangs the training for ever, whatever
-    the `timeout`. Here only small messages pass, each worker has a socket of its own, which breaks
-    at once when it dies, and every wait is bounded. It is also quicker: 8 against 20 µs an
-    image of 32x32 pixels, augmented (2 workers on 2 cores of an AMD EPYC, in turns, median of 13).
-    """
+    """Batches from worker processes, in order, through a ring of slots in shared memory."""
 
     def __init__(
         self,
@@ -78,9 +76,7 @@ class WorkerPool:
         self._ask(len(self._slots.array))
 
     def fill(self, room: NDArray[np.uint8]) -> int:
-        """Puts the next batch in the first places of `room`, (B, H, W, C); returns its size.
-
-        0: there is none left.
+        """Puts the next batch in the first places of `room` (B, H, W, C); returns its size, or 0.
 
         Raises:
             DataError: Its worker died, or did not deliver in time.
@@ -146,7 +142,7 @@ class WorkerPool:
         return job
 
     def _worker(self, job: _Job) -> _Worker:
-        """Returns the worker of a job: slots are filled in turn, each always by the same one."""
+        # Slots are filled in turn, each always by the same worker.
         return self._workers[job.slot % self._num_workers]
 
     def _wait_for(self, worker: _Worker) -> None:

@@ -50,12 +50,9 @@ class OrderConfig(Config):
     def open(
         self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
     ) -> Order:
-        """Returns the order.
+        """Returns the order for the training part's labels (N,).
 
-        Args:
-            labels: Of the training part, (N,).
-            batch_size: Samples of a batch.
-            samples_per_step: Samples of an optimizer step.
-            seed: With a round's number, it fixes the samples.
+        An optimizer step takes `samples_per_step` samples. The seed and a round's number fix the
+        samples of the round.
         """
         raise NotImplementedError

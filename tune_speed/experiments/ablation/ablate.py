@@ -1,14 +1,15 @@
 """What changes of a recipe do to its time and its scores: arms in turns, seeds as blocks.
 
-Every run is on disk before the next begins, so that the same command goes on where it stopped.
+Every run is on disk before the next begins, so that the same command resumes where it stopped.
 """
 
+import itertools
 import json
 import re
 import signal
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,7 +23,7 @@ from tune_speed.data.cache import prepare
 from tune_speed.experiments.ablation.design import settings_of, turns
 from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn
 from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
-from tune_speed.experiments.ablation.result import AblationResult, ArmResult, TuningPoint
+from tune_speed.experiments.ablation.result import AblationResult, TuningPoint
 from tune_speed.experiments.ablation.retune import best_factor, next_factor, path_of, tuned_settings
 from tune_speed.experiments.ablation.summarise import summarise_arms
 from tune_speed.experiments.rerun import cpu_threads, train_once
@@ -31,11 +32,10 @@ from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.loop import Interrupted
 
+# What is added to the seed for re-tuning: no arm is compared on the runs it was chosen by.
 TUNING_SEEDS = 1_000_000
-"""What is added to the seed for re-tuning: no arm is compared on the runs it was chosen by."""
-NEWS_EVERY_S = 30.0
-"""A run that takes longer says how it goes this often."""
-_FILE = r"-(\d+)\.jsonl"
+PROGRESS_EVERY_S = 30.0
+"""Interval of the progress lines of a run that takes longer [s]."""
 
 Say = Callable[[str], None]
 
@@ -45,7 +45,7 @@ class Ablation(NamedTuple):
 
     result: AblationResult
     records: tuple[TrialRecord, ...]
-    """All runs, those of the re-tuning included, as trials of one study."""
+    """All runs, including those of the re-tuning, as trials of one study."""
     folder: Path
     was_stopped: bool
     """Whether Ctrl-C ended it; the run that it met is left out."""
@@ -61,30 +61,32 @@ def run_ablation(
     on_progress: Callable[[int, int], None],
     on_line: Say,
 ) -> Ablation:
-    """Runs all arms with all seeds, or goes on with them; Ctrl-C keeps what is done.
+    """Runs all arms with all seeds, or resumes them; finished runs survive Ctrl-C.
 
     Args:
         plan: What to run.
         folder: Of all studies.
         part: Of a replication; empty: there are no parts.
-        again: Begin anew although one was begun before.
+        again: Start over although one was begun before.
         download: Fetch the data set if it is missing.
-        on_progress: Sees images decoded.
-        on_line: Sees each run.
+        on_progress: Called with images decoded, and all of them.
+        on_line: Called with a line on each run.
 
     Raises: ConfigError, DataError, StorageError.
     """
-    _check_tuning(plan)
+    for arm, factor in itertools.product(plan.files, plan.config.retune_factors):
+        _tuned_file(plan, arm, factor)  # Raises before anything is trained.
     data = prepare(plan.base.workload.dataset, download=download, on_progress=on_progress)
     name = "-".join(filter(None, [plan.base.name, part, "ablation"]))
     path = _ledger_path(folder / plan.base.name / "ablation", part, again=again)
     with AblationLedger(path) as ledger:
         ledger.begin(_header(plan, data.data_hash))
-        number = _number(path)
+        number = int(path.stem.rpartition("-")[2])
         study = name if number == 1 else f"{name}-{number}"
         run = _Running(plan=plan, ledger=ledger, data_hash=data.data_hash, say=on_line, study=study)
         run.say_outlook()
-        was_stopped = _run(run)
+        with stop_signals(signal.SIGINT) as run.is_stopped:
+            was_stopped = _run_all(run)
         result = _result(run, part)
         records = (*ledger.tried.values(), *ledger.runs.values())
         return Ablation(result, records, path.with_suffix(""), was_stopped)
@@ -93,15 +95,10 @@ def run_ablation(
 def _ledger_path(folder: Path, part: str, *, again: bool) -> Path:
     """Returns the latest ledger of this part, or that of a new one."""
     stem = part or "ablation"
-    pattern = re.compile(re.escape(stem) + _FILE)
-    names = [path.name for path in folder.glob("*.jsonl")] if folder.is_dir() else []
-    numbers = [int(match[1]) for name in names if (match := pattern.fullmatch(name))]
-    last = max(numbers, default=0)
-    return folder / f"{stem}-{last + 1 if again or not numbers else last}.jsonl"
-
-
-def _number(path: Path) -> int:
-    return int(path.stem.rpartition("-")[2])
+    pattern = re.compile(re.escape(stem) + r"-(\d+)\.jsonl")
+    matches = map(pattern.fullmatch, (path.name for path in folder.glob("*.jsonl")))
+    last = max((int(match[1]) for match in matches if match), default=0)
+    return folder / f"{stem}-{last + 1 if again or not last else last}.jsonl"
 
 
 def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
@@ -113,18 +110,13 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
         "retune": config.retune,
         "retune factors": config.retune_factors if config.retune else None,
         "retune seeds": config.retune_seeds if config.retune else None,
-        "arms": {name: _identity(file, base) for name, file in plan.files.items()},
+        "arms": {name: canonical_hash(_identity(f, base)) for name, f in plan.files.items()},
         "workload": base.workload.identity(data_hash=data_hash),
-        "machine": _machine(base),
+        # Without its threads: each arm has its own.
+        "machine": re.sub(r"\d+ threads, ", "", describe_device(resolve_device(base.run.device))),
         "protocol": PROTOCOL_VERSION,
         "fields": _fields(base, data_hash),
     }
-
-
-def _machine(file: RecipeFile) -> str:
-    """Returns the device's name without its threads: each arm has its own."""
-    name = describe_device(resolve_device(file.run.device))
-    return re.sub(r"\d+ threads, ", "", name)
 
 
 def _fields(file: RecipeFile, data_hash: str) -> dict[str, Any]:
@@ -139,11 +131,13 @@ def _fields(file: RecipeFile, data_hash: str) -> dict[str, Any]:
     }
 
 
-def _identity(file: RecipeFile, base: RecipeFile) -> str:
-    identity = {"recipe": file.recipe.model_dump(mode="json"), "threads": cpu_threads(file)}
-    if file.run.device != base.run.device:
-        identity["device"] = file.run.device
-    return canonical_hash(identity)
+def _identity(file: RecipeFile, base: RecipeFile) -> dict[str, Any]:
+    is_elsewhere = file.run.device != base.run.device
+    return {
+        "recipe": file.recipe.model_dump(mode="json"),
+        "threads": cpu_threads(file),
+        **({"device": file.run.device} if is_elsewhere else {}),
+    }
 
 
 @dataclass
@@ -167,11 +161,6 @@ class _Running:
     def seeds(self) -> range:
         first = self.plan.base.run.seed
         return range(first, first + self.plan.config.seeds)
-
-    @property
-    def num_left(self) -> int:
-        """Runs of the comparison that are left."""
-        return len(self.names) * len(self.seeds) - len(self.ledger.runs)
 
     def say_outlook(self) -> None:
         """Says what will be run."""
@@ -211,12 +200,19 @@ class _Running:
 
     def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
         """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
-        began_s = time.monotonic()
+        began_s = last_s = time.monotonic()
+
+        def progress(line: str) -> None:
+            nonlocal last_s
+            if time.monotonic() - last_s >= PROGRESS_EVERY_S:
+                last_s = time.monotonic()
+                self.say(f"  {label}: {line}")
+
         record = train_once(
             file,
             data_hash=self.data_hash,
             seed=seed,
-            on_line=_now_and_then(self.say, label),
+            on_line=progress,
             refuse=(DataError,),
             interrupt=self.is_stopped,
         )
@@ -226,25 +222,8 @@ class _Running:
         )
 
 
-def _now_and_then(say: Say, label: str) -> Say:
-    last_s = time.monotonic()
-
-    def heard(line: str) -> None:
-        nonlocal last_s
-        if time.monotonic() - last_s >= NEWS_EVERY_S:
-            last_s = time.monotonic()
-            say(f"  {label}: {line}")
-
-    return heard
-
-
-def _run(run: _Running) -> bool:
-    """Runs all that is left; returns whether Ctrl-C ended it."""
-    with stop_signals(signal.SIGINT) as run.is_stopped:
-        return _run_all(run)
-
-
 def _run_all(run: _Running) -> bool:
+    """Runs all that is left; returns whether Ctrl-C ended it."""
     try:
         factors = _tune(run) if run.plan.config.retune else {}
         files = {name: _tuned_file(run.plan, name, factors.get(name, 1.0)) for name in run.names}
@@ -262,14 +241,11 @@ def _take_turn(run: _Running, turn: Turn, file: RecipeFile, seed: int) -> None:
     record = run.train(file, f"arm {turn.arm}, seed {seed}", seed=seed, trial=position)
     settings = dict(run.plan.settings[turn.arm])
     run.ledger.add_run(turn, record.model_copy(update={"params": settings}))
-    left = run.num_left
-    until = f"{left} to go{_about(run.took_s, left)}" if left else "the last"
+    left = len(run.names) * len(run.seeds) - len(run.ledger.runs)
+    minutes = statistics.fmean(run.took_s) * left / 60
+    about = f", about {minutes:.0f} min" if minutes >= 1 else ""
+    until = f"{left} to go{about}" if left else "the last"
     run.say(f"seed {seed}, {turn.arm}: {_outcome(record)}  ({until})")
-
-
-def _about(took_s: Sequence[float], left: int) -> str:
-    minutes = statistics.fmean(took_s) * left / 60
-    return f", about {minutes:.0f} min" if minutes >= 1 else ""
 
 
 def _outcome(record: TrialRecord) -> str:
@@ -306,7 +282,11 @@ def _try_beyond(run: _Running, name: str) -> None:
         beyond = next_factor(
             factors, run.tuning()[name], by_time=run.is_tuned_by_time, sign=run.sign
         )
-        if beyond is None or not _is_possible(run.plan, name, beyond):
+        if beyond is None:
+            return
+        try:
+            _tuned_file(run.plan, name, beyond)
+        except ConfigError:  # No recipe has such a value: a share above 1.
             return
         _try(run, name, beyond)
 
@@ -323,21 +303,6 @@ def _try(run: _Running, name: str, factor: float) -> None:
         record = run.train(_tuned_file(run.plan, name, factor), label, seed=seed, trial=trial)
         run.ledger.add_tried(tried, record)
         run.say(f"{label}: {_outcome(record)}")
-
-
-def _check_tuning(plan: AblationPlan) -> None:
-    """Raises: ConfigError if an arm has no such number, or no recipe with it times a factor."""
-    for name in plan.files:
-        for factor in plan.config.retune_factors:
-            _tuned_file(plan, name, factor)
-
-
-def _is_possible(plan: AblationPlan, name: str, factor: float) -> bool:
-    try:
-        _tuned_file(plan, name, factor)
-    except ConfigError:  # Such as a share above 1.
-        return False
-    return True
 
 
 def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
@@ -367,7 +332,6 @@ def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
 
 def _result(run: _Running, part: str) -> AblationResult:
     plan, config = run.plan, run.plan.config
-    tuning = run.tuning()
     workload = plan.base.workload
     summarise = partial(
         summarise_arms,
@@ -379,23 +343,19 @@ def _result(run: _Running, part: str) -> AblationResult:
         workload_name=workload.name,
         workload=workload.model_dump(mode="json"),
         not_applicable=plan.not_applicable,
-        tuning=tuning,
+        tuning=run.tuning(),
         lr_factors=run.factors(),
     )
-    result = summarise(_by_arm(run), axes=plan.axes, arms=plan.arms)
+    records: dict[str, list[TrialRecord]] = {}
+    for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):
+        records.setdefault(turn.arm, []).append(record)
+    result = summarise(records, axes=plan.axes, arms=plan.arms)
     absent = summarise({}, axes=plan.all_axes, arms=plan.absent).arms if plan.absent else ()
     return result.model_copy(update={"arms": (*result.arms, *absent)})
 
 
-def _by_arm(run: _Running) -> Mapping[str, list[TrialRecord]]:
-    found: dict[str, list[TrialRecord]] = {}
-    for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):
-        found.setdefault(turn.arm, []).append(record)
-    return found
-
-
 def save_result(ablation: Ablation) -> Path:
-    """Writes the figures beside the ledger, as JSON; returns the file. Raises: StorageError."""
+    """Writes the figures next to the ledger, as JSON; returns the file. Raises: StorageError."""
     path = ablation.folder.with_name(f"{ablation.folder.name}.json")
     text = json.dumps(ablation.result.model_dump(mode="json"), indent=2, allow_nan=False)
     try:
@@ -403,6 +363,3 @@ def save_result(ablation: Ablation) -> Path:
     except OSError as error:
         raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
     return path
-
-
-__all__ = ["Ablation", "ArmResult", "run_ablation", "save_result"]

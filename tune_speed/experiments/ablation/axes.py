@@ -13,22 +13,22 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.study.yaml import parse_yaml
 
+# What an axis may set besides the recipe: how fast the machine is, not what it must do.
 RUN_FIELDS = ("run.cpu_threads", "run.device")
-"""What an axis may set beside the recipe: how fast the machine is, not what is asked of it."""
 SECTIONS = (
     "study", "workload", "search", "certify", "tracking", "run", "ablate", "replication", "scale",
 )  # fmt: skip
-"""Parts of a study file beside the recipe."""
+"""Parts of a study file other than the recipe."""
 AND, TIMES = " + ", " × "
 """Between the labels in the name of an arm, and in that of an interaction."""
+# Characters of a label: names of arms are made of them.
 MAX_LABEL = 100
-"""Characters of a label: names of arms are made of them."""
 EXAMPLE = "accumulation_steps=2,batch_size=32|64"
 
 _OPTION = "--axes"
 _OWN_FIELDS = f"must be a field of the recipe, or one of {', '.join(RUN_FIELDS)}"
+# A quoted text where YAML lets one begin, or a character.
 _TOKEN = re.compile(r"""(?<![^\s=,|\[{:])(?:"(?:[^"\\]|\\.)*"|'(?:[^']|'')*')|.""", flags=re.DOTALL)
-"""A quoted text where YAML lets one begin, or a character."""
 
 
 class Level(NamedTuple):
@@ -118,7 +118,7 @@ def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:
     """Returns the axes that `ablate.axes` describes, in its order.
 
     `field: value` has one level and `field: [value, value]` several; a value that is itself a list
-    stands in a list: `[[0.5, 0.75]]`. `name: {level: {field: value, ...}, ...}` names its levels,
+    is given in a list: `[[0.5, 0.75]]`. `name: {level: {field: value, ...}, ...}` names its levels,
     each of which may set several fields. Whether a field takes its value is the recipe's to say.
 
     Raises: ConfigError, with every mistake: an axis or a level without content or given twice, or
@@ -131,7 +131,10 @@ def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:
     problems: list[Problem] = []
     for name, value in axes.items():
         axis = Axis(_field(name), tuple(_levels(name, value)))
-        problems += _value_problems(f"ablate.axes.{name}", value)
+        if isinstance(value, list) and not _is_plain(value):
+            must = "a value in a list must be a text, a number, true, false, null or a list of such"
+            hint = "Give the level a name: `{axis: {name: {field: value}}}`."
+            problems.append(Problem(path=f"ablate.axes.{name}", must=must, hint=hint))
         problems += _axis_problems(f"ablate.axes.{name}", axis)
         found.append(axis)
     problems += _repetitions(found)
@@ -151,12 +154,9 @@ def _levels(name: str, value: Any) -> Iterator[Level]:
             yield Level(str(label).strip(), tuple((_field(path), each) for path, each in given))
         return
     for each in value if isinstance(value, list) else [value]:
-        yield Level(f"{_field(name)}={_written(each)}", ((_field(name), each),))
-
-
-def _written(value: Any) -> str:
-    """Returns a value as YAML would have it, texts without quotes."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+        # As YAML would have it, texts without quotes.
+        text = each if isinstance(each, str) else json.dumps(each, ensure_ascii=False, default=str)
+        yield Level(f"{_field(name)}={text}", ((_field(name), each),))
 
 
 def _axis_problems(at: str, axis: Axis) -> Iterator[Problem]:
@@ -187,20 +187,13 @@ def _label_problems(at: str, label: str) -> Iterator[Problem]:
 def _settings_problems(at: str, level: Level) -> Iterator[Problem]:
     if not level.settings:
         must = f"level `{level.label}` must be a mapping of fields to values"
-        hint = "Example: `half: {precision: half}`; other values of one field stand in a list."
+        hint = "Example: `half: {precision: half}`; other values of one field go in a list."
         yield Problem(path=at, must=must, hint=hint)
     for path, _ in level.settings:
         yield from _path_problems(at, path)
     for path in overwritten([path for path, _ in level.settings]):
         must = f"level `{level.label}` must not set `{path}` and then what is around it"
         yield Problem(path=at, must=must)
-
-
-def _value_problems(at: str, value: Any) -> Iterator[Problem]:
-    if isinstance(value, list) and not _is_plain(value):
-        must = "a value in a list must be a text, a number, true, false, null or a list of such"
-        hint = "Give the level a name: `{axis: {name: {field: value}}}`."
-        yield Problem(path=at, must=must, hint=hint)
 
 
 def _is_plain(value: Any) -> bool:
@@ -244,10 +237,6 @@ def _repetitions(axes: Sequence[Axis]) -> Iterator[Problem]:
         again = dict.fromkeys(level.label for level in axis.levels if labels[level.label] > 1)
         for label in again:
             yield Problem(path=at, must="each level must be given once", given=f"`{label}`")
-        if not again and _has_equal_levels(axis):
+        settings = [level.settings for level in axis.levels]
+        if not again and any(each in settings[:index] for index, each in enumerate(settings)):
             yield Problem(path=at, must="each level must have settings of its own")
-
-
-def _has_equal_levels(axis: Axis) -> bool:
-    settings = [level.settings for level in axis.levels]
-    return any(each in settings[:index] for index, each in enumerate(settings))

@@ -1,4 +1,4 @@
-"""Brings the runs of an ablation to MLflow, as the trials of a study of its own."""
+"""Delivers the runs of an ablation to MLflow, as the trials of a study of its own."""
 
 from collections.abc import Sequence
 from importlib.util import find_spec
@@ -24,10 +24,13 @@ def deliver(records: Sequence[TrialRecord], *, study: str) -> tuple[str, ...]:
     from tune_speed.tracking.writer.tracker import Tracker, names_of
 
     uri = tracking_uri()
+    tags = {
+        "workload": records[0].workload_name,
+        "workload_hash": records[0].workload_hash,
+        "protocol_version": str(PROTOCOL_VERSION),
+    }
     try:
-        tracker = Tracker(
-            open_store(uri), study=study, study_tags=_tags(records[0]), search_id=study
-        )
+        tracker = Tracker(open_store(uri), study=study, study_tags=tags, search_id=study)
         tracker.reconcile(records)
         missing = tracker.close(timeout_s=DELIVERY_S)
     except (ServiceError, StorageError) as error:
@@ -39,11 +42,3 @@ def deliver(records: Sequence[TrialRecord], *, study: str) -> tuple[str, ...]:
         f"warning: MLflow at {strip_secrets(uri)} has not taken {named}; the same command delivers"
         " them",
     )
-
-
-def _tags(record: TrialRecord) -> dict[str, str]:
-    return {
-        "workload": record.workload_name,
-        "workload_hash": record.workload_hash,
-        "protocol_version": str(PROTOCOL_VERSION),
-    }

@@ -11,8 +11,8 @@ from tune_speed.experiments.ablation.axes import AND, Axis, overwritten
 Design = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
 BASE = "base"
 """Name of the arm that changes nothing."""
+# Of a factorial: six axes of one level each. Every seed runs all of them.
 MOST_ARMS = 64
-"""Of a factorial: six axes of one level each. Every seed runs all of them."""
 ONE_LEVEL_DESIGNS = ("leave-one-out", "stacking", "cumulative")
 """Designs in which an axis is on or off."""
 
@@ -43,8 +43,11 @@ def arms_of(axes: Sequence[Axis], design: Design) -> tuple[Arm, ...]:
     problems = [*_shape_problems(axes, design), *_clash_problems(axes, design)]
     if problems:
         raise ConfigError(problems=tuple(problems))
-    combinations = dict.fromkeys(_combinations(axes, design))
-    return tuple(Arm(_name(levels, axes), levels) for levels in combinations)
+    found = []
+    for levels in dict.fromkeys(_combinations(axes, design)):
+        labels = [axis.levels[j - 1].label for axis, j in zip(axes, levels, strict=True) if j]
+        found.append(Arm(AND.join(labels) or BASE, levels))
+    return tuple(found)
 
 
 def _shape_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
@@ -63,13 +66,14 @@ def _shape_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
 
 
 def _clash_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
-    """Levels of different axes that overwrite one another: an arm would not be what its name says.
-
-    With `cumulative` a step may replace an earlier one: constant rate, then drops, then one-cycle.
-    """
+    """Levels of different axes that overwrite one another: an arm would not be as it is named."""
+    # With `cumulative` a step may replace an earlier one: constant rate, drops, one-cycle.
     if design in ("one-at-a-time", "cumulative"):
         return []
-    paths = [list(dict.fromkeys(_paths(axis))) for axis in axes]
+    paths = [
+        list(dict.fromkeys(path for level in axis.levels for path, _ in level.settings))
+        for axis in axes
+    ]
     clashes = {
         path
         for first, second in itertools.combinations(paths, 2)
@@ -79,10 +83,6 @@ def _clash_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
     must = f"levels that `{design}` runs together must not set the same field"
     hint = "Make them levels of one axis, put the wider field first, or try `one-at-a-time`."
     return [_problem(must, f"`{path}` on two axes", hint) for path in sorted(clashes)]
-
-
-def _paths(axis: Axis) -> list[str]:
-    return [path for level in axis.levels for path, _ in level.settings]
 
 
 def _problem(must: str, given: str, hint: str) -> Problem:
@@ -108,18 +108,12 @@ def _combinations(axes: Sequence[Axis], design: Design) -> list[tuple[int, ...]]
         return [none, *without, full]
     assert design == "factorial", design
     product = itertools.product(*(range(len(axis.levels) + 1) for axis in axes))
-    return sorted(product, key=_by_changes)
 
+    def by_changes(levels: tuple[int, ...]) -> tuple[Any, ...]:
+        unchanged = [level == 0 for level in levels]
+        return -sum(unchanged), unchanged, levels
 
-def _by_changes(levels: tuple[int, ...]) -> tuple[Any, ...]:
-    """Few changes first, then those of the first axes."""
-    unchanged = [level == 0 for level in levels]
-    return -sum(unchanged), unchanged, levels
-
-
-def _name(levels: tuple[int, ...], axes: Sequence[Axis]) -> str:
-    labels = [axis.levels[j - 1].label for axis, j in zip(axes, levels, strict=True) if j]
-    return AND.join(labels) if labels else BASE
+    return sorted(product, key=by_changes)
 
 
 def settings_of(arm: Arm, axes: Sequence[Axis]) -> tuple[tuple[str, Any], ...]:

@@ -25,8 +25,8 @@ from tune_speed.core.significance import holm
 from tune_speed.experiments.ablation.axes import TIMES, Axis
 from tune_speed.experiments.ablation.design import Arm
 
+# Contrasts that differ by less are equal but for rounding: no clock and no score is as fine.
 NO_SPREAD = 1e-9
-"""Contrasts that differ by less are equal but for rounding: no clock and no score is as fine."""
 
 Kind = Literal["alone", "together", "added", "main", "interaction"]
 
@@ -70,13 +70,17 @@ def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, .
 
     Main effects need all combinations of the levels that are among the arms, on two axes or more:
     give only the arms that can be run here, and an axis that cannot be left the base's setting does
-    not stand in the way. An interaction needs each of its levels alone.
+    not matter. An interaction needs each of its levels alone.
     """
     by_levels = {arm.levels: arm for arm in arms}
     base = by_levels.get((0,) * len(axes))
     assert base is not None, arms
     against = [
-        Contrast("alone" if _changes(arm) == 1 else "together", arm.name, _against(arm, base))
+        Contrast(
+            "alone" if sum(level > 0 for level in arm.levels) == 1 else "together",
+            arm.name,
+            _against(arm, base),
+        )
         for arm in arms
         if arm is not base
     ]
@@ -89,10 +93,6 @@ def contrasts_of(axes: Sequence[Axis], arms: Sequence[Arm]) -> tuple[Contrast, .
     )
 
 
-def _changes(arm: Arm) -> int:
-    return sum(level > 0 for level in arm.levels)
-
-
 def _against(arm: Arm, other: Arm) -> dict[str, float]:
     return {arm.name: 1.0, other.name: -1.0}
 
@@ -100,23 +100,17 @@ def _against(arm: Arm, other: Arm) -> dict[str, float]:
 def _additions(
     axes: Sequence[Axis], by_levels: Mapping[tuple[int, ...], Arm]
 ) -> Iterator[Contrast]:
-    found = [
-        (axes[index].levels[arm.levels[index] - 1].label, arm, without)
-        for arm, without, index in _steps(by_levels)
-    ]
-    counts = Counter(label for label, _, _ in found)
-    for label, arm, without in found:
-        name = label if counts[label] == 1 else f"{label} to {without.name}"
-        yield Contrast("added", name, _against(arm, without))
-
-
-def _steps(by_levels: Mapping[tuple[int, ...], Arm]) -> Iterator[tuple[Arm, Arm, int]]:
-    """Yields arms, the same without one level that no arm has alone, and the index of its axis."""
+    """Yields what a level that no arm has alone does to an arm that differs by it."""
+    found: list[tuple[str, Arm, Arm]] = []
     for levels, arm in by_levels.items():
         for index, level in enumerate(levels):
             without = by_levels.get((*levels[:index], 0, *levels[index + 1 :]))
             if level and without is not None and _only(index, levels) not in by_levels:
-                yield arm, without, index
+                found.append((axes[index].levels[level - 1].label, arm, without))
+    counts = Counter(label for label, _, _ in found)
+    for label, arm, without in found:
+        name = label if counts[label] == 1 else f"{label} to {without.name}"
+        yield Contrast("added", name, _against(arm, without))
 
 
 def _main_effects(
@@ -165,9 +159,8 @@ def estimate(
     Student's t for n - 1 degrees of freedom, and the p-value is that of the t-test against 0. Arms
     may spread differently: only the c_i must be alike.
 
-    Where all blocks agree, an interval of no width would claim to know what was never seen to
-    vary: n runs may agree by chance, as scores are counts. Then there is no interval, and the
-    p-value is the sign test's, 2^(1 - n), or 1 where the contrast is 0 throughout.
+    Where all blocks agree there is no interval, and the p-value is the sign test's, 2^(1 - n), or 1
+    where the contrast is 0 throughout.
 
     Source: Student 1908, The probable error of a mean.
     """
@@ -177,6 +170,7 @@ def estimate(
     if mean is None or n < 2:
         return Estimate(value=mean, low=None, high=None, p_value=None, n=n)
     if max(contrasts) - min(contrasts) < NO_SPREAD:
+        # n runs may agree by chance, as scores are counts: an interval of no width would be wrong.
         p_value = 2.0 ** (1 - n) if abs(mean) > NO_SPREAD else 1.0
         return Estimate(value=mean, low=None, high=None, p_value=p_value, n=n)
     from scipy.special import stdtr, stdtrit

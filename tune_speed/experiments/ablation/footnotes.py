@@ -1,11 +1,12 @@
-"""What stands below the tables of an ablation: what a figure means, and what limits the trust."""
+"""The notes below the tables of an ablation: what a figure means, and what limits the trust."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
 from tune_speed.core.records import Status, Timing
+from tune_speed.core.text import INFINITE, factor, percent
 from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate
-from tune_speed.experiments.ablation.result import AblationResult, ArmResult, EffectResult
+from tune_speed.experiments.ablation.result import AblationResult, EffectResult
 
 CLOCKS = {
     Timing.SHARED: "seconds on a SHARED device, slowed by others: upper bounds",
@@ -31,12 +32,9 @@ def added_words(design: Design) -> str:
 def arm_notes(result: AblationResult) -> tuple[str, ...]:
     """Returns sentences on the arms' table: arms without figures first, then what figures mean."""
     return (
-        *_not_applicable(result),
-        *_unfinished(result),
-        *_broken(result),
+        *_missing(result),
         *_tuning(result),
         *_meaning(result),
-        *_clock(result),
         *dict.fromkeys(note for arm in result.arms for note in arm.notes),
     )
 
@@ -60,10 +58,10 @@ def effect_notes(result: AblationResult) -> tuple[str, ...]:
         *((first,) if "added" in kinds and result.design == "cumulative" else ()),
         *((main,) if "main" in kinds else ()),
         *((interaction,) if "interaction" in kinds else ()),
-        f"Speeds are factors of the time per epoch, others differences; {_percent(result)}"
-        " intervals by Student's t over seeds as blocks, none where all seeds agree or there is"
-        " one; p two-sided, Holm's over all effects of a response; n: seeds that have all arms of"
-        " the effect.",
+        "Speeds are factors of the time per epoch, others differences;"
+        f" {percent(result.confidence)} intervals by Student's t over seeds as blocks, none where"
+        " all seeds agree or there is one; p two-sided, Holm's over all effects of a response; n:"
+        " seeds that have all arms of the effect.",
     )
 
 
@@ -72,92 +70,75 @@ def interaction_notes(effects: Sequence[EffectResult]) -> tuple[str, ...]:
 
     Decided is what has a p-value, corrected by Holm, below 0.05.
     """
-    own = [e for e in effects if e.kind == "interaction" and e.response == "speed"]
-    undecided = [effect for effect in own if not _is_decided(effect.estimate)]
-    helping = [e for e in own if e not in undecided and (e.estimate.value or 0) > 1]
-    overlapping = [effect for effect in own if effect not in [*undecided, *helping]]
-    groups = {"They help one another": helping, "They overlap": overlapping}
-    lines = [
-        f"{words}: {'; '.join(f'{e.name} {factor_text(e.estimate)}' for e in group)}."
-        for words, group in groups.items()
-        if group
-    ]
-    names = "; ".join(effect.name for effect in undecided)
-    rest = [f"Whether they help one another or overlap is not decided: {names}."] if names else []
-    return (*lines, *rest)
-
-
-def _is_decided(found: Estimate) -> bool:
-    p_value = found.p_value if found.p_holm is None else found.p_holm
-    return found.value is not None and p_value is not None and p_value < MOST_P_VALUE
+    groups: dict[str, list[str]] = {"They help one another": [], "They overlap": []}
+    undecided = []
+    for effect in effects:
+        if effect.kind != "interaction" or effect.response != "speed":
+            continue
+        found = effect.estimate
+        p_value = found.p_value if found.p_holm is None else found.p_holm
+        if found.value is None or p_value is None or p_value >= MOST_P_VALUE:
+            undecided.append(effect.name)
+        else:
+            words = "They help one another" if found.value > 1 else "They overlap"
+            groups[words].append(f"{effect.name} {factor_text(found)}")
+    groups["Whether they help one another or overlap is not decided"] = undecided
+    return tuple(f"{words}: {'; '.join(names)}." for words, names in groups.items() if names)
 
 
 def factor_text(found: Estimate) -> str:
     """Returns `1.87× (1.80–1.94)`, or without brackets where there is no interval."""
-    value = "–" if found.value is None else f"{found.value:.2f}×"
     ends = interval_text(found)
-    return f"{value} ({ends})" if ends else value
+    return factor(found.value) + (f" ({ends})" if ends else "")
 
 
 def interval_text(found: Estimate, *, digits: int = 2, sign: str = "") -> str:
     """Returns `1.80–1.94`, or an empty text without an interval; `∞` for a factor's missing end."""
     if found.low is None:
         return ""
-    high = "∞" if found.high is None else f"{found.high:{sign}.{digits}f}"
+    high = INFINITE if found.high is None else f"{found.high:{sign}.{digits}f}"
     joint = " to " if sign else "–"
     return f"{found.low:{sign}.{digits}f}{joint}{high}"
 
 
-def _not_applicable(result: AblationResult) -> Iterator[str]:
-    """Yields each reason once, with the arms that it holds for."""
+def _missing(result: AblationResult) -> Iterator[str]:
+    """Yields which arms and runs have no figures, and why; each reason once."""
     reasons = dict.fromkeys(a.not_applicable for a in result.arms if a.not_applicable is not None)
     for reason in reasons:
         names = "; ".join(arm.name for arm in result.arms if arm.not_applicable == reason)
         yield f"Not applicable here ({reason}): {names}."
-
-
-def _unfinished(result: AblationResult) -> Iterator[str]:
     if result.done_runs < result.planned_runs:
         yield f"{result.done_runs} of {result.planned_runs} runs are done."
-
-
-def _broken(result: AblationResult) -> Iterator[str]:
-    """Yields what came of runs that neither met the target nor missed it at their end."""
     for arm in result.arms:
-        counts = [
-            f"{n} {status.value}" for status, n in arm.statuses.items() if status not in USUAL
-        ]
-        if counts:
-            reasons = f" ({'; '.join(arm.stop_reasons)})" if arm.stop_reasons else ""
-            yield f"{arm.name}: of {arm.n} runs {', '.join(counts)}{reasons}."
+        broken = [f"{n} {s.value}" for s, n in arm.statuses.items() if s not in USUAL]
+        if broken:
+            why = f" ({'; '.join(arm.stop_reasons)})" if arm.stop_reasons else ""
+            yield f"{arm.name}: of {arm.n} runs {', '.join(broken)}{why}."
 
 
 def _tuning(result: AblationResult) -> Iterator[str]:
-    tuned = [arm for arm in result.arms if arm.lr_factor is not None]
     if result.retune is None:
         yield "Nothing was re-tuned: arms have the base's learning rate, perhaps not their best."
-    if tuned:
-        tried = sorted({point.factor for arm in tuned for point in arm.tuning})
-        factors = ", ".join(f"{factor:g}" for factor in tried)
-        yield f"`{result.retune}` was re-tuned for each arm, times {factors}; {_chosen(tuned)}."
+    tuned = [arm for arm in result.arms if arm.lr_factor is not None]
+    if not tuned:
+        return
+    tried = sorted({point.factor for arm in tuned for point in arm.tuning})
+    by_factor: dict[str, list[str]] = {}
+    for arm in tuned:
+        chosen = f"×{arm.lr_factor:g}{'*' if arm.is_lr_at_edge else ''}"
+        by_factor.setdefault(chosen, []).append(arm.name)
+    words = "; ".join(f"{chosen}: {', '.join(names)}" for chosen, names in by_factor.items())
+    factors = ", ".join(f"{factor:g}" for factor in tried)
+    yield f"`{result.retune}` was re-tuned for each arm, times {factors}; {words}."
     if any(arm.is_lr_at_edge for arm in tuned):
         yield "* at the edge of what was tried: a better one may lie beyond."
 
 
-def _chosen(arms: Sequence[ArmResult]) -> str:
-    """Returns the factors that were chosen, each with the arms that have it."""
-    by_factor: dict[str, list[str]] = {}
-    for arm in arms:
-        factor = f"×{arm.lr_factor:g}{'*' if arm.is_lr_at_edge else ''}"
-        by_factor.setdefault(factor, []).append(arm.name)
-    return "; ".join(f"{factor}: {', '.join(names)}" for factor, names in by_factor.items())
-
-
 def _meaning(result: AblationResult) -> Iterator[str]:
-    percent = _percent(result)
     yield (
         "Speed-up: base's time per epoch over the arm's, geometric mean over seeds that have both."
-        f" Below a figure its {percent} interval, or ± its standard deviation over runs."
+        f" Below a figure its {percent(result.confidence)} interval, or ± its standard deviation"
+        " over runs."
     )
     if any(arm.s_mixed for arm in result.arms):
         yield "S_mixed: the same of the arm with the base's precision, and the arm."
@@ -171,14 +152,7 @@ def _meaning(result: AblationResult) -> Iterator[str]:
             "Runs stop where they meet the target, so that accuracies at the end hardly tell arms"
             " apart."
         )
-
-
-def _clock(result: AblationResult) -> Iterator[str]:
-    company = f" ({', '.join(result.cotenants)})" if result.cotenants else ""
     kinds = [text for timing, text in CLOCKS.items() if result.timing.get(timing)]
     if kinds:
-        yield f"Clock: {'; '.join(kinds)}{company}."
-
-
-def _percent(result: AblationResult) -> str:
-    return f"{100 * result.confidence:.3g} %"
+        others = f" ({', '.join(result.cotenants)})" if result.cotenants else ""
+        yield f"Clock: {'; '.join(kinds)}{others}."

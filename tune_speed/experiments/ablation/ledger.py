@@ -16,8 +16,8 @@ from tune_speed.core.event_log import SessionLog, differences
 from tune_speed.core.records import TrialRecord
 from tune_speed.experiments.ablation.design import BASE
 
+# Entries of the header that are compared by themselves.
 DETAILED = ("workload", "arms", "fields")
-"""Entries of the header that are compared by themselves."""
 
 
 class Tried(NamedTuple):

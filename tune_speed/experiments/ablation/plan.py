@@ -1,16 +1,15 @@
-"""What an ablation will run: the arms as recipes of their own, checked before the first of them."""
+"""Plan of an ablation: each arm as a recipe of its own, validated before the first of them runs."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import torch
 
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.experiments.ablation.axes import Axis, read_axes
-from tune_speed.experiments.ablation.design import BASE, Arm, Design, arms_of, settings_of
+from tune_speed.experiments.ablation.design import BASE, Arm, arms_of, settings_of
 from tune_speed.experiments.rerun import load_rerun
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import RecipeFile
@@ -19,8 +18,8 @@ from tune_speed.training.applicability import not_applicable
 
 Load = Callable[[Sequence[str]], RecipeFile]
 """Returns the base's file with further `path=value` overrides."""
+# Designs of combinations take so many; with fewer left, each is run alone.
 LEAST_AXES = 2
-"""Designs of combinations take so many; with fewer left, each is run alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +37,7 @@ class AblationPlan:
     settings: Mapping[str, Mapping[str, Any]]
     """What each arm sets, by path."""
     all_axes: tuple[Axis, ...]
-    """All that were asked for."""
+    """All axes of the file."""
     absent: tuple[Arm, ...]
     """Levels of these, alone, that have no effect here or cannot be run."""
     not_applicable: Mapping[str, str]
@@ -64,11 +63,22 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
     axes = read_axes(base.ablate.axes)
     arms_of(axes, base.ablate.design)  # What is wrong with the design is so on any machine.
     singles = arms_of(axes, "one-at-a-time")
-    alone = _files(singles, axes, partial(_load_anywhere, load, base))
+
+    def load_anywhere(more: Sequence[str]) -> RecipeFile:
+        try:
+            return load(more)
+        except ConfigError:  # The arm may need a device that is not here.
+            file = load([*more, "run.device=auto"])
+            return replace(file, run=file.run.model_copy(update={"device": base.run.device}))
+
+    alone = _files(singles, axes, load_anywhere)
     reasons = {arm.name: _reason(alone[arm.name], base) for arm in singles[1:]}
     absent = tuple(arm for arm in singles[1:] if reasons[arm.name] is not None)
     left = tuple(_without(axes, absent))
-    arms = _arms(left, base.ablate.design)
+    design = base.ablate.design
+    if len(left) < LEAST_AXES and design not in ("one-at-a-time", "factorial"):
+        design = "one-at-a-time"
+    arms = arms_of(left, design) if left else (Arm(BASE, ()),)
     return AblationPlan(
         config=base.ablate,
         base=base,
@@ -81,15 +91,6 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
         not_applicable={arm.name: str(reasons[arm.name]) for arm in absent},
         load=load,
     )
-
-
-def _load_anywhere(load: Load, base: RecipeFile, overrides: Sequence[str]) -> RecipeFile:
-    """Returns an arm's file though it may need a device that the base does not have."""
-    try:
-        return load(overrides)
-    except ConfigError:
-        file = load([*overrides, "run.device=auto"])
-        return replace(file, run=file.run.model_copy(update={"device": base.run.device}))
 
 
 def overrides_of(settings: Iterable[tuple[str, Any]]) -> list[str]:
@@ -107,28 +108,26 @@ def _files(arms: Sequence[Arm], axes: Sequence[Axis], load: Load) -> dict[str, R
         except ConfigError as error:
             if arm.name == BASE or not error.problems:
                 raise
-            problems |= dict.fromkeys(_of_arm(problem, arm) for problem in error.problems)
+            for problem in error.problems:
+                place = problem.file or ""
+                # A problem of a setting of the arm's names that setting.
+                is_own = place.startswith("--set")
+                named = f"arm {arm.name}{', ' if place else ''}{place}"
+                problems[problem if is_own else replace(problem, file=named)] = None
     if problems:
         raise ConfigError("Every arm must be a recipe.", problems=tuple(problems))
-    same = [a.name for a in arms if a.name != BASE and _is_same(files[a.name], files[BASE])]
+    base = files[BASE]
+    same = [
+        name
+        for name, file in files.items()
+        if name != BASE and (file.recipe, file.run) == (base.recipe, base.run)
+    ]
     if same:
         raise ConfigError(
             f"every axis must change the recipe, but {', '.join(same)} is what the base has. Give"
             " another value, or set the base's with --set."
         )
     return files
-
-
-def _is_same(file: RecipeFile, base: RecipeFile) -> bool:
-    return file.recipe == base.recipe and file.run == base.run
-
-
-def _of_arm(problem: Problem, arm: Arm) -> Problem:
-    """Returns the problem with the arm's name, unless its own setting is what is named."""
-    place = problem.file or ""
-    if place.startswith("--set"):
-        return problem
-    return replace(problem, file=f"arm {arm.name}{', ' if place else ''}{place}")
 
 
 def _reason(file: RecipeFile, base: RecipeFile) -> str | None:
@@ -145,22 +144,10 @@ def _without(axes: Sequence[Axis], absent: Sequence[Arm]) -> Iterator[Axis]:
     """Yields the axes with the levels that can be run here."""
     gone = {arm.levels for arm in absent}
     for number, axis in enumerate(axes):
-        levels = [
-            level
-            for index, level in enumerate(axis.levels, start=1)
-            if _alone(number, index, len(axes)) not in gone
-        ]
+        alone = [0] * len(axes)
+        levels = []
+        for alone[number], level in enumerate(axis.levels, start=1):
+            if tuple(alone) not in gone:
+                levels.append(level)
         if levels:
             yield Axis(axis.name, tuple(levels))
-
-
-def _alone(number: int, index: int, num_axes: int) -> tuple[int, ...]:
-    """Returns the levels of the arm that has one level of one axis only."""
-    return tuple(index if axis == number else 0 for axis in range(num_axes))
-
-
-def _arms(axes: tuple[Axis, ...], design: Design) -> tuple[Arm, ...]:
-    if not axes:
-        return (Arm(BASE, ()),)
-    is_short = len(axes) < LEAST_AXES and design not in ("one-at-a-time", "factorial")
-    return arms_of(axes, "one-at-a-time" if is_short else design)

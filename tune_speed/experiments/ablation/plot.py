@@ -1,12 +1,12 @@
-"""An ablation as a forest plot: a row an arm, speed-ups beside differences of accuracy."""
+"""An ablation as a forest plot: a row an arm, speed-ups next to differences of accuracy."""
 
 import math
 import textwrap
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.text import printable
+from tune_speed.core.text import percent, printable
 from tune_speed.experiments.ablation.effects import Estimate
 from tune_speed.experiments.ablation.footnotes import added_words
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Response
@@ -26,20 +26,20 @@ TITLE_INCHES = 0.6
 NAME_WIDTH = 32
 """Characters of a line of a row's name."""
 TITLE_WIDTH = 88
+# How far beyond the outermost values an interval is drawn, in their spread; then an arrow.
 WIDEST = 1.5
-"""How far beyond the outermost values an interval is drawn, in their spread; then an arrow."""
+# Smaller spreads of values (of logarithms, for speed) are not blown up to the panel's width.
 LEAST_SPREADS = {"speed": math.log(1.05), "accuracy": 0.002, "macro_f1": 0.002}
-"""Smaller spreads of values (of logarithms, for speed) are not blown up to the panel's width."""
+# Ratios of the ends of a log axis below which its ticks are those of a linear one.
 NEAR = 4.0
-"""Ratios of the ends of a log axis below which its ticks are those of a linear one."""
+# What has room side by side on a panel, in figures such as 0.005.
 MOST_TICKS = 6
-"""What has room side by side on a panel, in figures such as 0.005."""
 LADDERS = ((1, 1.5, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,))
 """Ticks of a power of ten, the most first."""
 NOT_APPLICABLE, NO_RUNS = "not applicable here", "no runs yet"
 ABSENT_COLOUR = "#808080"
+# Behind a text, so that no line of the panel runs through it.
 BEHIND: dict[str, Any] = {"facecolor": "white", "edgecolor": "none", "pad": 0.8}
-"""Behind a text, so that no line of the panel runs through it."""
 
 
 class Row(NamedTuple):
@@ -48,14 +48,14 @@ class Row(NamedTuple):
     name: str
     by_response: dict[Response, Estimate | None]
     absent: str
-    """What stands where there is no estimate."""
+    """Text in the place of a missing estimate."""
     colour: str
 
 
 def plot_ablation(result: AblationResult, path: Path) -> None:
     """Writes the arms against the base; below them the other effects where there are any.
 
-    Points are means over seeds, lines their intervals (an arrow where one goes on beyond the
+    Points are means over seeds, lines their intervals (an arrow where one extends beyond the
     panel), hollow points have none. The format is that of the path's suffix.
 
     Raises: StorageError if the file cannot be written.
@@ -68,14 +68,17 @@ def ablation_figure(result: AblationResult) -> "Figure":
     # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
     from matplotlib.figure import Figure
 
-    groups = [("against the base", _arm_rows(result)), *_effect_groups(result)]
+    groups = [
+        ("against the base", [_arm_row(arm) for arm in result.arms if not arm.is_base]),
+        *_effect_groups(result),
+    ]
     groups = [(words, rows) for words, rows in groups if rows]
-    heights = [_inches(rows) for _, rows in groups]
+    heights = [sum(map(_row_inches, rows)) for _, rows in groups]
     edges = TITLE_INCHES + LABEL_INCHES * len(groups)
     size = (NAME_INCHES + 2 * PANEL_INCHES, sum(heights) + edges)
     figure = Figure(figsize=size, layout="constrained")
     if groups:
-        # As high as its rows, so that they stand equally far apart in all groups.
+        # As high as its rows: else Matplotlib makes all groups equally high, their rows not.
         panels = figure.subplots(len(groups), 2, squeeze=False, height_ratios=heights)
         score: Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
         for (words, rows), pair in zip(groups, panels, strict=True):
@@ -93,7 +96,7 @@ def _title(result: AblationResult) -> str:
     score = "" if base.accuracy.mean is None else f"accuracy {base.accuracy.mean:.4f}"
     facts = ", ".join(fact for fact in (time, score) if fact)
     text = f"{result.study}{part}, on {result.device}; base: {facts}; "
-    return f"{text}{100 * result.confidence:.3g} % intervals over up to {base.n} seeds"
+    return f"{text}{percent(result.confidence)} intervals over up to {base.n} seeds"
 
 
 def _folded(text: str, width: int) -> str:
@@ -101,10 +104,6 @@ def _folded(text: str, width: int) -> str:
     lines = textwrap.wrap(text, width)
     # Line by line: a line feed would get a mark too, and `\$` must not be torn apart.
     return "\n".join(printable(line).replace("$", r"\$") for line in lines)
-
-
-def _arm_rows(result: AblationResult) -> list[Row]:
-    return [_arm_row(arm) for arm in result.arms if not arm.is_base]
 
 
 def _arm_row(arm: ArmResult) -> Row:
@@ -133,19 +132,9 @@ def _effect_groups(result: AblationResult) -> list[tuple[str, list[Row]]]:
     return groups
 
 
-def _inches(rows: Sequence[Row]) -> float:
-    return sum(_row_inches(row) for row in rows)
-
-
 def _row_inches(row: Row) -> float:
     num_lines = len(textwrap.wrap(row.name, NAME_WIDTH)) or 1
     return max(LEAST_ROW_INCHES, INCHES_A_LINE * num_lines + 0.1)
-
-
-def _centres(rows: Sequence[Row]) -> list[float]:
-    """Returns where each row's middle is [inches], from the first one's upper edge."""
-    heights = [_row_inches(row) for row in rows]
-    return [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
 
 
 def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str) -> None:
@@ -155,30 +144,27 @@ def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str)
     if is_speed:
         panel.set_xscale("log")
     panel.set_xlim(low, high)
-    centres = _centres(rows)
-    panel.set_ylim(_inches(rows), 0)
+    heights = [_row_inches(row) for row in rows]
+    centres = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
+    panel.set_ylim(sum(heights), 0)
     panel.set_yticks(centres, [_folded(row.name, NAME_WIDTH) for row in rows])
     panel.tick_params(axis="y", length=0, labelsize="small")
     panel.axvline(1 if is_speed else 0, color="black", linestyle=":", linewidth=0.8)
     for row, estimate, y in zip(rows, found, centres, strict=True):
         if estimate is None or estimate.value is None:
-            _write_absent(panel, row.absent, y)
+            style: dict[str, Any] = {"ha": "center", "va": "center", "style": "italic"}
+            across = panel.get_yaxis_transform()
+            style |= {"size": "small", "color": ABSENT_COLOUR, "bbox": BEHIND}
+            panel.text(0.5, y, row.absent, transform=across, **style)
         else:
-            _draw_estimate(panel, estimate, y, colour=row.colour, write=_writer(response))
+            value = f"{estimate.value:.2f}×" if is_speed else f"{estimate.value:+.4f}"
+            _draw_estimate(panel, estimate, y, colour=row.colour, label=value)
     panel.set_xlabel(label, fontsize="small")
     panel.grid(axis="x", alpha=0.25)
     _set_ticks(panel, low, high, is_speed=is_speed)
 
 
-def _write_absent(panel: "Axes", text: str, y: float) -> None:
-    across = panel.get_yaxis_transform()
-    style: dict[str, Any] = {"ha": "center", "va": "center", "style": "italic", "size": "small"}
-    panel.text(0.5, y, text, transform=across, color=ABSENT_COLOUR, bbox=BEHIND, **style)
-
-
-def _draw_estimate(
-    panel: "Axes", found: Estimate, y: float, *, colour: str, write: Callable[[float], str]
-) -> None:
+def _draw_estimate(panel: "Axes", found: Estimate, y: float, *, colour: str, label: str) -> None:
     assert found.value is not None
     left, right = panel.get_xlim()
     has_interval = found.low is not None
@@ -187,7 +173,6 @@ def _draw_estimate(
         panel.plot(
             [max(found.low, left), high], [y, y], color=colour, lw=1.8, solid_capstyle="butt"
         )
-        # Where an interval goes on beyond the panel.
         if found.low < left:
             panel.plot(left, y, "<", color=colour, markersize=5, clip_on=False)
         if found.high is None or found.high > right:
@@ -195,7 +180,7 @@ def _draw_estimate(
     face = colour if has_interval else "white"
     panel.plot(found.value, y, "o", color=colour, markerfacecolor=face, markersize=5.5)
     panel.annotate(
-        write(found.value),
+        label,
         (found.value, y),
         xytext=(0, 4.5),
         textcoords="offset points",
@@ -206,15 +191,9 @@ def _draw_estimate(
     )
 
 
-def _writer(response: Response) -> Callable[[float], str]:
-    return (lambda v: f"{v:.2f}×") if response == "speed" else (lambda v: f"{v:+.4f}")
-
-
 def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float]:
-    """Returns the ends of the axis: all values, and intervals as far as they leave room for them.
-
-    Two seeds give intervals a hundred times as wide as the differences between the arms.
-    """
+    """Returns the ends of the axis: all values, and intervals as far as values have room."""
+    # Two seeds give intervals a hundred times as wide as the differences between the arms.
     is_speed = response == "speed"
     scaled = [_scaled(each, is_log=is_speed) for each in found]
     values = [0.0, *(value for value, _, _ in scaled)]
@@ -241,7 +220,7 @@ def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
 
 
 def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> None:
-    """Gives the axis plain numbers, such as 0.9 and 1.2, few enough to stand side by side."""
+    """Gives the axis plain numbers, such as 0.9 and 1.2, few enough not to overlap."""
     from matplotlib.ticker import (
         FixedLocator,
         FuncFormatter,

@@ -1,4 +1,4 @@
-"""A number of the recipe, chosen anew for each arm: else a comparison measures a stale rate."""
+"""Re-tunes a number of the recipe for each arm: else a comparison measures a stale rate."""
 
 import math
 import statistics
@@ -10,8 +10,8 @@ from tune_speed.experiments.ablation.result import TuningPoint
 from tune_speed.training.recipe import Recipe
 
 SHORT_NAMES = {"lr": "optimizer.lr"}
+# Factors that may be added where the best one lies at an end of those that were tried.
 MOST_BEYOND = 2
-"""Factors that may be added where the best one lies at an end of those that were tried."""
 
 
 def path_of(name: str) -> str:
@@ -44,7 +44,7 @@ def next_factor(
 ) -> float | None:
     """Returns a factor beyond the end where the best one lies; None where it lies between.
 
-    The step is that of the two factors at that end: 0.3, 1, 3 goes on with 9.
+    The step is that of the two factors at that end: 0.3, 1, 3 continues with 9.
     """
     tried = sorted({point.factor for point in points})
     if len(tried) >= len(factors) + MOST_BEYOND:
@@ -70,22 +70,17 @@ def best_factor(
     assert points
 
     def key(factor: float) -> tuple[float, ...]:
-        promptness = _promptness(points, factor) if by_time else ()
-        return *promptness, _score(points, factor, sign), -abs(math.log(factor))
+        own = [point for point in points if point.factor == factor]
+        score = statistics.fmean(
+            -math.inf if point.metric is None else sign * point.metric for point in own
+        )
+        order = (score, -abs(math.log(factor)))
+        if not by_time:
+            return order
+        hits_s = [p.time_to_target_s for p in own if p.time_to_target_s is not None]
+        return len(hits_s), -statistics.fmean(hits_s) if hits_s else 0.0, *order
 
     return max(sorted({point.factor for point in points}), key=key)
-
-
-def _promptness(points: Sequence[TuningPoint], factor: float) -> tuple[float, float]:
-    """Returns the number of hits, and less the mean of their times [s]."""
-    times_s = [point.time_to_target_s for point in points if point.factor == factor]
-    hits_s = [time_s for time_s in times_s if time_s is not None]
-    return len(hits_s), -statistics.fmean(hits_s) if hits_s else 0.0
-
-
-def _score(points: Sequence[TuningPoint], factor: float, sign: float) -> float:
-    metrics = [point.metric for point in points if point.factor == factor]
-    return statistics.fmean(-math.inf if metric is None else sign * metric for metric in metrics)
 
 
 def _rounded(factor: float) -> float:
@@ -93,7 +88,7 @@ def _rounded(factor: float) -> float:
 
 
 def tuned_settings(recipe: Recipe, path: str, factor: float) -> Mapping[str, float]:
-    """Returns what an arm sets beside its levels; nothing where the factor is 1.
+    """Returns what an arm sets in addition to its levels; nothing where the factor is 1.
 
     A count stays one: 32 times 0.3 is 10.
     """

@@ -8,7 +8,7 @@ part of no mean.
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from tune_speed.components.metrics.convergence import epochs_of_run as epochs_to_convergence
 from tune_speed.components.metrics.of_run import epoch_s
@@ -44,25 +44,21 @@ from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE, desc
 
 Reader = Callable[[RunResult], float | None]
 Values = Mapping[str, Mapping[int, float]]
+# Runs whose figures are not those of a training.
 BROKEN = (*NO_FINAL, Status.DIVERGED)
-"""Runs whose figures are not those of a training."""
+# Precisions under autocast; `half`, which has no fp32 weights, is another technique.
 MIXED = ("fp16", "bf16")
-"""Precisions under autocast; `half`, which has no fp32 weights, is another technique."""
 
 
-class _Duel(NamedTuple):
-    """An arm's time to target against the base's; factors: base's / the arm's."""
-
-    factor: float | None
-    low: float | None
-    high: float | None
-    p_value: float | None
-    p_holm: float | None
-    num_pairs: int
-    method: str
-
-
-NO_DUEL = _Duel(None, None, None, None, None, 0, "")
+NO_DUEL: Mapping[str, Any] = {
+    "time_to_target_factor": None,
+    "time_to_target_low": None,
+    "time_to_target_high": None,
+    "time_to_target_p": None,
+    "time_to_target_pairs": 0,
+    "time_to_target_method": "",
+}
+"""Fields of an arm's time to target against the base's, unknown; factors: base's / the arm's."""
 
 
 def summarise_arms(
@@ -99,19 +95,33 @@ def summarise_arms(
         lr_factors: What it chose, arm by arm.
     """
     target = target_of(workload)
-    together = {name: _merged(own) for name, own in records.items() if own}
+    together = {
+        name: own[0].model_copy(update={"runs": tuple(run for each in own for run in each.runs)})
+        for name, own in records.items()
+        if own
+    }
     here = [arm for arm in arms if arm.name not in not_applicable]
     effects = _effects(together, contrasts_of(axes, here) if arms[0] in here else ())
-    duels = _duels(together, [arm.name for arm in arms])
+    duels = {
+        arm.name: _duel(together.get(arm.name), together.get(BASE))
+        for arm in arms
+        if arm.name != BASE
+    }
+    p_values = {name: duel["time_to_target_p"] for name, duel in duels.items()}
+    tested = {name: p_value for name, p_value in p_values.items() if p_value is not None}
+    p_holm = dict(zip(tested, holm(list(tested.values())), strict=True))
     found = tuple(
         ArmResult(
             name=arm.name,
             settings=dict(settings_of(arm, axes)),
             not_applicable=not_applicable.get(arm.name),
-            **_tuned(lr_factors.get(arm.name), tuning.get(arm.name, ())),
+            lr_factor=lr_factors.get(arm.name),
+            is_lr_at_edge=_is_at_edge(lr_factors.get(arm.name), tuning.get(arm.name, ())),
+            tuning=tuple(tuning.get(arm.name, ())),
             **_figures(together.get(arm.name)),
             **_gains(arm.name, effects),
-            **_sooner(duels[arm.name]),
+            **duels.get(arm.name, NO_DUEL),
+            time_to_target_p_holm=p_holm.get(arm.name),
             s_mixed=_s_mixed(arm, arms=arms, axes=axes, together=together),
         )
         for arm in arms
@@ -136,13 +146,8 @@ def summarise_arms(
     )
 
 
-def _merged(records: Sequence[TrialRecord]) -> TrialRecord:
-    runs = tuple(run for record in records for run in record.runs)
-    return records[0].model_copy(update={"runs": runs})
-
-
 def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
-    """Returns where the runs ran; the base's machine stands for all."""
+    """Returns where the runs ran; of the base's machine, as all arms share it."""
     record = together.get(BASE) or next(iter(together.values()), None)
     runs = [run for own in together.values() for run in own.runs]
     return {
@@ -156,17 +161,16 @@ def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
     }
 
 
-def _tuned(factor: float | None, points: Sequence[TuningPoint]) -> dict[str, Any]:
+def _is_at_edge(factor: float | None, points: Sequence[TuningPoint]) -> bool | None:
     tried = {point.factor for point in points}
-    is_known = factor is not None and len(tried) > 1
-    is_at_edge = factor in (min(tried), max(tried)) if is_known else None
-    return {"lr_factor": factor, "is_lr_at_edge": is_at_edge, "tuning": tuple(points)}
+    return None if factor is None or len(tried) < 2 else factor in (min(tried), max(tried))
 
 
 def _figures(record: TrialRecord | None) -> dict[str, Any]:
-    """Returns what the runs of one arm say by themselves."""
+    """Returns the figures of one arm's own runs."""
     runs = record.runs if record else ()
     whole = [run for run in runs if run.status not in BROKEN]
+    memory = (run.peak_memory_gib for run in whole)
     return {
         **_target_figures(record),
         "statuses": dict(Counter(run.status for run in runs)),
@@ -175,7 +179,7 @@ def _figures(record: TrialRecord | None) -> dict[str, Any]:
         "accuracy": _figure(whole, _accuracy),
         "macro_f1": _figure(whole, _macro_f1),
         "fed_ratio": _figure(whole, lambda run: run.fed_ratio),
-        "peak_memory_gib": _median([m for run in whole if (m := run.peak_memory_gib) is not None]),
+        "peak_memory_gib": _median([gib for gib in memory if gib is not None]),
         "epochs_to_convergence": _median([epochs_to_convergence(run) for run in whole]),
         "stop_reasons": tuple(
             dict.fromkeys(run.stop_reason for run in runs if run.status not in WHOLE)
@@ -184,7 +188,7 @@ def _figures(record: TrialRecord | None) -> dict[str, Any]:
 
 
 def _target_figures(record: TrialRecord | None) -> dict[str, Any]:
-    """Returns what they say on the target: every run that did not meet it is a miss."""
+    """Returns hits and times to target: every run that did not meet it is a miss."""
     if record is None:
         success = {"n": 0, "hits": 0, "success_low": None, "success_high": None}
         expected = dict.fromkeys(("expected_s", "expected_low_s", "expected_high_s"))
@@ -291,14 +295,13 @@ def _values(together: Mapping[str, TrialRecord], read: Reader) -> Values:
 
 
 def _as_factor(found: Estimate) -> Estimate:
-    """Returns an estimate of log speed as a factor of speed."""
-    ends = {name: _exp(getattr(found, name)) for name in ("value", "low", "high")}
-    return found.model_copy(update=ends)
-
-
-def _exp(value: float | None) -> float | None:
-    """Returns the exponential; None where that is infinite."""
-    return None if value is None or value > LARGEST_LOG else math.exp(value)
+    """Returns an estimate of log speed as a factor of speed; None where that is infinite."""
+    logs = {name: getattr(found, name) for name in ("value", "low", "high")}
+    factors = {
+        name: None if log is None or log > LARGEST_LOG else math.exp(log)
+        for name, log in logs.items()
+    }
+    return found.model_copy(update=factors)
 
 
 def _gains(name: str, effects: Sequence[EffectResult]) -> dict[str, Estimate | None]:
@@ -335,46 +338,38 @@ def _fp32_twin(arm: Arm, arms: Sequence[Arm], axes: Sequence[Axis]) -> str | Non
     """Returns the arm that is this one but for its level of mixed precision, or None."""
     pairs = zip(axes, arm.levels, strict=True)
     chosen = [axis.levels[level - 1].settings if level else () for axis, level in pairs]
-    mixed = [i for i, settings in enumerate(chosen) if _is_mixed(settings)]
+    mixed = [
+        i
+        for i, settings in enumerate(chosen)
+        if len(settings) == 1 and settings[0][0] == "precision" and settings[0][1] in MIXED
+    ]
     if len(mixed) != 1:
         return None
     levels = tuple(0 if i == mixed[0] else level for i, level in enumerate(arm.levels))
     return next((other.name for other in arms if other.levels == levels), None)
 
 
-def _is_mixed(settings: Sequence[tuple[str, Any]]) -> bool:
-    """Returns whether a level sets mixed precision and nothing else."""
-    return len(settings) == 1 and settings[0][0] == "precision" and settings[0][1] in MIXED
-
-
-def _duels(together: Mapping[str, TrialRecord], names: Sequence[str]) -> dict[str, _Duel]:
-    """Returns each arm's time to target against the base's, p-values corrected for their number."""
-    duels = {name: _duel(together.get(name), together.get(BASE)) for name in names if name != BASE}
-    tested = {name: duel.p_value for name, duel in duels.items() if duel.p_value is not None}
-    corrected = dict(zip(tested, holm(list(tested.values())), strict=True))
-    return {name: duels.get(name, NO_DUEL)._replace(p_holm=corrected.get(name)) for name in names}
-
-
-def _duel(arm: TrialRecord | None, base: TrialRecord | None) -> _Duel:
+def _duel(arm: TrialRecord | None, base: TrialRecord | None) -> Mapping[str, Any]:
     pairs = common_seeds(arm, base) if arm and base else []
     if arm is None or base is None or not pairs:
         return NO_DUEL
     found = judge(arm, base)
     if found.faster is None:
         is_draw = any(ours.time_to_target_s is not None for ours, _ in pairs)
-        return NO_DUEL._replace(factor=1.0, num_pairs=found.num_pairs) if is_draw else NO_DUEL
-    low, high = found.factor_low, found.factor_high
-    is_arm = found.faster == "a"
-    # Either could have looked faster, so a one-sided p-value counts twice.
-    return _Duel(
-        factor=found.factor if is_arm else _inverse(found.factor),
-        low=low if is_arm else _inverse(high),
-        high=high if is_arm else _inverse(low),
-        p_value=None if found.p_value is None else min(1.0, 2 * found.p_value),
-        p_holm=None,
-        num_pairs=found.num_pairs,
-        method=found.method,
-    )
+        draw = {"time_to_target_factor": 1.0, "time_to_target_pairs": found.num_pairs}
+        return {**NO_DUEL, **draw} if is_draw else NO_DUEL
+    factor, low, high = found.factor, found.factor_low, found.factor_high
+    if found.faster == "b":
+        factor, low, high = _inverse(factor), _inverse(high), _inverse(low)
+    return {
+        "time_to_target_factor": factor,
+        "time_to_target_low": low,
+        "time_to_target_high": high,
+        # Either could have looked faster, so a one-sided p-value counts twice.
+        "time_to_target_p": None if found.p_value is None else min(1.0, 2 * found.p_value),
+        "time_to_target_pairs": found.num_pairs,
+        "time_to_target_method": found.method,
+    }
 
 
 def _inverse(factor: float | None) -> float | None:
@@ -382,15 +377,3 @@ def _inverse(factor: float | None) -> float | None:
     if factor is None:
         return 0.0
     return 1 / factor if factor else None
-
-
-def _sooner(duel: _Duel) -> dict[str, Any]:
-    return {
-        "time_to_target_factor": duel.factor,
-        "time_to_target_low": duel.low,
-        "time_to_target_high": duel.high,
-        "time_to_target_p": duel.p_value,
-        "time_to_target_p_holm": duel.p_holm,
-        "time_to_target_pairs": duel.num_pairs,
-        "time_to_target_method": duel.method,
-    }

@@ -1,4 +1,8 @@
-"""The figures of the source documents, and ours beside them."""
+"""The figures of the source documents, and ours next to them.
+
+`published_figures` and `SETTINGS` are data; `paper_table` compares trials with them, for
+`tune-speed compare --with-paper`, and replications look their figures up here.
+"""
 
 from tune_speed.experiments.published.matching import PaperRow, paper_rows
 from tune_speed.experiments.published.published import (

@@ -1,7 +1,7 @@
-"""Which published settings a trial is of, and what still differs: nothing is said to be the same.
+"""Which published settings a trial is of, and what still differs.
 
-A setting is shown beside a trial where network and data set are the same. All else that the source
-names is compared field by field, and said.
+A setting is shown next to a trial where network and data set are the same. Everything else that the
+source names is compared field by field.
 """
 
 import math
@@ -17,22 +17,22 @@ from tune_speed.experiments.published.settings import DATASETS_HERE, MODELS_HERE
 
 COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
 """Fields of a recipe that hold an entry of a table."""
+# Published figures that are settings, not results.
 SETTING_METRICS = frozenset({"epochs", "batch_size"})
-"""Published figures that say what was done, not what came of it."""
 ALL_IMAGES = 50_000
 """Training images of CIFAR-10 and of CIFAR-100."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperRow:
-    """A published figure beside a trial."""
+    """A published figure next to a trial."""
 
     figure: PublishedFigure
     setting: Setting
     same: tuple[str, ...]
     """What the source names and the trial has too."""
     differs: tuple[str, ...]
-    """What stands between the two figures."""
+    """What may explain a difference of the two figures."""
 
 
 def paper_rows(record: TrialRecord) -> tuple[PaperRow, ...]:
@@ -54,7 +54,12 @@ def settings_of(record: TrialRecord) -> tuple[Setting, ...]:
     return tuple(
         setting
         for setting in SETTINGS
-        if DATASETS_HERE[setting.dataset] == dataset and _is_model(setting.model, flat)
+        if DATASETS_HERE[setting.dataset] == dataset
+        and any(
+            flat.get("model") == name
+            and all(flat.get(f"model.{field}", value) == value for field, value in fields.items())
+            for name, fields in MODELS_HERE[setting.model]
+        )
     )
 
 
@@ -79,8 +84,8 @@ def compare(setting: Setting, record: TrialRecord) -> tuple[tuple[str, ...], tup
             same.append(f"{path} {_text(there)}")
         else:
             differs.append(f"{path} {_text(there)} there, {_text(here)} here")
-    beside = (path for path in flat if _is_slot(path) and path not in setting.recipe)
-    differs += [f"{path} none there, {flat[path]} here" for path in beside]
+    slots = (path for path in flat if path.startswith("speedups.") and path.count(".") == 1)
+    differs += [f"{p} none there, {flat[p]} here" for p in slots if p not in setting.recipe]
     for is_alike, words in _circumstances(setting, record):
         (same if is_alike else differs).append(words)
     return tuple(same), tuple(differs)
@@ -99,7 +104,10 @@ def flat_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
             flat[field] = value
     flat["devices"] = flat.get("devices", 1)
     flat["effective_batch_size"] = samples_per_step = _samples_per_step(flat)
-    flat["lr"] = _step_lr(flat, samples_per_step)
+    lr, per_examples = flat.get("optimizer.lr"), flat.get("optimizer.lr_per_examples")
+    if lr is not None and per_examples is not None:
+        lr = None if samples_per_step is None else float(lr * samples_per_step / per_examples)
+    flat["lr"] = lr
     return flat
 
 
@@ -126,18 +134,6 @@ def is_same(there: Any, here: Any) -> bool:
     return bool(there == here)
 
 
-def _is_model(model: str, flat: Mapping[str, Any]) -> bool:
-    return any(
-        flat.get("model") == name
-        and all(flat.get(f"model.{field}", value) == value for field, value in fields.items())
-        for name, fields in MODELS_HERE[model]
-    )
-
-
-def _is_slot(path: str) -> bool:
-    return path.startswith("speedups.") and path.count(".") == 1
-
-
 def _entry(path: str, value: Any) -> dict[str, Any]:
     """Returns an entry of a table, `{sgd: {lr: 0.1}}` or `sgd`, by path."""
     if isinstance(value, str):
@@ -155,23 +151,18 @@ def _samples_per_step(flat: Mapping[str, Any]) -> int | None:
     return given
 
 
-def _step_lr(flat: Mapping[str, Any], samples_per_step: int | None) -> float | None:
-    """Returns the rate of one step; None where the recipe does not tell."""
-    lr, per_examples = flat.get("optimizer.lr"), flat.get("optimizer.lr_per_examples")
-    if lr is None or per_examples is None:
-        return lr
-    return None if samples_per_step is None else float(lr * samples_per_step / per_examples)
-
-
 def _circumstances(setting: Setting, record: TrialRecord) -> Iterator[tuple[bool, str]]:
-    """Yields what lies outside of the recipe: whether it is the same, and words on it."""
+    """Yields what is not in the recipe: whether it is the same, and words on it."""
     if setting.hardware and setting.hardware.lower() in record.device.lower():
         yield True, f"device {setting.hardware}"
     else:
         yield False, f"device {setting.hardware or 'not named'} there, {record.device} here"
     part, ours = setting.evaluated_on, record.evaluated_on
     yield part == ours, f"{part} part" if part == ours else f"{part} part there, {ours} part here"
-    images, here = setting.train_images, _train_images(record.workload)
+    split = record.workload.get("split") or {}
+    validation_frac = split.get("validation_frac", 0.1)
+    here = split.get("train_samples") or round(ALL_IMAGES * (1 - validation_frac))
+    images = setting.train_images
     alike = images == here
     yield alike, f"{images} training images" + ("" if alike else f" there, {here} here")
     target = record.workload.get("target") or {}
@@ -179,13 +170,6 @@ def _circumstances(setting: Setting, record: TrialRecord) -> Iterator[tuple[bool
     yield False, words
     if setting.beside:
         yield False, f"{setting.beside} there"
-
-
-def _train_images(workload: Mapping[str, Any]) -> int:
-    """Returns the training images of a run on all or part of CIFAR."""
-    split = workload.get("split") or {}
-    given: int | None = split.get("train_samples")
-    return given or round(ALL_IMAGES * (1 - split.get("validation_frac", 0.1)))
 
 
 def _text(value: Any) -> str:

@@ -13,7 +13,7 @@ here measured any of them.
 | metric        | what was measured or set                                                     |
 | value, unit   | in our unit: % for scores, h for whole runs, s for epochs, nat for losses    |
 | printed_value | as the source has it; unit beside it (`h:mm` is 2:42 for 162 minutes)        |
-| known_defect  | why the figure must not be taken as it stands; empty where nothing is known  |
+| known_defect  | why the figure must not be taken as it is; empty where nothing is known      |
 | remark        | what belongs to it otherwise                                                 |
 """
 
@@ -54,7 +54,7 @@ class PublishedFigure(Record):
     printed_value: str
     printed_unit: str
     known_defect: str
-    """Why it must not be taken as it stands; empty where nothing is known."""
+    """Why it must not be taken as it is; empty where nothing is known."""
     remark: str
 
     @property

@@ -1,4 +1,4 @@
-"""Our figures beside the published ones, for `tune-speed compare --with-paper`."""
+"""Our figures next to the published ones, for `tune-speed compare --with-paper`."""
 
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tune_speed.components.metrics.of_run import epoch_s, execution_s, peak_memory_frac
-from tune_speed.core.records import Evaluation, RunResult, TrialRecord
+from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.experiments.published.matching import (
     PaperRow,
     compare,
@@ -22,18 +22,20 @@ SECONDS_PER_HOUR = 3600
 
 
 class Ours(NamedTuple):
-    """What of ours stands beside a published metric."""
+    """Our counterpart of a published metric."""
 
     name: str
     of_run: Callable[[RunResult], float | None]
-    """Returns it for a run in the published figures' unit; None where the run does not tell."""
+    """Returns it for a run; None where the run has no such figure."""
+    scale: float = 1.0
+    """What turns its unit into that of the published figures."""
     note: str = ""
     """Why the two are not measured alike; empty where they are, as far as the source says."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PaperTable:
-    """Ours beside theirs, as rows of the same fields each."""
+    """Ours next to theirs, as rows of the same fields each."""
 
     figures: tuple[dict[str, Any], ...]
     """A row each of run, metric, ours, theirs, unit, source, setting, differs (how many things do:
@@ -44,56 +46,44 @@ class PaperTable:
     """A line on each record that no source has anything on, and then one on what they have."""
 
 
-def _final(read: Callable[[Evaluation], float | None], *, scale: float = 1.0) -> Any:
-    """Returns a function that reads the last evaluation of a run, times `scale`."""
-
-    def of_run(run: RunResult) -> float | None:
-        value = read(run.final) if run.final else None
-        return None if value is None else value * scale
-
-    return of_run
+def _final(metric: str) -> Callable[[RunResult], float | None]:
+    """Returns a function that reads a metric of a run's last evaluation."""
+    return lambda run: getattr(run.final, metric, None)
 
 
-def _hours(run: RunResult) -> float | None:
-    seconds = execution_s(run)
-    return None if seconds is None else seconds / SECONDS_PER_HOUR
-
-
-def _memory_gb(run: RunResult) -> float | None:
-    is_gpu = run.peak_memory_gib is not None and not run.device.startswith("cpu")
-    return (run.peak_memory_gib or 0.0) * GB_PER_GIB if is_gpu else None
-
-
-def _memory_percent(run: RunResult) -> float | None:
-    share = None if run.device.startswith("cpu") else peak_memory_frac(run)
-    return None if share is None else share * 100
-
-
-_ACCURACY = Ours("accuracy", _final(lambda e: e.accuracy, scale=100))
+_ACCURACY = Ours("accuracy", _final("accuracy"), 100)
 _EITHER = "the source does not say which F1 it means"
+_EXECUTION = "what theirs includes is unsaid; ours is the whole run"
 _ALLOCATOR = "theirs by nvidia-smi, context included; ours is the allocator's peak"
+
+
+def _on_gpu(read: Callable[[RunResult], float | None]) -> Callable[[RunResult], float | None]:
+    """Returns `read` for runs on a GPU: on a CPU memory is the whole process's."""
+    return lambda run: None if run.device.startswith("cpu") else read(run)
+
+
 OURS: Mapping[str, tuple[Ours, ...]] = {
     "accuracy": (_ACCURACY,),
     "val_accuracy": (_ACCURACY,),
     "test_accuracy": (_ACCURACY,),
     "f1": (
-        Ours("macro F1", _final(lambda e: e.macro_f1, scale=100), _EITHER),
-        Ours("micro F1", _final(lambda e: e.micro_f1, scale=100), _EITHER),
+        Ours("macro F1", _final("macro_f1"), 100, _EITHER),
+        Ours("micro F1", _final("micro_f1"), 100, _EITHER),
     ),
-    "train_loss": (Ours("training loss", _final(lambda e: e.train_loss)),),
-    "val_loss": (Ours("validation loss", _final(lambda e: e.loss)),),
-    "exec_time": (
-        Ours("execution time", _hours, "what theirs includes is unsaid; ours is the whole run"),
-    ),
+    "train_loss": (Ours("training loss", _final("train_loss")),),
+    "val_loss": (Ours("validation loss", _final("loss")),),
+    "exec_time": (Ours("execution time", execution_s, 1 / SECONDS_PER_HOUR, _EXECUTION),),
     "time_per_epoch": (Ours("time of an epoch", epoch_s),),
-    "gpu_memory": (Ours("GPU memory", _memory_gb, _ALLOCATOR),),
-    "gpu_memory_share": (Ours("GPU memory, share", _memory_percent, _ALLOCATOR),),
+    "gpu_memory": (
+        Ours("GPU memory", _on_gpu(lambda run: run.peak_memory_gib), GB_PER_GIB, _ALLOCATOR),
+    ),
+    "gpu_memory_share": (Ours("GPU memory, share", _on_gpu(peak_memory_frac), 100, _ALLOCATOR),),
 }
 """Published metric: ours, one or several where the source does not say which it is."""
 
 
 def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
-    """Returns our results beside all published ones of the same network and data set.
+    """Returns our results next to all published ones of the same network and data set.
 
     Of several runs of a record the mean counts.
     """
@@ -102,10 +92,16 @@ def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
     notes: list[str] = []
     for record in records:
         rows = paper_rows(record)
-        if not rows:
-            notes.append(_nothing_on(record))
+        if not rows and record.is_own_loop:
+            unknown = "which network and data its training function has is not known"
+            notes.append(f"{_run(record)}: {unknown}")
+        elif not rows:
+            model = flat_recipe(record.recipe).get("model")
+            data = dataset_of(record.workload) or record.workload.get("dataset", {}).get("name")
+            notes.append(f"{_run(record)}: no source has {model}, as it is here, on {data}")
         figures += [cells for row in rows for cells in _figure_rows(record, row)]
-        settings += [_setting_row(record, row) for row in _one_a_setting(rows)]
+        one_a_setting = {id(row.setting): row for row in rows}
+        settings += [_setting_row(record, row) for row in one_a_setting.values()]
     for record in records:
         figures += [_speed_up_row(record, faster) for faster in speed_ups(record, records)]
     if notes:
@@ -123,21 +119,14 @@ def published_settings() -> str:
     return "; ".join(f"{', '.join(names)} {where}" for where, names in models.items())
 
 
-def _nothing_on(record: TrialRecord) -> str:
-    if record.is_own_loop:
-        return f"{_run(record)}: which network and data its training function has is not known"
-    model = flat_recipe(record.recipe).get("model")
-    data = dataset_of(record.workload) or record.workload.get("dataset", {}).get("name")
-    return f"{_run(record)}: no source has {model}, as it is here, on {data}"
-
-
 def _figure_rows(record: TrialRecord, row: PaperRow) -> Iterator[dict[str, Any]]:
     for ours in OURS.get(row.figure.metric, ()):
+        values = [value for run in record.runs if (value := ours.of_run(run)) is not None]
         yield _cells(
             record,
             row.setting,
             metric=ours.name,
-            ours=_mean(ours, record.runs),
+            ours=statistics.fmean(values) * ours.scale if values else None,
             theirs=row.figure.number,
             unit=row.figure.unit,
             known_defect=row.figure.known_defect,
@@ -196,15 +185,6 @@ def _setting_row(record: TrialRecord, row: PaperRow) -> dict[str, Any]:
         "same": "; ".join(row.same),
         "differs": "; ".join(row.differs),
     }
-
-
-def _one_a_setting(rows: Sequence[PaperRow]) -> list[PaperRow]:
-    return list({id(row.setting): row for row in rows}.values())
-
-
-def _mean(ours: Ours, runs: Sequence[RunResult]) -> float | None:
-    values = [value for run in runs if (value := ours.of_run(run)) is not None]
-    return statistics.fmean(values) if values else None
 
 
 def _run(record: TrialRecord) -> str:

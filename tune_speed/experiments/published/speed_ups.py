@@ -1,7 +1,7 @@
 """Speed-ups of the published arms, and of trials of ours that are such arms."""
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,10 +11,10 @@ from tune_speed.experiments.published.matching import figures_of, flat_recipe, s
 from tune_speed.experiments.published.published import PublishedFigure
 from tune_speed.experiments.published.settings import Setting, base_of
 
+# Paths that tell the arms of a source apart, where it names them.
 NAMED_TECHNIQUES = ("accumulation_steps", "precision", "devices")
-"""Paths that tell the arms of a source apart, where it names them."""
+# Precisions that count as one for that: the sources have fp16 only.
 MIXED = {"fp16": "mixed", "bf16": "mixed"}
-"""Precisions that count as one for that: the sources have fp16 only."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,19 +66,19 @@ def _exec_time(setting: Setting) -> PublishedFigure:
 
 
 def _ours(record: TrialRecord, base: Setting, records: Sequence[TrialRecord]) -> float | None:
-    bases = [r for r in records if base in settings_of(r) and is_arm(r, base)]
-    comparable = [r for r in bases if _are_comparable(r, record)]
-    times = [_train_s(comparable[0]), _train_s(record)] if len(comparable) == 1 else []
-    return speed_up(*times) if times and all(times) else None
-
-
-def _are_comparable(base: TrialRecord, record: TrialRecord) -> bool:
-    """Returns whether two trials did equally much, on one device or on more of them."""
-    recipes: list[Mapping[str, Any]] = [base.recipe, record.recipe]
-    same_length = recipes[0].get("epochs") == recipes[1].get("epochs")
-    same_device = base.device == record.device or recipes[1].get("devices", 1) > 1
-    return same_length and same_device and base.workload_hash == record.workload_hash
-
-
-def _train_s(record: TrialRecord) -> float:
-    return statistics.fmean(run.clocks.train_s for run in record.runs) if record.runs else 0.0
+    """Returns the speed-up over the one trial of the baseline that did equally much."""
+    bases = [
+        each
+        for each in records
+        if base in settings_of(each)
+        and is_arm(each, base)
+        and each.recipe.get("epochs") == record.recipe.get("epochs")
+        and each.workload_hash == record.workload_hash
+        and (each.device == record.device or record.recipe.get("devices", 1) > 1)
+    ]
+    if len(bases) != 1 or not bases[0].runs or not record.runs:
+        return None
+    base_s, ours_s = (
+        statistics.fmean(run.clocks.train_s for run in each.runs) for each in (bases[0], record)
+    )
+    return speed_up(base_s, ours_s) if base_s and ours_s else None

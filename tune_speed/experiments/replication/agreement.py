@@ -1,6 +1,6 @@
 """Whether what was published and what was measured here agree, claim by claim.
 
-An effect is a figure of an arm beside the base's, such as a speed-up, where 1 is no effect, or a
+An effect is a figure of an arm next to the base's, such as a speed-up, where 1 is no effect, or a
 gain, where 0 is; all others are figures of one arm. Each claim gets one of these words:
 
     yes                   an effect: our 95 % interval holds the paper's figure, and excludes no
@@ -17,7 +17,7 @@ gain, where 0 is; all others are figures of one arm. Each claim gets one of thes
     not applicable here   a change of the arm has no effect, or cannot be run, on this device
     another scale         a figure of one arm, from a smaller profile or another device: shown, not
                           judged
-    no figure             the source has none: ours stands alone
+    no figure             the source has none: ours is alone
     no runs               there is no figure of ours
 
 A wide interval agrees with everything: where it holds both gain and loss, and more than a little of
@@ -34,8 +34,7 @@ from tune_speed.experiments.ablation.result import AblationResult, ArmResult
 from tune_speed.experiments.replication.ours import (
     NOTHING,
     Own,
-    arm_of,
-    in_unit,
+    find_arm,
     no_effect,
     own_figure,
     reasons_against,
@@ -54,13 +53,13 @@ Verdict = Literal[
     "not decided",
     "no",
 ]
+# Figures that are no further apart are the same: printed ones are ratios of rounded numbers.
 TINY = 1e-9
-"""Figures that are no further apart are the same: printed ones are ratios of rounded numbers."""
+# How far from no effect our interval may reach, where the paper claims none and we are to agree: 10
+# % of a time, and a point of accuracy.
 NEGLIGIBLE: dict[UnitName, float] = {"×": 0.1, "%": 10.0, "points": 1.0}
-"""How far from no effect our interval may reach, where the paper claims none and we are to agree:
-10 % of a time, and a point of accuracy."""
+# Share of the paper's figure within which a figure without an interval is called the same.
 CLOSE = 0.05
-"""Share of the paper's figure within which a figure without an interval is called the same."""
 ENDED_BADLY = (Status.OOM, Status.DIVERGED, Status.FAILED)
 
 
@@ -79,7 +78,7 @@ class Agreement(Record):
     ours: float | None
     """None: there is none, or it is infinite."""
     is_infinite: bool = False
-    """Whether ours is infinite: it never came to pass in the runs that it is over."""
+    """Whether ours is infinite: it never happened in the runs that it is over."""
     low: float | None
     """Lower end of our 95 % interval; None: there is none."""
     high: float | None
@@ -118,7 +117,7 @@ def agreements(
 
 
 def claim_path(position: int) -> str:
-    """Returns where a claim stands in its file."""
+    """Returns the path of a claim in its file."""
     return f"replication.claims[{position}]"
 
 
@@ -132,16 +131,21 @@ def _agreement(
 ) -> Agreement:
     paper = paper_figure(claim, path=path)
     result = results.get(claim.ours.part)
-    arm = arm_of(claim.ours, result)
+    arm = None if result is None else find_arm(result, claim.ours.arm)
     own = NOTHING
     more: Iterable[str] = ()
     if result is None or arm is None or arm.not_applicable is not None:
         agrees, reason = _without_arm(claim, result, profile=profile, to_come=to_come)
     else:
-        own = in_unit(own_figure(result, arm, claim.ours.figure), claim.ours.figure, paper.unit)
+        own = own_figure(result, arm, claim.ours.figure, paper.unit)
         agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
         more = _run_caveats(claim, result, arm)
     caveats = (*((reason,) if reason else ()), *paper.defects, *more)
+    ratio = None
+    # Gains are differences: a ratio of them says nothing.
+    is_gain = no_effect(claim.ours.figure) == 0
+    if own.value is not None and paper.value is not None and not is_gain:
+        ratio = own.value / paper.value if abs(paper.value) >= TINY else None
     return Agreement(
         claim=claim.says,
         source=paper.source,
@@ -155,7 +159,7 @@ def _agreement(
         low=_finite(own.low),
         high=_finite(own.high),
         n=own.n,
-        ratio=_ratio(own.value, paper.value, claim.ours.figure),
+        ratio=_finite(ratio),
         agrees=agrees,
         caveats=tuple(dict.fromkeys(caveats)),
     )
@@ -163,13 +167,6 @@ def _agreement(
 
 def _finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
-
-
-def _ratio(ours: float | None, paper: float | None, figure: FigureName) -> float | None:
-    is_gain = no_effect(figure) == 0
-    if ours is None or paper is None or is_gain or abs(paper) < TINY:
-        return None
-    return ours / paper if math.isfinite(ours) else None
 
 
 Reasoned = tuple[Verdict, str]
@@ -234,7 +231,11 @@ def effect_verdict(paper: float, own: Own, *, no_effect: float, margin: float) -
     is_inside = own.low <= paper <= own.high
     is_decided = own.low > no_effect or own.high < no_effect
     if abs(paper - no_effect) < TINY:
-        return ("no", "") if is_decided else _none_verdict(own, no_effect, margin)
+        if is_decided:
+            return "no", ""
+        if max(own.high - no_effect, no_effect - own.low) <= margin + TINY:
+            return "yes", ""
+        return "not decided", "our interval holds no effect, but large ones too"
     if not is_decided:
         return "not decided", "our interval holds no effect" + (
             ", and the paper's figure too" if is_inside else ""
@@ -242,14 +243,6 @@ def effect_verdict(paper: float, own: Own, *, no_effect: float, margin: float) -
     if not same_side:
         return "no", ""
     return ("yes", "") if is_inside else ("in direction", "")
-
-
-def _none_verdict(own: Own, no_effect: float, margin: float) -> Reasoned:
-    """Returns whether an interval that holds no effect holds next to nothing else."""
-    assert own.low is not None and own.high is not None
-    if max(own.high - no_effect, no_effect - own.low) <= margin + TINY:
-        return "yes", ""
-    return "not decided", "our interval holds no effect, but large ones too"
 
 
 def figure_verdict(paper: float, own: Own) -> Reasoned:
@@ -270,17 +263,10 @@ def _without_interval(paper: float, own: Own, *, is_same_side: bool) -> Reasoned
 def _run_caveats(claim: ClaimConfig, result: AblationResult, arm: ArmResult) -> Iterator[str]:
     """Yields what limits the trust in our runs of the arm, and of the base where that counts."""
     base = result.arm(BASE) if claim.ours.figure in AGAINST_BASE else None
-    for each in filter(None, dict.fromkeys((arm.name, base.name if base else ""))):
-        looked_at = result.arm(each)
-        if looked_at is not None:
-            yield from _arm_caveats(looked_at)
-
-
-def _arm_caveats(arm: ArmResult) -> Iterator[str]:
-    for status in ENDED_BADLY:
-        count = arm.statuses.get(status, 0)
-        if count:
-            yield f"{count} of {arm.n} runs of `{arm.name}` ended {status.value}"
-    if arm.is_lr_at_edge:
-        yield f"`{arm.name}`: the best learning rate is at the end of those tried"
-    yield from arm.notes
+    for each in [arm] if base is None or base.name == arm.name else [arm, base]:
+        for status in ENDED_BADLY:
+            if count := each.statuses.get(status, 0):
+                yield f"{count} of {each.n} runs of `{each.name}` ended {status.value}"
+        if each.is_lr_at_edge:
+            yield f"`{each.name}`: the best learning rate is at the end of those tried"
+        yield from each.notes

@@ -1,4 +1,4 @@
-"""Questions about the techniques that need no training: answered by trying them out.
+"""Questions about the techniques that need no training: each is tried out.
 
 Each check takes the device and returns its rows. What needs a GPU is `not applicable here` without.
 """
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 Check = Callable[["torch.device"], tuple[CheckRow, ...]]
 REVIEW = "review of Nokhwal et al."
+# Factor that PyTorch's `GradScaler` begins with.
 FIRST_SCALE = 2.0**16
-"""Factor that PyTorch's `GradScaler` begins with."""
 COPIED_MIB = 64
 ROUNDS = 20
+# Of 20 rounds; as many fall to one side by chance with p = 0.04 (sign test, two-sided).
 QUICKER_ROUNDS = 15
-"""Of 20 rounds; as many fall to one side by chance with p = 0.04 (sign test, two-sided)."""
 STEPS = 10
 SLOW_BATCH_S, STEP_S = 0.008, 0.002
 
@@ -52,7 +52,7 @@ def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
     def half(value: float) -> float:
         return torch.tensor(value, device=device).half().float().item()
 
-    lost, kept = half(2**-25), half(2**-24)
+    lost, smallest = half(2**-25), half(2**-24)
     scaled = half(2**-25 * FIRST_SCALE) / FIRST_SCALE
     bare = _weight_after_step(scale=1.0, device=device)
     saved = _weight_after_step(scale=FIRST_SCALE, device=device)
@@ -62,8 +62,8 @@ def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
             name,
             "Which gradients does half precision lose?",
             "those below 2^-24: 2^-25 becomes 0, 2^-24 stays",
-            f"2^-25 becomes {lost:g}, 2^-24 becomes {kept:.3g}",
-            holds=lost == 0 and kept == 2**-24,
+            f"2^-25 becomes {lost:g}, 2^-24 becomes {smallest:.3g}",
+            holds=lost == 0 and smallest == 2**-24,
         ),
         _row(
             name,
@@ -83,12 +83,11 @@ def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
 
 
 def _weight_after_step(*, scale: float, device: "torch.device") -> float:
-    """Returns an fp32 weight of 0 after a step at rate 1 with a gradient of 2^-25 in fp16.
-
-    The gradient is the product of an input, 2^-12, and of what flows back, 2^-13 times `scale`;
-    half precision has each of them.
-    """
+    """Returns an fp32 weight of 0 after a step at rate 1 with a gradient of 2^-25 in fp16."""
     import torch
+
+    # The gradient is the product of an input, 2^-12, and of what flows back, 2^-13 times `scale`;
+    # half precision has each of them.
 
     weight = torch.zeros((), device=device, requires_grad=True)
     inputs = torch.tensor(2**-12, device=device).half()
@@ -102,37 +101,32 @@ def pinned_copy(device: "torch.device") -> tuple[CheckRow, ...]:
     """Returns how fast copies to the GPU are from pageable and from pinned memory."""
     name: CheckName = "pinned_copy"
     faster = "Is a copy to the GPU faster from pinned memory?"
-    goes_on = "Does the host go on while a copy from pinned memory runs?"
+    continues = "Does the host continue while a copy from pinned memory runs?"
     if device.type != "cuda":
-        return (_no_gpu(name, faster, "yes"), _no_gpu(name, goes_on, "yes"))
+        return (_no_gpu(name, faster, "yes"), _no_gpu(name, continues, "yes"))
     pageable, pinned = _copied(device)
-    return (
-        _rates_row(name, faster, pageable=pageable, pinned=pinned),
-        _calls_row(name, goes_on, pinned),
-    )
-
-
-def _rates_row(
-    name: CheckName, question: str, *, pageable: "list[Copy]", pinned: "list[Copy]"
-) -> CheckRow:
     gb = COPIED_MIB * 2**20 / 1e9
     ours, other = (gb / statistics.median(copy_s for _, copy_s in c) for c in (pinned, pageable))
     quicker = sum(a < b for (_, a), (_, b) in zip(pinned, pageable, strict=True))
     rounds = f"medians of {ROUNDS} copies of {COPIED_MIB} MiB each, faster in {quicker}"
     is_clear = quicker >= QUICKER_ROUNDS or quicker <= ROUNDS - QUICKER_ROUNDS
-    return _row(
-        name,
-        question,
-        "yes: pageable memory is copied to a pinned buffer first",
-        f"{ours:.1f} against {other:.1f} GB/s: {rounds}",
-        holds=quicker >= QUICKER_ROUNDS if is_clear else None,
-    )
-
-
-def _calls_row(name: CheckName, question: str, pinned: "list[Copy]") -> CheckRow:
     share = statistics.median(call_s / copy_s for call_s, copy_s in pinned)
-    ours = f"the call returned after {share:.1%} of the copy's time (median of {ROUNDS})"
-    return _row(name, question, "yes, with `non_blocking`", ours, holds=share < 0.5)
+    return (
+        _row(
+            name,
+            faster,
+            "yes: pageable memory is copied to a pinned buffer first",
+            f"{ours:.1f} against {other:.1f} GB/s: {rounds}",
+            holds=quicker >= QUICKER_ROUNDS if is_clear else None,
+        ),
+        _row(
+            name,
+            continues,
+            "yes, with `non_blocking`",
+            f"the call returned after {share:.1%} of the copy's time (median of {ROUNDS})",
+            holds=share < 0.5,
+        ),
+    )
 
 
 Copy = tuple[float, float]
@@ -140,10 +134,7 @@ Copy = tuple[float, float]
 
 
 def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:
-    """Returns copies from pageable and from pinned memory, in turn; the first of each is not kept.
-
-    It would also count what the first copy sets up.
-    """
+    """Returns copies from pageable and from pinned memory, in turn."""
     import torch
 
     there = torch.empty(COPIED_MIB * 2**20, dtype=torch.uint8, device=device)
@@ -158,6 +149,7 @@ def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:
             call_s = time.perf_counter() - began
             torch.cuda.synchronize(device)
             seen.append((call_s, time.perf_counter() - began))
+    # The first of each also sets up the copy engine.
     return copies[0][1:], copies[1][1:]
 
 

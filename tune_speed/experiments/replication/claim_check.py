@@ -21,14 +21,12 @@ def arms_in_full(path: Path) -> dict[str, tuple[str, ...]]:
 
     Raises: ConfigError with every mistake of the file.
     """
-    tree = load_recipe(path, check_data=False).tree
-    return {part.name: tuple(_arms(path, part.overrides)) for part in plan(tree, FULL)}
-
-
-def _arms(path: Path, overrides: Sequence[str]) -> Iterator[str]:
-    ablate = load_recipe(path, overrides=overrides, check_data=False).ablate
-    if ablate is not None:
-        yield from (arm.name for arm in arms_of(read_axes(ablate.axes), ablate.design))
+    found: dict[str, tuple[str, ...]] = {}
+    for part in plan(load_recipe(path, check_data=False).tree, FULL):
+        ablate = load_recipe(path, overrides=part.overrides, check_data=False).ablate
+        arms = arms_of(read_axes(ablate.axes), ablate.design) if ablate else ()
+        found[part.name] = tuple(arm.name for arm in arms)
+    return found
 
 
 def check_claims(claims: Sequence[ClaimConfig], arms: Mapping[str, Sequence[str]]) -> None:

@@ -7,12 +7,12 @@ from typing import NamedTuple
 from tune_speed.experiments.ablation.axes import AND, TIMES
 from tune_speed.experiments.ablation.effects import Estimate
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Figure, Median
-from tune_speed.study.replication import AGAINST_BASE, FigureName, OursConfig, UnitName
+from tune_speed.study.replication import AGAINST_BASE, FigureName, UnitName
 
 FROM_SECONDS = {"s": 1.0, "min": 1 / 60, "h": 1 / 3600}
 GB_PER_GIB = 2**30 / 1e9
+# Below it, the interval of a median is no interval to us: it is one of very few runs.
 LEAST_CONFIDENCE = 0.95
-"""Below it, the interval of a median is no interval to us: it is one of very few runs."""
 
 
 class Own(NamedTuple):
@@ -26,11 +26,6 @@ class Own(NamedTuple):
     """Upper end of it; None likewise."""
     n: int = 0
     """Runs, or pairs of runs with a common seed."""
-
-    @property
-    def has_interval(self) -> bool:
-        """Whether both ends are known."""
-        return self.low is not None and self.high is not None
 
     def map(self, change: Callable[[float], float]) -> "Own":
         """Returns the figure with a rising function of value and ends."""
@@ -54,15 +49,9 @@ def find_arm(result: AblationResult, name: str) -> ArmResult | None:
     return next((arm for arm in result.arms if set(arm.name.split(AND)) == labels), None)
 
 
-def own_figure(result: AblationResult, arm: ArmResult, figure: FigureName) -> Own:
-    """Returns a figure of one of the result's arms."""
-    if figure == "synergy":
-        return _synergy(result, arm)
-    return _READERS[figure](arm)
-
-
-def in_unit(own: Own, figure: FigureName, unit: UnitName) -> Own:
-    """Returns a figure in another of the units that it can have."""
+def own_figure(result: AblationResult, arm: ArmResult, figure: FigureName, unit: UnitName) -> Own:
+    """Returns a figure of one of the result's arms, in one of the units that it can have."""
+    own = _synergy(result, arm) if figure == "synergy" else _READERS[figure](arm)
     if figure == "epoch_s":
         return own.map(lambda value: value * FROM_SECONDS[unit])
     if unit == "GB":
@@ -70,13 +59,8 @@ def in_unit(own: Own, figure: FigureName, unit: UnitName) -> Own:
     return own
 
 
-def arm_of(ours: OursConfig, result: AblationResult | None) -> ArmResult | None:
-    """Returns the arm of a claim; None where this profile has none such."""
-    return None if result is None else find_arm(result, ours.arm)
-
-
 def reasons_against(result: AblationResult, name: str) -> tuple[str, ...]:
-    """Returns why an arm was not run here: what stands against it, or else each of its levels.
+    """Returns why an arm was not run here: its own reason, or else those of its levels.
 
     A level that cannot be run here is among the result's arms; combinations with it are not.
     """
@@ -100,7 +84,7 @@ def _mean(figure: Figure) -> Own:
 
 
 def _median(median: Median) -> Own:
-    """Returns a median; without an end, its interval is open there."""
+    # A missing end of the interval is an open one: runs without the event count as infinite.
     if not median.n:
         return NOTHING
     value = math.inf if median.median is None else median.median
@@ -120,10 +104,6 @@ def _expected_ratio(arm: ArmResult) -> Own:
     return Own(math.inf if value is None else value, low, high, arm.time_to_target_pairs)
 
 
-def _success_rate(arm: ArmResult) -> Own:
-    return Own(arm.success_rate, arm.success_low, arm.success_high, arm.n).map(_percent)
-
-
 def _synergy(result: AblationResult, arm: ArmResult) -> Own:
     labels = set(arm.name.split(AND))
     estimates = (
@@ -139,24 +119,18 @@ def _percent(share: float) -> float:
     return 100 * share
 
 
-def _increase(speed_up: float) -> float:
-    return 100 * (speed_up - 1)
-
-
-def _saved(speed_up: float) -> float:
-    return 100 * (1 - 1 / speed_up)
-
-
 _READERS: dict[FigureName, Callable[[ArmResult], Own]] = {
     "speed_up": lambda arm: _estimate(arm.speed_up),
-    "time_increase": lambda arm: _estimate(arm.speed_up).map(_increase),
-    "time_saved": lambda arm: _estimate(arm.speed_up).map(_saved),
+    "time_increase": lambda arm: _estimate(arm.speed_up).map(lambda s: 100 * (s - 1)),
+    "time_saved": lambda arm: _estimate(arm.speed_up).map(lambda s: 100 * (1 - 1 / s)),
     "expected_time_ratio": _expected_ratio,
     "accuracy": lambda arm: _mean(arm.accuracy).map(_percent),
     "accuracy_gain": lambda arm: _estimate(arm.accuracy_gain).map(_percent),
     "macro_f1": lambda arm: _mean(arm.macro_f1).map(_percent),
     "epoch_s": lambda arm: _mean(arm.epoch_s),
     "peak_memory_gib": lambda arm: _median(arm.peak_memory_gib),
-    "success_rate": _success_rate,
+    "success_rate": lambda arm: Own(arm.success_rate, arm.success_low, arm.success_high, arm.n).map(
+        _percent
+    ),
     "epochs_to_convergence": lambda arm: _median(arm.epochs_to_convergence),
 }

@@ -26,7 +26,7 @@ class CheckRow(Record):
 
 
 class Outcome(Record):
-    """The published figures of an experiment beside ours."""
+    """The published figures of an experiment next to ours."""
 
     name: str
     items: tuple[int, ...]

@@ -10,7 +10,7 @@ from tune_speed.study.mistake import near_miss
 from tune_speed.study.yaml import core_scalar
 
 FULL = "full"
-"""The profile that is the file as it stands."""
+"""The profile that is the file itself."""
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
@@ -27,7 +27,7 @@ def plan(tree: Mapping[str, Any], profile: str) -> tuple[Part, ...]:
     """Returns the parts of a checked study file in a profile.
 
     The profile's own values come first and the part's after them, so that the part's win. The
-    profile's parts stand in the place of the file's. Without any, the file is the only part.
+    profile's parts replace the file's. Without any, the file is the only part.
 
     Raises: ConfigError if the file has no such profile.
     """
@@ -60,10 +60,11 @@ def scale_of(tree: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
 
 def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Returns `path=value` for each path, the value as YAML on one line."""
-    return tuple(f"{path}={_on_one_line(value)}" for path, value in values.items())
-
-
-def _on_one_line(value: Any) -> str:
-    if isinstance(value, str) and _PLAIN.fullmatch(value) and core_scalar(value) == value:
-        return value
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    given = []
+    for path, value in values.items():
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        # A text that YAML reads as itself needs no quotes: `optimizer.name=adam`.
+        if isinstance(value, str) and _PLAIN.fullmatch(value) and core_scalar(value) == value:
+            text = value
+        given.append(f"{path}={text}")
+    return tuple(given)

@@ -25,7 +25,7 @@ class PaperFigure(NamedTuple):
     source: str
     """Citation with table and setting."""
     defects: tuple[str, ...]
-    """Why it must not be taken as it stands."""
+    """Why it must not be taken as it is."""
 
 
 def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> PaperFigure:
@@ -35,7 +35,7 @@ def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> Pap
     100 (B / T - 1) for `time_increase`, and 100 (1 - T / B) for `time_saved`.
 
     Raises: ConfigError if there is no such figure, it is no number, or it is in a unit that ours
-    cannot be put into. `path` is where the claim stands, for messages.
+    cannot be put into. `path` is the claim's, for messages.
     """
     own = (claim.defect,) if claim.defect else ()
     if claim.published is None:
@@ -77,17 +77,14 @@ def _looked_up(published: PublishedConfig, path: str) -> _Looked:
 
 def _alone(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
     figure, metric = claim.ours.figure, this.row.metric
-    if figure == "epoch_s" and metric != "time_per_epoch" and not _is_per_epoch(claim):
+    is_per_epoch = claim.published is not None and claim.published.per_epoch
+    if figure == "epoch_s" and metric != "time_per_epoch" and not is_per_epoch:
         _refuse("must be the time of an epoch", metric, path, "Try `per_epoch: true`.")
     unit = _UNITS.get(this.unit)
     if unit is None or unit not in UNITS[figure]:
-        must = f"must be in {' or '.join(UNITS[figure])} to stand beside `{figure}`"
+        must = f"must be in {' or '.join(UNITS[figure])} to be compared with `{figure}`"
         _refuse(must, this.unit or "no unit", path, "Try `over`, or a literal `paper`.")
     return this.value, unit, this.defects
-
-
-def _is_per_epoch(claim: ClaimConfig) -> bool:
-    return claim.published is not None and claim.published.per_epoch
 
 
 def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
@@ -115,7 +112,7 @@ def _ratio(base: float, this: float, claim: ClaimConfig, path: str) -> float:
         return 100 * (base / this - 1)
     if figure == "time_saved":
         return 100 * (1 - this / base)
-    return _refuse(f"must have no `over` beside `{figure}`, which is no ratio", None, path)
+    return _refuse(f"must have no `over` with `{figure}`, which is no ratio", None, path)
 
 
 def _other_epochs(published: PublishedConfig, over_model: str) -> tuple[str, ...]:

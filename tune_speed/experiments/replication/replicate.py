@@ -1,4 +1,4 @@
-"""An experiment of a source document, run again: its ablations, then the paper's figures beside."""
+"""An experiment of a source document, run again: its ablations, then the paper's figures."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -54,11 +54,12 @@ def plan_replication(
     tree = load_recipe(path, check_data=False).tree
     replication = _replication(tree, path)
     check_claims(replication.claims, arms_in_full(path))
-    if tree.get("ablate") is None:
-        _refuse_ablation_options(path, overrides)
+    given = [override for override in overrides if override.startswith("ablate.")]
+    if given and tree.get("ablate") is None:
+        must = "must be left out: this replication trains nothing"
+        raise ConfigError(problems=(Problem(path=given[0], must=must, file=str(path)),))
     study = f"study=replication-{path.stem}-{profile}"
-    common = [study, *overrides]
-    parts = {part.name: [*common[:1], *part.overrides, *common[1:]] for part in plan(tree, profile)}
+    parts = {part.name: [study, *part.overrides, *overrides] for part in plan(tree, profile)}
     first = load_recipe(path, overrides=next(iter(parts.values())), check_data=check_data)
     plans = {
         part: plan_ablation(str(path), overrides=given, check_data=check_data)
@@ -75,13 +76,6 @@ def plan_replication(
         parts=plans,
         overrides=tuple(overrides),
     )
-
-
-def _refuse_ablation_options(path: Path, overrides: Sequence[str]) -> None:
-    given = [override for override in overrides if override.startswith("ablate.")]
-    if given:
-        must = "must be left out: this replication trains nothing"
-        raise ConfigError(problems=(Problem(path=given[0], must=must, file=str(path)),))
 
 
 def _replication(tree: Mapping[str, Any], path: Path) -> ReplicationConfig:
@@ -105,7 +99,7 @@ def run_replication(
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
 ) -> Replication:
-    """Runs the ablations of all parts, or goes on with them, and sets the published figures beside.
+    """Runs or resumes the ablations of all parts, and compares with the published figures.
 
     Raises: ConfigError, DataError, StorageError.
     """

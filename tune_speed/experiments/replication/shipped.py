@@ -15,7 +15,7 @@ from tune_speed.study.yaml import read_yaml
 def shipped_replications() -> dict[str, Path]:
     """Returns the files of all replications by their names."""
     package = Path(str(resources.files("tune_speed")))
-    # A wheel puts the folder into the package; in a checkout it stands beside it.
+    # A wheel puts the folder into the package; in a checkout it is next to it.
     folders = [each / "search_spaces" / "replications" for each in (package, package.parent)]
     folder = next((folder for folder in folders if folder.is_dir()), folders[0])
     return {path.stem: path for path in sorted(folder.glob("*.yaml"))}

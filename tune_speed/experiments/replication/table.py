@@ -1,48 +1,40 @@
 """What a replication found as tables for a terminal, and as rows for CSV and Markdown."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from tune_speed.core.text import printable, printable_lines
+from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
+from rich.text import Text
+
+from tune_speed.core.text import ABSENT, INFINITE, fixed, printable
 from tune_speed.experiments.replication.agreement import Agreement
 from tune_speed.experiments.replication.outcome import CheckRow, Outcome
-from tune_speed.reporting.table import Table as TextTable
-from tune_speed.reporting.table import escape_markdown
+from tune_speed.reporting.table import Column, Table, escape_markdown
 
-if TYPE_CHECKING:
-    from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-    from rich.table import Table
-    from rich.text import Text
-
-ABSENT = "–"
-INFINITE = "∞"
+# Differences below this are those of sums in another order.
 ROUNDING = 1e-9
-"""Differences below this are those of sums in another order."""
 NO_FIGURE = "no figure"
 """In the place of the paper's, where the source has none."""
 CLAIM, SOURCE, NOTES, AGREES = "claim", "source", "notes", "agrees?"
 WORDS = (CLAIM, "question", "expected", "ours", AGREES)
 """Columns of words, on the left; figures are on the right."""
+# From so many characters on, our interval is next to our figure, else below it.
 ROOMY = 130
-"""From so many characters on, our interval stands beside our figure, else below it."""
+# With fewer, verdicts have one word a line, and points are below their number.
 NARROW = 100
-"""With fewer, verdicts have one word a line, and points stand below their number."""
+# Characters of a verdict before it is folded, where there are fewer than so many in all.
 VERDICT_WIDTHS = {NARROW: len("applicable"), ROOMY: len("not applicable")}
-"""Characters of a verdict before it is folded, where there are fewer than so many in all."""
 
 
-def as_renderables(outcome: Outcome) -> tuple["RenderableType", ...]:
+def as_renderables(outcome: Outcome) -> tuple[RenderableType, ...]:
     """Returns title, tables of claims and of checks where there are any, and the caveats."""
-    from rich.console import Group
-    from rich.text import Text
-
     notes = _numbered(outcome.rows)
     tables: list[RenderableType] = []
     if outcome.rows:
-        tables.append(_ByWidth(lambda width: _claims_table(outcome.rows, notes, width=width)))
+        tables.append(_ByWidth(lambda width: _claims_table(outcome.rows, notes, width)))
     if outcome.checks:
         checks = [_check_cells(row) for row in outcome.checks]
-        tables.append(_ByWidth(lambda width: _table(checks, width=width)))
+        tables.append(_ByWidth(lambda width: _table(checks, width)))
     heading = Text(printable(title(outcome)), style="italic")
     about = Text(printable(circumstances(outcome)), style="dim")
     below = [Text(printable(line), style="dim") for line in _below(outcome, notes)]
@@ -62,14 +54,16 @@ def markdown(outcome: Outcome) -> str:
         "",
     ]
     for rows in filter(None, tables):
-        lines += [TextTable.of_rows(rows).markdown(), ""]
+        lines += [Table.of_rows(rows).markdown(), ""]
     below = [f"- {escape_markdown(line)}" for line in _below(outcome, notes)]
     return "\n".join([*lines, *below, *([""] if below else [])])
 
 
 def csv_rows(outcome: Outcome) -> list[dict[str, Any]]:
     """Returns a row on each claim and then on each check, with all fields and exact figures."""
-    claims = [_claim_row(row) for row in outcome.rows]
+    claims = [
+        {**row.model_dump(mode="json"), "caveats": "; ".join(row.caveats)} for row in outcome.rows
+    ]
     checks = [_check_row(row) for row in outcome.checks]
     about = {
         "replication": outcome.name,
@@ -109,11 +103,11 @@ def _numbered(rows: Sequence[Agreement]) -> dict[str, int]:
 
 
 def _below(outcome: Outcome, notes: Mapping[str, int]) -> list[str]:
-    return [*(f"[{number}] {_sentence(text)}" for text, number in notes.items()), *outcome.caveats]
-
-
-def _sentence(text: str) -> str:
-    return f"{text[:1].upper()}{text[1:]}".removesuffix(".") + "."
+    numbered = [
+        f"[{number}] {text[:1].upper()}{text[1:]}".removesuffix(".") + "."
+        for text, number in notes.items()
+    ]
+    return [*numbered, *outcome.caveats]
 
 
 def _claim_cells(row: Agreement, notes: Mapping[str, int]) -> dict[str, str]:
@@ -124,7 +118,7 @@ def _claim_cells(row: Agreement, notes: Mapping[str, int]) -> dict[str, str]:
         "paper": NO_FIGURE if row.paper is None else with_unit(row.paper, row.unit),
         "ours (95 %)": ours_text(row),
         "n": str(row.n) if row.n else ABSENT,
-        "ratio": ABSENT if row.ratio is None else f"{row.ratio:.2f}",
+        "ratio": fixed(row.ratio, 2),
         AGREES: row.agrees,
         NOTES: " ".join(f"[{notes[caveat]}]" for caveat in row.caveats),
     }
@@ -164,11 +158,6 @@ def _check_cells(row: CheckRow) -> dict[str, str]:
     }
 
 
-def _claim_row(row: Agreement) -> dict[str, Any]:
-    fields = row.model_dump(mode="json")
-    return {**fields, "caveats": "; ".join(row.caveats)}
-
-
 def _check_row(row: CheckRow) -> dict[str, Any]:
     """Returns a check under the names that claims have, its answers as texts."""
     return {
@@ -181,56 +170,37 @@ def _check_row(row: CheckRow) -> dict[str, Any]:
     }
 
 
-class _ByWidth:
+class _ByWidth(NamedTuple):
     """A table that is made for the width that it is shown in."""
 
-    def __init__(self, table: "Callable[[int], Table]") -> None:
-        self.table = table
+    table: Callable[[int], Table]
 
-    def __rich_console__(self, console: "Console", options: "ConsoleOptions") -> "RenderResult":
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         yield self.table(options.max_width)
 
 
-def _claims_table(rows: Iterable[Agreement], notes: Mapping[str, int], *, width: int) -> "Table":
+def _claims_table(rows: Sequence[Agreement], notes: Mapping[str, int], width: int) -> Table:
     """Returns a table whose first column has claim, source and notes, and the room that is left."""
     shown: list[dict[str, str | Text]] = []
     for row in rows:
         cells = _claim_cells(row, notes)
+        numbers = f" {cells[NOTES]}" if cells[NOTES] else ""
         figures = {name: cells[name] for name in cells if name not in (CLAIM, SOURCE, NOTES)}
         if width < ROOMY:
-            figures = {name: _folded(cell, width) for name, cell in figures.items()}
-        shown.append({CLAIM: _claim_text(row, cells[NOTES]), **figures, AGREES: row.agrees})
-    return _table(shown, width=width)
+            folds = {" (": "\n(", " to ": " to\n"}
+            folds |= {" points": "\npoints"} if width < NARROW else {}
+            for space, line in folds.items():
+                figures = {name: cell.replace(space, line) for name, cell in figures.items()}
+        place = f" ({'; '.join(filter(None, (row.part, row.source)))})"
+        claim = Text(printable(row.claim)).append(printable(place), style="dim").append(numbers)
+        shown.append({CLAIM: claim, **figures, AGREES: row.agrees})
+    return _table(shown, width)
 
 
-def _claim_text(row: Agreement, notes: str) -> "Text":
-    from rich.text import Text
-
-    place = f" ({'; '.join(filter(None, (row.part, row.source)))})"
-    numbers = f" {notes}" if notes else ""
-    return Text(printable(row.claim)).append(printable(place), style="dim").append(numbers)
-
-
-def _folded(figure: str, width: int) -> str:
-    """Returns a figure with its interval below it, and an interval with `to` on two lines."""
-    folded = figure.replace(" (", "\n(").replace(" to ", " to\n")
-    return folded.replace(" points", "\npoints") if width < NARROW else folded
-
-
-def _table(rows: Sequence[Mapping[str, "str | Text"]], *, width: int) -> "Table":
-    from rich import box
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=box.SIMPLE_HEAD, collapse_padding=True, show_edge=False, pad_edge=False)
+def _table(rows: Sequence[Mapping[str, str | Text]], width: int) -> Table:
     verdict = next((most for below, most in VERDICT_WIDTHS.items() if width < below), None)
-    for name in rows[0]:
-        table.add_column(
-            Text(name), justify="left" if name in WORDS else "right", overflow="fold",
-            max_width=verdict if name == AGREES else None,
-        )  # fmt: skip
-    for row in rows:
-        table.add_row(
-            *(Text(printable_lines(c)) if isinstance(c, str) else c for c in row.values())
-        )
-    return table
+    columns = [
+        Column(name, is_left=name in WORDS, max_width=verdict if name == AGREES else None)
+        for name in rows[0]
+    ]
+    return Table(columns, [tuple(row.values()) for row in rows])

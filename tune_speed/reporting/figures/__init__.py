@@ -44,7 +44,7 @@ def draw_svg(
         name: one of FIGURES.
         part: of a study.
         id_prefix: of the element's ids; figures that share a page need different ones.
-        anchors: ids of the elements that tell of the trials, by run id; a point links to its
+        anchors: ids of the elements about the trials, by run id; a point links to its
             trial's. None: they are `trial-` and the trial's id.
     """
     return as_drawn(name, FIGURES[name], part, id_prefix=id_prefix, anchors=anchors)

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from matplotlib.lines import Line2D
 
 NUM_TICKS = 5
+# Shares are drawn on a scale of errors from this target on: 0.98 is to 0.96 as 0.8 to 0.6.
 STEEP_FROM = 0.8
-"""Shares are drawn on a scale of errors from this target on: 0.98 is to 0.96 as 0.8 to 0.6."""
 TICKS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
 LEAST_ERROR = 5e-4
+# Least distance of two ticks, as a share of the axis.
 TICK_GAP = 0.09
-"""Least distance of two ticks, as a share of the axis."""
 
 
 def spans_decade(values: Iterable[float]) -> bool:
@@ -115,8 +115,8 @@ def _scale_errors(panel: "Axes", values: Sequence[float]) -> None:
 
 def _spread(ticks: Sequence[float], *, gap: float) -> list[float]:
     """Returns the ticks from the top on that do not come too near to one another."""
-    kept: list[float] = []
+    shown: list[float] = []
     for tick in reversed(ticks):
-        if not kept or float(steep(kept[-1]) - steep(tick)) >= gap:
-            kept.append(tick)
-    return kept[::-1]
+        if not shown or float(steep(shown[-1]) - steep(tick)) >= gap:
+            shown.append(tick)
+    return shown[::-1]

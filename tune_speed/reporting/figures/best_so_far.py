@@ -30,7 +30,7 @@ class Moment(NamedTuple):
 
 
 def moments(part: StudyPart) -> list[Moment]:
-    """Returns when each trial ended, in that order, on a clock that stands between sessions."""
+    """Returns when each trial ended, in that order, on a clock that stops between sessions."""
     trials = [trial for trial in part.trials if is_timed(trial)]
     clock_s = search_clock_s(trials)
     ended = [Moment(clock_s[t.run_id], t.record.time_to_target_s, t) for t in trials]
@@ -155,6 +155,6 @@ def _name(moment: Moment) -> str:
 BEST_SO_FAR = FigureKind(
     title="Best time so far",
     about="The fastest time to target found so far, over the time that the search took; the clock"
-    " stands while no trial runs. Marks at the foot are trials that missed the target.",
+    " stops while no trial runs. Marks at the foot are trials that missed the target.",
     draw=draw,
 )

@@ -1,11 +1,11 @@
-"""A figure that is being drawn: its panels in house style, and the trials its points stand for."""
+"""A figure that is being drawn: its panels in house style, and the trials that its points are."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.reporting.figures.texts import duration, shortened, told
+from tune_speed.reporting.figures.texts import duration, shortened, tooltip
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -13,27 +13,27 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.lines import Line2D
 
+# Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there.
 WIDTH = 360
-"""Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there."""
 POINTS_PER_INCH = 72
 TEXT = 11.0
 """Size of text, in the same units."""
 NAME_WIDTH = 16
+# Order of a text that covers lines but no points.
 UNDER_POINTS = 2.5
-"""Order of a text that covers lines but no points."""
+# Scheme of the link to a trial until the SVG is finished.
 MARK = "mark:"
-"""Scheme of the link that stands for a trial until the SVG is finished."""
 LEGEND_LINE, LEGEND_ROW = 340.0, 16.0
 STROKES = "|_"
 """Markers without an inside."""
 _CHARACTER = 6.3
+# Widths of a legend's handles, in text heights.
 _POINT, _LINE = 1.2, 2.0
-"""Widths of a legend's handles, in text heights."""
 _GAPS = 1.8 * TEXT
 
 
 class Mark(NamedTuple):
-    """What a point stands for."""
+    """The trial of a point."""
 
     run_id: str
     trial_id: str
@@ -96,7 +96,7 @@ class Canvas:
         self.figure.set_figheight(self.figure.get_figheight() + height / POINTS_PER_INCH)
 
     def title(self, panel: "Axes", text: str) -> None:
-        """Says above a panel what its upright axis is: no room is lost beside it."""
+        """Says above a panel what its upright axis is: a label next to it would take room."""
         panel.set_title(text, loc="left", fontsize=TEXT, color=self.palette["muted"])
 
     def points(
@@ -108,11 +108,11 @@ class Canvas:
             panel: to draw on.
             spots: where.
             look: of all of them.
-            texts: tooltips; empty: what `told` says of each trial.
+            texts: tooltips; empty: what `tooltip` says of each trial.
         """
         if not spots:
             return
-        tips = texts or [told(spot.trial.record) for spot in spots]
+        tips = texts or [tooltip(spot.trial.record) for spot in spots]
         urls = [self._link(spot.trial, text) for spot, text in zip(spots, tips, strict=True)]
         drawn = panel.scatter(
             [spot.x for spot in spots],
@@ -131,7 +131,7 @@ class Canvas:
         Args:
             panel: of the point.
             spot: the point.
-            left_from: share of the panel's width from which on the text stands to its left.
+            left_from: share of the panel's width from which on the text is on its left.
         """
         record = spot.trial.record
         time_s = record.time_to_target_s
@@ -149,7 +149,7 @@ class Canvas:
         )
 
     def backing(self) -> dict[str, Any]:
-        """Returns what lies behind a text that stands among points."""
+        """Returns what lies behind a text among points."""
         return {"facecolor": self.palette["surface"], "edgecolor": "none", "pad": 0.0}
 
     def entries(self, looks: Mapping[str, Look]) -> list[tuple[Any, str]]:
@@ -176,7 +176,9 @@ class Canvas:
         if not entries:
             return
         handles, labels = [handle for handle, _ in entries], [label for _, label in entries]
-        has_lines = any(_is_line(handle) for handle in handles)
+        has_lines = any(
+            getattr(h, "get_linestyle", str)() not in ("", "none", "None") for h in handles
+        )
         handle_length = _LINE if has_lines else _POINT
         longest = max(len(label) for label in labels)
         widest = _GAPS + TEXT * handle_length + _CHARACTER * longest
@@ -209,7 +211,8 @@ class Canvas:
         written.set_in_layout(False)
 
     def _ink(self, look: Look) -> dict[str, Any]:
-        """Returns the colours of a point: a filled one has a rim that parts it from the others."""
+        """Returns the colours of a point."""
+        # A filled point has a rim in the surface's colour: points that overlap stay apart.
         colour, surface = self.palette[look.role], self.palette["surface"]
         if look.marker in STROKES:
             return {"color": colour, "linewidths": 1.0}
@@ -240,10 +243,6 @@ class FigureKind:
     """How to read it."""
     draw: Callable[[StudyPart, Palette], Sketch | None]
     """Draws it in a palette; None where there is nothing to draw."""
-
-
-def _is_line(handle: Any) -> bool:
-    return getattr(handle, "get_linestyle", lambda: "none")() not in ("none", "None")
 
 
 def style(palette: Palette) -> dict[Any, Any]:

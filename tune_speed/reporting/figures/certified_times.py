@@ -1,10 +1,10 @@
-"""Certified times beside the estimates they came from."""
+"""Certified times next to the estimates they came from."""
 
 import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from tune_speed.core.stats import median_interval_s, median_time_s
+from tune_speed.core.stats import RunStatistics, median_interval_s
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale, spans_decade, unit_label
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
@@ -21,8 +21,8 @@ ESTIMATE = Look("D", "s2", False, 24.0)
 CERTIFIED = Look("o", "s1", True, 40.0)
 NEVER = Look(">", "s1", False, 40.0)
 ID_WIDTH = 24
+# Room next to the points, as a share of the axis; on the right for times without an end.
 LEFT = 0.04
-"""Room beside the points, as a share of the axis; on the right for times without an end."""
 
 
 class Pair(NamedTuple):
@@ -45,14 +45,20 @@ class Pair(NamedTuple):
 def pairs(part: StudyPart) -> list[Pair]:
     """Returns the certified trials with their estimates, the best certified time first."""
     estimates = estimates_of(part)
-    found = [_pair(t, estimates.get(t.run_id)) for t in part.certified if t.record.runs]
+    found = []
+    for trial in [trial for trial in part.certified if trial.record.runs]:
+        runs, estimate = RunStatistics.of(trial.record), estimates.get(trial.run_id)
+        low, high, _ = median_interval_s(runs.times_s)
+        estimate_s = None if estimate is None else estimate.record.time_to_target_s
+        found.append(Pair(trial, estimate_s, runs.median_s, low, high, runs.hits, runs.n))
     return sorted(found, key=lambda pair: (pair.median_s or math.inf, pair.estimate_s or math.inf))
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     """Draws a row a certified trial; None without one, or if nothing ever met the target."""
     found = pairs(part)
-    finite = _finite_s(found)
+    times = [t for p in found for t in (p.estimate_s, p.median_s, p.low_s, p.high_s)]
+    finite = [time_s for time_s in times if time_s is not None and math.isfinite(time_s)]
     if not finite:
         return None
     canvas = Canvas(palette, height=FRAME_HEIGHT + ROW_HEIGHT * len(found))
@@ -67,21 +73,9 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if any(pair.median_s is None for pair in found):
         looks["missed in half of the runs or more"] = NEVER
     canvas.legend(canvas.entries(looks))
-    return Sketch(canvas, _alt(found))
-
-
-def _pair(trial: ViewedTrial, estimate: ViewedTrial | None) -> Pair:
-    estimate_s = None if estimate is None else estimate.record.time_to_target_s
-    times = [run.time_to_target_s for run in trial.record.runs]
-    interval = median_interval_s(times)
-    hits = sum(time is not None for time in times)
-    median_s = median_time_s(times)
-    return Pair(trial, estimate_s, median_s, interval.low, interval.high, hits, len(times))
-
-
-def _finite_s(found: Sequence[Pair]) -> list[float]:
-    times = [t for p in found for t in (p.estimate_s, p.median_s, p.low_s, p.high_s)]
-    return [time_s for time_s in times if time_s is not None and math.isfinite(time_s)]
+    return Sketch(
+        canvas, (f"{counted(len(found), 'certified trial')}: {'; '.join(map(_told, found))}.")
+    )
 
 
 def _scale(panel: "Axes", times: Sequence[float]) -> None:
@@ -112,10 +106,6 @@ def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
         xytext=(0, 7),
         textcoords="offset points",
     )
-
-
-def _alt(found: Sequence[Pair]) -> str:
-    return f"{counted(len(found), 'certified trial')}: {'; '.join(map(_told, found))}."
 
 
 def _told(pair: Pair) -> str:

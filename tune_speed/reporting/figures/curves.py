@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 HEIGHT = 236.0
 MOST = 8
+# Trials that missed the target are drawn only where there are fewer hits than this.
 MOST_WITH_MISSES = 4
-"""Trials that missed the target are drawn only where there are fewer hits than this."""
+# How much longer the longest curve is than the shortest where the time's axis is logarithmic.
 LOG_FROM = 4.0
-"""How much longer the longest curve is than the shortest where the time's axis is logarithmic."""
 ID_WIDTH = 14
 
 
@@ -51,7 +51,9 @@ def finalists(part: StudyPart) -> list[Finalist]:
         if origin is None or origin.run_id not in shown:
             lone.append(certified)
         else:
-            seeds[origin.run_id] = seeds.get(origin.run_id, ()) + _whole(certified, target)
+            seeds[origin.run_id] = seeds.get(origin.run_id, ()) + tuple(
+                run for run in certified.record.runs if _is_whole(run, target)
+            )
     ordered = sorted([*estimates, *lone], key=order)
     hits = sum(trial.record.time_to_target_s is not None for trial in ordered)
     found = ordered[: min(MOST, max(hits, MOST_WITH_MISSES))]
@@ -89,10 +91,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
 
 
 def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool:
-    """Scales the time's axis: a logarithm where some runs are much shorter than others.
-
-    Returns whether it is one.
-    """
+    """Scales the time's axis; returns whether it is logarithmic."""
+    # On a linear axis the curves of short runs next to one long one would be a vertical line.
     ends = [run.evaluations[-1].train_s / unit_s for run in runs]
     first = [time_s / unit_s for run in runs for time_s in [_first_s(run)] if time_s]
     if max(ends) < LOG_FROM * min(ends):
@@ -116,10 +116,6 @@ def _is_curve(trial: ViewedTrial, target: Target) -> bool:
     return trial.has_curve and bool(is_last_whole)
 
 
-def _whole(trial: ViewedTrial, target: Target) -> tuple[RunResult, ...]:
-    return tuple(run for run in trial.record.runs if _is_whole(run, target))
-
-
 def _is_whole(run: RunResult, target: Target) -> bool:
     return len(_measured(run, target)) > 1
 
@@ -137,7 +133,8 @@ def _runs(finalist: Finalist) -> list[RunResult]:
 def _curve(
     run: RunResult, target: Target, unit_s: float, *, is_log: bool
 ) -> tuple[list[float], list[float]]:
-    """Returns times and metrics; on a logarithmic axis without the start, which has no place."""
+    """Returns times and metrics."""
+    # The start, at 0 s, has no place on a logarithmic axis.
     shown = [(e, metric) for e, metric in _measured(run, target) if e.train_s > 0 or not is_log]
     return [e.train_s / unit_s for e, _ in shown], [metric for _, metric in shown]
 

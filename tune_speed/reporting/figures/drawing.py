@@ -13,11 +13,11 @@ from tune_speed.reporting.figures.texts import shortened
 from tune_speed.reporting.figures.theme import LIGHT, SENTINELS, Palette
 from tune_speed.reporting.study.view import StudyPart
 
+# Dots per inch of a figure five inches wide: fit for a slide.
 PNG_DPI = 320
-"""Dots per inch of a figure five inches wide: fit for a slide."""
 STUDY_WIDTH = 44
+# Height of a PNG's heading, which on a page is the page's.
 HEADING = 38.0
-"""Height of a PNG's heading, which on a page is the page's."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +58,8 @@ def write_png(kind: FigureKind, part: StudyPart, path: Path) -> bool:
             return False
         figure = sketch.canvas.figure
         sketch.canvas.grow(HEADING)
-        figure.suptitle(f"{kind.title}\n{_study(part)}", x=0.012, ha="left", fontsize=13)
+        study = shortened((part.trials or part.certified)[0].record.study, STUDY_WIDTH)
+        figure.suptitle(f"{kind.title}\n{study}", x=0.012, ha="left", fontsize=13)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             figure.savefig(path, format="png", dpi=PNG_DPI, facecolor=LIGHT["surface"])
@@ -72,13 +73,10 @@ def _sketch(kind: FigureKind, part: StudyPart, palette: Palette) -> Sketch | Non
     return None if is_empty else kind.draw(part, palette)
 
 
-def _study(part: StudyPart) -> str:
-    return shortened((part.trials or part.certified)[0].record.study, STUDY_WIDTH)
-
-
 @contextmanager
 def _house_style(palette: Palette) -> Iterator[None]:
-    """Gives matplotlib the house's settings, whatever the user's are."""
+    """Gives matplotlib the house's settings."""
+    # Whatever a user's matplotlibrc says; rc_context puts it back.
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():

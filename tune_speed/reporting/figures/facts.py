@@ -1,4 +1,4 @@
-"""What several figures ask of a study's part: its target, and where each trial ended."""
+"""What several figures need of a study's part: its target, and where each trial ended."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -54,22 +54,18 @@ def time_s_of(trial: ViewedTrial) -> float:
 
 
 def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
-    """Returns by a certified trial's run id the estimate that it came from, where there is one.
-
-    A study that was begun anew has trial ids twice; a certificate knows the run.
-    """
+    """Returns by a certified trial's run id the estimate that it came from, where there is one."""
+    # A study that was begun again has trial ids twice; a certificate knows the run.
     by_run = {trial.run_id: trial for trial in part.trials}
     by_id = {trial.record.trial_id: trial for trial in part.trials}
     found = {
-        trial.run_id: by_run.get(_origin(trial)) or by_id.get(trial.record.trial_id)
+        trial.run_id: by_run.get(
+            (trial.record.certificate or {}).get("provenance", {}).get("trial_run_id", "")
+        )
+        or by_id.get(trial.record.trial_id)
         for trial in part.certified
     }
     return {run_id: trial for run_id, trial in found.items() if trial is not None}
-
-
-def _origin(certified: ViewedTrial) -> str:
-    provenance = (certified.record.certificate or {}).get("provenance", {})
-    return str(provenance.get("trial_run_id", ""))
 
 
 def by_status(trials: Sequence[End]) -> dict[Status, list[End]]:
@@ -83,8 +79,8 @@ def is_timed(trial: ViewedTrial) -> bool:
     return bool(trial.record.started_at and trial.record.finished_at)
 
 
+# The latest trials with their importances: two figures need them, and forests take seconds.
 _LATEST: list[tuple[tuple[ViewedTrial, ...], tuple[Importance, ...]]] = []
-"""The latest trials with their importances: two figures need them, and forests take seconds."""
 
 
 def importances_of(part: StudyPart) -> tuple[Importance, ...]:

@@ -23,8 +23,8 @@ NOTE_LINE = 60
 """Characters of a line of a note."""
 NAME_WIDTH = 21
 TOLD = 3
+# A parameter is left out whose interval does not come so far, unless it is among the first.
 LEAST_SHOWN = 0.02
-"""A parameter is left out whose interval does not come so far, unless it is among the first."""
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
@@ -34,25 +34,21 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         return None
     # Short among all that were searched: `lr` would hide which optimizer's it is.
     names = short_names(searched_names(part), NAME_WIDTH)
-    heights = [_height(answer) for answer in answers]
+    heights = [
+        FRAME_HEIGHT + ROW_HEIGHT * len(_top(answer))
+        if answer.params
+        else 26.0 + 16.0 * len(textwrap.wrap(_why_none(answer), NOTE_LINE))
+        for answer in answers
+    ]
     canvas = Canvas(palette, height=sum(heights), rows=len(answers), heights=heights)
     for panel, answer, role in zip(canvas.panels, answers, ("s1", "s2", "s3"), strict=False):
-        canvas.heading(panel, _heading(answer))
+        explained = "" if answer.explained is None else f", R² {answer.explained:.2f}"
+        canvas.heading(panel, (f"{clean(answer.title)} ({counted(answer.n, 'trial')}{explained})"))
         if answer.params:
             _draw_bars(canvas, panel, _top(answer), names, role)
         else:
             canvas.note(panel, textwrap.fill(_why_none(answer), NOTE_LINE))
     return Sketch(canvas, " ".join(_alt(answer, names) for answer in answers))
-
-
-def _heading(answer: Importance) -> str:
-    explained = "" if answer.explained is None else f", R² {answer.explained:.2f}"
-    return f"{clean(answer.title)} ({counted(answer.n, 'trial')}{explained})"
-
-
-def _height(answer: Importance) -> float:
-    lines = len(_top(answer)) or len(textwrap.wrap(_why_none(answer), NOTE_LINE))
-    return FRAME_HEIGHT + ROW_HEIGHT * lines if answer.params else 26.0 + 16.0 * lines
 
 
 def _top(answer: Importance) -> list[ParamImportance]:
@@ -102,6 +98,6 @@ IMPORTANCE = FigureKind(
     title="What mattered",
     about="How much each parameter matters by itself, for three questions. Lines across the bars"
     " are intervals: bars whose lines overlap may well be in another order. R² is the share of the"
-    " differences that the parameters foretell together.",
+    " differences that the parameters predict together.",
     draw=draw,
 )

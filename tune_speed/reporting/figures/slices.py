@@ -55,9 +55,13 @@ class Slice(NamedTuple):
 
 def slices(part: StudyPart) -> list[Slice]:
     """Returns slices along the most important parameters that were varied."""
-    found = (_slice(part, name) for name in names_by_weight(part))
-    varied = (each for each in found if len(set(map(str, each.values))) > 1)
-    return [each for each, _ in zip(varied, range(MOST), strict=False)]
+    found: list[Slice] = []
+    for name in names_by_weight(part):
+        having = [trial for trial in part.trials if trial.record.params.get(name) is not None]
+        values = [_plain(trial.record.params[name]) for trial in having]
+        if len(set(map(str, values))) > 1 and len(found) < MOST:
+            found.append(Slice(name, values, having))
+    return found
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
@@ -83,11 +87,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     return Sketch(canvas, _alt(part, found, names))
 
 
-def _slice(part: StudyPart, name: str) -> Slice:
-    having = [trial for trial in part.trials if trial.record.params.get(name) is not None]
-    return Slice(name, [_plain(trial.record.params[name]) for trial in having], having)
-
-
 def _plain(value: Any) -> Any:
     is_number = isinstance(value, int | float) and math.isfinite(value)
     return value if is_number and not isinstance(value, bool) else str(value)
@@ -108,7 +107,8 @@ def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, uni
 
 
 def _scale_times(panel: "Axes", times: Sequence[float]) -> float:
-    """Scales the upright axis alike in all panels; returns its top, where misses stand."""
+    """Scales the upright axis; returns its top, where misses are drawn."""
+    # Alike in all panels: only the left ones have labels.
     is_log = scale(panel.yaxis, times, num_ticks=NUM_TICKS)
     low, high = min(times), max(times)
     room = (high / low if high > low else 1.5) if is_log else (high - low or 0.2 * high)
@@ -134,17 +134,17 @@ def _numbers(panel: "Axes", each: Slice) -> list[float]:
 
 
 def _columns(panel: "Axes", each: Slice) -> list[float]:
-    """Returns the place of each trial: columns, in which the trials stand beside one another."""
+    """Returns the place of each trial: columns, in which the trials are side by side."""
     texts = [_text(value) for value in each.values]
     counts = Counter(texts)
-    kept = [text for text, _ in counts.most_common(MOST_COLUMNS)]
-    kept.sort(key=float if _are_numbers(each.values) else str)
-    columns = [*kept, OTHERS] if len(counts) > len(kept) else kept
+    common = [text for text, _ in counts.most_common(MOST_COLUMNS)]
+    common.sort(key=float if _are_numbers(each.values) else str)
+    columns = [*common, OTHERS] if len(counts) > len(common) else common
     width = COLUMN_CHARACTERS // len(columns)
     panel.set_xticks(range(len(columns)), [shortened(name, max(3, width)) for name in columns])
     panel.set_xlim(-0.5, len(columns) - 0.5)
     panel.grid(visible=False, axis="x")
-    column = {name: place for place, name in enumerate(kept)}
+    column = {name: place for place, name in enumerate(common)}
     seen: Counter[int] = Counter()
     places = []
     for text in texts:

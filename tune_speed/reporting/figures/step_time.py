@@ -4,7 +4,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.records import RunResult, TrialRecord
+from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
@@ -42,12 +42,20 @@ def speeds(part: StudyPart) -> list[Speed]:
     """Returns the speed of every run that took a step."""
     records = [trial.record for trial in (*part.trials, *part.certified)]
     has_models = len({_model(record) for record in records}) > 1
-    return [
-        Speed(_line(record, has_models), _batch(record, run), run.step_time_ms)
-        for record in records
-        for run in record.runs
-        if run.step_time_ms and run.batch_size
-    ]
+    found = []
+    for record in records:
+        precision = str(record.recipe.get("precision", "fp32"))
+        line = f"{_model(record)}, {precision}" if has_models else precision
+        devices = record.recipe.get("devices")
+        num_devices = devices if isinstance(devices, int) else 1
+        found += [
+            Speed(
+                line, run.batch_size * (run.accumulation_steps or 1) * num_devices, run.step_time_ms
+            )
+            for run in record.runs
+            if run.step_time_ms and run.batch_size
+        ]
+    return found
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
@@ -76,20 +84,9 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     return Sketch(canvas, _alt(shown))
 
 
-def _line(record: TrialRecord, has_models: bool) -> str:
-    precision = str(record.recipe.get("precision", "fp32"))
-    return f"{_model(record)}, {precision}" if has_models else precision
-
-
 def _model(record: TrialRecord) -> str:
     model = record.recipe.get("model", "")
     return str(next(iter(model), "")) if isinstance(model, Mapping) else str(model)
-
-
-def _batch(record: TrialRecord, run: RunResult) -> int:
-    devices = record.recipe.get("devices")
-    num_devices = devices if isinstance(devices, int) else 1
-    return (run.batch_size or 1) * (run.accumulation_steps or 1) * num_devices
 
 
 def medians(found: Sequence[Speed], field: str) -> dict[int, tuple[float, float, float]]:

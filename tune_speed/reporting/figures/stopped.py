@@ -34,8 +34,8 @@ def bars(part: StudyPart) -> list[Bar]:
     ordered = sorted(found, key=lambda e: (place.get(e.kind, 2), -e.trials, e.kind))
     if len(ordered) <= MOST_KINDS:
         return ordered
-    kept, rest = ordered[: MOST_KINDS - 1], ordered[MOST_KINDS - 1 :]
-    return [*kept, Bar(REST, sum(e.trials for e in rest), sum(e.train_s for e in rest))]
+    shown, rest = ordered[: MOST_KINDS - 1], ordered[MOST_KINDS - 1 :]
+    return [*shown, Bar(REST, sum(e.trials for e in rest), sum(e.train_s for e in rest))]
 
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
@@ -56,7 +56,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         rows = [row + THICKNESS * (place + 0.62) for row in range(len(ended))]
         percents = [100 * share for share in shares]
         drawn.append((panel.barh(rows, percents, 0.86 * THICKNESS, color=palette[role]), label))
-        panel.bar_label(drawn[-1][0], [_percent(p) for p in percents], padding=3, fontsize=10)
+        labels = ["<1 %" if 0 < percent < 1 else f"{percent:.0f} %" for percent in percents]
+        panel.bar_label(drawn[-1][0], labels, padding=3, fontsize=10)
     for row, ending in enumerate(ended):
         kind, time = shortened(ending.kind, NAME_WIDTH), duration(ending.train_s, unit)
         panel.text(0, row - 0.06, f"{kind}: {ending.trials} ({time})", va="bottom")
@@ -65,10 +66,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     panel.set_axis_off()
     canvas.legend(drawn)
     return Sketch(canvas, _alt(ended, num_trials, train_s))
-
-
-def _percent(value: float) -> str:
-    return "<1 %" if 0 < value < 1 else f"{value:.0f} %"
 
 
 def _alt(ended: Sequence[Bar], num_trials: int, train_s: float) -> str:

@@ -4,14 +4,10 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from io import BytesIO
-from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from tune_speed.reporting.figures.canvas import MARK, Canvas, Mark
 from tune_speed.reporting.figures.theme import SENTINELS
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure
 
 SVG = "http://www.w3.org/2000/svg"
 _COLOURS = {colour: f"var(--{role})" for role, colour in SENTINELS.items()}
@@ -24,7 +20,7 @@ _NO_TURN = re.compile(r"rotate\(-?0 [^)]*\)")
 def as_svg(
     canvas: Canvas, *, id_prefix: str, alt: str, anchors: Mapping[str, str] | None = None
 ) -> str:
-    """Returns the figure as an `<svg>` element that can stand inside a page.
+    """Returns the figure as an `<svg>` element for the inside of a page.
 
     It has no size of its own but its proportions, no script, and refers to nothing outside; the
     page's fonts and custom properties (`--ink`, `--s1` …) are what it is drawn with.
@@ -36,8 +32,14 @@ def as_svg(
         anchors: the id of each trial's row by run id; trials without one have no link. None: each
             row's id is `trial-` and the trial's id.
     """
-    drawn = _matplotlib_svg(canvas.figure)
-    rows = [_row(mark, anchors) for mark in canvas.marks]
+    out = BytesIO()
+    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
+    canvas.figure.savefig(out, format="svg", metadata=no_metadata)
+    drawn = ET.fromstring(out.getvalue())
+    rows = [
+        f"trial-{mark.trial_id}" if anchors is None else anchors.get(mark.run_id)
+        for mark in canvas.marks
+    ]
     finished = _Finisher(canvas.marks, rows, _names(drawn, id_prefix)).finished(drawn)
     # A group keeps its links; an image would hide them from assistive technology.
     finished.attrib = {
@@ -51,13 +53,6 @@ def as_svg(
     return ET.tostring(finished, encoding="unicode")
 
 
-def _matplotlib_svg(figure: "Figure") -> ET.Element:
-    out = BytesIO()
-    no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-    figure.savefig(out, format="svg", metadata=no_metadata)
-    return ET.fromstring(out.getvalue())
-
-
 def _names(drawn: ET.Element, id_prefix: str) -> dict[str, str]:
     """Returns new names of the ids that something refers to: the others go."""
     used = dict.fromkeys(
@@ -68,11 +63,6 @@ def _names(drawn: ET.Element, id_prefix: str) -> dict[str, str]:
         if _local(key) in ("href", "clip-path")
     )
     return {name: f"{id_prefix}-{number}" for number, name in enumerate(used)}
-
-
-def _row(mark: Mark, anchors: Mapping[str, str] | None) -> str | None:
-    """Returns the id of the row that a point leads to, or None."""
-    return f"trial-{mark.trial_id}" if anchors is None else anchors.get(mark.run_id)
 
 
 class _Finisher:
@@ -89,7 +79,10 @@ class _Finisher:
         copy = ET.Element(name, self._attributes(element, is_defined=is_defined))
         copy.text = element.text if name == "text" else None
         if name == "a":
-            copy.append(self._title(element))
+            (value,) = (value for key, value in element.attrib.items() if _local(key) == "href")
+            title = ET.Element("title")
+            title.text = self._marks[int(value.removeprefix(MARK))].text
+            copy.append(title)
             copy.tag = "a" if "href" in copy.attrib else "g"
         for child in element:
             if _local(child.tag) in ("metadata", "style"):
@@ -97,34 +90,37 @@ class _Finisher:
             new = self.finished(child, is_defined=is_defined)
             if new.tag == "g" and not new.attrib:
                 copy.extend(list(new))
-            elif not _is_unseen(new):
+            # A background without a colour and empty definitions draw nothing.
+            elif not (
+                (new.tag == "path" and new.get("style") == "fill:none")
+                or (new.tag == "defs" and len(new) == 0)
+            ):
                 copy.append(new)
         _hoist_style(copy)
         return copy
 
     def _attributes(self, element: ET.Element, *, is_defined: bool) -> dict[str, str]:
-        kept: dict[str, str] = {}
+        new: dict[str, str] = {}
         for key, value in element.attrib.items():
             match _local(key):
                 case "id":
-                    kept |= {"id": self._names[value]} if value in self._names else {}
+                    new |= {"id": self._names[value]} if value in self._names else {}
                 case "href":
-                    kept |= self._reference(value)
+                    new |= self._reference(value)
                 case "clip-path":
-                    kept["clip-path"] = _REFERENCE.sub(
-                        lambda m: f"url(#{self._names[m[1]]})", value
-                    )
+                    new["clip-path"] = _REFERENCE.sub(lambda m: f"url(#{self._names[m[1]]})", value)
                 case "style":
-                    kept |= _style(value)
+                    new |= _style(value)
                 case "d" | "x" | "y" | "width" | "height" | "points" as name:
-                    kept[name] = _rounded(value, 2 if is_defined else 1)
+                    new[name] = _rounded(value, 2 if is_defined else 1)
                 case "transform":
-                    kept |= _turned(value)
+                    text = _rounded(_NO_TURN.sub("", value), 2).strip()
+                    new |= {"transform": text} if text else {}
                 case "target" | "type":
                     pass
                 case name:
-                    kept[name] = value
-        return kept
+                    new[name] = value
+        return new
 
     def _reference(self, value: str) -> dict[str, str]:
         if not value.startswith(MARK):
@@ -136,18 +132,6 @@ class _Finisher:
         # The table below holds every trial; the keyboard needs only the way to the leader's row.
         stop = {} if self._marks[number].is_leader else {"tabindex": "-1"}
         return {"href": f"#{quote(row, safe='')}", **stop}
-
-    def _title(self, link: ET.Element) -> ET.Element:
-        (value,) = (value for key, value in link.attrib.items() if _local(key) == "href")
-        title = ET.Element("title")
-        title.text = self._marks[int(value.removeprefix(MARK))].text
-        return title
-
-
-def _is_unseen(element: ET.Element) -> bool:
-    """Returns whether nothing would be drawn: a background without a colour, no definitions."""
-    has_no_ink = element.tag == "path" and element.get("style") == "fill:none"
-    return has_no_ink or (element.tag == "defs" and len(element) == 0)
 
 
 def _hoist_style(group: ET.Element) -> None:
@@ -167,22 +151,15 @@ def _hoist_style(group: ET.Element) -> None:
 
 def _style(value: str) -> dict[str, str]:
     """Returns a style in the page's colours and fonts."""
-    parts = [part.strip() for part in _FONT.sub(_font, value).split(";")]
+    weight_and_size = _FONT.sub(
+        lambda m: (f"font-weight: {m[1]}; " if m[1] else "") + f"font-size: {m[2]}px", value
+    )
+    parts = [part.strip() for part in weight_and_size.split(";")]
     kept = [part for part in parts if part and not part.startswith("font-family")]
     text = ";".join(part.replace(": ", ":") for part in kept)
     for colour, variable in _COLOURS.items():
         text = text.replace(colour, variable)
     return {"style": text} if text else {}
-
-
-def _font(match: re.Match[str]) -> str:
-    weight = f"font-weight: {match[1]}; " if match[1] else ""
-    return f"{weight}font-size: {match[2]}px"
-
-
-def _turned(value: str) -> dict[str, str]:
-    text = _rounded(_NO_TURN.sub("", value), 2).strip()
-    return {"transform": text} if text else {}
 
 
 def _rounded(text: str, digits: int) -> str:

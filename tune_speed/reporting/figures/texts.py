@@ -41,10 +41,8 @@ def number(value: float) -> str:
 
 
 def score(value: float) -> str:
-    """Returns a metric: four decimals, without zeros at their end; four digits where it is small.
-
-    That is below 0.001, where decimals would leave nothing of a loss.
-    """
+    """Returns a metric: four decimals, without zeros at their end; four digits below 0.001."""
+    # There decimals would leave nothing of a loss.
     if 0 < abs(value) < 0.001:
         return f"{value:.4g}"
     return f"{value:.4f}".rstrip("0").rstrip(".")
@@ -61,7 +59,7 @@ def shortened(text: str, width: int) -> str:
     return middle_cut(clean(text), width)
 
 
-def told(record: TrialRecord) -> str:
+def tooltip(record: TrialRecord) -> str:
     """Returns what a trial's tooltip says: its id, time and parameters in short."""
     time_s = record.time_to_target_s
     outcome = record.status.value if time_s is None else duration(time_s)

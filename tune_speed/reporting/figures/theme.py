@@ -1,4 +1,4 @@
-"""Colours by role, in light and in dark, and the marks that tell a trial's status without them.
+"""Colours by role, in light and in dark, and the marks that show a trial's status without them.
 
 A figure is drawn once. As SVG it has sentinels for colours, which become CSS custom properties
 (`var(--ink)`), so that the page decides; as PNG it has the light ones.
@@ -43,8 +43,8 @@ DARK: Palette = {
     "s7": "#f7e08a",
     "s8": "#f2f4f7",
 }
+# Stand for the roles in an SVG that is being made; one colour a role, none of them of a theme.
 SENTINELS: Palette = {role: f"#a1b2{number:02x}" for number, role in enumerate(LIGHT, start=1)}
-"""Stand for the roles in an SVG that is being made; one colour a role, none of them of a theme."""
 SERIES = tuple(role for role in LIGHT if role.startswith("s") and role != "surface")
 DASHES = ("-", "--", "-.", ":")
 

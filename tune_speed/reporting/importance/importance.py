@@ -7,7 +7,7 @@ target is the steps to it times the time of a step, where the target is met at a
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -18,6 +18,8 @@ from tune_speed.reporting.importance.region import columns_of
 
 Question = Literal["reaching", "steps", "step_time"]
 
+# Parts of a recipe that leave the time of a step alone, as the throughput key has it; of an
+# optimizer, everything but its name.
 LEARNING_ONLY = frozenset(
     {
         "epochs",
@@ -29,14 +31,12 @@ LEARNING_ONLY = frozenset(
         "order",
     }
 )
-"""Parts of a recipe that leave the time of a step alone, as the throughput key has it; of an
-optimizer, everything but its name."""
 
 HOW_TO_READ = (
     "Each share is that part of the differences which goes where this setting alone is known,"
     " averaged over the others, as a forest of regression trees has it over the region that was"
     " tried (functional ANOVA, main effects), with its 90 % band over resampled trials. What the"
-    " shares lack to 1 acts in combinations only. A setting that hangs on another counts where it"
+    " shares lack to 1 acts in combinations only. A setting that depends on another counts where it"
     " plays a part. A search tries promising settings more often: what it settled early looks less"
     " important than it is."
 )
@@ -69,14 +69,14 @@ class Importance:
     why_none: str | None
     """Why there is no answer, in words; None where there is one."""
     explained: float | None
-    """Share of the differences that the settings foretell of trials which the forest has not seen
+    """Share of the differences that the settings predict of trials which the forest has not seen
     (out-of-bag R²), above 0; None without an answer."""
     params: tuple[ParamImportance, ...]
     """The greatest first; empty without an answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Asked:
+class _Words:
     """What a question is about, in words."""
 
     title: str
@@ -84,13 +84,13 @@ class _Asked:
     counted: str
     """Which trials answer it."""
     least: int
-    """So many of them are needed for a forest to be asked at all."""
+    """So many of them are needed for a forest to be fitted."""
     alike: tuple[str, str]
     """What all of them did where the outcome is 0, and where it is another."""
 
 
-QUESTIONS: Mapping[Question, _Asked] = {
-    "reaching": _Asked(
+QUESTIONS: Mapping[Question, _Words] = {
+    "reaching": _Words(
         title="Meeting the target",
         outcome="whether a trial met the target (missed, stopped early, out of memory and diverged"
         " count as not met; failed ones are left out)",
@@ -98,14 +98,14 @@ QUESTIONS: Mapping[Question, _Asked] = {
         least=8,
         alike=("fell short of the target", "met the target"),
     ),
-    "steps": _Asked(
+    "steps": _Words(
         title="Steps to the target",
         outcome="the logarithm of the optimizer steps to the target",
         counted="trials that met the target",
         least=5,
         alike=("took one step", "took equally many steps"),
     ),
-    "step_time": _Asked(
+    "step_time": _Words(
         title="Time of a step",
         outcome="the logarithm of the time of a step, where a setting can change it",
         counted="timed trials",
@@ -122,30 +122,22 @@ def importance(records: Sequence[TrialRecord], *, seed: int = 0) -> tuple[Import
     """
     assert len({board_key(record) for record in records}) <= 1, "records of several groups"
     finished = [r for r in records if r.runs and r.status is not Status.FAILED]
+    # The mean of 0 and 1 in a leaf is what a classification tree calls its probability, and twice
+    # their variance is Gini's impurity: regression trees are the same trees.
+    met = [float(record.status is Status.REACHED) for record in finished]
+    counted = [(record, _steps_to_target(record.runs[-1])) for record in finished]
+    reached = [record for record, steps in counted if steps]
+    outcome = [math.log(steps) for _, steps in counted if steps]
     return (
-        _reaching(finished, seed=seed),
-        _steps(finished, seed=seed),
+        _answer("reaching", finished, met, seed=seed),
+        _answer("steps", reached, outcome, seed=seed),
         _step_time(finished, seed=seed),
     )
 
 
-def _reaching(records: Sequence[TrialRecord], *, seed: int) -> Importance:
-    # The mean of 0 and 1 in a leaf is what a classification tree calls its probability, and twice
-    # their variance is Gini's impurity: regression trees are the same trees.
-    met = [float(record.status is Status.REACHED) for record in records]
-    return _answer("reaching", records, met, seed=seed)
-
-
-def _steps(records: Sequence[TrialRecord], *, seed: int) -> Importance:
-    counted = [(record, _steps_to_target(record.runs[-1])) for record in records]
-    reached = [record for record, steps in counted if steps]
-    outcome = [math.log(steps) for _, steps in counted if steps]
-    return _answer("steps", reached, outcome, seed=seed)
-
-
 def _step_time(records: Sequence[TrialRecord], *, seed: int) -> Importance:
     timed = [r for r in records if r.runs[-1].step_time_ms and r.runs[-1].steps]
-    # A clock that neighbours slowed tells of them as much as of the settings.
+    # A clock that neighbours slowed says as much of them as of the settings.
     undisturbed = [r for r in timed if r.runs[-1].timing is not Timing.SHARED]
     chosen = undisturbed or timed
     outcome = [math.log(record.runs[-1].step_time_ms or 1.0) for record in chosen]
@@ -153,10 +145,8 @@ def _step_time(records: Sequence[TrialRecord], *, seed: int) -> Importance:
 
 
 def _steps_to_target(run: RunResult) -> float | None:
-    """Returns the optimizer steps to the target; None if it was missed.
-
-    Where the evaluation that met it is not on record, its share of the training clock tells.
-    """
+    """Returns the optimizer steps to the target; None if it was missed."""
+    # Where the evaluation that met it is not on record, its share of the training clock is used.
     if run.status is not Status.REACHED or run.time_to_target_s is None:
         return None
     at = next((e.step for e in run.evaluations if e.train_s == run.time_to_target_s), None)
@@ -175,7 +165,10 @@ def can_change_step_time(name: str) -> bool:
 def _answer(
     question: Question, records: Sequence[TrialRecord], outcome: Sequence[float], *, seed: int
 ) -> Importance:
-    rows = [_relevant(record.params, question) for record in records]
+    rows = [
+        {k: v for k, v in r.params.items() if question != "step_time" or can_change_step_time(k)}
+        for r in records
+    ]
     columns = columns_of(rows)
     why_none = _too_little(question, outcome)
     if why_none is None and not columns:
@@ -184,7 +177,7 @@ def _answer(
         return _make(question, len(records), why_none=why_none)
     effects = main_effects(columns, rows, np.array(outcome), seed=seed)
     if effects.explained <= 0:
-        why_none = f"the settings foretell nothing of it yet, from {len(records)} trials"
+        why_none = f"the settings do not predict it yet, from {len(records)} trials"
         return _make(question, len(records), why_none=why_none)
     shares = sorted(effects.by_name.items(), key=lambda item: (-item[1].value, item[0]))
     return _make(
@@ -195,20 +188,14 @@ def _answer(
     )
 
 
-def _relevant(params: Mapping[str, Any], question: Question) -> dict[str, Any]:
-    """Returns the settings that the question is asked of."""
-    chosen = params.items()
-    return {k: v for k, v in chosen if question != "step_time" or can_change_step_time(k)}
-
-
 def _too_little(question: Question, outcome: Sequence[float]) -> str | None:
     """Returns why so many trials with such outcomes give no answer, or None."""
-    asked = QUESTIONS[question]
-    if len(outcome) < asked.least:
-        return f"it takes {asked.least} {asked.counted} or more, and there are {len(outcome)}"
+    words = QUESTIONS[question]
+    if len(outcome) < words.least:
+        return f"it takes {words.least} {words.counted} or more, and there are {len(outcome)}"
     if len(set(outcome)) > 1:
         return None
-    return f"all {len(outcome)} {asked.counted} {asked.alike[outcome[0] != 0]}"
+    return f"all {len(outcome)} {words.counted} {words.alike[outcome[0] != 0]}"
 
 
 def _make(
@@ -219,11 +206,11 @@ def _make(
     explained: float | None = None,
     params: tuple[ParamImportance, ...] = (),
 ) -> Importance:
-    asked = QUESTIONS[question]
+    words = QUESTIONS[question]
     return Importance(
         question=question,
-        title=asked.title,
-        about=f"Of {asked.outcome}; over the {asked.counted}. {HOW_TO_READ}",
+        title=words.title,
+        about=f"Of {words.outcome}; over the {words.counted}. {HOW_TO_READ}",
         n=n,
         why_none=why_none,
         explained=explained,

@@ -38,16 +38,16 @@ from tune_speed.reporting.importance.region import (
     matrix_of,
 )
 
+# Points of the region at which the forest predicts: effects of nothing then stay below 0.5 %.
 NUM_POINTS = 4096
-"""Points of the region at which the forest is asked: effects of nothing then stay below 0.5 %."""
 NUM_TREES = 64
+# Draws of the trials with replacement, and trees fitted to each, for the bands.
 NUM_RESAMPLES, TREES_OF_RESAMPLE = 20, 12
-"""Draws of the trials with replacement, and trees fitted to each, for the bands."""
 LEAF_TRIALS = 2
 """Trials of a leaf at least."""
 BAND = (0.05, 0.95)
+# Predictions that differ by less of their size are equal.
 ROUNDING = 1e-9
-"""Predictions that differ by less of their size are equal."""
 
 Floats = NDArray[np.float64]
 
@@ -65,7 +65,7 @@ class Effects(NamedTuple):
     """What a forest says of an outcome."""
 
     explained: float
-    """Share of the outcome's variance that trees foretell of trials which they have not seen
+    """Share of the outcome's variance that trees predict of trials which they have not seen
     (out-of-bag R²); 0 or less: nothing."""
     by_name: dict[str, Effect]
 
@@ -102,10 +102,14 @@ def main_effects(
     rng = np.random.default_rng(seed)
     chosen = matrix_of(columns, codes_of(columns, rows))
     points = draw(columns, size=NUM_POINTS, rng=rng)
-    asked = matrix_of(columns, points)
+    at_points = matrix_of(columns, points)
     forest = _fitted(chosen, outcome, num_trees=NUM_TREES, rng=rng)
-    predictions = forest.predict(asked)
-    resampled = [_resampled(chosen, outcome, asked, rng=rng) for _ in range(NUM_RESAMPLES)]
+    predictions = forest.predict(at_points)
+    resampled = []
+    for _ in range(NUM_RESAMPLES):
+        drawn = rng.integers(len(outcome), size=len(outcome))
+        small = _fitted(chosen[drawn], outcome[drawn], num_trees=TREES_OF_RESAMPLE, rng=rng)
+        resampled.append(small.predict(at_points))
     by_name = {}
     for column in columns:
         value = _share(column, points[column.name], predictions)
@@ -113,15 +117,6 @@ def main_effects(
         low, high = map(float, np.quantile(shares, BAND))
         by_name[column.name] = Effect(value, min(low, value), max(high, value))
     return Effects(forest.explained(chosen, outcome), by_name)
-
-
-def _resampled(
-    chosen: Matrix, outcome: Floats, asked: Matrix, *, rng: np.random.Generator
-) -> Floats:
-    """Returns what a small forest, fitted to trials drawn with replacement, predicts (P,)."""
-    drawn = rng.integers(len(outcome), size=len(outcome))
-    forest = _fitted(chosen[drawn], outcome[drawn], num_trees=TREES_OF_RESAMPLE, rng=rng)
-    return forest.predict(asked)
 
 
 def _fitted(

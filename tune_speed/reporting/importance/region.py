@@ -1,6 +1,6 @@
 """The region that a search tried, as columns of numbers: for regressions on what was chosen.
 
-A parameter hangs on another where its path goes through a value of it: `optimizer.sgd.lr` plays a
+A parameter depends on another where its path goes through a value of it: `optimizer.sgd.lr` plays a
 part where `optimizer` is `sgd`. Where it plays none, it is absent.
 """
 
@@ -19,12 +19,12 @@ Codes = NDArray[np.float64]
 place between the least (0) and the greatest (1) that was tried, `ABSENT` where it plays no part."""
 
 ABSENT = -1.0
+# Positive numbers of which the greatest is so many times the least, and of which half lie in the
+# lower quarter of the range, are logarithmic: records say what was tried, not from which scale.
 LOG_SPAN = 10.0
-"""Positive numbers of which the greatest is so many times the least, and of which half lie in the
-lower quarter of the range, are logarithmic: records tell what was tried, not from which scale."""
+# Numbers of so many different values at most, each tried twice or more on average, are levels: a
+# choice of batch sizes, not a range.
 MAX_LEVELS = 8
-"""Numbers of so many different values at most, each tried twice or more on average, are levels: a
-choice of batch sizes, not a range."""
 NUM_PARTS = 16
 """Equal parts of a range, within which a parameter counts as held."""
 
@@ -124,7 +124,9 @@ def _column(name: str, values: Sequence[Any]) -> Column | None:
     different = sorted(set(values))
     if len(different) == 1:
         return None
-    is_log = _is_log(different[0], different[-1], median=statistics.median(values))
+    least, greatest = different[0], different[-1]
+    in_lower_quarter = statistics.median(values) < least + (greatest - least) / 4
+    is_log = 0 < least * LOG_SPAN <= greatest and in_lower_quarter
     low, high = (math.log(v) if is_log else float(v) for v in (different[0], different[-1]))
     column = Column(name=name, low=low, high=high, is_log=is_log)
     if len(different) > min(MAX_LEVELS, len(values) // 2):
@@ -133,12 +135,8 @@ def _column(name: str, values: Sequence[Any]) -> Column | None:
     return Column(name=name, low=low, high=high, is_log=is_log, levels=levels)
 
 
-def _is_log(low: float, high: float, *, median: float) -> bool:
-    return 0 < low * LOG_SPAN <= high and median < low + (high - low) / 4
-
-
 def _with_parent(column: Column, columns: Mapping[str, Column]) -> Column:
-    """Returns the column with the nearest parameter on whose value it hangs, if there is one."""
+    """Returns the column with the nearest parameter on whose value it depends, if there is one."""
     parts = column.name.split(".")
     for count in range(len(parts) - 2, 0, -1):
         above = columns.get(".".join(parts[:count]))

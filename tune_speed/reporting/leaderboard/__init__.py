@@ -1,1 +1,5 @@
-"""Rows, ranks, and the board as text, JSON, CSV, Markdown and HTML."""
+"""Leaderboards: rows, ranks and record histories.
+
+`ranking.make_boards` ranks records, `queries.find_boards` those of a store, `history` follows the
+record over time. `columns` says what people read in each form; `tables` and `text` write the forms.
+"""

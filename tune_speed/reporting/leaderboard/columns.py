@@ -1,4 +1,4 @@
-"""Columns of leaderboards for people: what stands in a cell, and under which heading where."""
+"""Columns of leaderboards for people: the text of a cell, and its heading in each form."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -44,10 +44,10 @@ def _plain(name: str, page: str = "", *, is_left: bool = False) -> Shown:
     return Shown(lambda row: column.text(getattr(row, name)), column.heading or name, page, is_left)
 
 
+# The second is the first without the rival's name, which is then below the table.
 FASTER, FACTOR = "faster than", "factor, p"
-"""The second is the first without the rival's name, which then stands below the table."""
+# The same figures; of a single run, the expected time is its time.
 TIME, EXPECTED = "time (interval)", "expected_s (95 %)"
-"""The same figures; of a single run, the expected time is its time."""
 NAME, SEARCH = "study/trial", "search: trials, device"
 
 SHOWN: dict[str, Shown] = {

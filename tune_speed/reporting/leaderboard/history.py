@@ -2,16 +2,15 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from itertools import groupby
 from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import ComparisonKey, board_key
+from tune_speed.core.comparability import board_key
 from tune_speed.core.records import TrialRecord
-from tune_speed.core.stats import finite_or_none, median_time_s
+from tune_speed.core.stats import finite_or_none, ranked_s
 from tune_speed.core.text import moment_of, moment_s, printable
 from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, timed
 from tune_speed.reporting.leaderboard.text import (
@@ -58,7 +57,13 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
     the fastest alone does. Trials that do not say when they finished are left out.
     """
     history: list[RecordHeld] = []
-    for record in sorted(filter(_counts, records), key=_order):
+    ranked = [
+        (board_key(r), finished, timed(r).expected_s, r.study, r.trial_id, r)
+        for r in records
+        if ranked_s(r) is not None and (finished := moment_of(r.finished_at)) is not None
+    ]
+    # The key leaves the record out: records have no order.
+    for *_, record in sorted(ranked, key=lambda each: each[:-1]):
         before = history[-1] if history and history[-1].key == board_key(record) else None
         held = _held(record, before)
         if before is None or held.expected_s < before.expected_s:
@@ -71,19 +76,6 @@ def record_history(records: Iterable[TrialRecord]) -> tuple[RecordHeld, ...]:
 def boards_of(history: Iterable[RecordHeld]) -> list[list[RecordHeld]]:
     """Returns the records of each board, in order."""
     return [list(held) for _, held in groupby(history, key=lambda held: held.key)]
-
-
-def _counts(record: TrialRecord) -> bool:
-    times_s = [run.time_to_target_s for run in record.runs]
-    if not times_s or moment_of(record.finished_at) is None:
-        return False
-    return median_time_s(times_s) is not None
-
-
-def _order(record: TrialRecord) -> tuple[ComparisonKey, datetime, float, str, str]:
-    finished = moment_of(record.finished_at)
-    assert finished is not None
-    return board_key(record), finished, timed(record).expected_s, record.study, record.trial_id
 
 
 def _held(record: TrialRecord, before: RecordHeld | None) -> RecordHeld:
@@ -116,7 +108,13 @@ def history_renderable(history: Sequence[RecordHeld]) -> RenderableType:
     """Returns the records of each board as a table for a terminal, the latest last."""
     if not history:
         return Text(NO_TRIALS)
-    parts = [part for board in boards_of(history) for part in _board(board)]
+    parts: list[RenderableType] = []
+    for board in boards_of(history):
+        rows = [_cells(held) for held in board]
+        shown = [name for name in rows[0] if name not in ("gained [s]", "searched")]
+        table = Table.of_columns({name: [row[name] for row in rows] for name in shown}, left=LEFT)
+        chosen = named_lines((row["study/trial"], row["searched"]) for row in rows)
+        parts += [Text(printable(_title(board[0])), style="italic"), table, Text(), chosen, Text()]
     return Group(*parts, Text(CAPTION, style="dim"))
 
 
@@ -141,15 +139,6 @@ def history_markdown(history: Sequence[RecordHeld]) -> str:
     return "\n".join([*parts, CAPTION if parts else NO_TRIALS, ""])
 
 
-def _board(board: Sequence[RecordHeld]) -> list[RenderableType]:
-    rows = [_cells(held) for held in board]
-    shown = [name for name in rows[0] if name not in ("gained [s]", "searched")]
-    table = Table.of_columns({name: [row[name] for row in rows] for name in shown}, left=LEFT)
-    chosen = [(row["study/trial"], row["searched"]) for row in rows]
-    heading = Text(printable(_title(board[0])), style="italic")
-    return [heading, table, Text(), named_lines(chosen), Text()]
-
-
 def _title(held: RecordHeld) -> str:
     what = f"{held.workload}, {KINDS[held.kind]}, the record over time"
     return f"{what}: {held.goal}, {held.mode}, on {held.device}"
@@ -161,14 +150,12 @@ def _cells(held: RecordHeld) -> dict[str, str]:
         "for": _span(held),
         "time [s]": interval_text(held.expected_s, held.expected_low_s, held.expected_high_s),
         "gained [s]": "–" if held.gained_s is None else f"{held.gained_s:.2f}",
-        "faster by": _factor(held),
+        "faster by": (
+            "–" if held.speedup is None else f"{held.speedup:.2f}×{'' if held.is_clear else '?'}"
+        ),
         "study/trial": f"{held.study}/{held.trial_id}",
         "searched": describe_params(held.params),
     }
-
-
-def _factor(held: RecordHeld) -> str:
-    return "–" if held.speedup is None else f"{held.speedup:.2f}×{'' if held.is_clear else '?'}"
 
 
 def _span(held: RecordHeld) -> str:

@@ -1,4 +1,4 @@
-"""Leaderboards and record histories of a store, of the trials that are asked for."""
+"""Leaderboards and record histories of a store, of chosen trials."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ from tune_speed.tracking.reader.queries import TrackedTrial
 
 @dataclass(frozen=True, kw_only=True)
 class Choice:
-    """Which trials of a store are asked for; None: any."""
+    """Which trials of a store are wanted; None: any."""
 
     uri: str
     study: str | None = None
@@ -59,7 +59,7 @@ def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
 
 
 def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[TrackedTrial]:
-    """Returns all trials that are asked for, or those of them that met the target.
+    """Returns all chosen trials, or those of them that met the target.
 
     Raises: ServiceError; ConfigError on a filter's field that no trial has.
     """

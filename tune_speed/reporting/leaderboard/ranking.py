@@ -1,6 +1,6 @@
 """Records to ranked rows. Rows are compared only within one workload, protocol, device and kind.
 
-How rows whose intervals overlap share a rank is defined in `ranking`.
+Sorted by expected time, a row whose interval overlaps that of the first row of a rank shares it.
 """
 
 import math
@@ -21,12 +21,8 @@ from tune_speed.core.comparability import (
 from tune_speed.core.config import Config
 from tune_speed.core.records import RunResult, Timing, TrialRecord
 from tune_speed.core.stats import (
-    expected_time_interval_s,
-    expected_time_s,
+    RunStatistics,
     finite_or_none,
-    median_interval_s,
-    sample_of,
-    wilson_interval,
 )
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
@@ -50,7 +46,7 @@ class Timed(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a row stands."""
+    """Rank of a row."""
 
     rank: int
     """1 is the fastest."""
@@ -62,9 +58,9 @@ def timed(record: TrialRecord) -> Timed:
     """Returns the expected time with restarts of a record, which for a single run is its time."""
     if len(record.runs) == 1:
         return _timed_once(record.runs[0])
-    samples = [sample_of(run) for run in record.runs]
-    low, high = expected_time_interval_s(samples, miss_s=record.miss_s)
-    return Timed(expected_time_s(samples), low, high, SEEDS)
+    runs = RunStatistics.of(record)
+    ends = runs.expected_interval
+    return Timed(runs.expected_s, _or_inf(ends.low_s), _or_inf(ends.high_s), SEEDS)
 
 
 def shared_ranks(intervals: Sequence[tuple[float, float]]) -> list[Place]:
@@ -78,12 +74,10 @@ def shared_ranks(intervals: Sequence[tuple[float, float]]) -> list[Place]:
 
 
 def _timed_once(run: RunResult) -> Timed:
-    """Returns the time of one run; where its clock is made of step times, with their interval.
-
-    A run of one shape of step took init + n·s, with s the step time: its interval is init + n·low
-    to init + n·high. How many steps of each shape a run of several took is not kept; then all of
-    them are taken to be off by as much as the worst, which holds whatever the numbers.
-    """
+    """Returns the time of one run; where its clock is made of step times, with their interval."""
+    # A run of one shape of step took init + n·s, with s the step time: its interval is init + n·low
+    # to init + n·high. How many steps of each shape a run of several took is not recorded; then all
+    # of them are taken to be off by as much as the worst, which holds whatever the numbers.
     time_s = run.time_to_target_s
     if time_s is None:
         return Timed(math.inf, math.inf, math.inf, NONE)
@@ -100,7 +94,7 @@ def _timed_once(run: RunResult) -> Timed:
 
 
 class Ranked(Config):
-    """Where a row stands on its board."""
+    """Rank of a row on its board."""
 
     rank: int | None
     """1 is the fastest; None for a configuration that missed the target. Rows whose interval of the
@@ -170,7 +164,8 @@ def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) 
         search: what the trials of the search that found it come to; None: not known.
     """
     values: dict[str, Any] = values_of(record, BoardColumns)
-    low, high = wilson_interval(values["hits"], values["n"])
+    runs, expected = RunStatistics.of(record), timed(record)
+    rate, median = runs.success_rate, runs.median_interval
     certificate = record.certificate or {}
     verification, found = (certificate.get(k, {}) for k in ("verification", "provenance"))
     adjusted = verification.get("adjusted_p_value")
@@ -178,9 +173,14 @@ def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) 
         rank=None,
         tied=False,
         **values,
-        **_times(record),
-        hit_rate_low=low,
-        hit_rate_high=high,
+        median_low_s=median.low_s,
+        median_high_s=median.high_s,
+        expected_s=finite_or_none(expected.expected_s),
+        expected_low_s=finite_or_none(expected.low_s),
+        expected_high_s=finite_or_none(expected.high_s),
+        interval_of=expected.interval_of,
+        hit_rate_low=rate.low,
+        hit_rate_high=rate.high,
         params=record.params,
         verification=verification.get("status", record.kind),
         speedup=verification.get("speedup"),
@@ -190,29 +190,6 @@ def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) 
         study_device_s=found.get("tuning_device_s", search and search.device_s),
         run_id=run_id,
     )
-
-
-def _times(record: TrialRecord) -> dict[str, Any]:
-    """Returns expected and median times [s], each with its interval."""
-    expected = timed(record)
-    return {
-        **_median_interval(record),
-        "expected_s": finite_or_none(expected.expected_s),
-        "expected_low_s": finite_or_none(expected.low_s),
-        "expected_high_s": finite_or_none(expected.high_s),
-        "interval_of": expected.interval_of,
-    }
-
-
-def _median_interval(record: TrialRecord) -> dict[str, float | None]:
-    """Returns the ends of the median's interval [s]; those of a single run are its time."""
-    if len(record.runs) == 1:
-        return dict.fromkeys(("median_low_s", "median_high_s"), record.time_to_target_s)
-    median = median_interval_s([run.time_to_target_s for run in record.runs])
-    return {
-        "median_low_s": finite_or_none(median.low),
-        "median_high_s": finite_or_none(median.high),
-    }
 
 
 Trial = tuple[str | None, TrialRecord]
@@ -293,18 +270,18 @@ def make_boards(
 
     Args:
         trials: what is ranked. A board's first n ranks need no more than its n fastest trials; the
-            next one tells whether the last of them is tied.
+            next one decides whether the last of them is tied.
         top: keep so many rows of each board.
         with_misses: keep configurations that missed the target too, unranked, at the end.
         totals: what the trials of each board come to, where `trials` are not all of them.
         study_totals: the same for each study of a board.
-        where: the condition that chose `trials`, where not all were asked for.
+        where: the condition that chose `trials`, where not all were wanted.
     """
     groups: dict[ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
         groups[board_key(trial[1])].append(trial)
     if study_totals is None:
-        # A part of the trials tells neither what a study cost, nor do its leaders.
+        # Neither a part of the trials nor the leaders say what a study cost.
         study_totals = {} if where or totals is not None else _totals_by_study(groups)
     boards = []
     for key, group in sorted(groups.items()):
@@ -337,8 +314,8 @@ def _totals_by_study(
 def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
     """Returns the rows by expected time with restarts, which for a single run is its time.
 
-    A recipe that misses in half of its runs or more has no rank and stands at the end. Of equal
-    times the better final metric stands first, then the trial id.
+    A recipe that misses in half of its runs or more has no rank and comes last. Of equal
+    times the better final metric comes first, then the trial id.
     """
 
     def order(row: Row) -> SortKey:

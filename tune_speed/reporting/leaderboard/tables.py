@@ -15,6 +15,8 @@ from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.leaderboard.text import NO_TRIALS, caption, describe_params, title
 from tune_speed.reporting.table import Column, Table, escape_markdown, fitting, named_lines
 
+NONE_MET = "{}: none of {} trials met the target."
+
 
 def as_renderable(boards: Sequence[Board]) -> RenderableType:
     """Returns the boards as tables for a terminal.
@@ -23,15 +25,22 @@ def as_renderable(boards: Sequence[Board]) -> RenderableType:
     """
     if not boards:
         return Text(NO_TRIALS)
-    return Group(*(_board(board) for board in boards))
+    parts: list[RenderableType] = []
+    for board in boards:
+        if not board.rows:
+            parts.append(Text(printable(NONE_MET.format(title(board), board.trials))))
+            continue
+        below = Text(printable(caption(board)), style="dim")
+        heading = Text(printable(title(board)), style="italic")
+        parts += [heading, _Rows(board), Text(), below, Text()]
+    return Group(*parts)
 
 
 @dataclass(frozen=True)
 class _Rows:
-    """The rows of a board, in the widest layout that fits, and what each row chose below it.
+    """The rows of a board, in the widest layout that fits, and what each row chose below it."""
 
-    What was searched would leave no room for the figures beside them.
-    """
+    # What was searched has lines of its own: as a column it would leave no room for the figures.
 
     board: Board
 
@@ -41,16 +50,11 @@ class _Rows:
         chosen = fitting(tables, console, options)
         yield tables[chosen]
         yield Text()
-        yield _searched(self.board, with_rivals=FASTER not in layouts[chosen])
-
-
-def _board(board: Board) -> RenderableType:
-    if not board.rows:
-        return Text(printable(f"{title(board)}: none of {board.trials} trials met the target."))
-    heading = Text(printable(title(board)), style="italic")
-    return Group(
-        heading, _Rows(board), Text(), Text(printable(caption(board)), style="dim"), Text()
-    )
+        # Where the column of rivals has no room, their names are in the lines below.
+        with_rivals = FASTER not in layouts[chosen]
+        ranks = _aligned([row.place for row in self.board.rows])
+        lines = (_line(row, self.board, with_rivals=with_rivals) for row in self.board.rows)
+        yield named_lines(zip(ranks, lines, strict=True))
 
 
 def _table(board: Board, names: Sequence[str]) -> Table:
@@ -70,13 +74,6 @@ def _aligned(ranks: Sequence[str]) -> list[str]:
     return [f"{rank.removesuffix('='):>3}{'=' if rank.endswith('=') else ''}" for rank in ranks]
 
 
-def _searched(board: Board, *, with_rivals: bool) -> RenderableType:
-    """Returns a line on each row: what it chose, and what it took to find where boards mix that."""
-    ranks = _aligned([row.place for row in board.rows])
-    lines = (_line(row, board, with_rivals=with_rivals) for row in board.rows)
-    return named_lines(zip(ranks, lines, strict=True))
-
-
 def _line(row: Row, board: Board, *, with_rivals: bool) -> str:
     studies = {row.study for row in board.rows}
     name = row.name if len(studies) > 1 else row.trial_id
@@ -92,16 +89,16 @@ def boards_html(boards: Sequence[Board]) -> Markup:
     """Returns a table for each board, under its title and above its caption."""
     if not boards:
         return html_line(NO_TRIALS)
-    return Markup("").join(_board_html(board) for board in boards)
-
-
-def _board_html(board: Board) -> Markup:
-    if not board.rows:
-        return html_line(f"{title(board)}: none of {board.trials} trials met the target.")
-    shown = [SHOWN[name] for name in (*TERMINAL[board.kind][0], "searched")]
-    rows = [[each.text(row) for each in shown] for row in board.rows]
-    table = Table((Column(each.narrow, each.is_left) for each in shown), rows).html()
-    return html_line(title(board), tag="h4") + table + html_line(caption(board))
+    parts = []
+    for board in boards:
+        if not board.rows:
+            parts.append(html_line(NONE_MET.format(title(board), board.trials)))
+            continue
+        shown = [SHOWN[name] for name in (*TERMINAL[board.kind][0], "searched")]
+        rows = [[each.text(row) for each in shown] for row in board.rows]
+        table = Table((Column(each.narrow, each.is_left) for each in shown), rows)
+        parts += [html_line(title(board), tag="h4"), table.html(), html_line(caption(board))]
+    return Markup("").join(parts)
 
 
 def as_json(boards: Sequence[Board]) -> str:
@@ -123,11 +120,9 @@ def as_csv(boards: Sequence[Board]) -> str:
 
 def as_markdown(boards: Sequence[Board]) -> str:
     """Returns a GitHub table for each board."""
-    return "\n".join(_markdown(board) for board in boards)
-
-
-def _markdown(board: Board) -> str:
-    columns = {name: [SHOWN[name].text(row) for row in board.rows] for name in MARKDOWN}
-    table = Table.of_columns(columns).markdown()
-    parts = (f"**{escape_markdown(title(board))}**", "", table, "", escape_markdown(caption(board)))
-    return "\n".join([*parts, ""])
+    lines = []
+    for board in boards:
+        columns = {name: [SHOWN[name].text(row) for row in board.rows] for name in MARKDOWN}
+        lines += [f"**{escape_markdown(title(board))}**", "", Table.of_columns(columns).markdown()]
+        lines += ["", escape_markdown(caption(board)), ""]
+    return "\n".join(lines)

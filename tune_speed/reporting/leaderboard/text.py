@@ -60,13 +60,13 @@ def _ties(board: Board) -> str:
     words = {
         "step time": " Intervals are those of the step time, without the spread over seeds: a lead"
         " may be luck.",
-        "none": " Times without an interval tell nothing of the spread over seeds: a lead may be"
+        "none": " Times without an interval say nothing of the spread over seeds: a lead may be"
         " luck.",
     }
-    told = next((text for kind, text in words.items() if kind in kinds), "")
+    trust = next((text for kind, text in words.items() if kind in kinds), "")
     if not any(row.tied for row in board.rows):
-        return told
-    return f"{told} Ranks with = are shared: the interval overlaps that of the first of the rank."
+        return trust
+    return f"{trust} Ranks with = are shared: the interval overlaps that of the first of the rank."
 
 
 def _clocks(board: Board) -> str:

@@ -1,7 +1,7 @@
 """Every technique, model, metric and question of the source documents, and where it is to be had.
 
-The items lie in `inventory.csv` beside this module, several places of one separated by `; `. Places
-are read as follows; a test looks each of them up.
+The items are in `inventory.csv`, several places of one separated by `; `. Places are read as
+follows; a test looks each of them up.
 
 | form                               | place                                                     |
 |------------------------------------|-----------------------------------------------------------|

@@ -60,25 +60,20 @@ def _speedups() -> list[dict[str, Any]]:
         }
         for name, kind in by_slot
     ]
-    return [*techniques, *(_setting(name) for name in SETTINGS)]
-
-
-def _setting(name: str) -> dict[str, Any]:
-    about = first_paragraph(descriptions(Recipe).get(name))
-    return {"name": name, "where": "recipe", "about": about, "fields": ""}
-
-
-def _metrics() -> list[dict[str, Any]]:
-    return [
-        {"name": name, "about": metric.about, "unit": metric.unit, "source": metric.source}
-        for name, metric in METRICS.items()
+    about = descriptions(Recipe)
+    return techniques + [
+        {"name": name, "where": "recipe", "about": first_paragraph(about.get(name)), "fields": ""}
+        for name in SETTINGS
     ]
 
 
 LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "workloads": _workloads,
     "speedups": _speedups,
-    "metrics": _metrics,
+    "metrics": lambda: [
+        {"name": name, "about": metric.about, "unit": metric.unit, "source": metric.source}
+        for name, metric in METRICS.items()
+    ],
     "techniques": technique_rows,
 }
 """What is no plain table of configs."""

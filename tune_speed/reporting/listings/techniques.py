@@ -1,6 +1,5 @@
 """The table of techniques: what the inventory's items are here, read from the code."""
 
-from collections.abc import Iterator, Mapping
 from itertools import groupby
 from typing import NamedTuple
 
@@ -50,13 +49,13 @@ TABLES: dict[str, tuple[Table, str]] = {
     "loaders": (LOADERS, "loader"),
     "datasets": (DATASETS, "workload.dataset"),
 }
-"""Table of entries, and the field of a study file that one stands in, by name of the place."""
+"""Table of entries, and the field of a study file that names one, by name of the place."""
 CONFIGS: dict[str, tuple[type[Config], str]] = {
     "recipe": (Recipe, ""),
     "split": (SplitConfig, "workload.split."),
     "search": (SearchConfig, "search."),
 }
-"""Config, and what stands before its fields in a study file, by name of the place."""
+"""Config, and what precedes its fields in a study file, by name of the place."""
 
 
 class Place(NamedTuple):
@@ -81,11 +80,6 @@ def resolve(where: str) -> Place:
     table, slot = TABLES[kind]
     if field:
         return Place(f"{slot}.{name}.{field[0]}", _description(table[name], field[0]))
-    return _entry_place(kind, name)
-
-
-def _entry_place(kind: str, name: str) -> Place:
-    table, slot = TABLES[kind]
     path = f"speedups.{SPEEDUPS[name].slot}" if kind == "speedups" else slot
     return Place(f"{path}: {name}", first_sentence(table[name].__doc__))
 
@@ -106,21 +100,37 @@ def first_sentence(text: str | None) -> str:
 
 
 def technique_rows() -> list[dict[str, str]]:
-    """Returns a row on each item of the inventory, then on what is here beside it.
+    """Returns a row on each item of the inventory, then on what else is here.
 
     Neighbours that say the same share a row.
     """
-    rows = [
-        _row(_numbers([number for number, _ in numbered]), item)
-        for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1])
-    ]
-    return [*rows, *_rows_beside()]
+    rows = []
+    for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1]):
+        numbers = [number for number, _ in numbered]
+        first, last = numbers[0], numbers[-1]
+        rows.append(_row(f"{first}" if first == last else f"{first}–{last}", item))
+    named = {where for item in INVENTORY.values() for where in item.where}
+    roots = {".".join(where.split(".")[:2]) for where in named}
+    places = [f"{kind}.{name}" for kind, (table, _) in TABLES.items() for name in table]
+    for where in [*places, *(f"recipe.{field}" for field in SETTINGS)]:
+        if where not in roots:
+            rows.append(_row("–", Item(where.rpartition(".")[2].replace("_", " "), (where,))))
+    return rows
 
 
 def techniques_table() -> str:
     """Returns the rows as a Markdown table with its legend, for TECHNIQUES.md."""
     legend = "; ".join(f"{name}: {title}" for name, title in SOURCES.items())
-    rows = [_as_cells(row) for row in technique_rows()]
+    rows = [
+        {
+            "#": row["items"],
+            "what": row["name"],
+            "name here": ", ".join(f"`{place}`" for place in row["where"].split(", ") if place),
+            "in one line": row["about"],
+            "what the sources claim": row["claim"],
+        }
+        for row in technique_rows()
+    ]
     table = ShownTable.of_rows(rows).markdown(verbatim=True)
     return f"{table}\n\nSources: {legend}."
 
@@ -134,30 +144,4 @@ def _row(numbers: str, item: Item) -> dict[str, str]:
         "where": ", ".join(dict.fromkeys(place.written for place in places)),
         "about": f"{about} {item.note}".strip(),
         "claim": item.claim,
-    }
-
-
-def _numbers(numbers: list[int]) -> str:
-    return f"{numbers[0]}" if len(numbers) == 1 else f"{numbers[0]}–{numbers[-1]}"
-
-
-def _rows_beside() -> Iterator[dict[str, str]]:
-    """Yields rows on entries and settings that the inventory does not name."""
-    named = {where for item in INVENTORY.values() for where in item.where}
-    roots = {".".join(where.split(".")[:2]) for where in named}
-    places = [f"{kind}.{name}" for kind, (table, _) in TABLES.items() for name in table]
-    for where in [*places, *(f"recipe.{field}" for field in SETTINGS)]:
-        if where not in roots:
-            yield _row("–", Item(where.rpartition(".")[2].replace("_", " "), (where,)))
-
-
-def _as_cells(row: Mapping[str, str]) -> dict[str, str]:
-    """Returns the row under the table's headings, its places set as code."""
-    places = [f"`{place}`" for place in row["where"].split(", ") if place]
-    return {
-        "#": row["items"],
-        "what": row["name"],
-        "name here": ", ".join(places),
-        "in one line": row["about"],
-        "what the sources claim": row["claim"],
     }

@@ -21,8 +21,8 @@ CLOCKS = {
     "exclusive": "Its seconds passed alone on the device",
     "shared": "Its seconds passed on a shared device, slowed by others: an upper bound",
 }
+# A difference with a higher p-value is called chance.
 LIKELY = 0.05
-"""A difference with a higher p-value is not told as one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,20 +83,23 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         f" with restarts {seconds(row.expected_s)}"
     )
     rate = f"{100 * row.hit_rate_low:.0f} % and {100 * row.hit_rate_high:.0f} %"
+    high = "∞" if row.median_high_s is None else seconds(row.median_high_s)
+    own = {f"{t.record.study}/{t.record.trial_id}" for t in part.certified}
+    is_beaten = row.rival is not None and row.rival not in own and (row.speedup or 1.0) < 1
     sure = (
         f"Certified: trained again with {counted(row.n, 'fresh seed')}, alone on the device, and"
         f" judged on the {winner.record.evaluated_on} part, which the search did not see.",
         f"{row.hits} of {row.n} met the target; the chance to meet it lies between {rate}"
         " (95 % Wilson interval).",
-        f"Median {seconds(row.time_to_target_s)}, interval {_interval(row)}; with restarts after"
-        f" misses {seconds(row.expected_s)} are to be expected.",
+        f"Median {seconds(row.time_to_target_s)}, interval {seconds(row.median_low_s)} to {high};"
+        f" with restarts after misses {seconds(row.expected_s)} are to be expected.",
         *_rival(row),
         *_ties(row, boards, "certified"),
         *_luck(part, row, boards),
     )
     return Answer(
         verdict="certified",
-        lead="Fastest of this study" if _is_beaten(part, row) else "Fastest known",
+        lead="Fastest of this study" if is_beaten else "Fastest known",
         figure=seconds(row.time_to_target_s),
         claim=f"to {target_text(part)} on {part.key.device} ({how}) – {cost_text(part)}.",
         sure=sure,
@@ -104,13 +107,8 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     )
 
 
-def _interval(row: Row) -> str:
-    high = "∞" if row.median_high_s is None else seconds(row.median_high_s)
-    return f"{seconds(row.median_low_s)} to {high}"
-
-
 def _rival(row: Row) -> list[str]:
-    """Returns a sentence on whom the winner was timed beside, where somebody was."""
+    """Returns a sentence on the rival that was timed in turns with the winner, if any."""
     if row.rival is None or not row.speedup:
         return []
     if row.speedup < 1:
@@ -124,12 +122,6 @@ def _rival(row: Row) -> list[str]:
         return [f"{text}."]
     shown = "beyond chance" if row.p_value <= LIKELY else "which may be chance"
     return [f"{text}, {shown} (p = {row.p_value:.2g})."]
-
-
-def _is_beaten(part: StudyPart, row: Row) -> bool:
-    """Whether somebody of another study was faster, side by side."""
-    own = {f"{t.record.study}/{t.record.trial_id}" for t in part.certified}
-    return row.rival is not None and row.rival not in own and (row.speedup or 1.0) < 1
 
 
 def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:
@@ -198,7 +190,7 @@ def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
         sure=(
             f"{name}: {nearest.record.stop_reason}.",
             f"A longer limit, a {easier} target or a wider search space may help; the figures below"
-            " tell where trials ended.",
+            " show where trials ended.",
         ),
         winner=nearest,
     )

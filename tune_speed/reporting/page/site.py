@@ -1,4 +1,4 @@
-"""Templates, style and script put together into one file that asks nobody for anything."""
+"""Templates, style and script put together into one file that loads nothing."""
 
 from base64 import b64encode
 from collections.abc import Mapping
@@ -33,13 +33,15 @@ DARK = {
     "bad": "#ff9b92",
     "mark": "#3a3413",
 }
-"""Colours of the page beside those of the figures."""
+"""Colours of the page besides those of the figures."""
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
     """Returns the page of `template`, filled with `context`, in which all names are escaped."""
     style, script = _style(), _text("page.js")
     assert "</" not in style + script, "would end its element"
+    # The content security policy: one script may run, and nothing may be fetched.
+    digest = b64encode(sha256(script.encode()).digest()).decode()
     return (
         _environment()
         .get_template(template)
@@ -48,7 +50,10 @@ def render(template: str, context: Mapping[str, Any]) -> str:
                 **context,
                 "style": Markup(style),
                 "script": Markup(script),
-                "policy": _policy(script),
+                "policy": (
+                    f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
+                    " img-src data:; base-uri 'none'; form-action 'none'"
+                ),
             }
         )
     )
@@ -80,15 +85,6 @@ def _text(name: str) -> str:
     )
 
 
-def _policy(script: str) -> str:
-    """Returns the content security policy: one script may run, and nothing may be fetched."""
-    digest = b64encode(sha256(script.encode()).digest()).decode()
-    return (
-        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
-        " img-src data:; base-uri 'none'; form-action 'none'"
-    )
-
-
 @cache
 def _style() -> str:
     light = _block("light", {**theme.LIGHT, **LIGHT})
@@ -106,5 +102,5 @@ def _style() -> str:
 
 
 def _block(scheme: str, colours: Mapping[str, str]) -> str:
-    told = " ".join(f"--{name}: {value};" for name, value in colours.items())
-    return f"color-scheme: {scheme}; {told}"
+    colours_css = " ".join(f"--{name}: {value};" for name, value in colours.items())
+    return f"color-scheme: {scheme}; {colours_css}"

@@ -2,7 +2,7 @@
 
 import shlex
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 
@@ -20,8 +20,8 @@ from tune_speed.reporting.page.words import file_stem
 from tune_speed.reporting.study.endings import Ending, endings_of
 from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial
 
+# Of the board of estimates; the table of all trials has the rest.
 ROWS = 10
-"""Of the board of estimates; the table of all trials has the rest."""
 
 RecipeYaml = Callable[[ViewedTrial], str]
 """Returns a trial's recipe as a file for `tune-speed train`."""
@@ -110,7 +110,11 @@ def _section(
         environment=(records[-1] if winner is None else winner.record).environment,
         certified=_table(boards, "certified", anchors),
         estimates=_table(boards, "estimate", anchors),
-        figures=tuple(_figures(part, prefix=f"p{number}-", anchors=anchors)),
+        figures=tuple(
+            Figure(title=drawn.title, about=kind.about, svg=Markup(drawn.svg))
+            for name, kind in FIGURES.items()
+            if (drawn := draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors))
+        ),
         table=trial_table(part, anchors=anchors),
         endings=tuple(e for e in endings_of(part) if e.status != Status.REACHED),
     )
@@ -141,16 +145,9 @@ def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tup
 
 
 def _own_commands(answer: Answer, winner: ViewedTrial) -> tuple[tuple[str, str], ...]:
-    """Returns what can be done with a training function's trial, whose file the page knows not."""
+    # Records name a training function, not the file that it is in.
     if answer.verdict != "estimate":
         return ()
     study, function = winner.record.study, winner.record.workload.get("function", "FUNCTION")
     command = shlex.join(["tune-speed", "certify", study, "--train", f"FILE.py:{function}"])
     return (("Be sure: run the fastest again with fresh seeds", command),)
-
-
-def _figures(part: StudyPart, *, prefix: str, anchors: Mapping[str, str]) -> Iterator[Figure]:
-    for name, kind in FIGURES.items():
-        drawn = draw_svg(name, part, id_prefix=f"{prefix}{name}", anchors=anchors)
-        if drawn is not None:
-            yield Figure(title=drawn.title, about=kind.about, svg=Markup(drawn.svg))

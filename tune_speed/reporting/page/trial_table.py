@@ -2,12 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from tune_speed.core.comparability import best_first, final_metric, target_of
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.text import compact, short_names
-from tune_speed.reporting.page.words import moment, seconds, setting
+from tune_speed.reporting.page.words import clock_text, moment, setting
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 METRIC_NAMES = {"accuracy": "Accuracy", "macro_f1": "Macro F1", "micro_f1": "Micro F1"}
@@ -60,12 +59,15 @@ def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
     """Returns the table of all estimates of `part`; `anchors` are element ids by run id."""
     names = short_names(name for trial in part.trials for name in trial.record.params)
     leader = part.leader
+    searched = []
+    for name, short in names.items():
+        values = [trial.record.params.get(name) for trial in part.trials]
+        is_number = all(isinstance(v, int | float) for v in values if v is not None)
+        about = f"Searched: {name}"
+        searched.append(Column(name=short, label=short, about=about, is_number=is_number))
     counts = {s: sum(t.record.status is s for t in part.trials) for s in Status}
     return TrialTable(
-        columns=(
-            *_fixed_columns(part),
-            *(_param_column(part, name, names[name]) for name in names),
-        ),
+        columns=(*_fixed_columns(part), *searched),
         rows=tuple(
             TrialRow(
                 anchor=anchors[trial.run_id],
@@ -102,7 +104,7 @@ def _anchor(trial: ViewedTrial, taken: Mapping[str, str]) -> str:
 
 def _fixed_columns(part: StudyPart) -> tuple[Column, ...]:
     metric = target_of(part.workload).metric
-    told = (
+    rows = (
         ("trial", "Trial", "Number of the trial in its study", False),
         ("ended", "Ended", "How the trial ended", False),
         ("time", "Time to target [s]", "Training clock until the target held", True),
@@ -112,14 +114,8 @@ def _fixed_columns(part: StudyPart) -> tuple[Column, ...]:
     )
     return tuple(
         Column(name=name, label=label, about=about, is_number=is_number)
-        for name, label, about, is_number in told
+        for name, label, about, is_number in rows
     )
-
-
-def _param_column(part: StudyPart, name: str, short: str) -> Column:
-    values = [trial.record.params.get(name) for trial in part.trials]
-    is_number = all(isinstance(value, int | float) for value in values if value is not None)
-    return Column(name=short, label=short, about=f"Searched: {name}", is_number=is_number)
 
 
 def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
@@ -131,7 +127,14 @@ def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
         _figure(metric, "–" if metric is None else f"{metric:.4f}"),
         _figure(run.clocks.train_s, compact(run.clocks.train_s)),
         _figure(run.steps, f"{run.steps:,}"),
-        *(_param(record.params.get(name)) for name in params),
+        *(
+            # A parameter that the trial does not have is an empty cell, last in either order.
+            Cell(
+                text="" if value is None else setting(value),
+                key="" if value is None else str(value),
+            )
+            for value in map(record.params.get, params)
+        ),
     )
 
 
@@ -139,34 +142,18 @@ def _figure(value: float | None, text: str) -> Cell:
     return Cell(text=text, key="" if value is None else repr(value))
 
 
-def _param(value: Any) -> Cell:
-    """Returns the cell of a searched value; one that the trial does not have is empty."""
-    return Cell(text="", key="") if value is None else Cell(text=setting(value), key=str(value))
-
-
 def _facts(trial: ViewedTrial) -> tuple[tuple[str, str], ...]:
     record, run = trial.record, trial.record.runs[-1]
     chosen = ", ".join(f"{name} = {value}" for name, value in record.params.items())
-    told = (
+    rows = (
         ("Proposed because", record.proposal_reason),
         ("Searched", chosen),
         ("Seed", str(run.seed)),
-        ("Clock", _clock(record)),
+        ("Clock", clock_text(run)),
         ("Speed", f"{compact(run.images_per_s)} images/s, {compact(run.step_time_ms)} ms a step"),
         ("Peak memory", f"{compact(run.peak_memory_gib)} of {compact(run.memory_limit_gib)} GiB"),
         ("Time", f"{moment(record.started_at)} to {moment(record.finished_at)}"),
         ("Again", "" if record.is_own_loop else f"tune-speed train {trial.run_id}"),
         ("All of it", f"tune-speed show {trial.run_id}"),
     )
-    return tuple((name, text) for name, text in told if text)
-
-
-def _clock(record: TrialRecord) -> str:
-    """Returns what the training clock is made of, and who else was there."""
-    run = record.runs[-1]
-    words = [run.timing.value]
-    if run.slowdown is not None:
-        words.append(f"{seconds(run.shared_train_s)} passed, {run.slowdown:.2f} times as long")
-    if run.cotenants:
-        words.append(f"beside {', '.join(run.cotenants)}")
-    return "; ".join([*words, *([run.note] if run.note else [])])
+    return tuple((name, text) for name, text in rows if text)

@@ -2,6 +2,7 @@
 
 import re
 
+from tune_speed.core.records import RunResult
 from tune_speed.core.text import ABSENT, compact, moment_of
 
 
@@ -31,3 +32,13 @@ def file_stem(text: str) -> str:
 def web_address(url: str | None) -> str | None:
     """Returns `url` if a page may link to it; anything but http and https runs or reads locally."""
     return url if url is not None and re.match(r"https?://", url) else None
+
+
+def clock_text(run: RunResult) -> str:
+    """Returns what the training clock is made of, what passed, and who else was there."""
+    words = [run.timing.value]
+    if run.slowdown is not None and run.shared_train_s is not None:
+        words.append(f"{run.shared_train_s:.3f} s passed, {run.slowdown:.2f} times as long")
+    if run.cotenants:
+        words.append(f"beside {', '.join(run.cotenants)}")
+    return "; ".join([*words, *([run.note] if run.note else [])])

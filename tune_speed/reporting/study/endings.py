@@ -15,7 +15,7 @@ STOP_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("stopped: below ASHA's cutoff", re.compile(r"ASHA's cutoff")),
     ("stopped: the workload's time limit", re.compile(r"max_train_s")),
 )
-"""Words for the reasons that searches and runs give, and what tells each."""
+"""Words for the reasons that searches and runs give, and the pattern of each."""
 OTHER_STOP = "stopped: another reason"
 FIXED_KINDS = {
     Status.REACHED: REACHED,

@@ -15,7 +15,7 @@ from tune_speed.reporting.study.view import (
     part_key,
 )
 from tune_speed.tracking.reader.queries import TrackedTrial, run_url, ui_command
-from tune_speed.tracking.reader.study_snapshot import OpenTrial, SearchRun, StudyPicture
+from tune_speed.tracking.reader.study_snapshot import OpenTrial, StudyPicture
 from tune_speed.tracking.store.uri import strip_secrets
 
 CERTIFIED = "certified"
@@ -32,7 +32,7 @@ def read_study(
         finalists: so many estimates of each part come with their curves, the fastest first and
             then those that came nearest to the target, and with them all certified trials.
             0: no curves at all.
-        with_running: whether trials without an outcome are told.
+        with_running: whether trials without an outcome are included.
 
     Raises: ServiceError if the store does not answer or does not hold the study; StorageError.
     """
@@ -41,7 +41,7 @@ def read_study(
 
 
 class StudyReader:
-    """Reads one study again and again; each time it asks MLflow only for what is new."""
+    """Reads one study again and again; each time it queries MLflow only for what is new."""
 
     def __init__(self, uri: str, study: str) -> None:
         """Finds the study. Raises: ServiceError or StorageError, as `read_study` does."""
@@ -57,7 +57,9 @@ class StudyReader:
         """
         picture = self._picture
         picture.refresh()
-        finished = sorted(picture.finished.values(), key=_finished_order)
+        finished = sorted(
+            picture.finished.values(), key=lambda t: (t.record.finished_at, t.record.trial_id)
+        )
         if finalists:
             finished = self._with_curves(finished, finalists)
         trials = [self._viewed(each) for each in finished if each.record.kind != CERTIFIED]
@@ -70,7 +72,16 @@ class StudyReader:
             url=picture.url,
             ui_command=ui_command(self._uri),
             read_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            searches=tuple(map(_search_facts, picture.searches)),
+            searches=tuple(
+                SearchFacts(
+                    run_id=search.run_id,
+                    started_at=search.started_at,
+                    updated_at=search.tags.get("updated_at", search.started_at),
+                    is_running=search.is_running,
+                    tags=search.tags,
+                )
+                for search in picture.searches
+            ),
             trials=tuple(trials),
             certified=tuple(certified),
             running=tuple(_running(t, tags.get(t.search_run_id, {})) for t in picture.running),
@@ -87,39 +98,21 @@ class StudyReader:
         )
 
     def _with_curves(self, trials: Sequence[TrackedTrial], finalists: int) -> list[TrackedTrial]:
-        chosen = _finalists(trials, finalists)
+        # Curves take a query each: only those that figures can draw are read.
+        by_part: dict[ComparisonKey, list[TrackedTrial]] = {}
+        for trial in sorted(trials, key=_best_first):
+            if trial.record.kind != CERTIFIED:
+                by_part.setdefault(part_key(trial.record), []).append(trial)
+        best = [trial for part in by_part.values() for trial in part[:finalists]]
+        chosen = best + [trial for trial in trials if trial.record.kind == CERTIFIED]
         found = {each.run_id: each for each in self._picture.with_curves(chosen)}
         return [found.get(trial.run_id, trial) for trial in trials]
-
-
-def _finished_order(trial: TrackedTrial) -> tuple[str, str]:
-    return trial.record.finished_at, trial.record.trial_id
-
-
-def _finalists(trials: Sequence[TrackedTrial], number: int) -> list[TrackedTrial]:
-    """Returns the `number` best estimates of each part, and all certified trials."""
-    by_part: dict[ComparisonKey, list[TrackedTrial]] = {}
-    for trial in sorted(trials, key=_best_first):
-        if trial.record.kind != CERTIFIED:
-            by_part.setdefault(part_key(trial.record), []).append(trial)
-    best = [trial for part in by_part.values() for trial in part[:number]]
-    return best + [trial for trial in trials if trial.record.kind == CERTIFIED]
 
 
 def _best_first(trial: TrackedTrial) -> tuple[float, float]:
     time_s = trial.record.time_to_target_s
     nearest = goodness(best_metric(trial.record), target_of(trial.record.workload))
     return math.inf if time_s is None else time_s, -nearest
-
-
-def _search_facts(search: SearchRun) -> SearchFacts:
-    return SearchFacts(
-        run_id=search.run_id,
-        started_at=search.started_at,
-        updated_at=search.tags.get("updated_at", search.started_at),
-        is_running=search.is_running,
-        tags=search.tags,
-    )
 
 
 def _running(trial: OpenTrial, tags: Mapping[str, str]) -> RunningTrial:

@@ -36,7 +36,7 @@ class RunningTrial:
     started_at: str
     """UTC, ISO 8601."""
     params: Mapping[str, str]
-    """What the search chose, as text; empty where MLflow does not tell it from the recipe."""
+    """What the search chose, as text; empty where MLflow does not separate it from the recipe."""
     accuracy: float | None
     """At its latest evaluation; None before the first."""
     train_s: float | None
@@ -127,12 +127,12 @@ def part_key(record: TrialRecord) -> ComparisonKey:
 
 
 def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
-    """Returns by run id when each trial finished [s], on a clock that stands while none runs.
-
-    A study that was stopped and resumed the next day did not search overnight. (Trial ids do not
-    tell trials apart: a study that was begun anew has each of them twice.)
-    """
-    spans = [_span_s(trial.record) for trial in trials]
+    """Returns by run id when each trial finished [s], on a clock that stops while none runs."""
+    # A study that was stopped and resumed the next day did not search overnight. Trial ids are
+    # not unique: a study that was begun again has each of them twice.
+    ends = ((moment_s(t.record.started_at), moment_s(t.record.finished_at)) for t in trials)
+    # A clock that was set back in between gives no negative time.
+    spans = [(min(start, finish), finish) for start, finish in ends]
     changes = sorted([(start, 1) for start, _ in spans] + [(finish, -1) for _, finish in spans])
     elapsed_s, before, running = 0.0, 0.0, 0
     clock: dict[float, float] = {}
@@ -140,12 +140,6 @@ def search_clock_s(trials: Sequence[ViewedTrial]) -> dict[str, float]:
         elapsed_s += moment - before if running else 0.0
         clock[moment], before, running = elapsed_s, moment, running + change
     return {trial.run_id: clock[finish] for trial, (_, finish) in zip(trials, spans, strict=True)}
-
-
-def _span_s(record: TrialRecord) -> tuple[float, float]:
-    """Returns start and finish; a clock that was set back meanwhile gives no negative time."""
-    start, finish = moment_s(record.started_at), moment_s(record.finished_at)
-    return min(start, finish), finish
 
 
 def _of(trials: Sequence[ViewedTrial], key: ComparisonKey) -> tuple[ViewedTrial, ...]:

@@ -1,7 +1,7 @@
 """Results side by side: what differs between their recipes, their figures, where these are from.
 
 Results are ranked against one another only if they share workload, protocol, device and kind. For
-others the figures stand side by side all the same, and `why_not` says what differs.
+others the figures are side by side all the same, and `why_not` says what differs.
 """
 
 import json
@@ -58,9 +58,9 @@ class Comparison:
         """Why they are not ranked, in words; empty if they may be."""
         if not self.why_not:
             return ""
-        told = "; ".join(f"{k}: {' | '.join(map(str, v))}" for k, v in self.why_not.items())
+        differences = "; ".join(f"{k}: {' | '.join(map(str, v))}" for k, v in self.why_not.items())
         return printable(
-            f"these results are not comparable and not ranked, as they differ in {told}"
+            f"these results are not comparable and not ranked, as they differ in {differences}"
         )
 
 
@@ -76,11 +76,17 @@ def compare_records(
     ids = [run_id for run_id, _ in trials]
     assert len(set(ids)) == len(ids) > 0, ids
     records = [record for _, record in trials]
-    why_not = _differing_keys([board_key(record) for record in records])
+    keys = [board_key(record) for record in records]
+    shared = {name: tuple(getattr(key, name) for key in keys) for name in ComparisonKey._fields}
+    why_not = {name: values for name, values in shared.items() if len(set(values)) > 1}
     rows = {r.run_id: r for b in make_boards(trials, with_misses=True) for r in b.rows}
     results = _results([rows[run_id] for run_id in ids], records, is_ranked=not why_not)
     compared = [
-        *_lines("recipe", [_without_empty(settings_of(record.recipe)) for record in records]),
+        *_lines(
+            "recipe",
+            # `{}` says no more than that an entry was chosen, which its place says too.
+            [{k: v for k, v in settings_of(r.recipe).items() if v != {}} for r in records],
+        ),
         *_lines("workload", [flatten(record.workload) for record in records]),
         *_lines("setting", [_setting(record) for record in records]),
     ]
@@ -96,26 +102,23 @@ def compare_records(
 def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: bool) -> list[Line]:
     """Returns the figures; those that no result has are left out."""
     fastest_s = min((row.expected_s for row in rows if row.rank and row.expected_s), default=None)
-    tables = [_figures(row, record, fastest_s) for row, record in zip(rows, records, strict=True)]
+    tables = []
+    for row, values in zip(rows, map(values_of, records), strict=True):
+        is_timed = row.rank and row.expected_s and fastest_s
+        figures = {
+            "rank": row.rank,
+            "tied": row.tied or None,
+            "times_the_fastest": (row.expected_s or 0) / (fastest_s or 1) if is_timed else None,
+            **{name: values[name] for name in ("kind", "device")},
+            **{name: getattr(row, name) for name in EXPECTED},
+            **{name: values[name] for name in columns_of(BoardColumns) if name not in NAMED},
+            **{name: values[name] for name in ("step_time_ms", "stop_reason")},
+        }
+        tables.append(figures)
     hidden = () if is_ranked and len(rows) > 1 else RANKING
     hidden = hidden if any(row.n > 1 for row in rows) else (*hidden, *EXPECTED)
     lines = [line for line in _lines("result", tables) if line.name not in hidden]
     return [line for line in lines if any(value is not None for value in line.values)]
-
-
-def _figures(row: Row, record: TrialRecord, fastest_s: float | None) -> dict[str, Any]:
-    values = values_of(record)
-    return {
-        "rank": row.rank,
-        "tied": row.tied or None,
-        "times_the_fastest": (
-            row.expected_s / fastest_s if row.rank and row.expected_s and fastest_s else None
-        ),
-        **{name: values[name] for name in ("kind", "device")},
-        **{name: getattr(row, name) for name in EXPECTED},
-        **{name: values[name] for name in columns_of(BoardColumns) if name not in NAMED},
-        **{name: values[name] for name in ("step_time_ms", "stop_reason")},
-    }
 
 
 def _setting(record: TrialRecord) -> dict[str, Any]:
@@ -132,11 +135,6 @@ def _setting(record: TrialRecord) -> dict[str, Any]:
     }
 
 
-def _differing_keys(keys: Sequence[ComparisonKey]) -> dict[str, tuple[Any, ...]]:
-    values = {name: tuple(getattr(key, name) for key in keys) for name in ComparisonKey._fields}
-    return {name: each for name, each in values.items() if len(set(each)) > 1}
-
-
 def _lines(section: str, tables: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Returns a line for each name in any of the tables, in the order in which they come."""
     names: Iterable[str] = dict.fromkeys(name for table in tables for name in table)
@@ -144,11 +142,6 @@ def _lines(section: str, tables: Sequence[Mapping[str, Any]]) -> list[Line]:
         Line(section=section, name=name, values=tuple(table.get(name) for table in tables))
         for name in names
     ]
-
-
-def _without_empty(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns settings without those that hold no more than that they were chosen."""
-    return {name: value for name, value in settings.items() if value != {}}
 
 
 def _names(trials: Sequence[tuple[str, TrialRecord]]) -> tuple[str, ...]:
@@ -163,8 +156,8 @@ def _names(trials: Sequence[tuple[str, TrialRecord]]) -> tuple[str, ...]:
 
 
 ABSENT = "–"
+# Characters for which a field's name has room before it is folded.
 LONGEST_NAME = 48
-"""Characters for which a field's name has room before it is folded."""
 
 
 def as_renderable(comparison: Comparison) -> Table:

@@ -26,13 +26,17 @@ def recipe_header(
     """
     row = make_row(record, run_id=run_id, search=search)
     environment = record.environment
+    found = f"found in a search of {row.study_trials} trials"
+    held = "" if row.study_device_s is None else f", {row.study_device_s:.0f} device-seconds"
     return [
         f"{record.study}/{record.trial_id}, MLflow run {run_id or 'none'}",
         _result(record, row),
         f"finished {record.finished_at}, tune_speed {environment.get('tune_speed')}",
         f"torch {environment.get('torch')}, commit {environment.get('commit')}",
-        _workload(record),
-        *_cost(row),
+        f"target: {target_of(record.workload).words}, {record.workload.get('mode')}, on the"
+        f" {record.evaluated_on} part of {record.workload_name}; workload {record.workload_hash},"
+        f" search space {record.space_hash}, protocol {record.protocol_version}",
+        *([] if row.study_trials is None else [f"{found}{held}"]),
         *([f"train it: {rerun}"] if rerun else []),
     ]
 
@@ -55,22 +59,6 @@ def _result(record: TrialRecord, row: Row) -> str:
     )
 
 
-def _workload(record: TrialRecord) -> str:
-    goal = f"{target_of(record.workload).words}, {record.workload.get('mode')}"
-    return (
-        f"target: {goal}, on the {record.evaluated_on} part of {record.workload_name}; workload"
-        f" {record.workload_hash}, search space {record.space_hash}, protocol"
-        f" {record.protocol_version}"
-    )
-
-
-def _cost(row: Row) -> list[str]:
-    if row.study_trials is None:
-        return []
-    held = "" if row.study_device_s is None else f", {row.study_device_s:.0f} device-seconds"
-    return [f"found in a search of {row.study_trials} trials{held}"]
-
-
 def recipe_that_ran(record: TrialRecord) -> Recipe:
     """Returns the recipe with the micro-batch of the last run, where that is known.
 
@@ -79,6 +67,7 @@ def recipe_that_ran(record: TrialRecord) -> Recipe:
     """
     if record.is_own_loop:
         raise ConfigError(_made_by_function(record))
+    # Without its plugins a recipe's names would be unknown, or mean another's entries.
     registry.expect(record.plugins, of=_name(record))
     batch_size = record.runs[-1].batch_size
     try:
@@ -102,7 +91,7 @@ def recipe_yaml(
 ) -> str:
     """Returns a file for `tune-speed train` that repeats the record's last run.
 
-    It holds what the run's figures depend on beside the recipe: seed, threads and kind of device.
+    It holds what the run's figures depend on besides the recipe: seed, threads and kind of device.
     Its first lines, a comment, say where it comes from and how far to believe it.
 
     Args:

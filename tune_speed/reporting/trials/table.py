@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from tune_speed.core.comparability import ComparisonKey, board_key
+from tune_speed.core.comparability import board_key
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.reporting.leaderboard.text import describe_params
@@ -31,8 +31,21 @@ def as_renderable(trials: Sequence[Trial]) -> RenderableType:
     """
     if not trials:
         return Text("No finished trial of the study fits.")
-    boards = groupby(trials, key=lambda trial: board_key(trial[1]))
-    return Group(*(_board(key, list(group)) for key, group in boards))
+    parts: list[RenderableType] = []
+    for key, group in groupby(trials, key=lambda trial: board_key(trial[1])):
+        board = list(group)
+        kind = {"estimate": "estimates"}.get(key.kind, key.kind)
+        heading = f"{key.workload}, {kind}, on {key.device}; protocol {key.protocol_version}"
+        figures = [name for name in FIGURES if name not in ("hits", "n") or kind == "certified"]
+        shown = {name: COLUMNS[name] for name in ("trial_id", *figures, *SPEED)}
+        columns = {
+            column.heading or name: [column.text(column.value(record)) for _, record in board]
+            for name, column in shown.items()
+        } | {"run": [run_id[:8] for run_id, _ in board]}
+        table = Table.of_columns(columns, left=("trial", "status", "run"))
+        chosen = named_lines((r.trial_id, describe_params(r.params)) for _, r in board)
+        parts += [Text(printable(heading), style="italic"), table, Text(), chosen, Text()]
+    return Group(*parts)
 
 
 def machine_row(trial: Trial) -> dict[str, Any]:
@@ -54,18 +67,3 @@ def markdown_row(trial: Trial) -> dict[str, Any]:
     chosen = {"searched": describe_params(record.params), "run_id": run_id}
     cells = {**{name: fields[name] for name in names}, **chosen}
     return {name: markdown_of(value) for name, value in cells.items()}
-
-
-def _board(key: ComparisonKey, trials: Sequence[Trial]) -> RenderableType:
-    kind = {"estimate": "estimates"}.get(key.kind, key.kind)
-    heading = f"{key.workload}, {kind}, on {key.device}; protocol {key.protocol_version}"
-    figures = [name for name in FIGURES if name not in ("hits", "n") or key.kind == "certified"]
-    shown = {name: COLUMNS[name] for name in ("trial_id", *figures, *SPEED)}
-    columns = {
-        column.heading or name: [column.text(column.value(record)) for _, record in trials]
-        for name, column in shown.items()
-    } | {"run": [run_id[:8] for run_id, _ in trials]}
-    table = Table.of_columns(columns, left=("trial", "status", "run"))
-    chosen = [(record.trial_id, describe_params(record.params)) for _, record in trials]
-    title = Text(printable(heading), style="italic")
-    return Group(title, table, Text(), named_lines(chosen), Text())

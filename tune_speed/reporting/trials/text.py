@@ -2,17 +2,18 @@
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.repeats import mean_interval
 from tune_speed.components.plugins import registry
 from tune_speed.core.comparability import best_metric, goodness, target_of
-from tune_speed.core.records import Evaluation, RunResult, Status, TrialRecord
-from tune_speed.core.text import printable
+from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.core.text import printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.page.words import clock_text
 from tune_speed.study.yaml import dump_yaml
 
 
@@ -26,14 +27,15 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  status           {run.status.value}: {run.stop_reason}",
         f"  time to target   {time}   ({record.kind}, seed {run.seed})",
         *_runs(record),
-        f"  clock            {_clock(run)}",
+        f"  clock            {clock_text(run)}",
         f"  workload         {record.workload_name} ({record.workload_hash}), on the"
         f" {record.evaluated_on} part",
         f"  device           {record.device}, up to {record.max_cotenants} co-tenants",
         f"  clocks [s]       {clocks}",
-        f"  speed            {_figure(run.images_per_s)} images/s,"
-        f" {_figure(run.step_time_ms)} ms a step, {run.steps} steps",
-        f"  peak memory      {_figure(run.peak_memory_gib)} of {_figure(run.memory_limit_gib)} GiB",
+        f"  speed            {significant(run.images_per_s)} images/s,"
+        f" {significant(run.step_time_ms)} ms a step, {run.steps} steps",
+        f"  peak memory      {significant(run.peak_memory_gib)} of"
+        f" {significant(run.memory_limit_gib)} GiB",
         f"  searched         {describe_params(record.params)}",
         f"  proposed because {record.proposal_reason or '–'}",
         f"  started          {record.started_at}",
@@ -66,9 +68,11 @@ def _metric_lines(record: TrialRecord) -> list[str]:
 def _mean(values: list[float]) -> str:
     found = mean_interval(values)
     if found.sd is None:
-        return _figure(found.mean)
-    interval = f"{_figure(found.low)} to {_figure(found.high)}"
-    return f"{_figure(found.mean)} ± {_figure(found.sd)} (sd, n = {found.n}; 95 %: {interval})"
+        return significant(found.mean)
+    interval = f"{significant(found.low)} to {significant(found.high)}"
+    return (
+        f"{significant(found.mean)} ± {significant(found.sd)} (sd, n = {found.n}; 95 %: {interval})"
+    )
 
 
 def _runs(record: TrialRecord) -> list[str]:
@@ -76,43 +80,27 @@ def _runs(record: TrialRecord) -> list[str]:
     if len(record.runs) == 1:
         return []
     times = [run.time_to_target_s for run in record.runs]
-    told = ", ".join("∞" if time_s is None else f"{time_s:.3f}" for time_s in times)
+    listed = ", ".join("∞" if time_s is None else f"{time_s:.3f}" for time_s in times)
     hits = sum(time_s is not None for time_s in times)
-    return [f"  all runs         {hits} of {len(times)} met the target [s]: {told}"]
-
-
-def _clock(run: RunResult) -> str:
-    """Returns what the training clock is made of, and what passed."""
-    words = [run.timing.value]
-    if run.slowdown is not None and run.shared_train_s is not None:
-        words.append(f"{run.shared_train_s:.3f} s passed, {run.slowdown:.2f} times as long")
-    if run.cotenants:
-        words.append(f"beside {', '.join(run.cotenants)}")
-    return "; ".join([*words, *([run.note] if run.note else [])])
-
-
-def _figure(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return [f"  all runs         {hits} of {len(times)} met the target [s]: {listed}"]
 
 
 def _curve(evaluations: tuple[Evaluation, ...]) -> list[str]:
     """Returns a line an evaluation; metrics that none has are left out."""
     fields = ("accuracy", "macro_f1", "micro_f1", "loss", "train_loss")
     own = dict.fromkeys(name for evaluation in evaluations for name in evaluation.values)
-    names = [n for n in dict.fromkeys((*fields, *own)) if _is_measured(n, evaluations)]
-    header = "  ".join(f"{printable(name):>10}" for name in ("step", "epoch", "train_s", *names))
-    return [header, *(_curve_line(evaluation, names) for evaluation in evaluations)]
-
-
-def _is_measured(name: str, evaluations: Sequence[Evaluation]) -> bool:
-    return any(evaluation.value(name) is not None for evaluation in evaluations)
-
-
-def _curve_line(evaluation: Evaluation, names: Sequence[str]) -> str:
-    figures = (evaluation.step, evaluation.epoch, evaluation.train_s, *map(evaluation.value, names))
-    cells = [f"{_figure(figure):>10}" for figure in figures]
-    widths = [max(10, len(printable(name))) for name in ("step", "epoch", "train_s", *names)]
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    names = [
+        n
+        for n in dict.fromkeys((*fields, *own))
+        if any(e.value(n) is not None for e in evaluations)
+    ]
+    heads = [f"{printable(name):>10}" for name in ("step", "epoch", "train_s", *names)]
+    lines = ["  ".join(heads)]
+    for e in evaluations:
+        figures = map(significant, (e.step, e.epoch, e.train_s, *map(e.value, names)))
+        cells = zip(figures, heads, strict=True)
+        lines.append("  ".join(figure.rjust(len(head)) for figure, head in cells))
+    return lines
 
 
 def counts(records: tuple[TrialRecord, ...]) -> Mapping[str, int]:
@@ -150,7 +138,7 @@ def next_steps(
     ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
     lines = [f"{len(records)} trials: {ended or 'none'}"]
     if records and not any(board.rows for board in boards):
-        nearest = max(records, key=_best_goodness)
+        nearest = max(records, key=lambda r: goodness(best_metric(r), target_of(r.workload)))
         lines.append(
             f"no trial met the target; nearest was {nearest.trial_id}: {nearest.stop_reason}"
         )
@@ -168,10 +156,6 @@ def next_steps(
     mlflow = uri if uri.startswith("http") else f"mlflow ui --backend-store-uri {uri}"
     lines.append(f"in MLflow:  {mlflow}")
     return "\n".join(lines)
-
-
-def _best_goodness(record: TrialRecord) -> float:
-    return goodness(best_metric(record), target_of(record.workload))
 
 
 def plugin_options() -> str:

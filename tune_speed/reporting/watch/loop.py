@@ -13,7 +13,7 @@ from rich.text import Text
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import ended_line
-from tune_speed.reporting.study.view import StudyView, ViewedTrial
+from tune_speed.reporting.study.view import StudyView
 from tune_speed.reporting.watch.screen import HINT, plain, screen, standing, state_text, target_text
 from tune_speed.reporting.watch.status import (
     State,
@@ -25,7 +25,7 @@ from tune_speed.reporting.watch.status import (
 )
 
 STANDING_S = 30.0
-"""So often lines tell how far the search is."""
+"""How often a line says how far the search is."""
 OVER = (State.ENDED, State.NOT_BEGUN)
 
 
@@ -54,7 +54,7 @@ def watch(
 ) -> None:
     """Shows the study every `interval_s` until no search of it runs.
 
-    A store that does not answer is told, and asked again; only the first time it is an error.
+    A store that does not answer is reported and queried again; only the first time it is an error.
     `now` gives the moment [s since 1970], with which moments in the store are compared, and `clock`
     durations [s], whatever is done to the time of day.
 
@@ -115,27 +115,23 @@ class Lines:
         if trouble != self._trouble:
             self._print(trouble or "the store answers again")
         if self._last is None:
-            self._begin(view, seen)
-        self._tell_trials(view)
-        self._tell_state(seen)
-        self._last, self._trouble = seen, trouble
-
-    def _begin(self, view: StudyView, seen: StudyStatus) -> None:
-        """Tells where the study stands; what has ended before is not told one by one."""
-        self._print(f"{seen.study}: {target_text(seen)}".removesuffix(": "))
-        for device in dict.fromkeys(part.key.device for part in seen.parts):
-            self._print(f"on {device}")
-        self._seen = {trial.run_id: "ended" for trial in (*view.trials, *view.certified)}
-
-    def _tell_trials(self, view: StudyView) -> None:
+            self._print(f"{seen.study}: {target_text(seen)}".removesuffix(": "))
+            for device in dict.fromkeys(part.key.device for part in seen.parts):
+                self._print(f"on {device}")
+            self._seen = {trial.run_id: "ended" for trial in (*view.trials, *view.certified)}
         best = {trial.run_id for part in view.parts for trial in improvements(part.trials)}
         for trial in (*view.trials, *view.certified):
             if self._is_new(trial.run_id, "ended"):
-                self._print(_ended(trial, is_best=trial.run_id in best))
+                is_best = trial.run_id in best
+                record = trial.record
+                line = ended_line(record, is_best=is_best and record.kind != "certified")
+                self._print(f"certified: {line}" if record.kind == "certified" else line)
         for running in view.running:
             if self._is_new(running.run_id, "running"):
                 chosen = f"  [{describe_params(running.params)}]" if running.params else ""
                 self._print(f"{running.trial_id} began{chosen}")
+        self._tell_state(seen)
+        self._last, self._trouble = seen, trouble
 
     def _is_new(self, run_id: str, state: str) -> bool:
         before, self._seen[run_id] = self._seen.get(run_id), state
@@ -161,9 +157,3 @@ class Json:
         """See `Display`."""
         found = as_dict(seen, trouble=trouble)
         print(json.dumps(found, allow_nan=False), flush=True)
-
-
-def _ended(trial: ViewedTrial, *, is_best: bool) -> str:
-    record = trial.record
-    line = ended_line(record, is_best=is_best and record.kind != "certified")
-    return f"certified: {line}" if record.kind == "certified" else line

@@ -9,8 +9,9 @@ from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.records import Status
+from tune_speed.core.text import duration
 from tune_speed.reporting.leaderboard.text import describe_params
-from tune_speed.reporting.live import duration, took_s
+from tune_speed.reporting.live import took_s
 from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
 from tune_speed.reporting.watch.status import PartGlance, State, StudyStatus
 from tune_speed.tracking.schema import metric_key
@@ -21,11 +22,11 @@ MAX_RECORDS = 5
 """Times of the record's history that are written out."""
 MAX_PARTS = 3
 MAX_SPARKS = 16
+# So many records are shown with their trials; more would not fit on the line.
 MAX_NAMED = 3
-"""So many records are told with their trials; more would not fit beside one another."""
 MIN_ROWS = 2
+# Until then it is not said when something was written last.
 WRITTEN_LATELY_S = 10.0
-"""Until then it is not said when something was written last."""
 HINT = "Ctrl-C ends watching; the search goes on."
 
 _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f]+")
@@ -82,7 +83,7 @@ def standing(seen: StudyStatus) -> str:
 
 
 def state_text(seen: StudyStatus) -> str:
-    """Returns how the study stands, in words."""
+    """Returns the state of the study, in words."""
     if seen.state is State.NOT_BEGUN:
         return "no search of it has begun"
     if seen.state is State.QUIET:
@@ -112,10 +113,6 @@ def _head(seen: StudyStatus) -> Iterator[RenderableType]:
     yield title
     if target := target_text(seen):
         yield Text(target, overflow="fold")
-    yield Text(_progress(seen), overflow="fold")
-
-
-def _progress(seen: StudyStatus) -> str:
     counts = [f"{count} {status.value}" for status, count in seen.counts.items()]
     counts += [f"{len(seen.running)} running"] if seen.running else []
     counts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
@@ -124,15 +121,12 @@ def _progress(seen: StudyStatus) -> str:
     times += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
     if seen.state is State.RUNNING and seen.quiet_s > WRITTEN_LATELY_S:
         times.append(f"written {duration(seen.quiet_s)} ago")
-    first = f"{_bar(seen)}{seen.num_finished}{of} trials · {' · '.join(times)}"
-    return "\n".join([first, *([" · ".join(counts)] if counts else [])])
-
-
-def _bar(seen: StudyStatus) -> str:
-    if not seen.planned:
-        return ""
-    filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
-    return f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
+    bar = ""
+    if seen.planned:
+        filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
+        bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
+    first = f"{bar}{seen.num_finished}{of} trials · {' · '.join(times)}"
+    yield Text("\n".join([first, *([" · ".join(counts)] if counts else [])]), overflow="fold")
 
 
 def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
@@ -157,30 +151,27 @@ def _best_rows(part: PartGlance, study: str) -> Iterator[tuple[str, RenderableTy
         best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best
     if len(part.records) > 1:
-        yield "record", _history(part.records)
+        times_s = [trial.record.time_to_target_s or 0.0 for trial in part.records]
+        times = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
+        more = "… → " if len(times_s) > MAX_RECORDS else ""
+        text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
+        text.append(f"  {more}{times} s", style="default")
+        if len(part.records) <= MAX_NAMED:
+            names = " → ".join(plain(trial.record.trial_id) for trial in part.records)
+            text.append(f"  ({names})", style="dim")
+        yield "record", text
     if part.certified:
         trials = "trial" if part.certified == 1 else "trials"
         command = f"tune-speed leaderboard --study {shlex.quote(study)}"
         yield "certified", Text(plain(f"{part.certified} {trials}; see {command}"))
 
 
-def _history(records: Sequence[ViewedTrial]) -> Text:
-    times_s = [trial.record.time_to_target_s or 0.0 for trial in records]
-    told = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
-    more = "… → " if len(times_s) > MAX_RECORDS else ""
-    text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
-    text.append(f"  {more}{told} s", style="default")
-    if len(records) <= MAX_NAMED:
-        names = " → ".join(plain(trial.record.trial_id) for trial in records)
-        text.append(f"  ({names})", style="dim")
-    return text
-
-
 def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableType:
     table = _table()
     metric = target.partition(" ")[0] or "accuracy"
     for position, trial in enumerate(trials):
-        value = _running_metric(trial, metric)
+        own = trial.metrics.get(metric_key(metric))
+        value = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}.get(metric, own)
         known = "not evaluated yet" if value is None else f"{metric} {value:.4f}"
         clock = "" if trial.train_s is None else f"{trial.train_s:.2f} s"
         chosen = describe_params({k: _value(v) for k, v in trial.params.items()})
@@ -192,11 +183,6 @@ def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableTyp
             Text(plain(chosen) if trial.params else "", style="dim"),
         )
     return table
-
-
-def _running_metric(trial: RunningTrial, metric: str) -> float | None:
-    known = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}
-    return known[metric] if metric in known else trial.metrics.get(metric_key(metric))
 
 
 def _ended_table(trials: Sequence[ViewedTrial]) -> RenderableType:
@@ -236,7 +222,8 @@ def _foot(seen: StudyStatus, trouble: str | None, hint: str) -> Iterator[Rendera
 
 
 def _value(text: str) -> float | str:
-    """Returns a parameter of MLflow, which are texts, so that it is shown with few digits."""
+    """Returns a parameter of MLflow as a number where it is one."""
+    # MLflow's parameters are texts; as a number it is shown with four digits.
     try:
         return text if re.fullmatch(r"[+-]?\d+", text) else float(text)
     except ValueError:

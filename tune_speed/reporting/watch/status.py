@@ -4,7 +4,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any
 
@@ -14,20 +14,19 @@ from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import (
     RunningTrial,
     SearchFacts,
-    StudyPart,
     StudyView,
     ViewedTrial,
     search_clock_s,
 )
 
+# A search that has written nothing for so long may be gone: trials are evaluated more often.
 QUIET_S = 120.0
-"""A search that has written nothing for so long may be gone: trials are evaluated more often."""
 NUM_LAST = 8
-"""Ended trials that are told."""
+"""Ended trials that are shown."""
 
 
 class State(StrEnum):
-    """How a study stands."""
+    """State of a study."""
 
     RUNNING = "running"
     QUIET = "quiet"
@@ -92,14 +91,30 @@ def glance(
     Args:
         view: the study.
         now_s: seconds since 1970; None: now.
-        unchanged_s: for so long whoever asks has seen no change.
+        unchanged_s: seconds since the caller last saw a change.
     """
     now_s = time.time() if now_s is None else now_s
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
-    parts = tuple(map(_part, view.parts))
+    parts = tuple(
+        PartGlance(
+            key=part.key,
+            target=target_of(part.workload).words,
+            mode=str(part.workload.get("mode", "")),
+            records=improvements(part.trials),
+            certified=len(part.certified),
+        )
+        for part in view.parts
+    )
     counts = Counter(trial.record.status for trial in view.trials)
-    planned, state = _planned(view.searches), _state(view, quiet_s)
+    planned, done, state = _planned(view.searches), len(view.trials), State.ENDED
+    if not view.searches:
+        state = State.NOT_BEGUN
+    elif view.is_running:
+        state = State.QUIET if quiet_s > QUIET_S else State.RUNNING
     elapsed_s = _elapsed_s(view, now_s - quiet_s if state is State.QUIET else now_s)
+    left_s = None
+    if state is State.RUNNING and planned is not None and done:
+        left_s = max(0, planned - done) * elapsed_s / done
     tags = view.searches[-1].tags if view.searches else {}
     return StudyStatus(
         study=view.study,
@@ -115,7 +130,7 @@ def glance(
         counts={status: counts[status] for status in Status if counts[status]},
         interrupted=view.interrupted,
         elapsed_s=elapsed_s,
-        left_s=_left_s(len(view.trials), planned, elapsed_s) if state is State.RUNNING else None,
+        left_s=left_s,
         parts=parts,
         running=view.running,
         last=view.trials[: -NUM_LAST - 1 : -1],
@@ -140,7 +155,7 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "elapsed_s": seen.elapsed_s,
         "left_s": seen.left_s,
         "parts": [_part_dict(part) for part in seen.parts],
-        "running": [_running_dict(trial) for trial in seen.running],
+        "running": [asdict(trial) for trial in seen.running],
         "last": [_ended_dict(trial) for trial in seen.last],
         "url": seen.url,
         "ui_command": seen.ui_command,
@@ -164,24 +179,6 @@ def fingerprint(view: StudyView) -> tuple[Any, ...]:
     return len(view.trials), len(view.certified), view.interrupted, running, searches
 
 
-def _state(view: StudyView, quiet_s: float) -> State:
-    if not view.searches:
-        return State.NOT_BEGUN
-    if not view.is_running:
-        return State.ENDED
-    return State.QUIET if quiet_s > QUIET_S else State.RUNNING
-
-
-def _part(part: StudyPart) -> PartGlance:
-    return PartGlance(
-        key=part.key,
-        target=target_of(part.workload).words,
-        mode=str(part.workload.get("mode", "")),
-        records=improvements(part.trials),
-        certified=len(part.certified),
-    )
-
-
 def _planned(searches: Sequence[SearchFacts]) -> int | None:
     numbers = [s.tags.get("trials", "") for s in searches if s.tags.get("kind") == "search"]
     if not numbers or not all(number.isdecimal() for number in numbers):
@@ -202,14 +199,9 @@ def _elapsed_s(view: StudyView, until_s: float) -> float:
     return until_last_s + max(0.0, until_s - since_s)
 
 
-def _left_s(done: int, planned: int | None, elapsed_s: float) -> float | None:
-    if planned is None or not done:
-        return None
-    return max(0, planned - done) * elapsed_s / done
-
-
 def _last_written_s(view: StudyView) -> float:
-    """Returns the latest moment at which somebody has written, as far as can be seen."""
+    """Returns the latest moment at which somebody has written [s since 1970]."""
+    # MLflow does not say when a metric was logged: a running trial's is taken from its own clock.
     finished = [t.record.finished_at for t in (*view.trials, *view.certified)]
     texts = [*finished, *(search.updated_at for search in view.searches)]
     moments = [moment_s(text) for text in texts if text]
@@ -228,19 +220,6 @@ def _part_dict(part: PartGlance) -> dict[str, Any]:
             {"trial_id": t.record.trial_id, "time_to_target_s": t.record.time_to_target_s}
             for t in part.records
         ],
-    }
-
-
-def _running_dict(trial: RunningTrial) -> dict[str, Any]:
-    return {
-        "trial_id": trial.trial_id,
-        "run_id": trial.run_id,
-        "started_at": trial.started_at,
-        "params": dict(trial.params),
-        "accuracy": trial.accuracy,
-        "macro_f1": trial.macro_f1,
-        "metrics": dict(trial.metrics),
-        "train_s": trial.train_s,
     }
 
 

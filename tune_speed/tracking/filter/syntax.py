@@ -201,18 +201,15 @@ class _Parser:
         value = raw if quote or sign == "~" else self._value(token)
         known = COLUMNS.get(field)
         if known is None or known.is_number:
-            self._check_kind(field, sign, value, token)
+            if known is not None and (sign == "~" or isinstance(value, str | bool)):
+                self._fail(f"a number and = != < <= > >=, as `{field}` is a number", token)
+            if isinstance(value, bool) and sign not in ("=", "!="):
+                self._fail("a number or a text: true and false compare by = and != only", token)
             return Literal(raw, value)
         if known.among and sign in ("=", "!=") and raw not in known.among:
             near = did_you_mean(raw, known.among)
             self._fail(f"one of {', '.join(known.among)}", token, near=near)
         return Literal(raw, raw)
-
-    def _check_kind(self, field: str, sign: str, value: Any, token: _Token) -> None:
-        if field in COLUMNS and (sign == "~" or isinstance(value, str | bool)):
-            self._fail(f"a number and = != < <= > >=, as `{field}` is a number", token)
-        if isinstance(value, bool) and sign not in ("=", "!="):
-            self._fail("a number or a text: true and false compare by = and != only", token)
 
     def _value(self, token: _Token) -> str | int | float | bool:
         if token.word in ("true", "false"):

@@ -44,12 +44,12 @@ from tune_speed.tracking.filter.syntax import (
 
 MAX_PUSHED = 16
 """Conditions that MLflow is given: each is a join, of which SQLite takes 64."""
+# Whole numbers below have a float of their own; MLflow keeps metrics as floats.
 LARGEST_EXACT = 2**53
-"""Whole numbers below have a float of their own; MLflow keeps metrics as floats."""
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][\w.]{0,199}", re.ASCII)
+# What reaches a tag as it is, and MLflow's filter too.
 _PLAIN_TEXT = re.compile(r"[\w()](?:[\w .,:()+-]{0,198}[\w()])?", re.ASCII)
-"""What reaches a tag as it is, and MLflow's filter too."""
 
 
 class Pushed(NamedTuple):

@@ -1,6 +1,6 @@
-"""What a leaderboard asks of a store, and how MLflow answers it.
+"""What a leaderboard queries of a store, through MLflow's client.
 
-Tables answer faster without MLflow in between: see `table_reader`.
+Reading the tables directly is faster: see `boards_sql`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,15 +17,15 @@ from tune_speed.tracking.store.store import open_store
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Parent runs alone have the tag: to find its key takes no look at the trials.
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
-"""Parent runs alone have the tag: to find its key takes no look at the trials."""
 LEADERS_FIRST = {
     "max": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} DESC"),
     "min": (f"metrics.{schema.EXPECTED} ASC", f"metrics.{schema.FINAL_METRIC} ASC"),
 }
-"""By the mode of the board's target, which any of its trials tells."""
+"""By the mode of the board's target, which any of its trials names."""
+# Rows beyond the leaders that a page has room for, as the last ones may tie.
 NUM_SPARE = 10
-"""Rows beyond the leaders that a page has room for, as the last ones may tie."""
 
 
 class Search(NamedTuple):
@@ -38,7 +38,7 @@ class Search(NamedTuple):
 
 
 class BoardReader(Protocol):
-    """What is asked of the chosen studies of a store."""
+    """What a leaderboard needs to know of the chosen studies of a store."""
 
     def searches(self) -> list[Search]:
         """Returns the parent runs."""
@@ -57,7 +57,7 @@ class BoardReader(Protocol):
 
 
 class MlflowReader:
-    """Asks through MLflow's client: one ordered query a board."""
+    """Queries through MLflow's client: one ordered query a board."""
 
     def __init__(self, client: "MlflowClient", experiments: Sequence[str], *, top: int) -> None:
         self._client, self._experiments = client, experiments
@@ -72,7 +72,15 @@ class MlflowReader:
     def searches(self) -> list[Search]:
         """See `BoardReader`."""
         runs = runs_with(self._client, self._experiments, {}, also=IS_SEARCH)
-        return [_search(run) for run in runs]
+        return [
+            Search(
+                run.info.run_id,
+                run.info.experiment_id,
+                run.data.tags.get(schema.STUDY, ""),
+                schema.unpack_boards(run.data.tags),
+            )
+            for run in runs
+        ]
 
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
@@ -98,11 +106,10 @@ class MlflowReader:
         return tracked(self._runs(key))
 
     def _ranked(self, key: ComparisonKey, mode: str) -> Iterator[TrackedTrial]:
-        return tracked(takewhile(_has_rank, self._runs(key, order_by=LEADERS_FIRST[mode])))
+        runs = self._runs(key, order_by=LEADERS_FIRST[mode])
+        return tracked(takewhile(lambda run: schema.EXPECTED in run.data.metrics, runs))
 
-    def _runs(
-        self, key: ComparisonKey, *, order_by: Sequence[str] = (), also: str = ""
-    ) -> Iterator[Any]:
+    def _runs(self, key: ComparisonKey, *, order_by: Sequence[str] = ()) -> Iterator[Any]:
         return runs_with(
             self._client,
             self._experiments,
@@ -110,13 +117,3 @@ class MlflowReader:
             order_by=order_by,
             page_size=self._page_size,
         )
-
-
-def _has_rank(run: Any) -> bool:
-    return schema.EXPECTED in run.data.metrics
-
-
-def _search(run: Any) -> Search:
-    tags = run.data.tags
-    study, totals = tags.get(schema.STUDY, ""), schema.unpack_boards(tags)
-    return Search(run.info.run_id, run.info.experiment_id, study, totals)

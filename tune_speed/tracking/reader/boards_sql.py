@@ -1,4 +1,4 @@
-"""What leaderboards ask of a store, from its tables themselves (see `BoardReader`)."""
+"""What leaderboards query of a store, from its tables themselves (see `BoardReader`)."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -30,7 +30,7 @@ class _Ranked(NamedTuple):
 
 
 class TableReader:
-    """Asks the tables of a store about one study, or all."""
+    """Queries the tables of a store about one study, or all."""
 
     def __init__(self, tables: Tables, study: str | None) -> None:
         self._tables, self._study = tables, study
@@ -39,7 +39,7 @@ class TableReader:
     def searches(self) -> list[Search]:
         """See `BoardReader`."""
         values = {"search": schema.SEARCH_ID, "name": schema.STUDY}
-        rows = self._tables.ask(_SEARCHES, values, study=self._study)
+        rows = self._tables.query(_SEARCHES, values, study=self._study)
         found: list[Search] = []
         for some in batches(rows):
             texts = self._tables.texts(schema.BOARDS, [run_id for run_id, *_ in some])
@@ -52,7 +52,7 @@ class TableReader:
         """See `BoardReader`."""
         parents = {search.run_id for search in searches}
         values = {"parent": PARENT, "record": schema.RECORD}
-        rows = self._tables.ask(_CHILDREN, values, study=self._study)
+        rows = self._tables.query(_CHILDREN, values, study=self._study)
         runs = [(run_id, str(experiment)) for run_id, experiment, of in rows if of in parents]
         yield from self._tables.tracked(runs)
 
@@ -74,7 +74,7 @@ class TableReader:
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
         values = {"board_tag": schema.BOARD, "board": schema.board_id(key)}
-        rows = self._tables.ask(_MEMBERS, values, study=self._study)
+        rows = self._tables.query(_MEMBERS, values, study=self._study)
         yield from self._tables.tracked((run_id, str(experiment)) for run_id, experiment in rows)
 
     def _tracked(self, places: Sequence[_Ranked], *, sign: float) -> Iterator[TrackedTrial]:
@@ -82,17 +82,15 @@ class TableReader:
         return self._tables.tracked((place.run_id, place.experiment_id) for place in ordered)
 
     def _all_boards(self) -> dict[str, list[_Ranked]]:
-        """Returns the places of all trials that have one, board by board: one pass over the store.
-
-        The runs are taken as they lie in a file, as their metrics and tags lie in that order too.
-        """
+        """Returns the places of all trials that have one, board by board, in one pass."""
+        # The runs are read as they lie in the file, as their metrics and tags have that order too.
         boards: dict[str, list[_Ranked]] = {}
         values = {
             "board_tag": schema.BOARD,
             "expected": schema.EXPECTED,
             "final": schema.FINAL_METRIC,
         }
-        rows = self._tables.ask(_PLACES, values, study=self._study)
+        rows = self._tables.query(_PLACES, values, study=self._study)
         for board, run_id, experiment, expected_s, final in rows:
             place = _Ranked(expected_s, final, run_id, str(experiment))
             boards.setdefault(board, []).append(place)

@@ -42,13 +42,13 @@ class Leaders:
     totals: dict[ComparisonKey, Totals]
     """What all trials of each board come to."""
     study_totals: dict[Place, Totals]
-    """What those of each study come to, of whatever kind: what a search cost stands beside what it
+    """What those of each study come to, of whatever kind: what a search cost is shown with what it
     led to."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Wanted:
-    """Which boards are asked for; None: any."""
+    """Which boards are wanted; None: any."""
 
     workload: str | None
     device: str | None
@@ -56,7 +56,7 @@ class Wanted:
     kind: str | None
 
     def takes(self, key: ComparisonKey) -> bool:
-        """Whether a board is asked for."""
+        """Whether a board is wanted."""
         return (
             is_on(key.device, self.device)
             and self.workload in (None, key.workload)
@@ -75,7 +75,7 @@ def find_leaders(
 ) -> Leaders:
     """Returns the `top` trials of each board, over the studies, and the boards' totals.
 
-    One more is given where there is one: it tells whether the last of the `top` shares its rank.
+    One more is given where there is one: it shows whether the last of the `top` shares its rank.
     Trials that miss in half of their runs or more are no leaders. Ties are broken as leaderboards
     do it: by the better final metric, the study's name, the trial's.
 
@@ -86,7 +86,8 @@ def find_leaders(
 
     def read(tables: Tables) -> Leaders | None:
         if not tables.holds(study):
-            return None  # MLflow's way says what is amiss.
+            # Reading through MLflow reports what is wrong.
+            return None
         return leaders_of(TableReader(tables, study), wanted, top=top)
 
     found = read_directly(uri, read)
@@ -103,11 +104,19 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
     silent = _read([search for search in searches if search.totals is None], reader, keep=top + 1)
     known = [((k, s.study), t) for s in searches for k, t in (s.totals or {}).items()]
     of_any_kind = replace(wanted, kind=None)
-    parts = _summed(part for part in (*known, *silent.parts) if of_any_kind.takes(part[0][0]))
+    by_place: dict[Place, list[Totals]] = {}
+    for place, totals in (*known, *silent.parts):
+        if of_any_kind.takes(place[0]):
+            by_place.setdefault(place, []).append(totals)
+    parts = {place: sum_of(each) for place, each in by_place.items()}
     keys = sorted({key for key, _ in parts if wanted.takes(key)})
-    heads = [_head(reader, key, silent.heads.get(key, []), top + 1) for key in keys]
+    trials: list[TrackedTrial] = []
+    for key in keys:
+        leading = _leading(reader.in_order(key), top + 1)
+        both = {trial.run_id: trial for trial in (*silent.heads.get(key, ()), *leading)}
+        trials += _first(both.values() or islice(reader.any_of(key), 1), top + 1)
     return Leaders(
-        trials=[trial for head in heads for trial in head],
+        trials=trials,
         totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
         study_totals=parts,
     )
@@ -128,24 +137,10 @@ def _read(searches: Sequence[Search], reader: BoardReader, *, keep: int) -> _Sil
         read.parts.append(((key, trial.record.study), totals_of([trial.record])))
         head = read.heads.setdefault(key, [])
         head.append(trial)
-        if len(head) >= 2 * keep + PAGE:  # No store is held in memory as a whole.
+        # No store is held in memory as a whole.
+        if len(head) >= 2 * keep + PAGE:
             head[:] = _first(head, keep)
     return read
-
-
-def _summed(parts: Iterable[tuple[Place, Totals]]) -> dict[Place, Totals]:
-    by_place: dict[Place, list[Totals]] = {}
-    for place, totals in parts:
-        by_place.setdefault(place, []).append(totals)
-    return {place: sum_of(each) for place, each in by_place.items()}
-
-
-def _head(
-    reader: BoardReader, key: ComparisonKey, others: list[TrackedTrial], top: int
-) -> list[TrackedTrial]:
-    """Returns the first `top` of the store's and the others together."""
-    both = {trial.run_id: trial for trial in (*others, *_leading(reader.in_order(key), top))}
-    return _first(both.values() or islice(reader.any_of(key), 1), top)
 
 
 def _first(trials: Iterable[TrackedTrial], count: int) -> list[TrackedTrial]:

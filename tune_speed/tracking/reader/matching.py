@@ -13,8 +13,8 @@ from tune_speed.tracking.reader.queries import TrackedTrial, find_trials, is_on
 from tune_speed.tracking.reader.sql import read_directly
 from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables
 
+# Trials in which a filter's field is looked for before it counts as a mistake in writing.
 NUM_CHECKED = 1000
-"""Trials in which a filter's field is looked for before it counts as a mistake in writing."""
 TIME_TO_TARGET = "time_to_target_s"
 TABLES = {"tags": "tags", "metrics": "latest_metrics"}
 SIGNS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
@@ -25,7 +25,7 @@ Find = Callable[["Query"], Iterable[TrackedTrial]]
 
 @dataclass(frozen=True, kw_only=True)
 class Query:
-    """What a store is asked for; None: any."""
+    """What is queried of a store; None: any."""
 
     study: str | None
     workload: str | None
@@ -65,13 +65,15 @@ def find_matching(
 
     def read(tables: Tables) -> list[TrackedTrial] | None:
         if not tables.holds(study):
-            return None  # MLflow's way says what is amiss.
-        return matching(lambda query: _by_tables(tables, query), where, bare, only_reached)
+            # Reading through MLflow reports what is wrong.
+            return None
+        return matching(lambda query: by_tables(tables, query), where, bare, only_reached)
 
     found = read_directly(uri, read)
     if found is None:
         found = matching(lambda query: by_mlflow(uri, query), where, bare, only_reached)
-    return sorted(found, key=lambda trial: board_key(trial.record))  # Stable: times stay in order.
+    # Stable: times stay in order.
+    return sorted(found, key=lambda trial: board_key(trial.record))
 
 
 def matching(
@@ -110,10 +112,15 @@ def by_mlflow(uri: str, query: Query) -> list[TrackedTrial]:
     )
 
 
-def _by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:
+def by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:
     """Yields what the tables hold, in the order that MLflow gives."""
+
+    def fastest_first(row: Row) -> tuple[float, float, str]:
+        time_s, start_ms = (math.inf if value is None else value for value in row[2:])
+        return time_s, start_ms, row[0]
+
     statement, values = _statement(query)
-    rows = sorted(tables.ask(statement, values, study=query.study), key=_fastest_first)
+    rows = sorted(tables.query(statement, values, study=query.study), key=fastest_first)
     trials = tables.tracked((run_id, str(experiment)) for run_id, experiment, *_ in rows)
     yield from islice((t for t in trials if is_on(t.record.device, query.device)), query.limit)
 
@@ -132,15 +139,6 @@ def _statement(query: Query) -> tuple[str, dict[str, str | float]]:
         )
         values |= {f"name_{i}": each.name, f"value_{i}": each.value}
     return _TRIALS.replace("{joins}", joins), values
-
-
-def _fastest_first(row: Row) -> tuple[float, float, str]:
-    run_id, _, time_s, start_ms = row
-    return (
-        math.inf if time_s is None else time_s,
-        math.inf if start_ms is None else start_ms,
-        run_id,
-    )
 
 
 _TRIALS = f"""

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 PARENT = "mlflow.parentRunId"
 """Tag of a trial's run: the run of its search."""
+# Time for another search that begins at the same moment to give way.
 SETTLE_S = 3.0
-"""Time for another search that begins at the same moment to give way."""
 
 
 def open_parent(
@@ -36,7 +36,8 @@ def open_parent(
     if run is None:
         return _create(client, experiment_id, study=study, tags=tags, is_only=is_only)
     for key, value in tags.items():
-        if run.data.tags.get(key) != value:  # More trials, say, than when it began.
+        # More trials, say, than when it began.
+        if run.data.tags.get(key) != value:
             client.set_tag(run.info.run_id, key, value)
     if run.info.status != "RUNNING":
         client.update_run(run.info.run_id, status="RUNNING")
@@ -49,25 +50,16 @@ def _create(
     if is_only and (others := _others(client, experiment_id, tags)):
         raise _taken(client, others[0], study)
     run_id = str(client.create_run(experiment_id, tags=tags, run_name=study).info.run_id)
-    if is_only and (rival := _rival(client, experiment_id, run_id, tags)):
-        client.delete_run(run_id)
-        raise _taken(client, rival, study)
-    return run_id
-
-
-def _rival(
-    client: "MlflowClient", experiment_id: str, run_id: str, tags: dict[str, str]
-) -> Any | None:
-    """Returns the search to which ours must give way, of those that began at the same moment.
-
-    Each has its run by now, so the later one sees the other. Where both do, the greater id gives
-    way at once, and the lesser goes on once it has seen that.
-    """
-    others = _others(client, experiment_id, tags)
-    if others and all(run_id < other.info.run_id for other in others):
+    # Of searches that begin at the same moment each has its run by now, so the later one sees the
+    # other. Where both do, the greater id gives way at once, and the lesser waits to see that.
+    rivals = _others(client, experiment_id, tags) if is_only else []
+    if rivals and all(run_id < rival.info.run_id for rival in rivals):
         time.sleep(SETTLE_S)
-        others = _others(client, experiment_id, tags)
-    return next(iter(others), None)
+        rivals = _others(client, experiment_id, tags)
+    if rivals:
+        client.delete_run(run_id)
+        raise _taken(client, rivals[0], study)
+    return run_id
 
 
 def _others(client: "MlflowClient", experiment_id: str, tags: dict[str, str]) -> list[Any]:

@@ -45,7 +45,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class TrackedTrial:
-    """A finished trial, and where MLflow keeps it."""
+    """A finished trial, and where MLflow stores it."""
 
     run_id: str
     experiment_id: str
@@ -88,6 +88,7 @@ def find_trials(
         schema.STATUS: Status.REACHED.value if only_reached else None,
     }
     tags = {key: value for key, value in wanted.items() if value is not None}
+    on_device = "" if device is None else tag_contains(schema.DEVICE, device)
     with errors_of(uri):
         experiments = experiments_of(client, uri, study)
         runs = runs_with(
@@ -95,11 +96,11 @@ def find_trials(
             experiments,
             tags,
             order_by=FASTEST_FIRST,
-            also=" AND ".join(filter(None, (HAS_RECORD, _device_like(device), also))),
+            also=" AND ".join(filter(None, (HAS_RECORD, on_device, also))),
             page_size=PAGE if limit is None else max(1, min(limit, PAGE)),
         )
         trials = islice((t for t in tracked(runs) if is_on(t.record.device, device)), limit)
-        return [_with_curve(client, trial) for trial in trials] if with_curves else list(trials)
+        return [with_curve(client, trial) for trial in trials] if with_curves else list(trials)
 
 
 def find_trial(uri: str, trial: str) -> TrackedTrial:
@@ -116,7 +117,7 @@ def find_trial(uri: str, trial: str) -> TrackedTrial:
         if record is None:
             raise ServiceError(_no_record(run, trial))
         whole = whole_record(client, run.info.run_id)
-        return _as_tracked(run, whole or record, has_curve=whole is not None)
+        return as_tracked(run, whole or record, has_curve=whole is not None)
 
 
 def is_on(name: str, device: str | None) -> bool:
@@ -135,12 +136,10 @@ def study_names(uri: str) -> list[str]:
 
 
 def run_url(uri: str, trial: TrackedTrial) -> str | None:
-    """Returns the address of the trial's page; None where no server shows it (see `ui_command`).
-
-    A login within `uri` is left out: a browser asks for it.
-    """
+    """Returns the address of the trial's page; None where no server shows it (see `ui_command`)."""
     if store_kind(uri) != "http":
         return None
+    # Without a login: a browser prompts for it.
     uri = re.sub(r"//[^/]*@", "//", uri)
     return strip_secrets(f"{uri}/#/experiments/{trial.experiment_id}/runs/{trial.run_id}")
 
@@ -166,15 +165,12 @@ def experiments_of(client: "MlflowClient", uri: str, study: str | None) -> list[
         )
     if study is None:
         return list(names.values())
-    near = did_you_mean(study, names)
+    near, shown = did_you_mean(study, names), list(map(repr, names))
+    rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
     raise ServiceError(
         f"the study {study!r} must be in {strip_secrets(uri)}, but it is not{near or '.'} It holds"
-        f" {_some(names)}; `tune-speed list studies` lists all."
+        f" {', '.join(shown[:NUM_SUGGESTIONS])}{rest}; `tune-speed list studies` lists all."
     )
-
-
-def _device_like(device: str | None) -> str:
-    return "" if device is None else tag_contains(schema.DEVICE, device)
 
 
 def tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
@@ -184,10 +180,11 @@ def tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
         if record is None:
             _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
         else:
-            yield _as_tracked(run, record, has_curve=False)
+            yield as_tracked(run, record, has_curve=False)
 
 
-def _as_tracked(run: Any, record: TrialRecord, *, has_curve: bool) -> TrackedTrial:
+def as_tracked(run: Any, record: TrialRecord, *, has_curve: bool) -> TrackedTrial:
+    """Returns a trial from MLflow's run and the record that it holds."""
     return TrackedTrial(
         run_id=run.info.run_id,
         experiment_id=run.info.experiment_id,
@@ -247,7 +244,8 @@ def _no_record(run: Any, trial: str) -> str:
     )
 
 
-def _with_curve(client: "MlflowClient", trial: TrackedTrial) -> TrackedTrial:
+def with_curve(client: "MlflowClient", trial: TrackedTrial) -> TrackedTrial:
+    """Returns the trial with the curve that its files hold; as it is where they are gone."""
     whole = whole_record(client, trial.run_id)
     return trial if whole is None else replace(trial, record=whole, has_curve=True)
 
@@ -266,18 +264,9 @@ def whole_record(client: "MlflowClient", run_id: str) -> TrialRecord | None:
 
 
 def _label(run: Any) -> str:
-    return f"{_name_of(run)} (run {run.info.run_id})"
-
-
-def _name_of(run: Any) -> str:
-    tags = run.data.tags
-    return f"{tags.get(schema.STUDY, '?')}/{tags.get(schema.TRIAL_ID, run.info.run_name)}"
-
-
-def _some(names: Iterable[str]) -> str:
-    shown = list(names)
-    rest = f" and {len(shown) - NUM_SUGGESTIONS} more" if len(shown) > NUM_SUGGESTIONS else ""
-    return ", ".join(repr(name) for name in shown[:NUM_SUGGESTIONS]) + rest
+    tags, info = run.data.tags, run.info
+    name = f"{tags.get(schema.STUDY, '?')}/{tags.get(schema.TRIAL_ID, info.run_name)}"
+    return f"{name} (run {info.run_id})"
 
 
 _ANY_STUDY = {schema.KIND: schema.STUDY_KIND}

@@ -2,8 +2,8 @@
 
 import logging
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,12 +16,12 @@ from tune_speed.tracking.store.uri import sqlite_path, store_kind
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+# Of a file's pages: the part of an index that one name takes fits in at 100,000 runs.
 CACHE_KIB = 65_536
-"""Of a file's pages: the part of an index that one name takes fits in at 100,000 runs."""
+# Longest wait for a database server's connection, as for MLflow's.
 CONNECT_S = 10.0
-"""Longest wait for a database server's connection, as for MLflow's."""
+# Longest wait for its answers, all of them together.
 READ_S = 300.0
-"""Longest wait for its answers, all of them together."""
 
 Result = TypeVar("Result")
 Read = Callable[[Tables], Result | None]
@@ -32,7 +32,7 @@ _log = logging.getLogger(__name__)
 def read_directly(uri: str, read: Read[Result]) -> Result | None:
     """Returns what `read` makes of the store's tables.
 
-    None where MLflow must be asked: of a tracking server, where a statement fails (no such table or
+    None where MLflow must be used: of a tracking server, where a statement fails (no such table or
     file, no permission), and where `read` returns it, as it does not find what it looks for.
 
     Raises: ServiceError if a database server does not answer, or its driver is not installed; what
@@ -45,23 +45,14 @@ def read_directly(uri: str, read: Read[Result]) -> Result | None:
 
 
 def _read_file(path: Path, read: Read[Result]) -> Result | None:
+    words = Words(key='"key"', then="CROSS JOIN", as_they_lie="NOT INDEXED")
     try:
-        with _file_tables(path) as tables:
-            return read(tables)
+        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+            return read(Tables(connection.execute, words))
     except sqlite3.Error as error:
         _log.debug("the file does not answer", exc_info=error)
         return None
-
-
-@contextmanager
-def _file_tables(path: Path) -> Iterator[Tables]:
-    connection = sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
-    try:
-        connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-        words = Words(key='"key"', then="CROSS JOIN", as_they_lie="NOT INDEXED")
-        yield Tables(connection.execute, words)
-    finally:
-        connection.close()
 
 
 def _read_server(uri: str, read: Read[Result]) -> Result | None:

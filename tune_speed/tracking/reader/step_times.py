@@ -14,10 +14,10 @@ from tune_speed.tracking.store.errors import errors_of
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Longest wait for them; a database that is frozen would never answer.
 READ_S = 60.0
-"""Longest wait for them; a database that is frozen would never answer."""
+# The latest measurements that are read: what is older was mostly made with other versions.
 MOST_RUNS = 1000
-"""The latest measurements that are read: what is older was mostly made with other versions."""
 
 _STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
 
@@ -25,24 +25,24 @@ _STEP_TIMES = TypeAdapter(tuple[StepTime, ...])
 def find_step_times(client: "MlflowClient", *, uri: str) -> tuple[StepTime, ...]:
     """Returns the step times on record, of all studies, the latest of each key.
 
-    Keys hold device and versions, so that a reader finds none that is not for it.
-
     Raises: ServiceError if the store does not answer.
     """
+
+    def find() -> tuple[StepTime, ...]:
+        ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
+        measured = f"tags.`{schema.STEP_TIMES}` != ''"
+        runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
+        found = [each for run in islice(runs, MOST_RUNS) for each in _read(run)]
+        return tuple({each.key: each for each in reversed(found)}.values())
+
+    # Of all studies: keys hold device and versions, so that none is used where it does not hold.
     with errors_of(uri):
-        return within(READ_S, lambda: _find(client))
-
-
-def _find(client: "MlflowClient") -> tuple[StepTime, ...]:
-    ids = [e.experiment_id for e in experiments_with(client, {schema.KIND: schema.STUDY_KIND})]
-    measured = f"tags.`{schema.STEP_TIMES}` != ''"
-    runs = runs_with(client, ids, {}, also=measured, order_by=("attributes.start_time DESC",))
-    found = [each for run in islice(runs, MOST_RUNS) for each in _read(run)]
-    return tuple({each.key: each for each in reversed(found)}.values())
+        return within(READ_S, find)
 
 
 def _read(run: Any) -> tuple[StepTime, ...]:
     try:
         return _STEP_TIMES.validate_json(run.data.tags.get(schema.STEP_TIMES, "[]"))
-    except ValidationError:  # Of another version; it is measured again.
+    except ValidationError:
+        # Of another version; it is measured again.
         return ()

@@ -73,14 +73,12 @@ def _from_mlflow(uri: str) -> list[_Study]:
 
 
 def _from_tables(tables: Tables) -> list[_Study]:
-    studies = {number: _Study(str(number), name, []) for number, name in tables.ask(_STUDIES)}
+    studies = {number: _Study(str(number), name, []) for number, name in tables.query(_STUDIES)}
     values = {"id": schema.SEARCH_ID, "kind": schema.KIND, "search": schema.SEARCH}
-    for some in batches(tables.ask(_SEARCHES, values)):
+    for some in batches(tables.query(_SEARCHES, values)):
         runs = [run_id for run_id, *_ in some]
-        metrics, tags = (
-            _by_run(tables.ask(_METRICS, runs=runs)),
-            _by_run(tables.ask(_TAGS, runs=runs)),
-        )
+        metrics = _by_run(tables.query(_METRICS, runs=runs))
+        tags = _by_run(tables.query(_TAGS, runs=runs))
         for run_id, experiment, status in some:
             search = _Search(status, metrics.get(run_id, {}), tags.get(run_id, {}))
             studies[experiment].searches.append(search)
@@ -106,23 +104,18 @@ def _summarised(study: _Study) -> StudySummary:
     timed = [search for search in searches if search_summary.BEST_TIME in search.metrics]
     best = min(timed, key=lambda search: search.metrics[search_summary.BEST_TIME], default=None)
     tags = {key: value for search in reversed(searches) for key, value in search.tags.items()}
+    # A search's run names the devices that have trials in its boards alone.
+    devices = {key.device for s in searches for key in schema.unpack_boards(s.tags) or ()}
     return StudySummary(
         name=study.name,
         experiment_id=study.experiment_id,
         workload=tags.get(schema.WORKLOAD, ""),
-        device="; ".join(_devices(searches)),
+        device="; ".join(sorted(devices)),
         num_trials={status: count for status, count in counts.items() if count},
         best_time_s=best.metrics[search_summary.BEST_TIME] if best else None,
         best_trial=best.tags.get(schema.BEST_TRIAL) if best else None,
         last_activity=max((s.tags.get(schema.UPDATED_AT, "") for s in searches), default=""),
         is_running=any(search.status == "RUNNING" for search in searches),
-    )
-
-
-def _devices(searches: Iterable[_Search]) -> list[str]:
-    """Returns the devices that have trials: a search's run has them in its boards alone."""
-    return sorted(
-        {key.device for search in searches for key in schema.unpack_boards(search.tags) or ()}
     )
 
 

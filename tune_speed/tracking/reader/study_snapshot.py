@@ -1,28 +1,23 @@
-"""What MLflow has of one study, read again and again: a trial that has ended is read only once.
-
-A refresh asks three questions: which searches there are, which trials run, and which have ended
-since the last time. They are asked in this order, so that a trial that ends meanwhile is seen, and
-that nothing is missing once a search has ended (its own run ends last).
-"""
+"""What MLflow has of one study, read again and again: a trial that has ended is read only once."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.reader.parent_run import PARENT
-from tune_speed.tracking.reader.queries import TrackedTrial, experiments_of, whole_record
+from tune_speed.tracking.reader.queries import TrackedTrial, as_tracked, experiments_of, with_curve
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
 
 CURVE_THREADS = 4
+# So far before the latest end a refresh looks back: the writer's clock may be set meanwhile.
 END_MARGIN_MS = 5_000
-"""So far before the latest end a refresh looks back: the writer's clock may be set meanwhile."""
 IS_SEARCH = f"tags.`{schema.SEARCH_ID}` LIKE '%'"
 IS_RUNNING = "attributes.status = 'RUNNING'"
 
@@ -100,12 +95,14 @@ class StudyPicture:
         return strip_secrets(f"{self.uri}/#/experiments/{self.experiment_id}")
 
     def refresh(self) -> None:
-        """Reads what is new. After an error the picture is what it was.
+        """Reads what is new. After an error the snapshot is what it was.
 
         Raises: ServiceError or StorageError if the store does not answer.
         """
         since_ms = max(0, self._latest_end_ms - END_MARGIN_MS)
         ended_since = f"attributes.end_time > {since_ms}"
+        # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
+        # once a search has ended (its own run ends last).
         with errors_of(self.uri):
             searches = self._runs(IS_SEARCH)
             alive = self._runs(IS_RUNNING)
@@ -119,7 +116,7 @@ class StudyPicture:
         Raises: ServiceError or StorageError if the store does not answer.
         """
         with errors_of(self.uri), ThreadPoolExecutor(CURVE_THREADS) as pool:
-            return list(pool.map(self._with_curve, trials))
+            return list(pool.map(lambda trial: with_curve(self._client, trial), trials))
 
     def _runs(self, condition: str) -> list[Any]:
         order = ["attributes.start_time ASC"]
@@ -134,7 +131,11 @@ class StudyPicture:
             self._latest_end_ms = max(self._latest_end_ms, run.info.end_time or 0)
             trial = _open_trial(run)
             if schema.RECORD in run.data.tags:
-                self._take_outcome(run, is_new=trial.key not in self._done)
+                record = schema.unpack_record(run.data.tags)
+                if record is not None:
+                    self.finished[trial.run_id] = as_tracked(run, record, has_curve=False)
+                elif trial.key not in self._done:
+                    _log.warning("run %s is left out: its record cannot be read", trial.run_id)
                 self._done.add(trial.key)
             elif run.info.status == "RUNNING" and trial.search_run_id in active:
                 running.append(trial)
@@ -142,23 +143,6 @@ class StudyPicture:
                 self._stopped[trial.key] = trial
         newest = {trial.run_id: trial for trial in running if trial.run_id not in self.finished}
         self.running = tuple(newest.values())
-
-    def _take_outcome(self, run: Any, *, is_new: bool) -> None:
-        record = schema.unpack_record(run.data.tags)
-        if record is None and is_new:
-            _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
-        if record is None:
-            return
-        self.finished[run.info.run_id] = TrackedTrial(
-            run_id=run.info.run_id,
-            experiment_id=run.info.experiment_id,
-            record=record,
-            has_curve=False,
-        )
-
-    def _with_curve(self, trial: TrackedTrial) -> TrackedTrial:
-        whole = whole_record(self._client, trial.run_id)
-        return trial if whole is None else replace(trial, record=whole, has_curve=True)
 
 
 def _search_run(run: Any) -> SearchRun:

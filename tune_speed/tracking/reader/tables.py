@@ -1,4 +1,4 @@
-"""A store's tables, read by SQL: MLflow takes seconds to be imported before it asks anything.
+"""A store's tables, read by SQL: MLflow takes seconds to be imported before its first query.
 
 One set of statements serves SQLite files and database servers; `Words` says what they write
 differently. Nothing is ever written. The tables are MLflow's since version 1.
@@ -14,8 +14,8 @@ from tune_speed.tracking.reader.queries import TrackedTrial
 Row = Sequence[Any]
 Execute = Callable[[str, Mapping[str, Any]], Iterable[Row]]
 """Runs a statement with its bound values."""
+# Runs that one statement reads: few at first, as the leaders of a board are few.
 FIRST_AT_ONCE, MOST_AT_ONCE = 32, 512
-"""Runs that one statement asks for: few at first, as the leaders of a board are few."""
 
 _log = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Tables:
     def __init__(self, execute: Execute, words: Words) -> None:
         self._execute, self._words = execute, words._asdict()
 
-    def ask(
+    def query(
         self,
         query: str,
         values: Mapping[str, Any] | None = None,
@@ -66,7 +66,7 @@ class Tables:
 
     def holds(self, study: str | None) -> bool:
         """Whether there is this study, or any."""
-        return any(True for _ in self.ask("{studies}", study=study))
+        return any(True for _ in self.query("{studies}", study=study))
 
     def texts(self, name: str, runs: Sequence[str]) -> dict[str, dict[str, str]]:
         """Returns the tag `name` of each run, and its further parts: `name.1`, `name.2`."""
@@ -74,7 +74,7 @@ class Tables:
         part = 0
         while runs:
             key = f"{name}.{part}" if part else name
-            rows = list(self.ask(_TAG, {"tag": key}, runs=runs))
+            rows = list(self.query(_TAG, {"tag": key}, runs=runs))
             for run_id, value in rows:
                 found[run_id][key] = value
             runs, part = [run_id for run_id, _ in rows], part + 1

@@ -10,9 +10,9 @@ Result = TypeVar("Result")
 def within(timeout_s: float, function: Callable[[], Result]) -> Result:
     """Returns `function()`, or raises what it raises.
 
-    Raises: TimeoutError if it takes longer than `timeout_s`. It then goes on in a daemon thread,
-        because nothing can stop a name look-up or a connection attempt from outside.
+    Raises: TimeoutError if it takes longer than `timeout_s`. It then continues in a daemon thread.
     """
+    # A thread, as nothing can stop a name look-up or a connection attempt from outside.
     results: list[Result] = []
     errors: list[BaseException] = []
 

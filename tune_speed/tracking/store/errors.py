@@ -52,6 +52,7 @@ def _short(error: BaseException) -> str:
 _UNTRUSTED, _NO_TLS = "its TLS certificate is not trusted", "it does not speak TLS"
 _WRONG_LOGIN, _MAY_NOT = "the login is refused (401)", "the login may not do that (403)"
 _WRONG_DATABASE_LOGIN = "the login is refused"
+# What to try where a server runs, but not for us.
 _LET_IN = {
     _UNTRUSTED: "Set MLFLOW_TRACKING_SERVER_CERT_PATH to a PEM file with the certificate of the"
     " authority that signed the server's",
@@ -62,7 +63,6 @@ _LET_IN = {
     " give the study another name",
     _WRONG_DATABASE_LOGIN: "Check user and password in MLFLOW_TRACKING_URI",
 }
-"""What to try where a server runs, but not for us."""
 _KNOWN_REASONS = (
     (
         re.compile("out-of-date database schema|Can't locate revision"),

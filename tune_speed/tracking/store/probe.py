@@ -1,4 +1,4 @@
-"""One question to a server before MLflow asks it: MLflow itself would go on asking for minutes."""
+"""One request to a server before MLflow's own: MLflow itself would retry for minutes."""
 
 import os
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def probe_http(uri: str, *, timeout_s: float) -> None:
-    """Asks an MLflow server for one experiment, with MLflow's own login and TLS settings.
+    """Requests one experiment of an MLflow server, with MLflow's own login and TLS settings.
 
     Raises: ServiceError if it does not let us in or is no MLflow server; MlflowException or OSError
         if it does not answer.
@@ -54,7 +54,7 @@ def probe_database(uri: str) -> None:
 
 
 def engine_of(uri: str) -> "Engine":
-    """Returns an engine that keeps no connections, and has none yet.
+    """Returns an engine that pools no connections, and has none yet.
 
     Raises: ServiceError if the driver is not installed; SQLAlchemyError if `uri` is none.
     """
@@ -72,7 +72,7 @@ def engine_of(uri: str) -> "Engine":
 
 
 def _login(uri: str) -> str:
-    """Returns who asks to be let in, in words and without what is secret."""
+    """Returns as whom we log in, in words and without secrets."""
     if user := os.environ.get("MLFLOW_TRACKING_USERNAME") or urlsplit(uri).username:
         return f"user {user!r}"
     return "our token" if os.environ.get("MLFLOW_TRACKING_TOKEN") else "us, who gave no login"
@@ -85,9 +85,9 @@ def _is_json_object(response: Any) -> bool:
         return False
 
 
+# Packages whose name is not that of their module.
 _DRIVER_PACKAGES = {
     "psycopg": "psycopg[binary]",
     "psycopg2": "psycopg2-binary",
     "MySQLdb": "mysqlclient",
 }
-"""Packages whose name is not that of their module."""

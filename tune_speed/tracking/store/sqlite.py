@@ -18,18 +18,18 @@ from tune_speed.core.folders import default_cache_dir
 from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.runtime.file_lock import acquire
 
+# Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB.
 MIN_FREE_BYTES = 32 << 20
-"""Least free space to begin with: an empty store takes 1 MB, a trial about 30 kB."""
+# Stores up to this size are checked throughout (0.1 s); larger ones by their schema alone.
 MAX_CHECKED_BYTES = 64 << 20
-"""Stores up to this size are checked throughout (0.1 s); larger ones by their schema alone."""
+# Longest wait for a process that writes, as MLflow's own.
 BUSY_S = 20.0
-"""Longest wait for a process that writes, as MLflow's own."""
+# Times as many rows as when the statistics were made: then they are made again.
 GROWTH = 4
-"""Times as many rows as when the statistics were made: then they are made anew."""
+# Runs below which any plan is fast.
 LEAST_ROWS = 1000
-"""Runs below which any plan is fast."""
+# Rows that ANALYZE looks at per index: enough for the planner, and fast at any size.
 ANALYSIS_LIMIT = 1000
-"""Rows that ANALYZE looks at per index: enough for the planner, and fast at any size."""
 
 
 @contextmanager
@@ -41,7 +41,18 @@ def folder_lock(folder: Path, *, timeout_s: float) -> Iterator[None]:
     """
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        _acquire(handle, folder, timeout_s)
+        try:
+            is_held = acquire(handle, wait_s=timeout_s)
+        except OSError as error:
+            raise StorageError(
+                f"{folder} must be on a file system with locks, but got: {error}. SQLite is not"
+                " safe there (NFS?): use a local folder or an MLflow server (MLFLOW_TRACKING_URI)."
+            ) from error
+        if not is_held:
+            raise ServiceError(
+                f"the results in {folder} must be free to open, but another process holds them"
+                " locked. Wait for it, or end it."
+            )
         yield
     finally:
         os.close(handle)
@@ -55,7 +66,12 @@ def create(path: Path) -> None:
             leftover.unlink(missing_ok=True)
         if not _copied(new):
             _migrate(new)
-            _keep(new)
+            # For the next store of this node; where that fails, there is none.
+            with suppress(OSError):
+                cached = _cached()
+                cached.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+                with write_atomically(cached) as file:
+                    file.write(new.read_bytes())
         new.replace(path)
     finally:
         for leftover in _files_of(new):
@@ -89,11 +105,9 @@ def check_space(folder: Path) -> None:
 
 
 def analyze(path: Path) -> bool:
-    """Gives the query planner its statistics; returns whether it could.
-
-    Without them, MLflow's searches over 10,000 runs take seconds, with them milliseconds. A store
-    that is busy, read-only or full is left as it is: queries are slower then, and still right.
-    """
+    """Gives the query planner its statistics; returns whether it could."""
+    # Without them, MLflow's searches over 10,000 runs take seconds, with them milliseconds. A store
+    # that is busy, read-only or full is left as it is: queries are slower then, and still right.
     try:
         with closing(sqlite3.connect(path, timeout=2.0)) as connection:
             connection.execute(f"PRAGMA analysis_limit = {ANALYSIS_LIMIT}")
@@ -107,12 +121,18 @@ def analyze(path: Path) -> bool:
 def analyze_if_outdated(path: Path) -> bool:
     """Gives the planner statistics where it has none, or from when the store was much smaller.
 
-    Returns whether it did. A search does it at its end; one that was killed, or that still runs,
-    leaves its readers without.
+    Returns whether it did.
     """
+    # A search does it at its end; one that was killed, or that still runs, leaves readers without.
     try:
         with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            known, present = _known_runs(connection), _num_runs(connection)
+            # The table of statistics is there only after a first ANALYZE.
+            table = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
+            of_runs = "SELECT stat FROM sqlite_stat1 WHERE tbl = 'runs'"
+            is_analyzed = connection.execute(table).fetchone() is not None
+            rows = connection.execute(of_runs).fetchall() if is_analyzed else []
+            known = max((int(stat.split()[0]) for (stat,) in rows if stat), default=0)
+            (present,) = connection.execute("SELECT count(*) FROM runs").fetchone()
     except sqlite3.Error:
         return False
     return present >= LEAST_ROWS and present >= GROWTH * known and analyze(path)
@@ -146,20 +166,6 @@ def damaged(path: Path, found: str) -> StorageError:
     )
 
 
-def _num_runs(connection: sqlite3.Connection) -> int:
-    (count,) = connection.execute("SELECT count(*) FROM runs").fetchone()
-    return int(count)
-
-
-def _known_runs(connection: sqlite3.Connection) -> int:
-    """Returns how many runs the statistics were made of; 0 without any."""
-    has_any = "SELECT 1 FROM sqlite_master WHERE name = 'sqlite_stat1'"
-    if connection.execute(has_any).fetchone() is None:
-        return 0
-    rows = connection.execute("SELECT stat FROM sqlite_stat1 WHERE tbl = 'runs'").fetchall()
-    return max((int(stat.split()[0]) for (stat,) in rows if stat), default=0)
-
-
 def _check_writing(connection: sqlite3.Connection, path: Path) -> None:
     connection.execute("BEGIN IMMEDIATE")
     connection.rollback()
@@ -169,51 +175,25 @@ def _check_writing(connection: sqlite3.Connection, path: Path) -> None:
             raise damaged(path, result)
 
 
-def _acquire(handle: int, folder: Path, timeout_s: float) -> None:
-    try:
-        is_held = acquire(handle, wait_s=timeout_s)
-    except OSError as error:
-        raise StorageError(
-            f"{folder} must be on a file system with locks, but got: {error}. SQLite is not safe"
-            " there (NFS?): use a local folder or an MLflow server (MLFLOW_TRACKING_URI)."
-        ) from error
-    if not is_held:
-        raise ServiceError(
-            f"the results in {folder} must be free to open, but another process holds them locked."
-            " Wait for it, or end it."
-        )
-
-
 def _files_of(path: Path) -> list[Path]:
-    """Returns the database and what may lie beside it: SQLite would replay a stale log."""
+    """Returns the database and what may lie next to it: SQLite would replay a stale log."""
     return [path.with_name(path.name + suffix) for suffix in ("", "-journal", "-wal", "-shm")]
 
 
 def _copied(path: Path) -> bool:
-    """Copies the empty store that this node has kept to `path`; returns whether it had a whole one.
-
-    Some seventy migrations lead to an empty store: a second of processor time.
-    """
-    kept = _kept()
+    """Copies this node's cached empty store to `path`; returns whether it had a whole one."""
+    # Some seventy migrations lead to an empty store: a second of processor time.
+    cached = _cached()
     try:
-        check(kept, writing=True)
+        check(cached, writing=True)
     except StorageError:
         return False
-    shutil.copyfile(kept, path)
+    shutil.copyfile(cached, path)
     return True
 
 
-def _keep(path: Path) -> None:
-    """Keeps a copy of an empty store for the next one; where that fails, there is none."""
-    kept = _kept()
-    with suppress(OSError):
-        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with write_atomically(kept) as file:
-            file.write(path.read_bytes())
-
-
-def _kept() -> Path:
-    """Returns where an empty store of this version of MLflow's is kept."""
+def _cached() -> Path:
+    """Returns where an empty store of this version of MLflow's is cached."""
     version = metadata.version("mlflow")
     return default_cache_dir() / "mlflow" / f"empty-{version}-sqlite-{sqlite3.sqlite_version}.db"
 

@@ -18,14 +18,16 @@ from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Longest wait for the tables of a new database server.
 MIGRATION_S = 120.0
-"""Longest wait for the tables of a new database server."""
+# Longest wait for another process that is creating the same SQLite file, which takes a second.
 LOCK_S = 60.0
-"""Longest wait for another process that is creating the same SQLite file, which takes a second."""
 
+# Our defaults of MLflow's settings. What the user set in the environment holds.
 _SETTINGS = {
     "MLFLOW_DISABLE_TELEMETRY": "true",
-    "MLFLOW_LOGGING_LEVEL": "CRITICAL",  # Each error reaches us as an exception as well.
+    # Each error reaches us as an exception as well.
+    "MLFLOW_LOGGING_LEVEL": "CRITICAL",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR": "false",
     "MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING": "false",
@@ -33,7 +35,6 @@ _SETTINGS = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0",
     "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",
 }
-"""Our defaults of MLflow's settings. What the user set in the environment holds."""
 
 
 def load_mlflow() -> Any:
@@ -109,7 +110,11 @@ def artifact_root(uri: str, study: str) -> str | None:
 
 def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
     if create:
-        _make_folder(path.parent)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise sqlite.storage_error(path.parent, error) from error
+        sqlite.check_space(path.parent)
     elif not path.is_file():
         raise ServiceError(
             f"results must be in {path}, but there is no such file yet. Run `tune-speed search"
@@ -118,30 +123,17 @@ def _open_sqlite(path: Path, uri: str, *, create: bool) -> "MlflowClient":
     load_mlflow()
     try:
         with sqlite.folder_lock(path.parent, timeout_s=LOCK_S):
-            if create:
-                _prepare_sqlite(path)
-            else:
+            if not create:
                 sqlite.check(path, writing=False)
                 sqlite.analyze_if_outdated(path)
+            elif path.exists() and path.stat().st_size > 0:
+                sqlite.check(path, writing=True)
+            else:
+                with errors_of(uri):
+                    sqlite.create(path)
             return _connect(uri, timeout_s=MIGRATION_S)
     except OSError as error:
         raise sqlite.storage_error(path, error) from error
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise sqlite.storage_error(folder, error) from error
-    sqlite.check_space(folder)
-
-
-def _prepare_sqlite(path: Path) -> None:
-    if path.exists() and path.stat().st_size > 0:
-        sqlite.check(path, writing=True)
-        return
-    with errors_of(f"sqlite:///{path}"):
-        sqlite.create(path)
 
 
 def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
@@ -157,7 +149,8 @@ def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
 
 
 def _connect_to_database(uri: str) -> "MlflowClient":
-    """Tries again where another driver is making the tables: the one that comes second fails."""
+    """Connects, and tries again where another driver is making the tables."""
+    # Of two drivers that make the tables of a new database, the one that comes second fails.
     deadline = time.monotonic() + MIGRATION_S
     while True:
         try:
@@ -174,7 +167,8 @@ def _create_experiment(client: "MlflowClient", study: str, *, tags: dict[str, st
     try:
         client.create_experiment(study, artifact_root(client.tracking_uri, study), tags=tags)
     except MlflowException as error:
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":  # Another driver was faster.
+        # Another driver was faster.
+        if error.error_code != "RESOURCE_ALREADY_EXISTS":
             raise
 
 

@@ -1,4 +1,4 @@
-"""Where results are kept: tracking URIs, made absolute, and shown without their secrets."""
+"""Where results are stored: tracking URIs, made absolute, and shown without their secrets."""
 
 import os
 import re
@@ -60,17 +60,15 @@ def sqlite_path(uri: str) -> Path:
 def strip_secrets(text: str) -> str:
     """Returns `text` with passwords and tokens in URIs, and MLflow's own login, as `***`."""
     text = redact(text)
-    for secret in sorted(_login_secrets(), key=len, reverse=True):
-        text = text.replace(secret, "***")
-    return text
-
-
-def _login_secrets() -> set[str]:
-    """Returns the secrets of the environment's login; what is shorter is part of other words."""
     secrets = {os.environ.get(name, "") for name in _SECRET_VARIABLES}
     if match := _PASSWORD.search(os.environ.get("MLFLOW_TRACKING_URI", "")):
-        secrets |= {match[1], unquote(match[1])}  # An error may quote it as it is sent.
-    return {secret for secret in secrets if len(secret) >= SHORTEST_SECRET}
+        # An error may quote it as it is sent.
+        secrets |= {match[1], unquote(match[1])}
+    for secret in sorted(secrets, key=len, reverse=True):
+        # What is shorter is part of other words.
+        if len(secret) >= SHORTEST_SECRET:
+            text = text.replace(secret, "***")
+    return text
 
 
 def _absolute(uri: str, *, source: str) -> str:

@@ -105,47 +105,41 @@ class Courier:
             self._summary.add(record)
 
     def _work(self) -> None:
-        while not self._is_over():
-            is_last = self._ending.is_set()  # Asked before events are taken: none came later.
+        while not (
+            self._ending.is_set() and (self._has_ended or time.monotonic() >= self._deadline)
+        ):
+            # Read before the events: what is put after it comes in another round.
+            is_last = self._ending.is_set()
             if is_last:
                 latest = time.monotonic() + LONGEST_PAUSE_AT_THE_END_S
                 self._retry_at = min(self._retry_at, latest)
             self._gather()
             if is_last:
-                self._interrupt_rest()
+                for trial_id in self._outboxes:
+                    self.take_interruption(trial_id, "the search ended before the trial")
             if time.monotonic() >= self._retry_at:
                 self._deliver(is_last=is_last)
 
-    def _is_over(self) -> bool:
-        is_late = time.monotonic() >= self._deadline
-        return self._ending.is_set() and (self._has_ended or is_late)
-
     def _gather(self) -> None:
         """Waits for an event, or until it is time to try again, and takes all that there are."""
+        has_work = self._ending.is_set() or self._ledger is not None or self._summary.is_new
+        if has_work or any(outbox.is_due for outbox in self._outboxes.values()):
+            wait_s = max(0.0, self._retry_at - time.monotonic())
+        else:
+            wait_s = None
         try:
-            first = self._events.get(timeout=self._wait_s())
+            first = self._events.get(timeout=wait_s)
         except Empty:
             return
         self._ending.wait(self._linger_s)
-        for event in (first, *(self._events.get() for _ in range(self._events.qsize()))):
-            self._take(*event)
-
-    def _wait_s(self) -> float | None:
-        is_waiting = self._ending.is_set() or self._ledger is not None or self._summary.is_new
-        if is_waiting or any(outbox.is_due for outbox in self._outboxes.values()):
-            return max(0.0, self._retry_at - time.monotonic())
-        return None
-
-    def _take(self, trial_id: str, take: Callable[[], None]) -> None:
-        try:
-            take()
-        except Exception as error:  # Such as a recipe that is no tree: it must not end the thread.
-            _log.exception("trial %s cannot be tracked", trial_id)
-            self.refused[trial_id] = f"{type(error).__name__}: {error}"
-
-    def _interrupt_rest(self) -> None:
-        for trial_id in self._outboxes:
-            self.take_interruption(trial_id, "the search ended before the trial")
+        rest = [self._events.get() for _ in range(self._events.qsize())]
+        for trial_id, take in (first, *rest):
+            try:
+                take()
+            except Exception as error:
+                # Such as a recipe that is no tree: it must not end the thread.
+                _log.exception("trial %s cannot be tracked", trial_id)
+                self.refused[trial_id] = f"{type(error).__name__}: {error}"
 
     def _deliver(self, *, is_last: bool) -> None:
         """Delivers all that is due; after an error, the rest waits for the next time."""
@@ -155,7 +149,11 @@ class Courier:
                 self._deliver_trial(trial_id)
             self._deliver_summary(is_last=is_last)
         except Exception as error:
-            self._pause(error)
+            _log.debug("delivery to MLflow failed", exc_info=error)
+            self.trouble, self._had_trouble = str(explain(error, self._uri)), True
+            # Jitter keeps the searches that lost the same server from returning all at once.
+            self._retry_at = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
         else:
             self.trouble, self._pause_s = None, FIRST_PAUSE_S
 
@@ -165,7 +163,8 @@ class Courier:
             refused = deliver(outbox, self._runs)
         except Exception as error:
             if not is_permanent(error):
-                self._outboxes[trial_id] = outbox  # At the end: another trial is tried first.
+                # At the end: another trial is tried first.
+                self._outboxes[trial_id] = outbox
                 raise
             refused = self._give_up(outbox, error)
         self._pause_s = FIRST_PAUSE_S
@@ -216,7 +215,11 @@ class Courier:
                 self._runs.write_parent(points=self._summary.points(), tags=tags)
                 self._summary.is_new = False
             if is_last:
-                self._drop_doubles()
+                if self._had_trouble:
+                    # A request that the store took after we had given it up may have made a second
+                    # run of a trial; finding all runs again deletes it.
+                    self._runs.forget()
+                    self._runs.known()
                 self._runs.end_parent(self._last_status)
         except Exception as error:
             if not is_permanent(error):
@@ -224,15 +227,6 @@ class Courier:
             _log.warning("the search's own run cannot be written: %s", error)
             self._summary.is_new = False
         self._has_ended = is_last
-
-    def _drop_doubles(self) -> None:
-        """Leaves one run of each trial.
-
-        A request that the store took after we had given it up may have made a second one.
-        """
-        if self._had_trouble:
-            self._runs.forget()
-            self._runs.known()
 
     def _search_note(self) -> dict[str, str]:
         if self._plan is None:
@@ -242,12 +236,6 @@ class Courier:
         link = f"#/experiments/{self._runs.experiment_id}/runs/{ref.run_id}" if ref else ""
         note = descriptions.search_note(self._plan, statuses=statuses, best=best, link=link)
         return {descriptions.NOTE: note}
-
-    def _pause(self, error: Exception) -> None:
-        _log.debug("delivery to MLflow failed", exc_info=error)
-        self.trouble, self._had_trouble = str(explain(error, self._uri)), True
-        self._retry_at = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
-        self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
 
 def _outbox_of(record: TrialRecord) -> Outbox:

@@ -13,27 +13,22 @@ from typing import Any
 
 from tune_speed.core.comparability import final_metric, target_of
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.core.stats import (
-    expected_time_interval_s,
-    expected_time_s,
-    median_interval_s,
-    median_time_s,
-    sample_of,
-)
+from tune_speed.core.stats import RunStatistics, TimeInterval
+from tune_speed.core.text import INFINITE, counted, significant
 from tune_speed.tracking import schema
 from tune_speed.tracking.glossary import METRICS
 from tune_speed.tracking.store.uri import strip_secrets
 
 NOTE = "mlflow.note.content"
-"""The tag in which MLflow keeps the description of an experiment or a run."""
+"""The tag in which MLflow stores the description of an experiment or a run."""
+# Characters of a table's cell or of a sentence that somebody else wrote.
 MAX_CELL = 300
-"""Characters of a table's cell or of a sentence that somebody else wrote."""
 MAIN_METRICS = ("time_to_target_s", "reached", "gap", "final_accuracy", "accuracy", "train_s")
 OURS = "*written by tune-speed*"
 """Ends a description of an experiment that may be replaced: nobody has changed it."""
 
+# All but what no Markdown heeds; an underscore within a word is one of these.
 _PLAIN = re.compile(r"[^\w .,;()%=+/'≥≤…×·–-]|(?<![^\W_])_|_(?![^\W_])")
-"""All but what no Markdown heeds; an underscore within a word is one of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,7 +73,7 @@ def study_note(plan: SearchPlan) -> str:
 def search_note(
     plan: SearchPlan, *, statuses: Mapping[Status, int], best: TrialRecord | None, link: str
 ) -> str:
-    """Returns the description of a search's own run, as it stands.
+    """Returns the description of a search's own run, as of now.
 
     Args:
         plan: of the search.
@@ -87,9 +82,13 @@ def search_note(
         link: address of its run; empty where it is not known.
     """
     counts = ", ".join(f"{n} {status.value}" for status, n in statuses.items() if n)
-    lines = [f"**{_count(sum(statuses.values()))} finished**{f': {counts}' if counts else ''}."]
-    lines.append(_best_line(best, link))
-    if best is not None:
+    finished = counted(sum(statuses.values()), "trial")
+    lines = [f"**{finished} finished**{f': {counts}' if counts else ''}."]
+    if best is None:
+        lines.append("None has met the target so far.")
+    else:
+        name = f"[{plain(best.trial_id)}]({link})" if link else f"**{plain(best.trial_id)}**"
+        lines.append(f"Best: {name}, {_outcome(best)} On {plain(best.device)}.")
         lines += ["", *_next_lines(best)]
     if plan.command:
         lines += ["The search again (with --resume, it goes on):", _commands(plan.command)]
@@ -116,10 +115,10 @@ def trial_note(record: TrialRecord, *, run_id: str) -> str:
     run_id = plain(run_id)
     again = [] if record.is_own_loop else [f"tune-speed train {run_id}"]
     head += [_commands(f"tune-speed show {run_id}", *again)]
+    paragraphs = [part for line in head for part in (line, "")]
     table = _table(("searched", "value"), record.params.items())
-    return _joined(
-        _paragraphs(head), table, ["The whole recipe is in recipe.yaml, among the artifacts."]
-    )
+    whole = "The whole recipe is in recipe.yaml, among the artifacts."
+    return _joined(paragraphs, table, [whole])
 
 
 def interrupted_note(reason: str) -> str:
@@ -144,17 +143,6 @@ def model_lines(uri: str, *, accuracy: float, part: str, shape: Sequence[int]) -
     )
 
 
-def _count(trials: int) -> str:
-    return "1 trial" if trials == 1 else f"{trials} trials"
-
-
-def _best_line(best: TrialRecord | None, link: str) -> str:
-    if best is None:
-        return "None has met the target so far."
-    name = f"[{plain(best.trial_id)}]({link})" if link else f"**{plain(best.trial_id)}**"
-    return f"Best: {name}, {_outcome(best)} On {plain(best.device)}."
-
-
 def _outcome(record: TrialRecord) -> str:
     metric, final = target_of(record.workload).metric, final_metric(record)
     scores = "no evaluation" if final is None else f"final {plain(metric)} {final:.4f}"
@@ -166,29 +154,25 @@ def _outcome(record: TrialRecord) -> str:
 
 def _certified(record: TrialRecord) -> str:
     """Returns what several runs of a recipe are worth."""
-    samples = list(map(sample_of, record.runs))
-    times = [run.time_to_target_s for run in record.runs]
-    hits = sum(sample.is_hit for sample in samples)
+    found = RunStatistics.of(record)
     text = (
-        f"**{plain(record.kind)}**: **{hits} of {len(times)}** runs met {_target(record.workload)}"
-        f" on the {plain(record.evaluated_on)} part."
+        f"**{plain(record.kind)}**: **{found.hits} of {found.n}** runs met"
+        f" {_target(record.workload)} on the {plain(record.evaluated_on)} part."
     )
-    median_s = median_time_s(times)
-    if median_s is not None:
-        text += f" Median {_seconds(median_s)}, {_interval(*median_interval_s(times))}."
-    if hits:
-        ends = expected_time_interval_s(samples, confidence=0.95, miss_s=record.miss_s)
-        expected = _seconds(expected_time_s(samples))
-        text += f" Expected with restarts {expected}, {_interval(*ends, 0.95)}."
+    if found.median_s is not None:
+        text += f" Median {_seconds(found.median_s)}, {_interval(found.median_interval)}."
+    if found.hits:
+        interval = _interval(found.expected_interval)
+        text += f" Expected with restarts {_seconds(found.expected_s)}, {interval}."
     return text
 
 
-def _interval(low: float, high: float, confidence: float) -> str:
-    return f"{confidence:.0%} interval {_seconds(low)} to {_seconds(high)}"
+def _interval(found: TimeInterval) -> str:
+    return f"{found.confidence:.0%} interval {_seconds(found.low_s)} to {_seconds(found.high_s)}"
 
 
-def _seconds(time_s: float) -> str:
-    return "∞" if time_s == float("inf") else f"{time_s:.4g} s"
+def _seconds(time_s: float | None) -> str:
+    return INFINITE if time_s is None else f"{significant(time_s)} s"
 
 
 def _target(workload: Mapping[str, Any]) -> str:
@@ -209,10 +193,6 @@ def _commands(*commands: str) -> str:
     """Returns commands as a block of code, in which nothing is escaped: it ends with its fence."""
     lines = [schema.clean(strip_secrets(c), limit=1000).replace("\n", " ") for c in commands]
     return "\n".join(["```", *(line.replace("```", "'''") for line in lines), "```"])
-
-
-def _paragraphs(lines: Iterable[str]) -> list[str]:
-    return [part for line in lines for part in (line, "")]
 
 
 def _joined(head: Sequence[str], table: Sequence[str], tail: Sequence[str]) -> str:

@@ -5,7 +5,6 @@ user's neither as text nor as a pickle, and loads without this package.
 """
 
 import tempfile
-from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,10 +23,10 @@ if TYPE_CHECKING:
 MODEL = f"{schema.PREFIX}model"
 """Tag of a run whose model is logged: the model's address."""
 NAME = "model"
+# Longest wait for the run; a database that is frozen would never answer.
 READ_S = 60.0
-"""Longest wait for the run; a database that is frozen would never answer."""
+# Images of the example; with one alone, the graph would take no other number.
 EXAMPLE_SIZE = 2
-"""Images of the example; with one alone, the graph would take no other number."""
 
 
 def run_of_trial(client: "MlflowClient", parent_id: str, trial_id: str) -> Any | None:
@@ -93,19 +92,16 @@ def log_model(
 def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
     """Deletes the models of a search's trials, except that of the run `but`.
 
-    As with runs, MLflow keeps the files of deleted models until `mlflow gc`.
+    As with runs, MLflow stores the files of deleted models until `mlflow gc`.
     """
-    for run in list(_runs_with_models(client, parent_id)):
+    experiments = [_experiment(client, parent_id)]
+    own = runs_with(client, experiments, {PARENT: parent_id}, also=f"tags.`{MODEL}` != ''")
+    # All pages before the first change: a tag that is deleted would shift the later ones.
+    for run in list(own):
         if run.info.run_id == but:
             continue
         client.delete_logged_model(run.data.tags[MODEL].removeprefix("models:/"))
         client.delete_tag(run.info.run_id, MODEL)
-
-
-def _runs_with_models(client: "MlflowClient", parent_id: str) -> Iterator[Any]:
-    own = {PARENT: parent_id}
-    experiments = [_experiment(client, parent_id)]
-    return runs_with(client, experiments, own, also=f"tags.`{MODEL}` != ''")
 
 
 def _experiment(client: "MlflowClient", run_id: str) -> str:
@@ -130,6 +126,8 @@ def _save(
     from mlflow.models import Model, ModelSignature
     from mlflow.types import Schema, TensorSpec
 
+    # Without the local part, such as `+cu128`, which no package index knows.
+    versions = {name: metadata.version(name).split("+")[0] for name in ("mlflow", "torch", "numpy")}
     pixels = TensorSpec(np.dtype(np.uint8), (-1, *image_shape))
     logits = TensorSpec(np.dtype(np.float32), (-1, num_classes))
     mlflow.pytorch.save_model(
@@ -140,12 +138,7 @@ def _save(
         ),
         signature=ModelSignature(inputs=Schema([pixels]), outputs=Schema([logits])),
         input_example=np.zeros((EXAMPLE_SIZE, *image_shape), np.uint8),
-        pip_requirements=_requirements(),  # MLflow would look for them in a process of its own.
+        # Given, as MLflow would look for them in a process of its own.
+        pip_requirements=[f"{name}=={version}" for name, version in versions.items()],
         serialization_format="pt2",
     )
-
-
-def _requirements() -> list[str]:
-    """Returns what loading needs, pinned to what runs here, without the local part of versions."""
-    versions = {name: metadata.version(name).split("+")[0] for name in ("mlflow", "torch", "numpy")}
-    return [f"{name}=={version}" for name, version in versions.items()]

@@ -14,8 +14,8 @@ _PERMANENT_CODES = (
     "INVALID_STATE",
 )
 _PERMANENT_OS_ERRORS = (PermissionError, NotADirectoryError, FileExistsError)
+# Logins may be renewed and servers relieved; any other 4xx stays as it is.
 _PASSING_HTTP_STATUSES = (401, 403, 408, 425, 429)
-"""Logins may be renewed and servers relieved; any other 4xx stays as it is."""
 
 
 @dataclass
@@ -46,7 +46,7 @@ class Outbox:
         return self.record is not None or self.interrupted is not None
 
     def take(self, record: TrialRecord) -> None:
-        """Ends the attempt with its outcome, whose curve need not be kept twice."""
+        """Ends the attempt with its outcome, whose curve need not be stored twice."""
         self.record, self.interrupted = record, None
         on_record = {_mark(each) for run in record.runs for each in run.evaluations}
         self.evaluations = [each for each in self.evaluations if _mark(each) not in on_record]
@@ -88,11 +88,9 @@ def is_permanent(error: Exception) -> bool:
 
 
 def _has_lost_database(error: BaseException | None) -> bool:
-    """Whether a database's connection broke, here or below.
-
-    MLflow passes such errors on as they are or as bad requests, depending on the statement that
-    met them.
-    """
+    """Whether a database's connection broke, here or below."""
+    # MLflow passes such errors on as they are or as bad requests, depending on the statement that
+    # met them.
     from sqlalchemy import exc
 
     while error is not None:
@@ -116,7 +114,9 @@ def _write_values(outbox: Outbox, ref: RunRef, runs: StudyRuns) -> None:
         )
         params |= schema.ran_entries(outbox.record.recipe, params)
     missing = {key: value for key, value in params.items() if key not in ref.params}
-    begin = {} if outbox.ref else _start_tags(outbox)
+    kind, trial_id = outbox.key
+    begin = schema.start_tags(trial_id, kind=kind) | schema.searched_tag(outbox.searched)
+    begin = {} if outbox.ref else begin
     runs.write(ref, points=points, params=missing, tags=begin)
     ref.params |= missing
     outbox.ref = ref
@@ -137,11 +137,6 @@ def _finish(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
     runs.write(ref, tags=schema.record_tags(record) | note)
     runs.end(ref, schema.run_status(record.status))
     return refused
-
-
-def _start_tags(outbox: Outbox) -> dict[str, str]:
-    kind, trial_id = outbox.key
-    return schema.start_tags(trial_id, kind=kind) | schema.searched_tag(outbox.searched)
 
 
 def _mark(evaluation: Evaluation) -> tuple[int, float]:

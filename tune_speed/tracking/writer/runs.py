@@ -2,7 +2,7 @@
 
 Nothing here waits or retries; that is the tracker's part. A call that failed on the way may have
 reached the server all the same: points carry fixed timestamps, parameters fixed values, and
-`forget` makes the next look-up ask the server, so that doing it again leaves nothing twice.
+`forget` makes the next look-up query the server, so that a repetition leaves nothing twice.
 """
 
 import tempfile
@@ -22,13 +22,13 @@ from tune_speed.tracking.writer import descriptions
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Entries of one request; MLflow takes 1000 in all, 100 of them parameters and 100 tags.
 MAX_METRICS, MAX_ENTRIES = 800, 100
-"""Entries of one request; MLflow takes 1000 in all, 100 of them parameters and 100 tags."""
+# MLflow takes 1 MB.
 MAX_REQUEST_CHARACTERS = 400_000
-"""MLflow takes 1 MB."""
 
+# The kind of experiment, as MLflow's own pages name it: else they guess it from its runs.
 FOR_TRAINING = {"mlflow.experimentKind": "custom_model_development"}
-"""The kind of experiment, as MLflow's own pages name it: else they guess it from its runs."""
 COMPLETE = ("FINISHED", "FAILED")
 ENDED = (*COMPLETE, "KILLED")
 """Status of a run that holds all there is: it is set last. KILLED is an interrupted trial."""
@@ -62,11 +62,9 @@ class RunRef:
         return self.status in ENDED
 
     def fits(self, params: Mapping[str, str]) -> bool:
-        """Whether another attempt at the trial may go on in this run.
-
-        Its parameters must be the same, as MLflow never changes one, and there must be no curve of
-        an attempt that broke off: its steps would stand there twice, at two times.
-        """
+        """Whether another attempt at the trial may continue in this run."""
+        # MLflow never changes a parameter. Steps of an attempt that broke off would be there twice,
+        # at two times.
         is_same = all(params.get(key, value) == value for key, value in self.params.items())
         return is_same and (self.status in COMPLETE or not self.has_points)
 
@@ -109,17 +107,21 @@ class StudyRuns:
         with errors_of(client.tracking_uri):
             parent_id = open_parent(client, experiment_id, study=study, tags=own, is_only=is_only)
             if plan is not None:
-                _describe(client, experiment_id, descriptions.study_note(plan))
+                note = descriptions.study_note(plan)
+                there = client.get_experiment(experiment_id).tags.get(descriptions.NOTE, "")
+                # A description that somebody else wrote stays.
+                if there != note and (not there or there.endswith(descriptions.OURS)):
+                    client.set_experiment_tag(experiment_id, descriptions.NOTE, note)
         return cls(client, experiment_id=experiment_id, parent_id=parent_id, tags=run_tags)
 
     def known(self) -> Mapping[Key, RunRef]:
-        """Returns the runs of all trials; asks the server the first time and after `forget`."""
+        """Returns the runs of all trials; queries the server the first time and after `forget`."""
         if self._refs is None:
             self._refs = self._find_all()
         return self._refs
 
     def forget(self) -> None:
-        """Makes the next look-up ask the server again."""
+        """Makes the next look-up query the server again."""
         self._refs = None
 
     def begin(self, key: Key, *, params: Mapping[str, str], start_ms: int) -> RunRef:
@@ -175,7 +177,8 @@ class StudyRuns:
     def _create(self, key: Key, *, start_ms: int) -> RunRef:
         tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent_id}
         refs, name = dict(self.known()), schema.clean(key[1], limit=schema.MAX_KEY)
-        self.forget()  # Until the answer is here: an error may hide that the run was created.
+        # Until the answer is here: an error may hide that the run was created.
+        self.forget()
         run = self._client.create_run(
             self.experiment_id, start_time=start_ms, tags=tags, run_name=name
         )
@@ -217,7 +220,8 @@ class StudyRuns:
             also=f"tags.`{schema.TRIAL_ID}` IS NOT NULL",
             order_by=["attributes.start_time ASC"],
         )
-        for run in list(found):  # All pages first: deleting a run would shift them.
+        # All pages first: deleting a run would shift them.
+        for run in list(found):
             tags = run.data.tags
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
             ref = RunRef(
@@ -228,26 +232,16 @@ class StudyRuns:
                 has_board=schema.BOARD in tags,
                 has_points=bool(run.data.metrics),
             )
-            refs[key] = self._better_of(refs.get(key), ref)
+            first = refs.setdefault(key, ref)
+            if first is not ref:
+                is_fuller = _fullness(ref) > _fullness(first)
+                refs[key], other = (ref, first) if is_fuller else (first, ref)
+                self._client.delete_run(other.run_id)
         return refs
-
-    def _better_of(self, first: RunRef | None, second: RunRef) -> RunRef:
-        if first is None:
-            return second
-        keep, drop = (second, first) if _fullness(second) > _fullness(first) else (first, second)
-        self._client.delete_run(drop.run_id)
-        return keep
 
 
 def _fullness(ref: RunRef) -> tuple[bool, bool]:
     return ref.status in COMPLETE, ref.has_board
-
-
-def _describe(client: "MlflowClient", experiment_id: str, note: str) -> None:
-    """Describes an experiment, unless its description is somebody else's."""
-    there = client.get_experiment(experiment_id).tags.get(descriptions.NOTE, "")
-    if there != note and (not there or there.endswith(descriptions.OURS)):
-        client.set_experiment_tag(experiment_id, descriptions.NOTE, note)
 
 
 def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:

@@ -22,12 +22,12 @@ from tune_speed.tracking.writer.runs import StudyRuns
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+# Events that come within this time go to the store together.
 LINGER_S = 1.0
-"""Events that come within this time go to the store together."""
 MOST_NAMED = 20
 """Undelivered trials that a message names."""
+# Longest wait for the study's experiment and parent run, some ten requests.
 OPEN_S = 120.0
-"""Longest wait for the study's experiment and parent run, some ten requests."""
 
 
 class Undelivered(NamedTuple):
@@ -63,8 +63,8 @@ class Tracker:
     ) -> None:
         """Finds or creates the study's experiment and the search's parent run, and begins.
 
-        `study_tags` go to every run as `tune_speed.<name>`. `search_id` tells two searches of one
-        study apart; resuming a search gives the same one. `parent_kind` is what the parent run is.
+        `study_tags` go to every run as `tune_speed.<name>`. `search_id` distinguishes two searches
+        of one study; resuming a search gives the same one. `parent_kind` is what the parent run is.
         `plan` is for descriptions, which MLflow's pages show.
 
         Raises: ServiceError or StorageError if the store does not take it within two minutes;
@@ -86,7 +86,7 @@ class Tracker:
             )
         self.experiment_id, self.run_id = runs.experiment_id, runs.parent_id
         self._courier = Courier(runs, uri=self._uri, linger_s=linger_s, plan=plan)
-        self._told: str | None = None
+        self._reported: str | None = None
 
     @property
     def trouble(self) -> str | None:
@@ -95,9 +95,9 @@ class Tracker:
 
     def news(self) -> tuple[str, ...]:
         """Returns a line where trouble has come, changed or gone since the last call."""
-        trouble, told = self.trouble, self._told
-        self._told = trouble
-        if trouble == told:
+        trouble, reported = self.trouble, self._reported
+        self._reported = trouble
+        if trouble == reported:
             return ()
         if trouble is None:
             return ("MLflow answers again, and gets what it has missed",)
@@ -106,22 +106,22 @@ class Tracker:
     def trial_started(
         self, *, trial_id: str, params: Mapping[str, Any], recipe: Mapping[str, Any]
     ) -> None:
-        """Takes note of a trial that is about to start, for the first time or again."""
+        """Queues a trial that is about to start, for the first time or again."""
         courier, now_ms = self._courier, round(time.time() * 1000)
         courier.expected.add(trial_id)
         courier.put(trial_id, lambda: courier.take_start(trial_id, params, recipe, now_ms))
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
-        """Takes note of an evaluation."""
+        """Queues an evaluation."""
         self._courier.put(trial_id, lambda: self._courier.take_evaluation(trial_id, evaluation))
 
     def trial_finished(self, *, record: TrialRecord) -> None:
-        """Takes note of a trial's outcome."""
+        """Queues a trial's outcome."""
         self._courier.expected.add(record.trial_id)
         self._courier.put(record.trial_id, lambda: self._courier.take_record(record))
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
-        """Takes note of a trial that was stopped without an outcome."""
+        """Queues a trial that was stopped without an outcome."""
         self._courier.put(trial_id, lambda: self._courier.take_interruption(trial_id, reason))
 
     def reconcile(self, records: Iterable[TrialRecord]) -> None:

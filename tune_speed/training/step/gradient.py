@@ -258,5 +258,5 @@ def learned_from(
             logits = forward(images)
         return functional.cross_entropy(logits.float(), labels, reduction="none")
 
-    images = recipe.speedups.change_batch(images, shape)
-    return recipe.speedups.choose(images, labels, shape, losses=losses)
+    images = recipe.speedups.resolution.change_batch(images, shape)
+    return recipe.speedups.selection.choose(images, labels, shape, losses=losses)

@@ -30,7 +30,7 @@ class Group(NamedTuple):
         counts, sizes = self.counts or (self.num_samples,), list[int]()
         for whole, rest in (divmod(count, micro_batch_of(recipe)) for count in counts):
             sizes += [micro_batch_of(recipe)] * whole + [rest] * (rest > 0)
-        return sum(recipe.speedups.kept(size, shape) for size in sizes)
+        return sum(recipe.speedups.selection.kept(size, shape) for size in sizes)
 
     def num_batches(self, recipe: Recipe, ranks: Ranks) -> int:
         """Returns the number of its micro-batches."""
@@ -199,7 +199,7 @@ class Stepper:
     ) -> Self:
         """Returns one whose steps, by `take_still`, are no part of a training."""
         stepper = cls(model, forward, recipe, device=device, is_recorded=is_recorded)
-        stepper.averager = recipe.speedups.averager(model)
+        stepper.averager = recipe.speedups.averaging.averager(model)
         # A rate of zero takes as long, and weights that go astray may not.
         for parameters in stepper.optimizer.param_groups:
             parameters["lr"] = 0.0

@@ -1,16 +1,17 @@
-"""Plain policies, to compare with: what a sampler does when it is told little.
+"""Baseline policies: an Optuna sampler that knows only times and a penalty.
 
-| policy        | sampler | told of a miss             | stops trials                  |
+| policy        | sampler | value of a miss            | stops trials                  |
 |---------------|---------|----------------------------|-------------------------------|
 | `tpe_penalty` | TPE     | a time longer than any run | no                            |
 | `random`      | random  |                            | no                            |
 | `random_cap`  | random  |                            | at the best time to target    |
 """
 
-from collections.abc import Iterable
+from abc import ABC, abstractmethod
+from collections.abc import Container, Iterable
 
 import optuna
-from optuna.trial import TrialState, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
@@ -26,45 +27,63 @@ from tune_speed.tuning.policy.base import (
 from tune_speed.tuning.policy.optuna_space import distributions, suggest
 from tune_speed.tuning.policy.samplers import make_sampler, quiet_study
 
+# Value of a trial that missed the target. TPE looks at ranks only.
 PENALTY_S = 1e6
-"""Told instead of a time where the target was missed. TPE looks at ranks only."""
 
 
-class Plain:
-    """An Optuna sampler that is told the time to target, or `PENALTY_S`."""
+class Baseline(ABC):
+    """What baseline policies share: the numbers of trials, and those to propose again."""
 
-    def __init__(
-        self, *, space: SearchSpace, goal: SearchTarget, sampler: str, is_capped: bool, seed: int
-    ) -> None:
-        self._space, self._goal, self._is_capped = space, goal, is_capped
-        self._study = quiet_study(make_sampler(sampler, space=space, seed=seed))
-        self._asked: dict[str, optuna.Trial] = {}
+    def __init__(self) -> None:
+        """Begins without any trial."""
         self._again: list[Proposal] = []
         self._num_proposed = 0
         self.leader: Leader | None = None
 
     def restore(
-        self,
-        *,
-        finished: Iterable[tuple[Proposal, Outcome]],
-        unfinished: Iterable[Proposal],
+        self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again."""
         for proposal, outcome in finished:
             self._count(proposal)
-            self._learn(proposal.trial_id, outcome)
-            failed = outcome.status == Status.FAILED
-            self._study.add_trial(
-                create_trial(
-                    state=TrialState.FAIL if failed else TrialState.COMPLETE,
-                    params=self._space.read(proposal.params),
-                    distributions=distributions(self._space, proposal.params),
-                    value=None if failed else penalised_s(outcome),
-                )
-            )
+            self._restore(proposal, outcome)
+            self.leader = better(self.leader, proposal.trial_id, outcome)
         for proposal in unfinished:
             self._count(proposal)
             self._again.append(proposal)
+
+    def retry(self, proposal: Proposal) -> None:
+        """Takes back a trial; it is proposed again."""
+        self.withdraw(proposal.trial_id)
+        self._again.append(proposal)
+
+    @abstractmethod
+    def withdraw(self, trial_id: str) -> None:
+        """Takes back a trial."""
+
+    @abstractmethod
+    def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
+        """Adds a finished trial to the sampler."""
+
+    def _count(self, proposal: Proposal) -> None:
+        self._num_proposed = max(self._num_proposed, trial_number(proposal.trial_id) + 1)
+
+
+class Plain(Baseline):
+    """An Optuna sampler that minimises the time to target, or `PENALTY_S` for a miss."""
+
+    def __init__(
+        self, *, space: SearchSpace, target: SearchTarget, sampler: str, is_capped: bool, seed: int
+    ) -> None:
+        super().__init__()
+        self._space, self._is_capped = space, is_capped
+        self._study = quiet_study(make_sampler(sampler, space=space, seed=seed))
+        self._running: dict[str, optuna.Trial] = {}
+
+    def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
+        self._study.add_trial(
+            optuna_trial(self._space, proposal, outcome, failures=(Status.FAILED,))
+        )
 
     def ask(self) -> Proposal:
         """Returns the sampler's next configuration."""
@@ -78,7 +97,7 @@ class Plain:
             params = suggest(self._space, trial)
             proposal = Proposal(f"t{self._num_proposed:04d}", params, "the sampler's proposal")
             self._count(proposal)
-        self._asked[proposal.trial_id] = trial
+        self._running[proposal.trial_id] = trial
         return proposal
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
@@ -89,29 +108,31 @@ class Plain:
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Tells the sampler."""
-        trial = self._asked.pop(trial_id)
-        self._learn(trial_id, outcome)
+        trial = self._running.pop(trial_id)
+        self.leader = better(self.leader, trial_id, outcome)
         if outcome.status == Status.FAILED:
             self._study.tell(trial, state=TrialState.FAIL)
         else:
             self._study.tell(trial, penalised_s(outcome))
 
-    def retry(self, proposal: Proposal) -> None:
-        """Takes back a trial; it is proposed again."""
-        self.withdraw(proposal.trial_id)
-        self._again.append(proposal)
-
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial."""
-        self._study.tell(self._asked.pop(trial_id), state=TrialState.FAIL)
-
-    def _count(self, proposal: Proposal) -> None:
-        self._num_proposed = max(self._num_proposed, trial_number(proposal.trial_id) + 1)
-
-    def _learn(self, trial_id: str, outcome: Outcome) -> None:
-        self.leader = better(self.leader, trial_id, outcome)
+        self._study.tell(self._running.pop(trial_id), state=TrialState.FAIL)
 
 
 def penalised_s(outcome: Outcome) -> float:
     """Returns the time to target [s], or `PENALTY_S` in its place."""
     return outcome.train_s if outcome.status == Status.REACHED else PENALTY_S
+
+
+def optuna_trial(
+    space: SearchSpace, proposal: Proposal, outcome: Outcome, *, failures: Container[Status]
+) -> FrozenTrial:
+    """Returns a finished trial for `Study.add_trial`, as FAIL if its status is in `failures`."""
+    failed = outcome.status in failures
+    return create_trial(
+        state=TrialState.FAIL if failed else TrialState.COMPLETE,
+        params=space.read(proposal.params),
+        distributions=distributions(space, proposal.params),
+        value=None if failed else penalised_s(outcome),
+    )

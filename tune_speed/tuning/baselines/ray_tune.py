@@ -1,33 +1,24 @@
 """Ray Tune as its documentation shows it: `OptunaSearch` and `AsyncHyperBandScheduler`, unchanged.
 
-The searcher minimises the time to target; as long as that is not met, a large penalty is reported
-in its place. The scheduler (ASHA) compares the metric after equal numbers of evaluations, with
-Ray's defaults: from the first one on, factor 4, one bracket. Both are Ray's own objects; this only
-calls them as Tune's controller does. One thing is set: `max_t`, so high that the scheduler never
-ends a trial for its length alone.
+The searcher minimises the time to target, or a large penalty where it is missed. The scheduler
+(ASHA) compares the metric after equal numbers of evaluations, with Ray's defaults: from the first
+one on, factor 4, one bracket. Both are Ray's own objects, called as Tune's controller does. Only
+`max_t` is set, so high that the scheduler never ends a trial for its length alone.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
-from optuna.trial import TrialState, create_trial
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.baselines.plain import PENALTY_S, penalised_s
-from tune_speed.tuning.policy.base import (
-    Leader,
-    Outcome,
-    Proposal,
-    SearchTarget,
-    better,
-    trial_number,
-)
-from tune_speed.tuning.policy.optuna_space import distributions, suggest
+from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, optuna_trial, penalised_s
+from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget, better
+from tune_speed.tuning.policy.optuna_space import suggest
 from tune_speed.tuning.policy.samplers import hush_optuna
 
 TIME = "time_to_target_s"
@@ -36,49 +27,33 @@ ITERATION = "training_iteration"
 MAX_EVALUATIONS = 100_000
 
 
-class Vanilla:
+class Vanilla(Baseline):
     """Ray's searcher and scheduler behind the seam of a policy."""
 
-    def __init__(self, *, space: SearchSpace, goal: SearchTarget, seed: int) -> None:
-        self._space, self._goal = space, goal
+    def __init__(self, *, space: SearchSpace, target: SearchTarget, seed: int) -> None:
+        super().__init__()
+        self._space = space
         hush_optuna()
-        self._searcher = OptunaSearch(space=self._suggest, metric=TIME, mode="min", seed=seed)
+        self._searcher = OptunaSearch(
+            space=partial(suggest, space), metric=TIME, mode="min", seed=seed
+        )
         self._scheduler = AsyncHyperBandScheduler(
             time_attr=ITERATION, metric=METRIC, mode="max", max_t=MAX_EVALUATIONS
         )
         self._running: dict[str, SimpleNamespace] = {}
         self._num_results: dict[str, int] = {}
         self._stopped: set[str] = set()
-        self._again: list[Proposal] = []
-        self._num_proposed = 0
-        self.leader: Leader | None = None
 
-    def _suggest(self, trial: Any) -> None:
-        suggest(self._space, trial)
-
-    def restore(
-        self,
-        *,
-        finished: Iterable[tuple[Proposal, Outcome]],
-        unfinished: Iterable[Proposal],
-    ) -> None:
-        """Takes over a ledger's trials; unfinished ones are proposed again.
-
-        Ray's own restore brings neither the scheduler's rungs nor the last tells back; here both
-        are told anew.
-        """
-        for proposal, outcome in finished:
-            self._count(proposal)
-            self._searcher._ot_study.add_trial(self._as_optuna_trial(proposal.params, outcome))
-            self._begin(proposal.trial_id)
-            # Whatever the rungs say now, in the order of ends: these values were reported then.
-            for index, value in enumerate(outcome.curve.metric):
-                self._is_stopped(proposal.trial_id, index, float(value))
-            self._end_in_scheduler(proposal.trial_id, outcome, is_stopped=False)
-            self.leader = better(self.leader, proposal.trial_id, outcome)
-        for proposal in unfinished:
-            self._count(proposal)
-            self._again.append(proposal)
+    def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
+        # Ray's own restore brings neither the scheduler's rungs nor the last results back.
+        self._searcher._ot_study.add_trial(
+            optuna_trial(self._space, proposal, outcome, failures=_ERRORS)
+        )
+        self._begin(proposal.trial_id)
+        # Whatever the rungs say now, in the order of ends: these values were reported then.
+        for index, value in enumerate(outcome.curve.metric):
+            self._is_stopped(proposal.trial_id, index, float(value))
+        self._end_in_scheduler(proposal.trial_id, outcome, is_stopped=False)
 
     def ask(self) -> Proposal:
         """Returns the searcher's next configuration."""
@@ -116,21 +91,13 @@ class Vanilla:
             return
         self._searcher.on_trial_complete(trial_id, {TIME: penalised_s(outcome)})
 
-    def retry(self, proposal: Proposal) -> None:
-        """Takes back a trial; it is proposed again."""
-        self.withdraw(proposal.trial_id)
-        self._again.append(proposal)
-
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial."""
         self._searcher.on_trial_complete(trial_id, error=True)
-        # Else it would take a trial that comes again under this id for the one that has ended.
+        # Otherwise OptunaSearch takes a trial that runs again under this id for a finished one.
         del self._searcher._ot_trials[trial_id]
         self._searcher._completed_trials.discard(trial_id)
         self._scheduler.on_trial_remove(None, self._running.pop(trial_id))
-
-    def _count(self, proposal: Proposal) -> None:
-        self._num_proposed = max(self._num_proposed, trial_number(proposal.trial_id) + 1)
 
     def _begin(self, trial_id: str) -> None:
         self._running[trial_id] = SimpleNamespace(trial_id=trial_id)
@@ -140,7 +107,7 @@ class Vanilla:
 
     def _is_stopped(self, trial_id: str, index: int, metric: float) -> bool:
         if math.isnan(metric):
-            return False  # As ASHA has it, which warns where a rung has nothing else.
+            return False  # As ASHA itself answers, which also warns if a rung holds nothing else.
         trial, result = self._running[trial_id], self._result(index, metric)
         action = self._scheduler.on_trial_result(None, trial, result)
         return bool(action == TrialScheduler.STOP)
@@ -157,15 +124,6 @@ class Vanilla:
     @staticmethod
     def _result(index: int, metric: float) -> dict[str, Any]:
         return {ITERATION: index + 1, METRIC: metric, TIME: PENALTY_S}
-
-    def _as_optuna_trial(self, params: Mapping[str, Any], outcome: Outcome) -> Any:
-        failed = outcome.status in _ERRORS
-        return create_trial(
-            state=TrialState.FAIL if failed else TrialState.COMPLETE,
-            params=self._space.read(params),
-            distributions=distributions(self._space, params),
-            value=None if failed else penalised_s(outcome),
-        )
 
 
 _ERRORS = (Status.FAILED, Status.OOM)

@@ -1,6 +1,6 @@
-"""The weights of the fastest trial so far, in the study's folder: the driver's side.
+"""The weights of the fastest trial so far, in the study's folder, as the driver sees them.
 
-Trial processes write them (`kept_weights`), if they may be the best; those of others are dropped.
+Trial processes write them, if they may be the best; the others' are deleted.
 """
 
 from collections.abc import Iterable
@@ -17,27 +17,27 @@ def weights_file(folder: Path, trial_id: str) -> Path:
     return folder / "weights" / f"{trial_id}.pt"
 
 
-class KeptWeights:
-    """Says which trial keeps its weights, and drops the others'."""
+class BestWeights:
+    """Decides which trial keeps its weights, and deletes the others'."""
 
     def __init__(self, folder: Path, records: Iterable[TrialRecord]) -> None:
-        """Takes over what an earlier session left; a full disk shows when the search ends."""
+        """Deletes what an earlier session left of trials other than the best."""
         self._folder, self._best = folder, fastest(records)
         place = weights_file(folder, "").parent
         own = weights_file(folder, self._best.trial_id) if self._best else None
-        with suppress(OSError):
+        with suppress(OSError):  # Logging the model at the end reports what is missing.
             place.mkdir(exist_ok=True)
             for path in place.iterdir():
                 if path != own:
                     path.unlink()
 
-    def ask(self, trial_id: str) -> KeepWeights:
-        """Returns what a trial that is about to start must know."""
+    def plan(self, trial_id: str) -> KeepWeights:
+        """Returns where a trial that is about to start leaves its weights, and from which time."""
         best_s = self._best.time_to_target_s if self._best else None
         return KeepWeights(file=str(weights_file(self._folder, trial_id)), at_most_s=best_s)
 
     def finished(self, record: TrialRecord) -> None:
-        """Drops the weights of the slower one: the trial's, or those of the best before it."""
+        """Deletes the weights of the slower one: the trial's, or those of the best before it."""
         before = self._best
         self._best = fastest([r for r in (before, record) if r is not None])
         for each in (before, record):

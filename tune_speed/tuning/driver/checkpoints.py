@@ -1,7 +1,7 @@
 """Where the trials of a study are saved while they run, as the driver sees it.
 
-The process of a trial writes its checkpoint, and removes it once the trial has an outcome. What
-stays behind, because a process was killed in between, is cleared when a session begins and ends.
+The process of a trial writes its checkpoint, and removes it when the trial has an outcome. What a
+killed process left is cleared when a session begins and ends.
 """
 
 import threading
@@ -17,14 +17,14 @@ from tune_speed.training.checkpoint.store import CheckpointStore, check_place, l
 from tune_speed.training.trial import CheckpointPlan
 
 SUFFIX = ".ckpt"
+# Time limit of clearing [s]; the rest is for the next session.
 CLEAR_S = 20.0
-"""How long clearing may hold up the search [s]; the rest is for the next session."""
+# Time limit of reading a checkpoint's header, for which the driver waits [s].
 LOOK_S = 5.0
-"""How long a look at a checkpoint may hold up the driver [s]."""
 
 
 class Checkpoints:
-    """The places of a study's checkpoints: none where the study has none."""
+    """The places of a study's checkpoints."""
 
     def __init__(self, search: SearchConfig, *, study: str, folder: Path) -> None:
         """Makes the folder, where it is one.
@@ -34,7 +34,7 @@ class Checkpoints:
             study: name of the study, which is its folder in a shared place.
             folder: of the study, the place unless it says otherwise.
 
-        Raises: ConfigError if the place is a URL that cannot be reached for want of a library.
+        Raises: ConfigError if the place is a URL for which a library is missing.
         """
         self._every_s = search.checkpoint_every_s
         self.place = _place(search.storage_path, study, folder)
@@ -42,7 +42,7 @@ class Checkpoints:
             return
         check_place(self.place, path="search.storage_path")
         if (path := local_path(self.place)) is not None:
-            with suppress(OSError):  # Trials say so in their notes, and go on without.
+            with suppress(OSError):  # Trials say so in their notes, and run without.
                 path.mkdir(parents=True, exist_ok=True)
 
     def plan(self, trial_id: str) -> CheckpointPlan | None:
@@ -53,7 +53,7 @@ class Checkpoints:
         return CheckpointPlan(place=place, every_s=self._every_s)
 
     def saved_step(self, trial_id: str) -> int | None:
-        """Returns the step that a trial would go on from; None if it would begin anew."""
+        """Returns the step that a trial would resume from; None if it would start from scratch."""
         plan = self.plan(trial_id)
         if plan is None:
             return None
@@ -81,7 +81,7 @@ class Checkpoints:
                 trial_id, dot, _ = path.rstrip("/").rpartition("/")[2].partition(".")
                 if dot and trial_id in finished:
                     files.rm(path, recursive=True)
-        except Exception:  # Any backend's own. They cost space only: trials have their records.
+        except Exception:  # Any backend's own. What is left costs space, no record.
             return
 
 

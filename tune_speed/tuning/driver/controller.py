@@ -1,13 +1,14 @@
 """One search, seen from the driver: policy, ledger and observers, in the order that loses nothing.
 
-The controller knows neither Ray nor time-sharing: whatever runs the trials asks it for the next one
-(`propose`), and tells it what became of them (`evaluated`, `finished`, `interrupted`, `died`).
-Everything is written to the ledger before anyone else hears of it. After an error of the disk the
-search ends: `failure` holds the error, and no further trial is proposed.
+The controller knows neither Ray nor time-sharing: whatever runs the trials takes the next one from
+`propose`, and reports to `evaluated`, `finished`, `interrupted` and `died`. The ledger is written
+before observers get an event. After an error of the disk the search ends: `failure` holds it, and
+no further trial is proposed.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Any, Protocol
 
 from tune_speed.core.errors import StorageError
@@ -15,11 +16,10 @@ from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, Tri
 from tune_speed.custom.spec import spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.points import read_point
-from tune_speed.study.space import SearchSpace
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
-from tune_speed.tuning.driver.best_weights import KeptWeights
+from tune_speed.tuning.driver.best_weights import BestWeights
 from tune_speed.tuning.driver.checkpoints import Checkpoints
-from tune_speed.tuning.driver.cost_model import CostModel, Costs, NoCosts
+from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import outcome_of
 from tune_speed.tuning.driver.retries import Attempts
@@ -36,7 +36,7 @@ from tune_speed.tuning.policy.base import (
 
 
 class Observer(Protocol):
-    """Sees a search pass by. The driver's event loop calls: return at once, never raise."""
+    """Observes a search. The driver's event loop calls it: return at once, never raise."""
 
     def trial_started(
         self, *, trial_id: str, params: dict[str, Any], recipe: dict[str, Any]
@@ -74,18 +74,21 @@ class SearchController:
             workload_hash: identity of the workload with its data.
             ledger: of the study, open.
             allotment: what each trial gets.
-            observers: see the search pass by.
+            observers: get every event.
             step_times: isolated step times that earlier studies measured.
             now: a monotonic clock [s].
         """
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self._now = allotment, observers, now
         self._step_times = {each.key: each for each in step_times}
-        is_kept = study.tracking.log_model == "best"
-        self._kept = KeptWeights(ledger.folder, ledger.records.values()) if is_kept else None
+        keeps_best = study.tracking.log_model == "best"
+        records = ledger.records.values()
+        self._best_weights = BestWeights(ledger.folder, records) if keeps_best else None
         self._num_train = study.workload.num_train()
-        self.costs = _cost_model(study.space, self._num_train)
-        self._cost_then: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
+        self._cost_model: CostModel | None = None
+        if self._num_train is not None:
+            self._cost_model = CostModel(study.space, num_train=self._num_train)
+        self._past_costs: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
         self.policy = self._make_policy()
         self.failure: StorageError | None = None
         self._started = now()
@@ -94,38 +97,41 @@ class SearchController:
         self._attempts = Attempts(study.search.attempts)
         self._checkpoints = Checkpoints(study.search, study=study.name, folder=ledger.folder)
         self._num_reported: dict[str, int] = {}
-        self._found_nothing = False  # What a trial teaches when it ends may change that.
+        self._found_nothing = False  # Until a trial ends: what it shows may change that.
         self._take_over()
 
     def _make_policy(self) -> Policy:
-        from tune_speed.tuning.policies import make_policy  # Late: scipy and Optuna take 0.8 s.
+        # SciPy and Optuna take 0.8 s to import.
+        from tune_speed.tuning.policies import make_policy
 
         workload, search, space = self.study.workload, self.study.search, self.study.space
         return make_policy(
             search.policy,
             space=space,
-            goal=SearchTarget(workload.target.goal, workload.mode, workload.max_train_s),
-            cost_of=self._cost_of,
+            target=SearchTarget(workload.target.goal, workload.mode, workload.max_train_s),
+            cost_of=self.cost_of,
             seed=search.seed,
             sampler=search.sampler,
             points=[read_point(space, point) for point in search.points_to_evaluate],
-            earlier=[trial for trials in self.ledger.earlier.values() for trial in trials],
+            prior_trials=list(chain.from_iterable(self.ledger.prior_trials.values())),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
         )
 
     def _take_over(self) -> None:
-        """Brings costs and policy to where the ledger stands."""
+        """Restores costs and policy from the ledger."""
         proposals, records = self.ledger.proposals, self.ledger.records
         for record in records.values():
             self._learn_times(record)
-        # A policy that heeds what a trial was taken to cost when it was proposed learns the same.
-        self._cost_then = {params_key(p.params): self.ledger.costs[i] for i, p in proposals.items()}
+        # A policy learns from a trial with the cost that was predicted when it was proposed; the
+        # present prediction would give another state than that of a search without a break.
+        costs = self.ledger.costs
+        self._past_costs = {params_key(p.params): costs[i] for i, p in proposals.items()}
         self.policy.restore(
             finished=[(proposals[i], self._outcome(r)) for i, r in records.items()],
             unfinished=self.ledger.unfinished,
         )
-        self._cost_then = {}
+        self._past_costs = {}
         self.clear_checkpoints()
 
     def clear_checkpoints(self) -> None:
@@ -133,18 +139,20 @@ class SearchController:
         self._checkpoints.clear(self.ledger.records)
 
     def _learn_times(self, record: TrialRecord) -> None:
-        """Takes over what a trial taught of costs; the first measurement of a step time stays."""
-        self.costs.finished(record)
+        """Learns costs from a trial; the first measurement of a step time stays."""
+        if self._cost_model is not None:
+            self._cost_model.finished(record)
         self._learn_step_times(record)
 
     def _learn_step_times(self, record: TrialRecord) -> None:
         for step_time in record.runs[-1].step_times:
             self._step_times.setdefault(step_time.key, step_time)
 
-    def _cost_of(self, params: Mapping[str, Any]) -> Cost | None:
-        if self._cost_then and (key := params_key(params)) in self._cost_then:
-            return self._cost_then[key]
-        return self.costs(params)
+    def cost_of(self, params: Mapping[str, Any]) -> Cost | None:
+        """Returns the predicted cost of a configuration; None where nothing similar ran yet."""
+        if self._past_costs and (key := params_key(params)) in self._past_costs:
+            return self._past_costs[key]
+        return None if self._cost_model is None else self._cost_model(params)
 
     @property
     def num_finished(self) -> int:
@@ -174,12 +182,11 @@ class SearchController:
         time_left_s = self.time_left_s()
         out_of_time = time_left_s is not None and time_left_s <= 0
         all_started = self.num_finished + len(self._specs) >= self.study.search.trials
-        cannot_go_on = self._is_exhausted or self.failure is not None
-        return out_of_time or all_started or cannot_go_on
+        return out_of_time or all_started or self._is_exhausted or self.failure is not None
 
     @property
     def _is_exhausted(self) -> bool:
-        """Whether the policy found nothing to try, and nothing runs that could change its mind."""
+        """Whether the policy found nothing to try, and no running trial could change that."""
         return self._found_nothing and not self._specs
 
     def propose(self) -> SpecBase | None:
@@ -191,7 +198,7 @@ class SearchController:
             self._found_nothing = True
             return None
         spec = self._spec(proposal)
-        cost = self.costs(proposal.params)
+        cost = self.cost_of(proposal.params)
         if not self._write(lambda: self.ledger.proposed(proposal, seed=spec.seed, cost=cost)):
             self.policy.withdraw(proposal.trial_id)
             return None
@@ -208,18 +215,24 @@ class SearchController:
     def evaluated(self, record: TrialRecord) -> str | None:
         """Takes a running trial's record so far; returns why to stop it, or None.
 
-        The policy is asked about each evaluation since the last call, in order, up to the first
-        that it stops the trial for. A trial that is told to stop has ended for the controller: its
-        record so far is its record.
+        The policy gets each evaluation since the last call, in order, up to the first for which it
+        stops the trial. Such a trial has ended: its record so far is its record.
         """
         self._learn_step_times(record)  # Trials that begin before it ends need not measure them.
-        new = self._pass_on_evaluations(record)
-        reasons = (self._reason_to_stop(record.trial_id, evaluation) for evaluation in new)
-        reason = next((reason for reason in reasons if reason is not None), None)
-        if reason is not None:
-            run = record.runs[-1].model_copy(update={"stop_reason": reason})
-            self.finished(record.model_copy(update={"runs": (*record.runs[:-1], run)}))
-        return reason
+        for evaluation in self._pass_on_evaluations(record):
+            if evaluation.step == 0:  # The untrained model says nothing of the recipe.
+                continue
+            reason = self.policy.report(
+                record.trial_id,
+                train_s=evaluation.train_s,
+                step=evaluation.step,
+                metric=self.study.workload.score_of(evaluation),
+            )
+            if reason is not None:
+                run = record.runs[-1].model_copy(update={"stop_reason": reason})
+                self.finished(record.model_copy(update={"runs": (*record.runs[:-1], run)}))
+                return reason
+        return None
 
     def finished(self, record: TrialRecord) -> None:
         """Takes the record of a trial that ended."""
@@ -227,25 +240,22 @@ class SearchController:
         self._learn_times(record)
         self.policy.finish(record.trial_id, self._outcome(record))
         self._write(lambda: self.ledger.finished(record))
-        if self._kept is not None:
-            self._kept.finished(record)
+        if self._best_weights is not None:
+            self._best_weights.finished(record)
         self._pass_on_evaluations(record)
         for observer in self.observers:
             observer.trial_finished(record=record)
 
     def interrupted(self, trial_id: str, *, reason: str) -> None:
-        """Takes note of a trial that was stopped without an outcome."""
-        self._ended(trial_id)
+        """Records that a trial was stopped without an outcome."""
         self.policy.withdraw(trial_id)
-        self._write(lambda: self.ledger.interrupted(trial_id, reason=reason))
-        for observer in self.observers:
-            observer.trial_interrupted(trial_id=trial_id, reason=reason)
+        self._interrupted(trial_id, reason)
 
     def died(self, trial_id: str, *, reason: str, details: str, is_blameless: bool = False) -> None:
-        """Takes note of a trial whose process is gone: its record is looked up, or it runs again.
+        """Handles a trial whose process is gone: its record is looked up, or it runs again.
 
-        Once `search.attempts` are used up it is recorded as failed, with `reason` and, as its
-        traceback, `details`. A death that something else was to blame for is not counted.
+        After `search.attempts` it is recorded as failed, with `reason` and, as its traceback,
+        `details`. A blameless death, such as of a node, is not counted.
         """
         record = read_trial_file(self.ledger.folder, trial_id)
         if record is not None:
@@ -259,19 +269,21 @@ class SearchController:
             )
             self.finished(make_record(spec, spec.recipe, run, started_at=started_at))
             return
-        self._ended(trial_id)
         self.policy.retry(self.ledger.proposals[trial_id])
-        again = f"{reason}; it is run again"
-        self._write(lambda: self.ledger.interrupted(trial_id, reason=again))
+        self._interrupted(trial_id, f"{reason}; it is run again")
+
+    def _interrupted(self, trial_id: str, reason: str) -> None:
+        self._ended(trial_id)
+        self._write(lambda: self.ledger.interrupted(trial_id, reason=reason))
         for observer in self.observers:
-            observer.trial_interrupted(trial_id=trial_id, reason=again)
+            observer.trial_interrupted(trial_id=trial_id, reason=reason)
 
     def _ended(self, trial_id: str) -> None:
         del self._specs[trial_id]
         self._found_nothing = False
 
     def _spec(self, proposal: Proposal) -> SpecBase:
-        kind = spec_type(self.study.workload)
+        kind, best_weights = spec_type(self.study.workload), self._best_weights
         return kind(
             study=self.study.name,
             trial_id=proposal.trial_id,
@@ -284,25 +296,15 @@ class SearchController:
             seed=trial_seed(self.study.search.seed, proposal.trial_id),
             allotment=self.allotment,
             step_times=tuple(self._step_times.values()),
-            keep=self._kept.ask(proposal.trial_id) if self._kept is not None else None,
+            keep=None if best_weights is None else best_weights.plan(proposal.trial_id),
             checkpoint=self._checkpoints.plan(proposal.trial_id),
         )
 
     def _outcome(self, record: TrialRecord) -> Outcome:
         return outcome_of(record, self.study.workload, num_train=self._num_train)
 
-    def _reason_to_stop(self, trial_id: str, evaluation: Evaluation) -> str | None:
-        if evaluation.step == 0:  # The untrained model says nothing of the recipe.
-            return None
-        return self.policy.report(
-            trial_id,
-            train_s=evaluation.train_s,
-            step=evaluation.step,
-            metric=self.study.workload.score_of(evaluation),
-        )
-
     def _pass_on_evaluations(self, record: TrialRecord) -> tuple[Evaluation, ...]:
-        """Tells the observers what is new, and returns it."""
+        """Passes new evaluations to the observers, and returns them."""
         trial_id, evaluations = record.trial_id, record.runs[-1].evaluations
         new = evaluations[self._num_reported.get(trial_id, 0) :]
         self._num_reported[trial_id] = len(evaluations)
@@ -312,17 +314,13 @@ class SearchController:
         return new
 
     def _write(self, write: Callable[[], None]) -> bool:
-        """Returns whether the ledger took it; if not, the search ends after what runs."""
+        """Returns whether the ledger was written; if not, the search ends after what runs."""
         try:
             write()
         except StorageError as error:
             self.failure = self.failure or error
             return False
         return True
-
-
-def _cost_model(space: SearchSpace, num_train: int | None) -> Costs:
-    return NoCosts() if num_train is None else CostModel(space, num_train=num_train)
 
 
 def trial_seed(study_seed: int, trial_id: str) -> int:

@@ -1,7 +1,7 @@
-"""What a configuration is going to take, learned from the trials of the study.
+"""Predicted cost of a configuration, learned from the trials of the study.
 
 Cost is steps · step time. The steps are known beforehand; the step time belongs to everything that
-changes a step's speed, the *throughput key*, and is seen when the first trial with that key ends:
+changes a step's speed, the *throughput key*, and is known when the first trial with that key ends:
 
 | in the key                                         | because                                     |
 |----------------------------------------------------|---------------------------------------------|
@@ -19,15 +19,14 @@ changes a step's speed, the *throughput key*, and is seen when the first trial w
 Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
 All that is not searched is the same in every trial, so a key is made of searched values alone.
 
-Every bound errs towards letting a trial run: contention and a first run's warming-up only slow a
-step, so the shortest step time that was seen holds; of a key that never ran it is a lower bound.
-What such a key is most likely to take stands beside it (see `step_time`): by the bound alone, what
-never ran would always look cheaper than what did.
+Every bound errs towards letting a trial run: contention and warm-up only slow a step, so the
+shortest measured step time counts. A key that never ran has a lower bound, and a most likely step
+time from a regression of log step time on the samples of a step and the values of the key.
 """
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -45,7 +44,7 @@ REST_SD = 0.15
 
 
 class StepTimes:
-    """The regression over the kinds of steps that ran."""
+    """Bayesian linear regression of log step times, over the keys that ran."""
 
     def __init__(self, seen: Mapping[Key, tuple[float, int]]) -> None:
         """Takes step time [s] and samples of each key; at least one."""
@@ -57,7 +56,11 @@ class StepTimes:
         rest = np.log(times_s) - GROWTH * np.log(samples)
         self._level = float(rest.mean())
         rows = np.array([self._row(key, n) for key, n in zip(seen, samples, strict=True)])
-        self._weights = self._fit(rows, rest - self._level)
+        precision = np.full(rows.shape[1], FACTOR_SD**-2)
+        precision[:2] = LEVEL_SD**-2, GROWTH_SD**-2
+        precisions = np.diag(precision) + rows.T @ rows / REST_SD**2
+        moments = rows.T @ (rest - self._level) / REST_SD**2
+        self._weights = np.asarray(np.linalg.solve(precisions, moments), dtype=float)
 
     def __call__(self, key: Key, samples: int) -> float:
         """Returns the step time of a key that is most likely [s]."""
@@ -71,13 +74,6 @@ class StepTimes:
             if place in self._columns:
                 row[self._columns[place]] = 1.0
         return row
-
-    @staticmethod
-    def _fit(rows: FloatArray, values: FloatArray) -> FloatArray:
-        precision = np.full(rows.shape[1], FACTOR_SD**-2)
-        precision[:2] = LEVEL_SD**-2, GROWTH_SD**-2
-        precisions = np.diag(precision) + rows.T @ rows / REST_SD**2
-        return np.asarray(np.linalg.solve(precisions, rows.T @ values / REST_SD**2), dtype=float)
 
 
 WHOLE = ("model", "augmentation", "loader", "speedups")
@@ -100,29 +96,8 @@ OWN = (
 CLIPS = ("clip_norm", "clip_value")
 Growth = tuple[tuple[float, int], ...]
 """Stages of the batch size: share of the run's samples, factor."""
+# Factor on a step time from another key, for a lower bound: few keys differ by more.
 OPTIMISM = 0.5
-"""Of a step time that is carried over from another key: two kinds of step rarely differ by more."""
-
-
-class Costs(Protocol):
-    """What is known of a configuration's cost before it runs."""
-
-    def __call__(self, params: Mapping[str, Any]) -> Cost | None:
-        """Returns it; None where nothing like it ran yet."""
-
-    def finished(self, record: TrialRecord) -> None:
-        """Learns from a trial that ended."""
-
-
-class NoCosts:
-    """Of training functions: nobody knows how long they take before they are called."""
-
-    def __call__(self, params: Mapping[str, Any]) -> Cost | None:
-        """Returns None."""
-        return None
-
-    def finished(self, record: TrialRecord) -> None:
-        """Learns nothing."""
 
 
 class CostModel:
@@ -136,7 +111,8 @@ class CostModel:
             num_train: Size of the training part.
         """
         names = [parameter.name for parameter in space.parameters]
-        self._names = tuple(name for name in names if _changes_speed(name))
+        in_key = (*OWN, *CLIPS)
+        self._names = tuple(n for n in names if n.split(".")[0] in WHOLE or n in in_key)
         self._model = tuple(i for i, n in enumerate(self._names) if n.split(".")[0] == "model")
         self._space, self._num_train = space, num_train
         self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
@@ -181,7 +157,7 @@ class CostModel:
             tree = self._space.build(params) if self._growth_names else self._space.tree
             speedups = tree.get("speedups") or {}
             slot = {name: speedups[name] for name in ("batch_growth",) if name in speedups}
-            self._growths[key] = Speedups.model_validate(slot).growth()
+            self._growths[key] = Speedups.model_validate(slot).batch_growth.growth()
         return self._growths[key]
 
     def samples_per_step(self, params: Mapping[str, Any]) -> int:
@@ -199,7 +175,7 @@ class CostModel:
             self.learn(record.params, step_s=step_time_ms / 1000)
 
     def learn(self, params: Mapping[str, Any], *, step_s: float) -> None:
-        """Takes note of a step time [s]."""
+        """Stores a step time [s], the shortest of its key."""
         key, samples = self._key(params), self.samples_per_step(params)
         shortest_s = self._seen.get(key, (step_s, samples))[0]
         self._seen[key] = (min(step_s, shortest_s), samples)
@@ -221,13 +197,10 @@ class CostModel:
             # Fewer samples cost at best as much less. More of them may cost nothing more, as long
             # as a step is bound by the launch of its kernels.
             least_s = OPTIMISM * step_s * min(1.0, samples / their_samples)
-            self._carried[key] = least_s, max(least_s, self._likely_step_s(key, samples))
+            # By the bound alone, a key that never ran would always look cheaper than one that did.
+            self._step_times = self._step_times or StepTimes(self._seen)
+            self._carried[key] = least_s, max(least_s, self._step_times(key, samples))
         return self._carried[key]
-
-    def _likely_step_s(self, key: Key, samples: int) -> float:
-        if self._step_times is None:
-            self._step_times = StepTimes(self._seen)
-        return self._step_times(key, samples)
 
     def _nearest(self, key: Key, samples: int) -> tuple[float, int] | None:
         """Returns what is known of the key with the same model and the fewest other values.
@@ -246,12 +219,8 @@ class CostModel:
         return None if nearest is None else self._seen[nearest]
 
 
-def _changes_speed(name: str) -> bool:
-    return name.split(".")[0] in WHOLE or name in (*OWN, *CLIPS)
-
-
 def _reader(space: SearchSpace, name: str, default: Any) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns what reads a field of the recipe: from the parameters, or as it is fixed."""
+    """Returns a function that reads a field of the recipe, searched or fixed."""
     if any(parameter.name == name for parameter in space.parameters):
         return lambda params: params[name]
     fixed = space.tree.get(name, default)

@@ -1,11 +1,11 @@
-"""What a policy is told of trials that it did not run in this session, from their records.
+"""What a policy learns from trials that it did not run in this session, from their records.
 
-A finished trial of another study is told as this study would have judged it:
+A finished trial of another study counts as this study would have judged it:
 
-| of the earlier trial                   | carries over                                           |
+| of the prior trial                     | carries over                                           |
 |----------------------------------------|--------------------------------------------------------|
 | curve of the target metric             | always; target, mode and time limit may be others      |
-| how it ended                           | judged anew by this study's workload                   |
+| how it ended                           | judged again by this study's workload                  |
 | times, memory, running out of it       | from the same device, torch and protocol only          |
 | failures, other data, other evaluation | not at all                                             |
 | grid, other recipes than this space's  |                                                        |
@@ -27,7 +27,7 @@ from tune_speed.core.targets import Task
 from tune_speed.study.space import SearchSpace
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.policy.base import Earlier, Outcome
+from tune_speed.tuning.policy.base import Outcome, PriorTrial
 from tune_speed.tuning.policy.curve import Curve
 
 
@@ -47,15 +47,15 @@ def device_of_one(device: str) -> str:
 class CarriedOver(NamedTuple):
     """What this study can learn from another one's trials."""
 
-    trials: tuple[Earlier, ...]
+    trials: tuple[PriorTrial, ...]
     left_out: Mapping[str, int]
     """Number of trials by the reason for which they do not carry over."""
 
 
 def outcome_of(record: TrialRecord, workload: Task, *, num_train: int | None) -> Outcome:
-    """Returns what a policy is told of a trial of its own study.
+    """Returns what a policy learns from a trial of its own study.
 
-    Without `num_train`, of a training function, nobody knows how long it would have gone on.
+    Without `num_train`, of a training function, its planned length is unknown.
     """
     run = record.runs[-1]
     return Outcome(
@@ -112,22 +112,18 @@ def carry_over(
         machine: Where this study's trials run.
     """
     num_train = workload.sizes().train
-    trials: list[Earlier] = []
+    trials: list[PriorTrial] = []
     left_out: Counter[str] = Counter()
     for record in records:
-        same_times = _same_times(record, machine)
+        theirs = Machine(record.device, record.environment.get("torch", ""))
+        same_times = theirs == machine and record.protocol_version == PROTOCOL_VERSION
         reason = _unusable(record, space, workload, data_hash, same_times=same_times)
         if reason is not None:
             left_out[reason] += 1
             continue
         outcome = _judged(record, workload, num_train=num_train, same_times=same_times)
-        trials.append(Earlier(space.read(record.params), outcome, same_times))
+        trials.append(PriorTrial(space.read(record.params), outcome, same_times))
     return CarriedOver(tuple(trials), dict(left_out))
-
-
-def _same_times(record: TrialRecord, machine: Machine) -> bool:
-    theirs = Machine(record.device, record.environment.get("torch", ""))
-    return theirs == machine and record.protocol_version == PROTOCOL_VERSION
 
 
 def _unusable(
@@ -158,11 +154,7 @@ def _unusable(
 
 
 def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
-    """Whether the earlier trial trained and was evaluated on the same images at the same points.
-
-    Its record has no hash of the data alone, but one over workload and data: with our data in the
-    place of its own, that must come out.
-    """
+    """Returns whether the trial trained and was evaluated on the same images at the same points."""
     try:
         theirs = Workload.model_validate(record.workload)
     except (ConfigError, ValidationError):
@@ -170,11 +162,13 @@ def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
     same_grid = theirs.split == workload.split and (
         theirs.eval_every_samples == workload.eval_every_samples
     )
+    # A record has no hash of the data alone, but one over workload and data: with our data in place
+    # of its own, the same must come out.
     return same_grid and theirs.identity(data_hash=data_hash) == record.workload_hash
 
 
 def _task_of(recipe: Recipe) -> dict[str, Any]:
-    """Returns the recipe's fields, with what a micro-batch halved for want of memory keeps."""
+    """Returns the recipe's fields that halving a micro-batch for lack of memory leaves alone."""
     fields = recipe.model_dump(mode="json", exclude={"batch_size", "accumulation_steps"})
     return {**fields, "effective_batch_size": recipe.samples_per_step}
 
@@ -182,7 +176,7 @@ def _task_of(recipe: Recipe) -> dict[str, Any]:
 def _judged(
     record: TrialRecord, workload: Workload, *, num_train: int, same_times: bool
 ) -> Outcome:
-    """Returns how this study would have seen the trial end."""
+    """Returns the outcome that the trial would have had in this study."""
     run, recipe = record.runs[-1], Recipe.model_validate(record.recipe)
     at_end = run.steps == recipe.steps(num_train=num_train)
     time_s = workload.time_to_target(run.evaluations, num_train=num_train, at_end=at_end)
@@ -201,7 +195,7 @@ def _judged(
     )
 
 
-def earlier_to_json(trial: Earlier) -> dict[str, Any]:
+def prior_to_json(trial: PriorTrial) -> dict[str, Any]:
     """Returns a trial as the ledger has it; a metric that is no number is null."""
     outcome = trial.outcome
     return {
@@ -218,8 +212,8 @@ def earlier_to_json(trial: Earlier) -> dict[str, Any]:
     }
 
 
-def earlier_from_json(fields: Mapping[str, Any]) -> Earlier:
-    """Returns the trial of `earlier_to_json`. Raises: ValueError, KeyError or TypeError."""
+def prior_from_json(fields: Mapping[str, Any]) -> PriorTrial:
+    """Returns the trial of `prior_to_json`. Raises: ValueError, KeyError or TypeError."""
     curve = fields["curve"]
     metric = [math.nan if value is None else value for value in curve["metric"]]
     outcome = Outcome(
@@ -229,4 +223,4 @@ def earlier_from_json(fields: Mapping[str, Any]) -> Earlier:
         fields["memory_ratio"],
         fields["planned_s"],
     )
-    return Earlier(dict(fields["params"]), outcome, bool(fields["same_times"]))
+    return PriorTrial(dict(fields["params"]), outcome, bool(fields["same_times"]))

@@ -1,13 +1,13 @@
-"""How often a trial is begun whose process dies."""
+"""How often a trial is started whose process dies."""
 
+# Deaths of a trial in a session through no fault of its own, such as of a node, not counted.
 MOST_BLAMELESS = 20
-"""Deaths of a trial in a session that are not its own fault, such as of a node; the next counts."""
 
 
 class Attempts:
-    """Counts the deaths of each trial since it has last got further, in one session.
+    """Counts the deaths of each trial since its last progress, in one session.
 
-    Whoever resumes a search may have mended what was wrong, so it begins anew.
+    Whoever resumes a search may have fixed the cause, so counts start from 0.
     """
 
     def __init__(self, most: int) -> None:
@@ -18,11 +18,11 @@ class Attempts:
         self._furthest: dict[str, int] = {}
 
     def died(self, trial_id: str, *, saved_step: int | None, is_blameless: bool) -> bool:
-        """Counts a death and returns whether the trial is begun again.
+        """Counts a death and returns whether the trial is started again.
 
         Args:
             trial_id: that died.
-            saved_step: the last step that it can go on from; None: it begins anew.
+            saved_step: the step that it can resume from; None: it starts from scratch.
             is_blameless: whether something else was at fault, such as its node.
         """
         if saved_step is not None and saved_step > self._furthest.get(trial_id, 0):

@@ -1,4 +1,4 @@
-"""A trial's record as its own process writes it, in case the driver is gone by then."""
+"""A trial's record as its own process writes it, in case the driver dies first."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ def write_trial_file(folder: Path, record: TrialRecord) -> None:
     """Writes a record from the trial's own process, whole or not at all.
 
     Does nothing where the study's folder is not visible: on another node without shared storage the
-    driver's ledger alone keeps the record.
+    driver's ledger alone has the record.
     """
     path = trial_file(folder, record.trial_id)
     if not path.parent.is_dir():

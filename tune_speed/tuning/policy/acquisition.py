@@ -1,10 +1,9 @@
-"""The sampler `gain`: the configuration from which the largest gain is to be expected.
+"""The acquisition function of the sampler `gain`, and its maximisation.
 
-Two things set time to target apart from what samplers usually look for. Where the length is part of
-the configuration, its cost c is known before it runs; all that is uncertain is whether it meets the
-target. And a run that missed says by how much, at every moment of its training clock. So the model
-is one of the metric, not of the time: a Gaussian process over configurations of the distance y to
-the target (see `curve_table`), from which P(y ≥ 0) follows.
+Where the length is part of the configuration, its cost c is known before it runs; only whether it
+meets the target is uncertain. And a run that missed says by how much, at every moment of its
+training clock. So the model is one of the metric, not of the censored time: a Gaussian process over
+configurations of the distance y to the target (see `curve_table`), with posterior P(y ≥ 0).
 
     fixed length:  gain = P(y(1) ≥ θ) · log(L / c) / c^κ
     anytime:       gain = Σ_k P(y(τ_k) ≥ θ) · w_k,    w_k = log(τ_(k−1) / τ_k)
@@ -13,15 +12,17 @@ the target (see `curve_table`), from which P(y ≥ 0) follows.
 |--------|-----------------------------------------------------------------------------------|
 | L      | the leader's time to target; before there is one, twice the longest known cost     |
 | τ_k    | fractions of the leader's time (before there is one, of the longest run)           |
-| θ      | 0; before any run is near the target, a little beyond the best so far, since where |
-|        | all chances are nil they do not rank                                                |
-| κ      | how much a second counts: a gain is worth more where it comes at less              |
+| θ      | 0; before any run is near the target, a little beyond the best so far, since       |
+|        | chances that are all 0 do not rank                                                  |
+| κ      | weight of the cost                                                                  |
 
-Where a cheaper run would tell enough about the one that is chosen, it goes first (see `probe`).
+Where a cheaper run would say enough about the chosen one, it goes first: a probe. The chance that a
+probe shows a costly run to be p' likely to meet the target, with p its chance now, is worth
+E[(p' − p)⁺] / p.
 
-A second Gaussian process tells what fits into memory, once something did not. Candidates are drawn
-evenly and around the best trials, and the best of them are moved a little. Trials that still run
-count as if they had turned out as expected, which keeps concurrent ones apart.
+A second Gaussian process predicts the memory constraint, once something was infeasible. Candidates
+are drawn evenly and around the best trials, then refined locally. Running trials are imputed with
+their posterior means (constant liar), which keeps concurrent proposals apart.
 """
 
 import math
@@ -35,28 +36,25 @@ from scipy.special import ndtr, ndtri
 
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import Expected
-from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.encoding import BoolArray, Encoder
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
 
 NUM_LEVELS = 8
-"""Values of a parameter that are looked at."""
+"""Values of a parameter that probes try."""
 CHEAPER = 0.7
-"""Share of the dear run's cost that a look may take."""
-MOST_TOLD = 0.999
-"""Correlation that is taken for the largest: something always stays open."""
+"""Share of the costly run's cost that a probe may take."""
+# Correlations are clipped to it: some uncertainty always remains.
+MAX_CORRELATION = 0.999
+# Quantiles of z. A quadrature for smooth functions does worse: p' may be a step.
 LEVELS = (np.arange(64) + 0.5) / 64
-"""Quantiles at which z is taken. A quadrature for smooth functions does worse: p' may be a step."""
 
 
-class Unsure(NamedTuple):
-    """What is expected of a run."""
+class Posterior(NamedTuple):
+    """What the model expects of a run."""
 
     mean: float
-    """m"""
     sd: float
-    """s"""
-    luck_sd: float
-    """n"""
+    noise_sd: float
     threshold: float
     """θ"""
 
@@ -64,29 +62,26 @@ class Unsure(NamedTuple):
 def neighbours(units: FloatArray) -> FloatArray:
     """Returns units (8 · P, P) that differ from `units` (P,) in one parameter each."""
     levels = (np.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
-    beside = np.tile(units, (len(units), NUM_LEVELS, 1))
+    moved = np.tile(units, (len(units), NUM_LEVELS, 1))
     for i in range(len(units)):
-        beside[i, :, i] = levels
-    return beside.reshape(-1, len(units))
+        moved[i, :, i] = levels
+    return moved.reshape(-1, len(units))
 
 
-def expected_rise(run: Unsure, correlations: FloatArray) -> FloatArray:
+def expected_rise(run: Posterior, correlations: FloatArray) -> FloatArray:
     """Returns E[(p' − p)⁺] / p for runs of these correlations ρ (M,) with it: (M,)."""
-    told = np.clip(np.abs(correlations), 0.0, MOST_TOLD)[:, None] * run.sd
-    left = np.sqrt(run.sd**2 - told**2 + run.luck_sd**2)
-    above, spread = run.mean - run.threshold, float(np.hypot(run.sd, run.luck_sd))
+    known = np.clip(np.abs(correlations), 0.0, MAX_CORRELATION)[:, None] * run.sd
+    left = np.sqrt(run.sd**2 - known**2 + run.noise_sd**2)
+    above, spread = run.mean - run.threshold, float(np.hypot(run.sd, run.noise_sd))
     before = float(ndtr(above / spread))
-    # p' > p where z exceeds this, which may be far out: z is drawn from beyond it alone.
-    is_told = told > 0
-    least = np.where(is_told, above * (left / spread - 1) / np.where(is_told, told, 1.0), 0.0)
+    # p' > p where z exceeds this, which may be far in the tail: z is drawn from beyond it alone.
+    is_known = known > 0
+    least = np.where(is_known, above * (left / spread - 1) / np.where(is_known, known, 1.0), 0.0)
     share = ndtr(-least)
-    after = ndtr((above - told * ndtri(share * LEVELS)) / left)
+    after = ndtr((above - known * ndtri(share * LEVELS)) / left)
     gain = share * np.maximum(after - before, 0.0)
     rise: FloatArray = gain.mean(axis=1) / max(before, 1e-9)
     return rise
-
-
-BoolArray = npt.NDArray[np.bool_]
 
 
 class Evidence(NamedTuple):
@@ -99,27 +94,27 @@ class Evidence(NamedTuple):
     distances: FloatArray
     """(N, K) at the fractions of the axis that count, the first of them 1."""
     variances: FloatArray
-    """(N,) of the distances, beyond what the model makes of noise: where the end was not seen."""
+    """(N,) of the distances, beyond the model's noise: where the end is a forecast."""
     ranks: FloatArray
     """(N,) how good a trial is to search around, larger is better."""
     fits: BoolArray
-    """(N,) whether it had enough memory; if not, its distances mean nothing."""
+    """(N,) whether it had enough memory (feasible); if not, its distances mean nothing."""
 
 
 class Objective(NamedTuple):
-    """What a candidate is measured by."""
+    """What the acquisition function measures gains against."""
 
     best_s: float
     """Time to be beaten [s]: L."""
     has_leader: bool
     at_end: bool
-    """Whether a run counts by where it stands at its own end, at a cost known beforehand."""
+    """Whether a run counts by the metric at its own end, at a cost known beforehand."""
     fractions: tuple[float, ...]
-    """τ (K,), falling from 1; of no meaning where runs count by their ends."""
+    """τ (K,), falling from 1; unused where runs count by their ends."""
 
 
 class Candidate(NamedTuple):
-    """The best candidate."""
+    """A configuration and what the model expects of it."""
 
     units: FloatArray
     params: dict[str, Any]
@@ -127,20 +122,20 @@ class Candidate(NamedTuple):
     """Of its distance at the end of interest."""
     cost_s: float
     """NaN if not known."""
-    before: "Candidate | None" = None
-    """The dearer one that this one is to tell about."""
+    probes: "Candidate | None" = None
+    """The costlier one that it is to inform about; None: it is no probe."""
 
 
 @dataclass(frozen=True)
-class GainSettings:
-    """Figures that the benchmark decided."""
+class AcquisitionSettings:
+    """Settings whose values a benchmark decided."""
 
     num_candidates: int = 256
     """Half of them drawn evenly, half around the best trials."""
     fit_points: int = 64
-    """Trials from which the model's scales are found, at most."""
+    """Trials to which the hyperparameters are fitted, at most."""
     max_points: int = 300
-    """Trials that the model holds, at most."""
+    """Trials that the model is conditioned on, at most."""
     cost_power: float = 0.5
     """κ, once there is a leader."""
     early_cost_power: float = 0.3
@@ -148,29 +143,39 @@ class GainSettings:
     margin: float = 0.5
     """How far beyond the best so far θ lies."""
     cost_feature: bool = True
-    """Whether the model sees the cost beside the configuration."""
+    """Whether the cost is an input of the model, next to the configuration."""
     probe: float = 1.0
-    """A cheaper run goes first where it tells so many times what it costs; 0: none does."""
+    """Value over cost, relative to the costly run, from which a probe goes first; 0: none does."""
     luck: float = 1.0
-    """Share of the noise that counts as a chance: a run of the same configuration may be lucky."""
+    """Share of the noise that counts: a run of the same configuration may be lucky."""
 
 
 Allowed = Callable[[dict[str, Any]], float | None]
 """From a configuration to its cost [s] (NaN: not known), or None if it is not to be tried."""
 
 
-def pick(
+def best_candidate(
     encoder: Encoder,
     evidence: Evidence,
     *,
     running: tuple[FloatArray, FloatArray],
-    aim: Objective,
+    objective: Objective,
     allowed: Allowed,
     rng: np.random.Generator,
-    settings: GainSettings,
+    settings: AcquisitionSettings,
 ) -> Candidate | None:
-    """Returns the candidate of the largest expected gain; None if none is allowed."""
-    scorer = _Scorer(encoder, evidence, running, aim, rng, settings)
+    """Returns the maximum of the acquisition function, or a probe of it; None if none is allowed.
+
+    Args:
+        encoder: of the search space.
+        evidence: finished trials.
+        running: units (R, P) and likely costs (R,) [s] of running trials.
+        objective: what gains are measured against.
+        allowed: which configurations may be tried, and their costs.
+        rng: for the candidates.
+        settings: of the model.
+    """
+    scorer = _Scorer(encoder, evidence, running, objective, rng, settings)
     candidates = _Candidates(encoder, allowed, scorer)
     order = np.argsort(-evidence.ranks, kind="stable")
     centers = evidence.units[order[:5]]
@@ -182,30 +187,31 @@ def pick(
     candidates.add(mutate(around, scale, rng))
     for narrow in (0.08, 0.02):
         if candidates.best:
-            centers = np.array([pick.units for _, pick in candidates.best[:4]])
+            centers = np.array([candidate.units for _, candidate in candidates.best[:4]])
             candidates.add(mutate(np.repeat(centers, 12, axis=0), narrow, rng))
     if not candidates.best:
         return None
     best = candidates.best[0][1]
-    return (aim.at_end and _probe(encoder, best, scorer, allowed, settings.probe)) or best
+    return (objective.at_end and _probe(encoder, best, scorer, allowed, settings.probe)) or best
 
 
 def _probe(
-    encoder: Encoder, dear: Candidate, scorer: "_Scorer", allowed: Allowed, least: float
+    encoder: Encoder, costly: Candidate, scorer: "_Scorer", allowed: Allowed, least: float
 ) -> Candidate | None:
-    """Returns the cheaper run that tells most about a dear one for its cost; None if too little."""
-    units = neighbours(dear.units)
+    """Returns the most informative cheaper run for its cost; None if it is not worth `least`."""
+    units = neighbours(costly.units)
     params = encoder.params(units)
     costs = np.array([allowed(each) or math.nan for each in params], dtype=float)
-    rows = np.flatnonzero(costs < CHEAPER * dear.cost_s)
+    rows = np.flatnonzero(costs < CHEAPER * costly.cost_s)
     if not least or not len(rows):
         return None
-    worth = scorer.rise(units[rows], costs[rows], dear) * dear.cost_s / costs[rows]
+    worth = scorer.rise(units[rows], costs[rows], costly) * costly.cost_s / costs[rows]
     first = int(rows[int(worth.argmax())])
     if worth.max() < least:
         return None
-    expected = scorer.expected(units[first], float(costs[first]))
-    return Candidate(units[first], params[first], expected, float(costs[first]), before=dear)
+    _, mean, sd = scorer.score(units[first : first + 1], costs[first : first + 1])
+    expected = Expected(float(mean[0]), float(sd[0]), scorer.threshold)
+    return Candidate(units[first], params[first], expected, float(costs[first]), probes=costly)
 
 
 class _Candidates:
@@ -225,25 +231,25 @@ class _Candidates:
         gain, mean, sd = self._scorer.score(units[rows], cost_s)
         for i in np.argsort(-gain, kind="stable")[:6]:
             expected = Expected(float(mean[i]), float(sd[i]), self._scorer.threshold)
-            picked = Candidate(units[rows[i]], params[rows[i]], expected, float(cost_s[i]))
-            self.best.append((float(gain[i]), picked))
+            candidate = Candidate(units[rows[i]], params[rows[i]], expected, float(cost_s[i]))
+            self.best.append((float(gain[i]), candidate))
         self.best.sort(key=lambda scored: -scored[0])
         del self.best[6:]
 
 
 class _Scorer:
-    """The model, made anew from the evidence: it keeps nothing from one proposal to the next."""
+    """The acquisition function over models that are fitted to the evidence for each proposal."""
 
     def __init__(
         self,
         encoder: Encoder,
         evidence: Evidence,
         running: tuple[FloatArray, FloatArray],
-        aim: Objective,
+        objective: Objective,
         rng: np.random.Generator,
-        settings: GainSettings,
+        settings: AcquisitionSettings,
     ) -> None:
-        self._encoder, self._aim, self._settings = encoder, aim, settings
+        self._encoder, self._objective, self._settings = encoder, objective, settings
         known = evidence.costs[~np.isnan(evidence.costs)]
         self._usual_cost = float(np.median(known)) if len(known) else 1.0
         self._longest_cost = float(known.max()) if len(known) else 1.0
@@ -256,7 +262,7 @@ class _Scorer:
         """Returns the gain of candidates, and mean and deviation of their distance: (M,) each."""
         points = self._points(units, costs)
         mean, sd = self._model.predict(points)
-        # What counts is the run's own metric, its luck included.
+        # The run's own metric has to meet the target, and that includes its noise.
         sd = np.hypot(sd, self._settings.luck * self._model.noise_sd)
         chances = ndtr((mean - self.threshold) / sd[:, None])
         return self._gain(chances, costs) * self._fits(points), mean[:, 0], sd
@@ -269,39 +275,33 @@ class _Scorer:
         fits: FloatArray = ndtr(room / np.sqrt(room_sd**2 + 0.05))
         return fits
 
-    def expected(self, units: FloatArray, cost_s: float) -> Expected:
-        """Returns what is expected of one candidate."""
-        _, mean, sd = self.score(units[None, :], np.array([cost_s]))
-        return Expected(float(mean[0]), float(sd[0]), self.threshold)
-
-    def rise(self, units: FloatArray, costs: FloatArray, dear: Candidate) -> FloatArray:
-        """Returns what each candidate (M,) would tell about a dear run, see `probe`."""
-        there = self._points(dear.units[None, :], np.array([dear.cost_s]))
+    def rise(self, units: FloatArray, costs: FloatArray, costly: Candidate) -> FloatArray:
+        """Returns `expected_rise` of a costly run by each candidate: (M,)."""
+        there = self._points(costly.units[None, :], np.array([costly.cost_s]))
         mean, sd = self._model.predict(there)
-        luck_sd = self._settings.luck * self._model.noise_sd
-        run = Unsure(float(mean[0, 0]), float(sd[0]), luck_sd, self.threshold)
+        noise_sd = self._settings.luck * self._model.noise_sd
+        run = Posterior(float(mean[0, 0]), float(sd[0]), noise_sd, self.threshold)
         points = self._points(units, costs)
-        # What does not fit tells nothing.
+        # A run that does not fit into memory shows no metric.
         return expected_rise(run, self._model.correlations(points, there)) * self._fits(points)
 
     def _gain(self, chances: FloatArray, costs: FloatArray) -> FloatArray:
-        aim, settings = self._aim, self._settings
-        if aim.at_end:
+        objective, settings = self._objective, self._settings
+        if objective.at_end:
             cost = np.where(np.isnan(costs), self._usual_cost, costs)
-            power = settings.cost_power if aim.has_leader else settings.early_cost_power
-            gain: FloatArray = (
-                chances[:, 0] * np.log(np.maximum(aim.best_s / cost, 1.001)) / cost**power
-            )
+            power = settings.cost_power if objective.has_leader else settings.early_cost_power
+            log_ratio = np.log(np.maximum(objective.best_s / cost, 1.001))
+            gain: FloatArray = chances[:, 0] * log_ratio / cost**power
             return gain
         falling = np.minimum.accumulate(chances, axis=1)
-        tau = np.array(aim.fractions)
+        tau = np.array(objective.fractions)
         weights = np.log(np.append(1.0, tau[:-1]) / tau)
-        weights[0] = 0.05 if aim.has_leader else math.log(2.0)
+        weights[0] = 0.05 if objective.has_leader else math.log(2.0)
         return np.asarray(falling @ weights)
 
     def _points(self, units: FloatArray, costs: FloatArray) -> FloatArray:
         points = self._encoder.points(units)
-        if not (self._aim.at_end and self._settings.cost_feature):
+        if not (self._objective.at_end and self._settings.cost_feature):
             return points
         cost = np.where(np.isnan(costs), self._usual_cost, costs)
         # A factor of 20 in cost counts as much as a whole range.
@@ -342,8 +342,9 @@ class _Scorer:
         values = np.where(evidence.fits[rows], 1.0, -1.0)
         none = np.zeros(len(rows))
         if evidence.fits[rows].any() and not evidence.fits[rows].all():
-            return GaussianProcess(points, values, none, fit_scales(points, values, none))
-        scales = Scales(0.0, math.log(0.1), np.full(points.shape[1], math.log(0.6)))
+            scales = fit_scales(points, values, none)
+        else:  # Constant values say nothing of the scales.
+            scales = Scales(0.0, math.log(0.1), np.full(points.shape[1], math.log(0.6)))
         return GaussianProcess(points, values, none, scales)
 
 
@@ -360,7 +361,7 @@ def _some(
 
 
 class _Mutation:
-    """Moves units: numbers a little, choices to a neighbour or anywhere; about half of them."""
+    """Mutates about half of the units: numbers a little, choices to a neighbour or anywhere."""
 
     def __init__(self, encoder: Encoder) -> None:
         counts = [len(parameter.choices) for parameter in encoder.parameters]

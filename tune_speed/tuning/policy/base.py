@@ -1,4 +1,4 @@
-"""What a policy is asked and told, whoever runs the trials."""
+"""The interface of a policy: what it proposes, and what it learns of trials."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -10,32 +10,33 @@ from tune_speed.tuning.policy.curve_table import Expected
 
 
 class SearchTarget(NamedTuple):
-    """What a search is to reach."""
+    """What a search has to reach."""
 
-    target: float
+    value: float
+    """Of the metric, more being better."""
     mode: Mode
     max_train_s: float
     """Longest run on the training clock [s]."""
 
 
 class Cost(NamedTuple):
-    """What a trial is going to take, as far as it is known before it starts."""
+    """What a trial takes, as predicted before it starts."""
 
     train_s: float
-    """Seconds on the training clock to its end; at least, where that is not known for sure."""
+    """Seconds on the training clock to its end, or a lower bound."""
     num_steps: int | None = None
     """Optimizer steps to its end; None where only the time is known."""
     guess_s: float | None = None
-    """What is most likely [s] where `train_s` is but a lower bound; else None."""
+    """The most likely value [s] where `train_s` is a lower bound; else None."""
 
     @property
     def likely_s(self) -> float:
-        """Seconds that it is most likely to take."""
+        """Seconds to its end that are most likely."""
         return self.train_s if self.guess_s is None else self.guess_s
 
 
 CostOf = Callable[[Mapping[str, Any]], Cost | None]
-"""From a configuration to its cost; None where nothing like it ran yet."""
+"""From a configuration to its cost; None where nothing similar ran yet."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Outcome(NamedTuple):
     memory_ratio: float | None = None
     """Peak memory over its limit, or None if not measured."""
     planned_s: float | None = None
-    """Training clock at which it would have come to its end, or None if only guessed before."""
+    """Training clock at which its schedule would have ended [s], or None if unknown."""
 
     @property
     def best_metric(self) -> float | None:
@@ -70,7 +71,7 @@ class Outcome(NamedTuple):
         return max(values, default=None)
 
 
-class Earlier(NamedTuple):
+class PriorTrial(NamedTuple):
     """A trial of another study of the same data."""
 
     params: dict[str, Any]
@@ -80,7 +81,7 @@ class Earlier(NamedTuple):
 
 
 class Leader(NamedTuple):
-    """The trial that is to be beaten."""
+    """The trial with the shortest time to target."""
 
     trial_id: str
     time_to_target_s: float
@@ -97,10 +98,7 @@ class Policy(Protocol):
         """Shortest time to target so far."""
 
     def restore(
-        self,
-        *,
-        finished: Iterable[tuple[Proposal, Outcome]],
-        unfinished: Iterable[Proposal],
+        self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
 
@@ -108,7 +106,7 @@ class Policy(Protocol):
         """Returns the next configuration, or None where there is none for now."""
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns why to stop a running trial, or None to let it go on."""
+        """Returns why to stop a running trial, or None to let it continue."""
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Learns from a trial that ended."""
@@ -137,16 +135,14 @@ def trial_number(trial_id: str) -> int:
 
 
 def past_leader(leader: Leader, train_s: float) -> str | None:
-    """Returns why a trial whose clock stands at `train_s` cannot lead any more, or None.
-
-    The clock only grows, so the rule never stops a trial that would have led.
-    """
-    if train_s <= leader.time_to_target_s:
-        return None
+    """Returns why a trial whose clock is at `train_s` [s] can no longer lead, or None."""
+    # The clock only grows, so this never stops a trial that would have led.
     time_s = leader.time_to_target_s
+    if train_s <= time_s:
+        return None
     return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
 
 
 def params_key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """Returns what two equal configurations have in common, to look them up by."""
+    """Returns a hashable key of a configuration."""
     return tuple(sorted(params.items()))

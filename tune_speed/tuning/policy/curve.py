@@ -10,10 +10,9 @@ Mode = Literal["anytime", "fixed_length"]
 
 
 class Curve(NamedTuple):
-    """One configuration's recorded or modelled run.
+    """The metric of one run over its training clock.
 
-    Without any evaluation, the run had no memory for a single step. A metric that is not a number
-    is a run that diverged there.
+    A run without any evaluation ran out of memory; one whose metric is NaN diverged there.
     """
 
     train_s: FloatArray

@@ -1,12 +1,12 @@
-"""Curves of many runs on one axis, and where a run is heading that has not come to its end.
+"""Learning-curve extrapolation: curves of many runs on one axis, and forecasts of partial ones.
 
-The metric m is looked at as its signed distance to the target a, in units of two points, on a
+The metric m is taken as its signed distance to the target a, in units of two points, on a
 logarithmic scale: near the target a point counts, far below it only the order of magnitude does.
 
     y = sign(m − a) · log(1 + |m − a| / 0.02)
 
-The axis is what makes runs comparable: the share of the schedule where the length is fixed
-beforehand (a one-cycle run tells little at equal seconds), the training clock where it is not.
+The axis makes runs comparable: the share of the schedule where the length is fixed beforehand (a
+one-cycle run says little at equal seconds), the training clock where it is not.
 
 A run known up to u is extended to a later v by Bayesian linear regression over the runs that are
 known at both,
@@ -14,9 +14,9 @@ known at both,
     y(v) = α + β · y(u) + γ · (y(u) − y(u/2)) + ε,    ε ~ N(0, s²),
     α ~ N(0, s²),   β ~ N(1, s²/4),   γ ~ N(0.3 · log2(v/u), s²/4),
 
-with s² the posterior mean scale under an inverse-gamma prior. Without data it says that a run gains
-0.3 of its last doubling's gain in every doubling to come, give or take. Source: Gelman et al.,
-Bayesian Data Analysis, section 14.8.
+with s² the posterior mean scale under an inverse-gamma prior. Without data it predicts that a run
+gains 0.3 of its last doubling's gain in every doubling to come. Source: Gelman et al., Bayesian
+Data Analysis, section 14.8.
 """
 
 import math
@@ -29,13 +29,13 @@ import numpy.typing as npt
 
 from tune_speed.tuning.policy.curve import FloatArray
 
+# Two points of accuracy: about what a retuned recipe gains or loses.
 GAP_UNIT = 0.02
-"""Two points of accuracy: about what a retuned recipe gains or loses."""
 PRIOR_RUNS = 4.0
 """Runs that the prior of the residual is worth."""
+# Share of its last doubling's gain that a run gains in each doubling to come, before any was seen
+# to its end.
 PRIOR_SLOPE = 0.3
-"""Share of its last doubling's gain that a run gains in each doubling to come, before any was seen
-to its end."""
 PRIOR_SPREAD = 0.6
 """Standard deviation of such a forecast over the whole axis."""
 
@@ -51,11 +51,12 @@ class Expected(NamedTuple):
     @property
     def chance(self) -> float:
         """Probability that it does."""
-        return NormalDist(-self.mean, self.sd).cdf(-self.threshold)  # Exact in the tail too.
+        # Mirrored: 1 − cdf would lose all digits in the upper tail.
+        return NormalDist(-self.mean, self.sd).cdf(-self.threshold)
 
 
 def distance(metric: npt.ArrayLike, target: float) -> FloatArray:
-    """Returns y of a metric, see the module's head."""
+    """Returns y of a metric, see the module's docstring."""
     units = (np.asarray(metric, dtype=float) - target) / GAP_UNIT
     y: FloatArray = np.sign(units) * np.log1p(np.abs(units))
     return y
@@ -101,12 +102,8 @@ class CurveTable:
     def _features(self, column: int) -> FloatArray:
         """Returns (N, 3): one, the distance at a place, and what was gained since half of it."""
         here = self._table[:, column]
-        before = self._table[:, self._half(column)]
+        before = self._table[:, self.column(self.places[column] / 2)]
         return np.stack([np.ones(len(self)), here, here - before], axis=1)
-
-    def _half(self, column: int) -> int:
-        """Returns the place at half of a place, or the first one."""
-        return self.column(self.places[column] / 2)
 
     def _fit(self, start: int, end: int) -> "_Fit":
         both = ~np.isnan(self._table[:, end]) & ~np.isnan(self._table[:, start])
@@ -117,16 +114,16 @@ class CurveTable:
         )
 
     def updated(self, expected: Expected, *, at: float, y: float, y_before: float) -> Expected:
-        """Returns what is expected of the end of a run that stands at `y` at a place of the axis.
+        """Returns the posterior of the end of a run whose distance is `y` at a place of the axis.
 
         With z the forecast of the end from the place alone, z = α + β · y(1) + ε, ε ~ N(0, s²),
-        over the runs that were seen to the end, says how much a place tells of the end; by Bayes'
-        rule, with N(m, d²) expected before,
+        over the runs that were seen to the end, is how informative the place is; by Bayes' rule,
+        with the prior N(m, d²),
 
             1/d'² = 1/d² + β²/s²,    m' = d'² · (m/d² + β · (z − α)/s²).
 
-        Regressing the end on the curve instead would put in the share of good runs among all, of
-        which a run that was chosen is no fair sample.
+        Regressing the end on the curve instead would bring in the share of good runs among all, of
+        which a run that the sampler chose is no fair sample.
         """
         column = self.column(at)
         both = ~np.isnan(self._table[:, -1])
@@ -135,7 +132,7 @@ class CurveTable:
         y = float(np.array([1.0, y, y - y_before]) @ coefficients)
         left = 1.0 - self.places[column]
         end, here = ends - ends.mean(), heres - heres.mean()
-        # β shrinks towards 0: a place says nothing until the runs show that it does.
+        # β shrinks towards 0: a place counts for nothing until the runs show that it counts.
         beta = float(end @ here) / (float(end @ end) + 1.0)
         residual = PRIOR_RUNS * (PRIOR_SPREAD * left + 0.05) ** 2 + float(
             ((here - beta * end) ** 2).sum()
@@ -155,8 +152,8 @@ class CurveTable:
     ) -> tuple[int, int]:
         """Returns how many runs were seen at a place, and how many of them promise a nearer end.
 
-        The promise is the forecast from that place, so that a run that is slow but gains fast
-        stands before one that is ahead and has come to a halt. Runs that are not in the table, and
+        The promise is the forecast from that place, so that a run that is behind but gains fast
+        ranks before one that is ahead and has stopped gaining. Runs that are not in the table, and
         `mine`, are given by their distances there and at half of it.
         """
         column = self.column(at)
@@ -176,7 +173,7 @@ def make_row(
 ) -> FloatArray:
     """Returns a run's distances (G,): from `start` at 0 through `y` (E,) at the places `at` (E,).
 
-    A whole run keeps its last value for ever; one that was stopped is unknown from there on.
+    A whole run keeps its last value; one that was stopped is censored: NaN from there on.
     """
     if not len(at):
         return np.full(len(places), np.nan)

@@ -1,14 +1,14 @@
-"""When a running trial is stopped, and what is said of it.
+"""The pruner: when a running trial is stopped, and the reason that is reported.
 
 | rule     | a trial is stopped                                        | is it exact?          |
 | -------- | --------------------------------------------------------- | --------------------- |
-| cap      | once its clock is past the leader's time                  | yes: clocks only grow |
-| length   | once 9/10 of its projected end are past the leader's time | if steps take as long |
+| cap      | when its clock is past the leader's time                  | yes: clocks only grow |
+| length   | when 9/10 of its projected end are past the leader's time | if steps take as long |
 |          |                                                           | to within a tenth     |
 | rungs    | where it promises less than 3/4 of the runs did there     | no, audited           |
-| forecast | once its chance is a tenth of what it was proposed with   | no, audited           |
+| forecast | when its chance is a tenth of what it was proposed with   | no, audited           |
 
-A random twentieth of the trials is exempt from the last two, so that what they stop can be judged.
+A random twentieth of the trials is exempt from the last two, so that they can be judged.
 """
 
 import math
@@ -17,7 +17,6 @@ from collections.abc import Sequence
 import numpy as np
 
 from tune_speed.tuning.policy.base import past_leader
-from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.history import History, Trial
 from tune_speed.tuning.policy.settings import Parts
@@ -25,7 +24,7 @@ from tune_speed.tuning.policy.settings import Parts
 NUM_RUNGS = 4
 
 
-class Stopping:
+class EarlyStopping:
     """The rules, over what a policy has seen."""
 
     def __init__(self, history: History, parts: Parts, *, seed: int) -> None:
@@ -41,7 +40,11 @@ class Stopping:
         if not math.isfinite(end_s) or train_s >= end_s:
             return None
         reason = self._below_rung(trial, end_s) or self._sure_to_miss(trial, end_s)
-        return None if reason is None or self._is_audited(trial) else reason
+        return None if self._is_audited(trial) else reason
+
+    def _is_audited(self, trial: Trial) -> bool:
+        draw = np.random.default_rng([self._seed, trial.number, 1]).random()
+        return bool(draw < self._parts.audit_share)
 
     def _end_s(self, trial: Trial) -> float:
         """Returns the end of the trial's axis [s]: of its schedule, or the time to beat."""
@@ -54,7 +57,7 @@ class Stopping:
         past = past_leader(leader, train_s)
         if past is not None or not self._history.knows_length or math.isnan(end_s):
             return past
-        # A shared device slows a run's clock; what it takes alone may still be short enough.
+        # A shared device slows a run's clock; its isolated time may still be short enough.
         at_least_s = float(np.nanmin([end_s, cost_s])) * self._parts.cost_margin
         if not at_least_s > leader.time_to_target_s:
             return None
@@ -66,7 +69,9 @@ class Stopping:
     def _below_rung(self, trial: Trial, end_s: float) -> str | None:
         if not self._parts.rungs or self._history.knows_length:
             return None
-        level = self._rung_reached(trial, end_s)
+        # Rungs at or before the trial's clock: the first is the earliest.
+        rungs_s = self._parts.rung_factor ** np.arange(-NUM_RUNGS, 0.0) * end_s
+        level = int((trial.clock[-1] >= rungs_s).sum())
         if level <= trial.rung:
             return None
         trial.rung = level
@@ -83,11 +88,6 @@ class Stopping:
             f" {place * end_s:.1f} s"
         )
 
-    def _rung_reached(self, trial: Trial, end_s: float) -> int:
-        """Returns the rungs at or before the trial's clock: the first is the earliest."""
-        places = self._parts.rung_factor ** np.arange(-NUM_RUNGS, 0.0)
-        return int((trial.clock[-1] >= places * end_s).sum())
-
     def _others_at(self, trial: Trial, place: float) -> Sequence[tuple[float, float]]:
         """Returns the distances of the other running trials that have come to a place."""
         others = [t for t in self._history.running.values() if t is not trial and t.clock]
@@ -100,16 +100,11 @@ class Stopping:
 
     def _distances(self, trial: Trial, train_s: float) -> tuple[float, float]:
         """Returns a running trial's distance at a clock reading, and at half of it."""
-        clock = np.append(0.0, trial.clock)
-        y = np.append(self._history.start_y, self._y(trial))
+        clock, start_y = np.append(0.0, trial.clock), self._history.start_y
+        y = np.nan_to_num(distance(trial.metric, self._history.target.value), nan=start_y)
+        y = np.append(start_y, y)
         here, before = np.interp([train_s, train_s / 2], clock, y)
         return float(here), float(before)
-
-    def _y(self, trial: Trial) -> FloatArray:
-        y: FloatArray = np.nan_to_num(
-            distance(trial.metric, self._history.goal.target), nan=self._history.start_y
-        )
-        return y
 
     def _sure_to_miss(self, trial: Trial, end_s: float) -> str | None:
         before = trial.proposal.expected
@@ -128,7 +123,3 @@ class Stopping:
             f"stopped at {train_s:.1f} s: {now.chance:.1%} likely to {use} by {end_s:.1f} s,"
             f" {before.chance:.0%} when it was proposed"
         )
-
-    def _is_audited(self, trial: Trial) -> bool:
-        draw = np.random.default_rng([self._seed, trial.number, 1]).random()
-        return bool(draw < self._parts.audit_share)

@@ -1,8 +1,8 @@
 """Configurations as points of the unit cube, for models that measure distances between them.
 
-A configuration is written down in two ways. Its *units* (P,) have one number in [0, 1] for every
-parameter, active or not; evenly drawn units are configurations as a sampler without knowledge draws
-them. Its *point* (D,) is what distances are measured between:
+A configuration has two encodings. Its *units* (P,) have one number in [0, 1] for every parameter,
+active or not; uniform units are configurations as a random sampler draws them. Its *point* (D,) is
+what distances are measured between:
 
 | parameter                       | coordinates of the point                                  |
 | ------------------------------- | --------------------------------------------------------- |
@@ -10,11 +10,12 @@ them. Its *point* (D,) is what distances are measured between:
 | `choices` of at least 3 numbers | one in [0, 1], over the logarithm if they span a factor 4 |
 | other `choices`                 | one a choice, 1/√2 where it is taken: two lie 1 apart     |
 
-A parameter that plays no part sits at the middle of its range: it then says nothing.
+An inactive parameter lies in the middle of its range.
 """
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import compress, count
 from typing import Any
 
 import numpy as np
@@ -26,8 +27,8 @@ from tune_speed.tuning.policy.curve import FloatArray
 
 BoolArray = npt.NDArray[np.bool_]
 
+# Numbers that span this factor are spaced by their logarithm: 64, 128, 256.
 LOG_FACTOR = 4.0
-"""Numbers that span this factor are spaced by their logarithm: 64, 128, 256."""
 UNUSED = 0.5
 
 
@@ -36,7 +37,10 @@ class Encoder:
 
     def __init__(self, space: SearchSpace) -> None:
         self.parameters = space.parameters
-        self._axes = [_axis(parameter) for parameter in space.parameters]
+        self._axes = [
+            _Choices(parameter) if parameter.kind == "categorical" else _Range(parameter)
+            for parameter in space.parameters
+        ]
         position = {parameter.name: i for i, parameter in enumerate(space.parameters)}
         self._conditions = [
             [(position[name], self._axes[position[name]].index(v)) for name, v in c.items()]
@@ -46,7 +50,7 @@ class Encoder:
         """Coordinates of a point."""
 
     def units(self, params: Mapping[str, Any]) -> FloatArray:
-        """Returns the units (P,) of a configuration; 0.5 where a parameter plays no part."""
+        """Returns the units (P,) of a configuration; 0.5 where a parameter is inactive."""
         units = np.full(len(self._axes), UNUSED)
         for i, (parameter, axis) in enumerate(zip(self.parameters, self._axes, strict=True)):
             if parameter.name in params:
@@ -94,14 +98,14 @@ class _Range:
         self._low, self._high = float(parameter.low), float(parameter.high)
         self._step = parameter.step or (1.0 if parameter.kind == "int" else None)
         half = self._step / 2 if self._step else 0.0
-        # Whole steps get equal shares of the range, those at its ends included, as in Optuna.
+        # All steps get equal shares of the range, those at its ends included, as in Optuna.
         self._from, self._to = self._scale(self._low - half), self._scale(self._high + half)
 
     def _scale(self, value: float) -> float:
         return math.log(value) if self._log else value
 
     def index(self, value: Scalar) -> float:
-        raise AssertionError("conditions hang on choices only")
+        raise AssertionError("conditions depend on choices only")
 
     def unit(self, value: Any) -> float:
         if self._to == self._from:
@@ -136,7 +140,9 @@ class _Choices:
         self.width = self._coordinates.shape[1]
 
     def index(self, value: Scalar) -> float:
-        return float(next(i for i, choice in enumerate(self._choices) if _same(choice, value)))
+        is_bool = isinstance(value, bool)  # True == 1, but they are different choices.
+        same = (c == value and isinstance(c, bool) == is_bool for c in self._choices)
+        return float(next(compress(count(), same)))
 
     def unit(self, value: Any) -> float:
         return (self.index(value) + 0.5) / len(self._choices)
@@ -153,19 +159,9 @@ class _Choices:
         return coordinates
 
 
-def _axis(parameter: Parameter) -> _Range | _Choices:
-    return _Choices(parameter) if parameter.kind == "categorical" else _Range(parameter)
-
-
-def _same(value: Scalar, choice: Scalar) -> bool:
-    return value == choice and isinstance(value, bool) == isinstance(choice, bool)
-
-
 def _spaced(choices: Sequence[Scalar]) -> FloatArray | None:
-    """Returns where choices lie on a line, in [0, 1]; None if they are not three numbers or more.
-
-    Of two choices there is nothing between, and nothing beyond.
-    """
+    """Returns where at least three numbers lie on a line, in [0, 1]; None for other choices."""
+    # Between two choices there is nothing to interpolate.
     numbers = [float(c) for c in choices if isinstance(c, int | float) and not isinstance(c, bool)]
     if len(numbers) != len(choices) or len(numbers) < 3:
         return None

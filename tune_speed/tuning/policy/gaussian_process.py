@@ -1,4 +1,4 @@
-r"""Gaussian-process regression that is quick enough to be asked before every trial.
+"""Gaussian-process regression, quick enough to be fitted before every trial.
 
 Model, for points x in the unit cube and observations y with noise of its own for each:
 
@@ -11,12 +11,12 @@ Model, for points x in the unit cube and observations y with noise of its own fo
 | s      | scale of the function                         |
 | l_d    | length over which coordinate d changes it     |
 | n      | scale of the noise                            |
-| v      | variance that a point has beyond that         |
+| v      | further variance of a point                   |
 
-The logarithms of s, l, n are those of the largest posterior density, under normal priors, found by
-L-BFGS from the last ones. Source: Rasmussen and Williams 2006, algorithm 2.1 and section 5.4.1; the
-prior of the lengths follows Hvarfner et al. 2024 (arXiv 2402.02229): it grows with the root of the
-number of coordinates. We differ in fixing m at the observations' mean.
+The logarithms of s, l, n are the maximum a posteriori under normal priors, found by L-BFGS. Source:
+Rasmussen and Williams 2006, algorithm 2.1 and section 5.4.1; the prior of the lengths follows
+Hvarfner et al. 2024 (arXiv 2402.02229): it grows with the root of the number of coordinates. We
+differ in fixing m at the observations' mean.
 """
 
 import math
@@ -41,20 +41,14 @@ class Scales(NamedTuple):
     """(D,)"""
 
 
-class Prior(NamedTuple):
-    """Means and standard deviations of the logarithms."""
-
-    signal: tuple[float, float] = (0.0, 1.0)
-    noise: tuple[float, float] = (math.log(0.1), 1.0)
-    length_mean: float = math.log(0.5)
-    length_sd: float = 0.8
-
-
-PRIOR = Prior()
+# Means and standard deviations of the logarithms a priori; the lengths' mean in one dimension.
+SIGNAL_PRIOR = (0.0, 1.0)
+NOISE_PRIOR = (math.log(0.1), 1.0)
+LENGTH_PRIOR = (math.log(0.5), 0.8)
 
 
 class GaussianProcess:
-    """Predicts from the observations that it was made with."""
+    """The posterior given the observations that it was made with."""
 
     def __init__(
         self, points: FloatArray, values: FloatArray, variances: FloatArray, scales: Scales
@@ -84,7 +78,7 @@ class GaussianProcess:
         return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
 
     def correlations(self, points: FloatArray, point: FloatArray) -> FloatArray:
-        """Returns how f at one point (1, D) hangs on observations at points (M, D): (M,)."""
+        """Returns the correlation of f at one point (1, D) with observations at (M, D): (M,)."""
         here, there = self._explained(points), self._explained(point)
         covariance = _kernel(points, point, self._scales)[:, 0] - there[:, 0] @ here
         signal = math.exp(2 * self._scales.log_signal)
@@ -95,7 +89,7 @@ class GaussianProcess:
         return correlations
 
     def _explained(self, points: FloatArray) -> FloatArray:
-        """Returns (N, M) with the columns' squares summing to the variance that is known."""
+        """Returns (N, M) with the columns' squares summing to the variance that is explained."""
         cross = _kernel(self._points, points, self._scales)
         explained: FloatArray = solve_triangular(
             self._factor[0], cross, lower=True, check_finite=False
@@ -109,18 +103,22 @@ def fit_scales(
     variances: FloatArray,
     *,
     start: Scales | None = None,
-    prior: Prior = PRIOR,
     max_iterations: int = 15,
 ) -> Scales:
-    """Returns the scales of the largest posterior density for values (N,) at points (N, D)."""
+    """Returns the maximum a posteriori scales for values (N,) at points (N, D).
+
+    `variances` (N,) are the observations' own; the search begins at the prior's means, or `start`.
+    """
     unit = _unit(values)
     standard = (values - values.mean()) / unit
     squares = (points[:, None, :] - points[None, :, :]).transpose(2, 0, 1) ** 2
-    begin = _default(points.shape[1], prior) if start is None else start
+    begin = _prior_mean(points.shape[1])
+    if start is not None:
+        begin = np.concatenate([[start.log_signal, start.log_noise], start.log_lengths])
     found = minimize(
         _loss,
-        np.concatenate([[begin.log_signal, begin.log_noise], begin.log_lengths]),
-        args=(squares, standard, variances / unit**2, prior),
+        begin,
+        args=(squares, standard, variances / unit**2),
         jac=True,
         method="L-BFGS-B",
         bounds=[(-4.0, 3.0), (-7.0, 1.0)] + [(-4.0, 5.0)] * points.shape[1],
@@ -129,9 +127,9 @@ def fit_scales(
     return Scales(float(found.x[0]), float(found.x[1]), found.x[2:])
 
 
-def _default(num_dims: int, prior: Prior) -> Scales:
-    length = prior.length_mean + 0.5 * math.log(max(num_dims, 1))
-    return Scales(prior.signal[0], prior.noise[0], np.full(num_dims, length))
+def _prior_mean(num_dims: int) -> FloatArray:
+    length = LENGTH_PRIOR[0] + 0.5 * math.log(max(num_dims, 1))
+    return np.array([SIGNAL_PRIOR[0], NOISE_PRIOR[0], *[length] * num_dims])
 
 
 def _unit(values: FloatArray) -> float:
@@ -158,7 +156,7 @@ def _matern(r: FloatArray, scales: Scales) -> FloatArray:
 
 
 def _loss(
-    x: FloatArray, squares: FloatArray, values: FloatArray, variances: FloatArray, prior: Prior
+    x: FloatArray, squares: FloatArray, values: FloatArray, variances: FloatArray
 ) -> tuple[float, FloatArray]:
     """Returns the negative log posterior density of the scales, and its gradient."""
     scales = Scales(float(x[0]), float(x[1]), x[2:])
@@ -175,21 +173,9 @@ def _loss(
     # dk/d(log l_d) = s² · 5/3 · (1 + √5 r) · exp(−√5 r) · (x_d − x'_d)² / l_d²
     slope = math.exp(2 * scales.log_signal) * 5 / 3 * (1 + SQRT5 * r) * np.exp(-SQRT5 * r)
     lengths = -0.5 * inverse_squares * np.tensordot(squares, outer * slope, axes=2)
-    gradient = np.concatenate(
-        [
-            [-float((outer * signal).sum())],
-            [-float(np.diag(outer).sum()) * math.exp(2 * scales.log_noise)],
-            lengths,
-        ]
-    )
-    penalty, penalty_gradient = _penalty(x, prior)
-    return loss + penalty, gradient + penalty_gradient
-
-
-def _penalty(x: FloatArray, prior: Prior) -> tuple[float, FloatArray]:
-    num_dims = len(x) - 2
-    length = prior.length_mean + 0.5 * math.log(max(num_dims, 1))
-    mean = np.concatenate([[prior.signal[0], prior.noise[0]], np.full(num_dims, length)])
-    sd = np.concatenate([[prior.signal[1], prior.noise[1]], np.full(num_dims, prior.length_sd)])
-    z = (x - mean) / sd
-    return 0.5 * float(z @ z), z / sd
+    signal_slope = -float((outer * signal).sum())
+    noise_slope = -float(np.diag(outer).sum()) * math.exp(2 * scales.log_noise)
+    gradient = np.concatenate([[signal_slope, noise_slope], lengths])
+    sd = np.array([SIGNAL_PRIOR[1], NOISE_PRIOR[1], *[LENGTH_PRIOR[1]] * len(lengths)])
+    z = (x - _prior_mean(len(lengths))) / sd
+    return loss + 0.5 * float(z @ z), gradient + z / sd

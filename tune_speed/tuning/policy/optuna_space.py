@@ -24,8 +24,12 @@ def distributions(space: SearchSpace, params: Mapping[str, Any]) -> dict[str, Ba
 
     Raises: ConfigError, as `SearchSpace.read`.
     """
-    active = space.read(params)
-    return {p.name: _distribution(p) for p in space.parameters if p.name in active}
+    active = {p.name: p for p in space.parameters if p.name in space.read(params)}
+    # `suggest_*` is the only translation to distributions; a fixed trial records what it is given.
+    trial = FixedTrial({n: p.choices[0] if p.choices else p.low for n, p in active.items()})
+    for parameter in active.values():
+        _suggest(parameter, trial)
+    return trial.distributions
 
 
 def _suggest(parameter: Parameter, trial: BaseTrial) -> Any:
@@ -38,10 +42,3 @@ def _suggest(parameter: Parameter, trial: BaseTrial) -> Any:
         return trial.suggest_float(name, float(low), float(high), step=step, log=parameter.log)
     step = int(parameter.step or 1)
     return trial.suggest_int(name, int(low), int(high), step=step, log=parameter.log)
-
-
-def _distribution(parameter: Parameter) -> BaseDistribution:
-    first = parameter.choices[0] if parameter.choices else parameter.low
-    trial = FixedTrial({parameter.name: first})
-    _suggest(parameter, trial)
-    return trial.distributions[parameter.name]

@@ -1,6 +1,6 @@
-"""The Optuna study beneath a policy, and what it is told.
+"""The Optuna study beneath a policy, and how outcomes enter it.
 
-| told                | value                                                                    |
+| of a trial          | value                                                                    |
 | ------------------- | ------------------------------------------------------------------------ |
 | value               | log of the time to target; of the training time where it was missed      |
 | constraint `gap`    | how far off the end is, or is forecast to be, in units of 0.02; 0 if met |
@@ -8,11 +8,8 @@
 | FAIL                | infrastructure faults, crashes, and proposals that were not run          |
 
 Constraints above 0 mark a trial as infeasible, so that a miss still says how far off it was, which
-no penalty can (`log` because times differ by factors). Both are set on every trial, as Optuna's
-Gaussian-process sampler demands.
-
-CMA-ES knows no constraints. It is told of a miss as a value instead: the log of the workload's time
-limit plus log(1 + gap), worse than any time and the worse the further off.
+no penalty can (`log` because times differ by factors). CMA-ES ignores constraints: there the value
+of a miss is the log of the workload's time limit plus log(1 + gap), worse than any time.
 """
 
 import json
@@ -31,7 +28,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.study.settings import JOURNALS
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Earlier, Outcome, SearchTarget
+from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.curve_table import gap
 from tune_speed.tuning.policy.optuna_space import distributions, suggest
@@ -42,24 +39,24 @@ from tune_speed.tuning.policy.samplers import (
     make_sampler,
 )
 
+# `memory` of a trial that ran out of memory, whose true need is unknown: log2(2).
 OOM_MEMORY = 1.0
-"""`memory` of a trial that ran out of memory, whose true need nobody saw: log2(2)."""
+# Least gap of a miss: it stays infeasible even if its metric was above the target on the way.
 JUST_MISSED = 1e-3
-"""A miss stays infeasible even if its metric, on the way, was above the target."""
 LONGEST_S = 1e6
-"""Stands for a time limit where there is none."""
+"""Time limit [s] where there is none."""
 OUTCOME = "tune_speed"
 """User attribute of a finished trial: its outcome as JSON, for drivers that share the storage."""
 
 
 class OptunaStudy:
-    """An Optuna study that trials are proposed by or entered into, and told to."""
+    """An Optuna study that proposes trials, or takes in those proposed elsewhere."""
 
     def __init__(
         self,
         *,
         space: SearchSpace,
-        goal: SearchTarget,
+        target: SearchTarget,
         sampler: str,
         seed: int,
         storage: str | None = None,
@@ -67,7 +64,7 @@ class OptunaStudy:
         graded: bool = True,
     ) -> None:
         """Opens the study in `storage` (see `search.storage`), or one in memory."""
-        self._space, self._goal, self._graded = space, goal, graded
+        self._space, self._target, self._graded = space, target, graded
         self._sampler, self._seed = sampler, seed
         self._uses_constraints = sampler not in WITHOUT_CONSTRAINTS
         hush_optuna()
@@ -79,36 +76,36 @@ class OptunaStudy:
             load_if_exists=True,
         )
         self._is_shared = storage is not None
-        self._asked: dict[str, optuna.Trial] = {}
+        self._running: dict[str, optuna.Trial] = {}
         self._seen: set[int] = set()
 
     def propose(self, number: int) -> tuple[optuna.Trial, dict[str, Any]]:
         """Returns the sampler's proposal for the study's trial of that number."""
         if self._sampler in SEEDED_EACH_TIME:
-            # So that a study that resumes goes on as if it had never stopped.
+            # So that a resumed study proposes what it would have proposed without the break.
             seed = int(np.random.default_rng([self._seed, number]).integers(2**31))
             self._study.sampler = make_sampler(self._sampler, space=self._space, seed=seed)
         trial = self._study.ask()
         return trial, suggest(self._space, trial)
 
     def reject(self, trial: optuna.Trial) -> None:
-        """Takes note that a proposal is not run."""
+        """Marks a proposal that is not run as failed."""
         self._study.tell(trial, state=TrialState.FAIL)
 
     def take(self, trial_id: str, trial: optuna.Trial) -> None:
-        """Takes note that a proposal of `propose` is run as `trial_id`."""
-        self._asked[trial_id] = trial
+        """Runs a proposal of `propose` as `trial_id`."""
+        self._running[trial_id] = trial
 
     def enter(self, trial_id: str, params: Mapping[str, Any]) -> None:
         """Enters a configuration that came from elsewhere and is run as `trial_id`."""
         self._study.enqueue_trial(self._space.read(params))
         trial = self._study.ask()
         suggest(self._space, trial)
-        self._asked[trial_id] = trial
+        self._running[trial_id] = trial
 
     def finish(self, trial_id: str, outcome: Outcome, *, y: float) -> None:
-        """Tells a trial's outcome; `y` is the distance at which its curve ended, or was to end."""
-        trial = self._asked.pop(trial_id)
+        """Tells Optuna an outcome; `y` is the distance at which the curve ended or would have."""
+        trial = self._running.pop(trial_id)
         self._seen.add(trial.number)
         if outcome.status == Status.FAILED:
             self._study.tell(trial, state=TrialState.FAIL)
@@ -121,13 +118,17 @@ class OptunaStudy:
 
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial without an outcome."""
-        self._study.tell(self._asked.pop(trial_id), state=TrialState.FAIL)
+        self._study.tell(self._running.pop(trial_id), state=TrialState.FAIL)
 
     def restore(self, params: Mapping[str, Any], outcome: Outcome, *, y: float) -> None:
         """Adds a trial of an earlier session, if the storage does not have it."""
         failed = outcome.status == Status.FAILED
-        if self._is_shared and (failed or self._has(params)):
-            return
+        if self._is_shared:
+            ours = self._space.read(params)
+            same = [t.number for t in self._complete() if self._space.read(t.params) == ours]
+            self._seen.update([] if failed else same)
+            if failed or same:
+                return
         self._study.add_trial(
             create_trial(
                 state=TrialState.FAIL if failed else TrialState.COMPLETE,
@@ -139,30 +140,26 @@ class OptunaStudy:
             )
         )
 
-    def others(self) -> Iterator[Earlier]:
+    def others(self) -> Iterator[PriorTrial]:
         """Yields trials that other drivers finished since the last call."""
         if not self._is_shared:
             return
-        for trial in self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,)):
-            if trial.number in self._seen or OUTCOME not in trial.user_attrs:
-                continue
-            self._seen.add(trial.number)
-            yield Earlier(self._space.read(trial.params), _from_json(trial), same_times=True)
+        for trial in self._complete():
+            if trial.number not in self._seen and OUTCOME in trial.user_attrs:
+                self._seen.add(trial.number)
+                outcome = _from_json(trial.user_attrs[OUTCOME])
+                yield PriorTrial(self._space.read(trial.params), outcome, same_times=True)
 
-    def _has(self, params: Mapping[str, Any]) -> bool:
-        ours = self._space.read(params)
-        trials = self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-        same = [trial for trial in trials if self._space.read(trial.params) == ours]
-        self._seen.update(trial.number for trial in same)
-        return bool(same)
+    def _complete(self) -> list[FrozenTrial]:
+        return self._study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
 
     def _value(self, outcome: Outcome, y: float) -> float:
-        limit_s = min(self._goal.max_train_s, LONGEST_S)
+        limit_s = min(self._target.max_train_s, LONGEST_S)
         if outcome.status == Status.REACHED:
             return math.log(outcome.train_s)
         if not self._uses_constraints:
             return math.log(limit_s) + math.log1p(self._gap(outcome, y))
-        # A trial that never trained (out of memory at once) costs what a whole run may cost.
+        # A trial that never trained (out of memory at once) counts with the longest possible run.
         return math.log(outcome.train_s if outcome.train_s > 0 else limit_s)
 
     def _gap(self, outcome: Outcome, y: float) -> float:
@@ -175,29 +172,24 @@ class OptunaStudy:
     def _constraints(self, outcome: Outcome, y: float) -> dict[str, float]:
         if not self._uses_constraints:
             return {}
-        ratio = outcome.memory_ratio
-        memory = math.log2(ratio) if ratio else 0.0
-        return {
-            "gap": self._gap(outcome, y),
-            "memory": OOM_MEMORY if outcome.status == Status.OOM else min(memory, 0.0),
-        }
+        memory = min(math.log2(outcome.memory_ratio), 0.0) if outcome.memory_ratio else 0.0
+        if outcome.status == Status.OOM:
+            memory = OOM_MEMORY
+        # Optuna's Gaussian-process sampler demands the same constraints of every trial.
+        return {"gap": self._gap(outcome, y), "memory": memory}
 
 
 def _open_storage(storage: str | None) -> BaseStorage | str | None:
+    """Returns a storage for Optuna. Raises: ConfigError if the file is no journal."""
     if storage is None or "://" in storage:
         return storage
-    _check_journal(Path(storage))
-    return JournalStorage(JournalFileBackend(storage))
-
-
-def _check_journal(path: Path) -> None:
-    """Refuses what is no journal: Optuna appends to any file, and a study file may name any.
-
-    Raises: ConfigError.
-    """
+    # Optuna appends to any file, and a study file may name any.
+    path = Path(storage)
     try:
-        is_journal = not path.exists() or (path.is_file() and _first_byte(path) in (b"", b"{"))
-        problem = "" if is_journal else "holds something else"
+        problem = "" if not path.exists() or path.is_file() else "holds something else"
+        if path.is_file():
+            with path.open("rb") as file:
+                problem = "" if file.read(1) in (b"", b"{") else "holds something else"
     except OSError as error:
         problem = f"cannot be read: {error.strerror}"
     if path.suffix not in JOURNALS or "\0" in path.name:
@@ -207,11 +199,7 @@ def _check_journal(path: Path) -> None:
             f"search.storage must be a journal file of Optuna's or a new one, but {path} {problem}."
             " Name another file, such as searches.journal."
         )
-
-
-def _first_byte(path: Path) -> bytes:
-    with path.open("rb") as file:
-        return file.read(1)
+    return JournalStorage(JournalFileBackend(storage))
 
 
 def _as_json(outcome: Outcome) -> str:
@@ -220,7 +208,7 @@ def _as_json(outcome: Outcome) -> str:
     return json.dumps(fields)
 
 
-def _from_json(trial: FrozenTrial) -> Outcome:
-    fields = json.loads(trial.user_attrs[OUTCOME])
+def _from_json(text: str) -> Outcome:
+    fields = json.loads(text)
     fields["curve"] = Curve(*(np.array(column) for column in fields["curve"]))
     return Outcome(**{**fields, "status": Status(fields["status"])})

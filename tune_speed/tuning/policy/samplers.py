@@ -1,10 +1,21 @@
 """Optuna's samplers by the names that a study file uses."""
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import optuna
-from optuna.samplers import BaseSampler
+from optuna.samplers import (
+    BaseSampler,
+    BruteForceSampler,
+    CmaEsSampler,
+    GPSampler,
+    NSGAIISampler,
+    QMCSampler,
+    RandomSampler,
+    TPESampler,
+)
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
@@ -12,63 +23,26 @@ from tune_speed.study.space import SearchSpace
 
 def make_sampler(name: str, *, space: SearchSpace, seed: int) -> BaseSampler:
     """Returns a new sampler of that name. Raises: ConfigError if it cannot serve this space."""
-    assert name in SAMPLERS, name
-    with warnings.catch_warnings():
-        # `group` (needed for conditional spaces), GP and QMC are marked experimental in Optuna 5.
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        return SAMPLERS[name](space, seed)
-
-
-def _tpe(space: SearchSpace, seed: int) -> BaseSampler:
-    # Without `group`, multivariate TPE samples parameters that are only sometimes there at random.
-    # `constant_liar` keeps concurrent trials apart.
-    return optuna.samplers.TPESampler(seed=seed, multivariate=True, group=True, constant_liar=True)
-
-
-def _gp(space: SearchSpace, seed: int) -> BaseSampler:
-    return optuna.samplers.GPSampler(seed=seed)
-
-
-def _cmaes(space: SearchSpace, seed: int) -> BaseSampler:
-    return optuna.samplers.CmaEsSampler(seed=seed, warn_independent_sampling=False)
-
-
-def _nsga2(space: SearchSpace, seed: int) -> BaseSampler:
-    return optuna.samplers.NSGAIISampler(seed=seed)
-
-
-def _qmc(space: SearchSpace, seed: int) -> BaseSampler:
-    return optuna.samplers.QMCSampler(seed=seed, scramble=True)
-
-
-def _random(space: SearchSpace, seed: int) -> BaseSampler:
-    return optuna.samplers.RandomSampler(seed=seed)
-
-
-class _EveryPoint(optuna.samplers.BruteForceSampler):
-    """Every point of a finite, also conditional, space once, in random order."""
-
-    def after_trial(
-        self,
-        study: optuna.Study,
-        trial: optuna.trial.FrozenTrial,
-        state: optuna.trial.TrialState,
-        values: Sequence[float] | None,
-    ) -> None:
-        """Does nothing: Optuna's own would call `Study.stop`, which fails outside `optimize`."""
-
-
-def _grid(space: SearchSpace, seed: int) -> BaseSampler:
-    if space.size is None:
+    if name == "grid" and space.size is None:
         raise ConfigError(
             "search.sampler: grid needs a space of finitely many points, but a float range has no"
             " `step`. Give every float range a step, or take another sampler."
         )
-    return _EveryPoint(seed=seed)
+    with warnings.catch_warnings():
+        # `group` (needed for conditional spaces), GP and QMC are marked experimental in Optuna 5.
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        return SAMPLERS[name](seed=seed)
+
+
+class _EveryPoint(BruteForceSampler):
+    """Every point of a finite, also conditional, space once, in random order."""
+
+    def after_trial(self, *_: Any, **__: Any) -> None:
+        """Does nothing: Optuna's own would call `Study.stop`, which fails outside `optimize`."""
 
 
 def hush_optuna() -> None:
-    """Leaves Optuna's notes on each new study out of what a user sees."""
+    """Hides Optuna's message about each new study."""
     optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -78,19 +52,21 @@ def quiet_study(sampler: BaseSampler) -> optuna.Study:
     return optuna.create_study(direction="minimize", sampler=sampler)
 
 
+# Samplers whose only state is their random generator.
 SEEDED_EACH_TIME = frozenset({"gain", "tpe", "gp", "random"})
-"""Samplers that keep nothing but random numbers from one proposal to the next."""
 
 WITHOUT_CONSTRAINTS = frozenset({"cmaes"})
-"""Samplers that learn from values but take no notice of constraints."""
+"""Samplers that ignore constraints."""
 
-SAMPLERS: dict[str, Callable[[SearchSpace, int], BaseSampler]] = {
-    "gain": _random,  # The policy proposes itself; Optuna only hears of it.
-    "tpe": _tpe,
-    "gp": _gp,
-    "cmaes": _cmaes,
-    "nsga2": _nsga2,
-    "qmc": _qmc,
-    "random": _random,
-    "grid": _grid,
+SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
+    "gain": RandomSampler,  # The policy proposes itself and only reports trials to Optuna.
+    # Without `group`, multivariate TPE samples conditional parameters at random. `constant_liar`
+    # keeps concurrent trials apart.
+    "tpe": partial(TPESampler, multivariate=True, group=True, constant_liar=True),
+    "gp": GPSampler,
+    "cmaes": partial(CmaEsSampler, warn_independent_sampling=False),
+    "nsga2": NSGAIISampler,
+    "qmc": partial(QMCSampler, scramble=True),
+    "random": RandomSampler,
+    "grid": _EveryPoint,
 }

@@ -1,8 +1,8 @@
-"""What makes up the policy `time_to_target`, each part with the figures that benchmarks decided."""
+"""Settings of the policy `time_to_target`, with the values that benchmarks decided."""
 
 from dataclasses import dataclass, field
 
-from tune_speed.tuning.policy.acquisition import GainSettings
+from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,41 +12,41 @@ class Parts:
     cost: bool = True
     """Replaces proposals whose cost, known beforehand, is too high to win."""
     graded: bool = True
-    """Tells by how much a trial missed; otherwise all misses are alike."""
+    """Grades misses by their distance to the target; otherwise all misses are alike."""
     cap: bool = True
     """Stops a trial whose clock is past the leader's time."""
     forecast: bool = True
-    """Stops a trial whose chance to win has all but gone."""
+    """Stops a trial whose chance to win has become small."""
     rungs: bool = True
-    """Stops a trial that promises less than most did by then; where the length is free."""
+    """Stops a trial whose forecast is below most at the same clock; where the length is free."""
     memory: bool = True
     """Learns which configurations do not fit into memory."""
     share_first: bool = True
     """Where the length is free, compares runs by the share of their schedule until one has met the
     target, and by their clock from then on."""
     num_start: int = 12
-    """Proposals that are spread evenly, before the model is asked."""
+    """Quasi-random proposals before the first of the model."""
     start_runs: float = 1.0
-    """The start ends earlier once it took as long as so many of the longest runs."""
+    """The start ends earlier when it took as long as so many of the longest runs."""
     start_pool: int = 3
-    """Each of those is the cheapest of so many."""
+    """Each of these is the cheapest of so many."""
     explore_every: int = 10
-    """One in so many proposals is spread evenly ever after; 0: none."""
+    """After the start, one in so many proposals is quasi-random; 0: none."""
     no_chance: float = 0.005
     """Where the model gives no configuration a larger chance, one is drawn without it."""
     least_chance: float = 0.1
     """A trial whose chance has fallen to this share of what it was proposed with is stopped."""
     least_whole: int = 8
-    """Runs that must have been seen to their end before such forecasts are believed."""
+    """Whole runs that forecasts need before they may stop a trial."""
     audit_share: float = 0.05
     """Share of trials that neither forecast nor rung stops, so that both can be checked."""
     rung_factor: float = 3.0
     """Rungs lie at the time to beat over this, its square, its cube and its fourth power."""
     rung_keeps: float = 0.25
-    """Share that goes on past a rung."""
+    """Share that continues past a rung."""
     rung_runs: int = 2
     """Other runs that must have been seen at a rung."""
     cost_margin: float = 0.9
     """A running trial is stopped for its projected end only if this much of it is too long."""
-    gain: GainSettings = field(default_factory=GainSettings)
+    acquisition: AcquisitionSettings = field(default_factory=AcquisitionSettings)
     """The model's figures."""

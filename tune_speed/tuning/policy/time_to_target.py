@@ -1,24 +1,24 @@
-"""Made for time to target: which configuration to try next, and when to stop one.
+"""The search policy for time to target: a sampler and a pruner in one pure object.
 
-A pure object over an Optuna study: no Ray, no clock of its own, no randomness but its seed, and
-nothing that the ledger could not bring back. What it does that a sampler and a scheduler for
-accuracy do not:
+No Ray, no clock of its own, no randomness but its seed, and nothing that the ledger could not
+restore. It differs from a sampler and a pruner for accuracy in:
 
-- **Cost known beforehand.** A fixed-length run's cost is known before it starts. One that could not
-  beat the leader even if it met the target is replaced before it costs anything.
-- **Misses as information.** A miss tells how far off it was, at every moment of its clock (`gain`),
-  or as a constraint (`told`); never as a penalty.
-- **Cheap runs first.** The start is the cheapest of what is spread evenly; a short run goes before
-  a long one where it tells more than it costs (`probe`).
-- **Caps, rungs, forecasts** with an audit (`stopping`).
+- **Known costs.** A fixed-length run's cost is known before it starts. One that could not beat the
+  leader even if it met the target is replaced before it costs anything.
+- **Censored misses.** A miss says how far off it was, at every moment of its clock (`acquisition`),
+  or as a constraint (`optuna_study`); never as a penalty.
+- **Cheap runs first.** The start is the cheapest of quasi-random configurations; a short run goes
+  before a long one where it says more about it than it costs (`acquisition`).
+- **Early stopping** by caps, rungs and forecasts, with an audit (`early_stopping`).
 - **Memory.** What did not fit teaches what does not fit.
-- **Exploration.** Every tenth proposal is drawn without the model, which cannot lock itself in.
+- **Exploration.** Every tenth proposal is drawn without the model, which may be wrong.
 
 The sampler `gain` is our own; each of Optuna's can take its place by name.
 """
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -26,41 +26,48 @@ from scipy.stats import qmc
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.acquisition import Candidate, Objective, pick
-from tune_speed.tuning.policy.base import CostOf, Earlier, Leader, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.acquisition import Candidate, Objective, best_candidate
+from tune_speed.tuning.policy.base import (
+    CostOf,
+    Leader,
+    Outcome,
+    PriorTrial,
+    Proposal,
+    SearchTarget,
+)
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import Expected, distance
-from tune_speed.tuning.policy.early_stopping import Stopping
+from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.history import WHOLE, History, Trial
 from tune_speed.tuning.policy.one_thread import one_thread
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
 from tune_speed.tuning.policy.settings import Parts
 
+# Points of the Sobol sequence; proposals past them are drawn at random.
 NUM_QUASI = 4096
-"""Evenly spread proposals before they come again (they are then drawn at random)."""
+# Proposals of Optuna's in a row that are rejected before one is drawn without it.
 MAX_REJECTED = 20
-"""Proposals in a row of Optuna's that are not worth a run, before one is drawn without it."""
 NUM_REPEATED = 3
-"""Best trials of other studies that are tried again first."""
+"""Best trials of other studies that are repeated first."""
 
 Choice = tuple[dict[str, Any], str, Expected | None]
 """A configuration, why it was chosen, and what is expected of it."""
 
 
 class TimeToTarget:
-    """Asks, decides, learns. Rebuilt from a ledger by `restore`."""
+    """Proposes, stops and learns from trials. Rebuilt from a ledger by `restore`."""
 
     def __init__(
         self,
         *,
         space: SearchSpace,
-        goal: SearchTarget,
+        target: SearchTarget,
         cost_of: CostOf,
         seed: int,
         sampler: str = "gain",
         points: Sequence[Mapping[str, Any]] = (),
-        earlier: Sequence[Earlier] = (),
+        prior_trials: Sequence[PriorTrial] = (),
         storage: str | None = None,
         study_name: str = "",
         parts: Parts | None = None,
@@ -69,12 +76,12 @@ class TimeToTarget:
 
         Args:
             space: What is searched.
-            goal: Target, mode and time limit.
+            target: Value, mode and time limit.
             cost_of: From a configuration to its cost, as far as it is known.
             seed: Of the proposals.
             sampler: `gain`, or one of Optuna's by name.
             points: Configurations to try first; what they leave out is filled in.
-            earlier: Trials of other studies to learn from.
+            prior_trials: Trials of other studies to learn from.
             storage: Of the Optuna study, see `search.storage`; None: in memory.
             study_name: The Optuna study's name in a storage.
             parts: What to leave out; None: nothing.
@@ -84,22 +91,25 @@ class TimeToTarget:
         self._seed, self._cost_of = seed, cost_of
         self._encoder = Encoder(space)
         self._history = History(
-            encoder=self._encoder, goal=goal, cost_of=cost_of, share_first=parts.share_first
+            encoder=self._encoder, target=target, cost_of=cost_of, share_first=parts.share_first
         )
-        self._stopping = Stopping(self._history, parts, seed=seed)
-        self._told = OptunaStudy(
+        self._stopping = EarlyStopping(self._history, parts, seed=seed)
+        self._optuna = OptunaStudy(
             space=space,
-            goal=goal,
+            target=target,
             sampler=sampler,
             seed=seed,
             storage=storage,
             study_name=study_name,
             graded=parts.graded,
         )
-        for trial in earlier:
-            self._history.add_earlier(trial)
-        self._points = [dict(point) for point in points] + _best_of(earlier)
-        self._quasi = _quasi_units(len(space.parameters), seed)
+        for trial in prior_trials:
+            self._history.add_prior(trial)
+        self._points = [dict(point) for point in points] + _best_of(prior_trials)
+        # Evenly spread units (N, P). SciPy's Sobol refuses no dimensions at all.
+        num_dims = len(space.parameters)
+        sobol = qmc.Sobol(max(num_dims, 1), scramble=True, rng=np.random.default_rng([seed, 7]))
+        self._quasi: FloatArray = sobol.random(NUM_QUASI)[:, :num_dims]
         self._again: list[Proposal] = []
 
     @property
@@ -108,37 +118,33 @@ class TimeToTarget:
         return self._history.leader
 
     def restore(
-        self,
-        *,
-        finished: Iterable[tuple[Proposal, Outcome]],
-        unfinished: Iterable[Proposal],
+        self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
     ) -> None:
         """Takes over a ledger's trials; unfinished ones are proposed again, under their ids."""
         for proposal, outcome in finished:
             self._history.begin(proposal)
             trial = self._history.finish(proposal.trial_id, outcome)
-            self._told.restore(proposal.params, outcome, y=self._end_of(trial))
+            self._optuna.restore(proposal.params, outcome, y=self._end_of(trial))
         for proposal in unfinished:
             self._history.count(proposal)
             self._again.append(proposal)
 
     def ask(self) -> Proposal | None:
         """Returns the next configuration; None where no untried one could win."""
-        for other in self._told.others():
-            self._history.add_earlier(other)
+        for other in self._optuna.others():
+            self._history.add_prior(other)
         if self._again:
             proposal = self._again.pop(0)
-            self._told.enter(proposal.trial_id, proposal.params)
-        else:
-            new = self._new_proposal()
-            if new is None:
-                return None
+            self._optuna.enter(proposal.trial_id, proposal.params)
+        elif (new := self._new_proposal()) is not None:
             proposal = new
+        else:
+            return None
         self._history.begin(proposal)
         return proposal
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
-        """Returns why to stop a running trial, or None to let it go on."""
+        """Returns why to stop a running trial, or None to let it continue."""
         trial = self._history.running[trial_id]
         trial.clock.append(train_s)
         trial.metric.append(metric)
@@ -148,7 +154,7 @@ class TimeToTarget:
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Learns from a trial that ended."""
         trial = self._history.finish(trial_id, outcome)
-        self._told.finish(trial_id, outcome, y=self._end_of(trial))
+        self._optuna.finish(trial_id, outcome, y=self._end_of(trial))
 
     def retry(self, proposal: Proposal) -> None:
         """Takes back a trial that ended without an outcome; it is proposed again."""
@@ -158,56 +164,51 @@ class TimeToTarget:
     def withdraw(self, trial_id: str) -> None:
         """Takes back a trial that ended without an outcome and is not run again for now."""
         del self._history.running[trial_id]
-        self._told.withdraw(trial_id)
+        self._optuna.withdraw(trial_id)
 
     def _end_of(self, trial: Trial) -> float:
-        """Returns the distance at which a trial's curve ended, or was heading."""
+        """Returns the distance at which a trial's curve ended, or is forecast to end."""
         assert trial.outcome is not None
         best, status = trial.outcome.best_metric, trial.outcome.status
         if best is None or status in (Status.DIVERGED, Status.OOM, Status.FAILED):
             return self._history.start_y
-        if status in WHOLE or self._sampler == "gain":  # Which asks Optuna for nothing.
-            return float(distance(best, self._history.goal.target))
-        return self._history.heading(trial)
-
-    # What comes next
+        # `gain` proposes without Optuna, so the forecast would serve nobody.
+        if status in WHOLE or self._sampler == "gain":
+            return float(distance(best, self._history.target.value))
+        return self._history.forecast_end(trial)
 
     def _new_proposal(self) -> Proposal | None:
         number = self._history.num_proposed
         trial_id = f"t{number:04d}"
         if self._sampler != "gain" and number >= len(self._points):
-            choice = self._by_optuna(trial_id)
-            if choice is not None:
-                return Proposal(trial_id, *choice)
+            for _ in range(MAX_REJECTED):
+                trial, params = self._optuna.propose(number)
+                if self._allowed(params) is not None:
+                    self._optuna.take(trial_id, trial)
+                    return Proposal(trial_id, params, f"{self._sampler}: the sampler's proposal")
+                self._optuna.reject(trial)
         choice = self._choose(np.random.default_rng([self._seed, number]))
         if choice is None:
             return None
-        self._told.enter(trial_id, choice[0])
+        self._optuna.enter(trial_id, choice[0])
         return Proposal(trial_id, *choice)
 
-    def _by_optuna(self, trial_id: str) -> Choice | None:
-        number = self._history.num_proposed
-        for _ in range(MAX_REJECTED):
-            trial, params = self._told.propose(number)
-            if self._allowed(params) is not None:
-                self._told.take(trial_id, trial)
-                return params, f"{self._sampler}: the sampler's proposal", None
-            self._told.reject(trial)
-        return None
-
     def _choose(self, rng: np.random.Generator) -> Choice | None:
-        number, parts = self._history.num_proposed, self._parts
+        number, parts, history = self._history.num_proposed, self._parts, self._history
         if number < len(self._points):
             point = self._filled(self._points[number])
-            if not self._history.was_tried(point):
+            if not history.was_tried(point):
                 return point, "a point to evaluate", None
         if self._sampler != "gain":
             return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
-        if self._is_starting(number):
+        is_costly = history.spent_s() >= parts.start_runs * history.longest_s()
+        is_start = number < parts.num_start and not is_costly
+        if is_start or len(history.finished) < min(4, parts.num_start):
             return self._start(rng)
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, "exploration: spread evenly")
-        return self._by_gain(rng) or self._evenly(rng, "spread evenly: the model sees no chance")
+        choice = self._by_acquisition(rng)
+        return choice or self._evenly(rng, "spread evenly: the model sees no chance")
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
         """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
@@ -221,13 +222,6 @@ class TimeToTarget:
             return None
         return cost.likely_s
 
-    def _is_starting(self, number: int) -> bool:
-        parts, history = self._parts, self._history
-        if len(history.finished) < min(4, parts.num_start):
-            return True
-        is_costly = history.spent_s() >= parts.start_runs * history.longest_s()
-        return number < parts.num_start and not is_costly
-
     def _start(self, rng: np.random.Generator) -> Choice | None:
         """Returns the cheapest of the next evenly spread configurations whose costs are known."""
         number, size = self._history.num_proposed, self._parts.start_pool
@@ -240,16 +234,14 @@ class TimeToTarget:
         return pool[i], f"start: spread evenly, {cost_s:.1f} s the cheapest of {len(known)}", None
 
     def _evenly(self, rng: np.random.Generator, reason: str) -> Choice | None:
-        for units in self._even_units(rng):
-            for params in self._encoder.params(units):
-                if self._allowed(params) is not None:
-                    return params, reason, None
-        return None
+        drawn = chain.from_iterable(map(self._encoder.params, self._even_units(rng)))
+        params = next((each for each in drawn if self._allowed(each) is not None), None)
+        return None if params is None else (params, reason, None)
 
     def _even_units(self, rng: np.random.Generator) -> Iterator[FloatArray]:
         """Yields units (N, P), the next of the sequence first, then more and more at random."""
         parts = self._parts
-        # Those before went into the start.
+        # The start has used `start_pool` of the sequence for each of its proposals.
         number = self._history.num_proposed + parts.num_start * (parts.start_pool - 1)
         if number < NUM_QUASI:
             yield self._quasi[number : number + 1]
@@ -264,37 +256,35 @@ class TimeToTarget:
             if parameter.name in point:
                 units[i] = given[i]
         filled = self._encoder.params(units[None, :])[0]
-        # A number comes back from its unit with rounding; what was given is tried as given.
+        # Decoding a unit rounds; a point to evaluate is run exactly as it was given.
         return {**filled, **{name: point[name] for name in filled if name in point}}
 
     @one_thread()
-    def _by_gain(self, rng: np.random.Generator) -> Choice | None:
+    def _by_acquisition(self, rng: np.random.Generator) -> Choice | None:
         parts, history = self._parts, self._history
         evidence = history.evidence(graded=parts.graded, memory=parts.memory)
         if evidence.fits.sum() < 3:
             return None
         running = sorted(history.running.values(), key=lambda trial: trial.number)
-        picked = pick(
+        candidate = best_candidate(
             self._encoder,
             evidence,
             running=(
                 np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1]),
                 np.array([t.likely_s for t in running]),
             ),
-            aim=self._aim(),
+            objective=self._objective(),
             allowed=self._allowed,
             rng=rng,
-            settings=parts.gain,
+            settings=parts.acquisition,
         )
-        if picked is None or (picked.before or picked).expected.chance < parts.no_chance:
+        if candidate is None or (candidate.probes or candidate).expected.chance < parts.no_chance:
             return None
-        if picked.before is not None:
-            # Without an expectation: it is not stopped for its own small chance.
-            return picked.params, self._why_first(picked, picked.before), None
-        reason = self._reason(picked.expected.chance, picked.cost_s)
-        return picked.params, reason, picked.expected
+        # A probe carries no expectation: it must not be stopped for its own small chance.
+        expected = candidate.expected if candidate.probes is None else None
+        return candidate.params, self._reason(candidate), expected
 
-    def _aim(self) -> Objective:
+    def _objective(self) -> Objective:
         longest_s = self._history.longest_s()
         leader = self.leader
         best_s = leader.time_to_target_s if leader is not None else 2 * longest_s
@@ -305,14 +295,14 @@ class TimeToTarget:
             fractions=self._history.fractions,
         )
 
-    def _why_first(self, picked: Candidate, dear: Candidate) -> str:
-        use = "come nearer the target" if self.leader is None else "meet the target"
-        return (
-            f"probe: {picked.cost_s:.1f} s to see first, whether a run of {dear.cost_s:.1f} s is"
-            f" more than {dear.expected.chance:.0%} likely to {use}"
-        )
-
-    def _reason(self, chance: float, cost_s: float) -> str:
+    def _reason(self, candidate: Candidate) -> str:
+        chance, cost_s, costly = candidate.expected.chance, candidate.cost_s, candidate.probes
+        if costly is not None:
+            use = "come nearer the target" if self.leader is None else "meet the target"
+            return (
+                f"probe: {cost_s:.1f} s to see first, whether a run of {costly.cost_s:.1f} s is"
+                f" more than {costly.expected.chance:.0%} likely to {use}"
+            )
         at = f" at a cost of {cost_s:.1f} s" if math.isfinite(cost_s) else ""
         if self.leader is None:
             return f"gain: {chance:.0%} likely to come nearer the target than any so far{at}"
@@ -320,22 +310,11 @@ class TimeToTarget:
         return f"gain: {chance:.0%} likely to meet the target{at}, leader {time_s:.1f} s"
 
 
-def _best_of(earlier: Sequence[Earlier]) -> list[dict[str, Any]]:
+def _best_of(prior_trials: Sequence[PriorTrial]) -> list[dict[str, Any]]:
     """Returns the best configurations of other studies: what reached first, then what came near."""
 
-    def rank(trial: Earlier) -> tuple[bool, float]:
-        reached = trial.outcome.status == Status.REACHED
-        return not reached, trial.outcome.train_s if reached else -(
-            trial.outcome.best_metric or 0.0
-        )
+    def rank(trial: PriorTrial) -> tuple[bool, float]:
+        outcome, reached = trial.outcome, trial.outcome.status == Status.REACHED
+        return not reached, outcome.train_s if reached else -(outcome.best_metric or 0.0)
 
-    return [dict(trial.params) for trial in sorted(earlier, key=rank)[:NUM_REPEATED]]
-
-
-def _quasi_units(num_parameters: int, seed: int) -> FloatArray:
-    """Returns evenly spread units (N, P): a scrambled Sobol sequence."""
-    if num_parameters == 0:
-        return np.zeros((NUM_QUASI, 0))
-    sobol = qmc.Sobol(num_parameters, scramble=True, rng=np.random.default_rng([seed, 7]))
-    units: FloatArray = sobol.random(NUM_QUASI)
-    return units
+    return [dict(trial.params) for trial in sorted(prior_trials, key=rank)[:NUM_REPEATED]]

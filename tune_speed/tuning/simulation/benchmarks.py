@@ -1,4 +1,4 @@
-"""What `tune-speed simulate` does: benchmarks by name, searches on them, tables of one's own."""
+"""The calls behind `tune-speed simulate`: benchmarks by name, searches on them, saved tables."""
 
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -15,7 +15,6 @@ from tune_speed.tuning.simulation.comparison import (
     Factory,
     Search,
     Terms,
-    budget_s,
     full_run_s,
     run_searches,
 )
@@ -111,7 +110,7 @@ def demonstrate(policy: str, benchmark: Benchmark, *, terms: Terms, seed: int = 
         policy,
         benchmark,
         num_workers=terms.num_workers,
-        budget_s=budget_s(terms.budget_runs, full_run_s=longest_s, num_workers=terms.num_workers),
+        budget_s=terms.budget_s(terms.budget_runs, longest_s),
         seed=seed,
         trial_overhead_s=terms.trial_overhead_s,
     )
@@ -129,13 +128,15 @@ def compare(
     factories: Mapping[str, Factory] | None = None,
     known: Iterable[Search] = (),
 ) -> Comparison:
-    """Returns the searches of each policy on each benchmark with each seed.
+    """Returns the searches of each policy on each benchmark with each seed, see `run_searches`.
 
-    Ctrl-C ends it with the searches that are done. `on_search` gets each of them at once, with its
-    number and that of all.
+    Ctrl-C ends it with the searches that are done. `on_search` gets each search as it ends, with
+    its number and that of all.
     """
+    names = [benchmark.name for benchmark in benchmarks]
     total = len(benchmarks) * len(policies) * num_seeds
     done: list[Search] = []
+    was_stopped = False
     searches = run_searches(
         benchmarks,
         policies,
@@ -150,17 +151,9 @@ def compare(
             done.append(search)
             on_search(search, len(done), total)
     except KeyboardInterrupt:
-        return Comparison(_in_order(done, benchmarks, policies), was_stopped=True)
-    return Comparison(_in_order(done, benchmarks, policies), was_stopped=False)
-
-
-def _in_order(
-    searches: Iterable[Search], benchmarks: Sequence[Benchmark], policies: Sequence[str]
-) -> list[Search]:
-    names = [benchmark.name for benchmark in benchmarks]
-    return sorted(
-        searches, key=lambda s: (names.index(s.benchmark), policies.index(s.policy), s.seed)
-    )
+        was_stopped = True
+    done.sort(key=lambda s: (names.index(s.benchmark), policies.index(s.policy), s.seed))
+    return Comparison(done, was_stopped)
 
 
 def comparison_dict(searches: Sequence[Search], budgets: Sequence[float]) -> dict[str, Any]:
@@ -191,9 +184,9 @@ def demonstration_dict(shown: Demonstration) -> dict[str, Any]:
 def save_study(study: str, path: Path, *, on_trial: Callable[[int, int], None]) -> SavedTable:
     """Writes a table of recorded runs from a study in MLflow.
 
-    The space is that of the study's file in the studies folder; where that is not at hand, or is of
-    another search by now, it is what the trials span. `on_trial` is told of each trial that was
-    read: how many, and of how many.
+    The space is that of the study's file in the studies folder; where there is none, or it has
+    another space than the trials, it is what the trials span. `on_trial` gets, for each trial that
+    was read, how many were and of how many.
 
     Raises: ConfigError if the study has too few trials that can be replayed; ServiceError if MLflow
         does not answer or has no such study; StorageError if the file cannot be written.

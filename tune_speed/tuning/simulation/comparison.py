@@ -1,8 +1,8 @@
 """Many simulated searches: each policy on each benchmark with each seed, in several processes.
 
-A search is simulated once, with the largest budget; what it would have had after a smaller one is
-read off its incumbents, as no policy is told its budget. Budgets are given in full runs' worth: the
-time in which the workers together can train that many of the benchmark's longest runs.
+A search is simulated once, with the largest budget; smaller budgets are read off its incumbents, as
+no policy knows its budget. Budgets are given in full runs' worth: the time in which the workers
+together can train that many of the benchmark's longest runs.
 """
 
 import multiprocessing
@@ -11,15 +11,16 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tune_speed.tuning.policy.base import Policy
 from tune_speed.tuning.policy.samplers import hush_optuna
-from tune_speed.tuning.simulation.simulate import Benchmark, Trace, run_policy, simulate
+from tune_speed.tuning.simulation.simulate import Benchmark, new_policy, run_policy
 
 Factory = Callable[[Benchmark, int], Policy]
 """From a benchmark and a seed to a policy; at the top of a module, as other processes import it."""
@@ -34,6 +35,10 @@ class Terms:
     num_workers: int = 4
     trial_overhead_s: float = 0.0
     """Start-up time of a trial [s], not on its training clock."""
+
+    def budget_s(self, runs: float, full_run_s: float) -> float:
+        """Returns a budget of full runs' worth as virtual time [s]."""
+        return runs * full_run_s / self.num_workers
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +65,6 @@ class Search:
         """What makes a search the same search."""
         return self.benchmark, self.policy, self.seed, self.terms
 
-    @classmethod
-    def from_dict(cls, fields: Mapping[str, Any]) -> "Search":
-        """Returns the search of `dataclasses.asdict`, as it comes back from JSON."""
-        incumbents = tuple((float(at_s), float(best_s)) for at_s, best_s in fields["incumbents"])
-        return cls(**{**fields, "terms": Terms(**fields["terms"]), "incumbents": incumbents})
-
 
 class Task(NamedTuple):
     """A search to simulate."""
@@ -83,11 +82,6 @@ def full_run_s(benchmark: Benchmark) -> float:
     return max(benchmark.predicted_cost(params) for params in benchmark.space.corners())
 
 
-def budget_s(runs: float, *, full_run_s: float, num_workers: int) -> float:
-    """Returns a budget of full runs' worth as virtual time [s]."""
-    return runs * full_run_s / num_workers
-
-
 def run_searches(
     benchmarks: Sequence[Benchmark],
     policies: Sequence[str],
@@ -98,7 +92,7 @@ def run_searches(
     known: Iterable[Search] = (),
     jobs: int = 1,
 ) -> Iterator[Search]:
-    """Yields each search once it is done, those already `known` first.
+    """Yields each search when it has ended, those already `known` first.
 
     Ends its processes when it is closed or interrupted.
 
@@ -123,7 +117,7 @@ def run_searches(
 
 
 class _Bench:
-    """What every process has at hand."""
+    """Simulates searches, in this process or, pickled, in another."""
 
     def __init__(
         self, benchmarks: Sequence[Benchmark], factories: Mapping[str, Factory], terms: Terms
@@ -131,59 +125,43 @@ class _Bench:
         hush_optuna()
         self._benchmarks = {benchmark.name: benchmark for benchmark in benchmarks}
         self._factories, self._terms = factories, terms
-        # Found out here, once, and not in every process.
+        # A property that costs 4,000 draws where a benchmark is synthetic: here, not per process.
         self._full_run_s = {b.name: full_run_s(b) for b in benchmarks}
         assert all(0.0 <= benchmark.target <= 1.0 for benchmark in benchmarks)
 
     def run(self, task: Task) -> Search:
         benchmark = self._benchmarks[task.benchmark]
-        started = time.perf_counter()
-        trace = self._trace(benchmark, task)
+        started, terms = time.perf_counter(), self._terms
+        full_run_s = self._full_run_s[task.benchmark]
+        make = self._factories.get(task.policy) or partial(new_policy, task.policy)
+        trace = run_policy(
+            make(benchmark, task.seed),
+            benchmark,
+            num_workers=terms.num_workers,
+            budget_s=terms.budget_s(terms.budget_runs, full_run_s),
+            trial_overhead_s=terms.trial_overhead_s,
+        )
         return Search(
             benchmark=task.benchmark,
             policy=task.policy,
             seed=task.seed,
-            terms=self._terms,
-            full_run_s=self._full_run_s[task.benchmark],
+            terms=terms,
+            full_run_s=full_run_s,
             best_known_s=getattr(benchmark, "best_known_s", None),
             incumbents=tuple((i.virtual_s, i.time_to_target_s) for i in trace.incumbents),
             statuses=dict(Counter(trial.status.value for trial in trace.trials)),
             took_s=time.perf_counter() - started,
         )
 
-    def _trace(self, benchmark: Benchmark, task: Task) -> Trace:
-        terms = self._terms
-        whole_s = budget_s(
-            terms.budget_runs,
-            full_run_s=self._full_run_s[task.benchmark],
-            num_workers=terms.num_workers,
-        )
-        if task.policy in self._factories:
-            return run_policy(
-                self._factories[task.policy](benchmark, task.seed),
-                benchmark,
-                num_workers=terms.num_workers,
-                budget_s=whole_s,
-                trial_overhead_s=terms.trial_overhead_s,
-            )
-        return simulate(
-            task.policy,
-            benchmark,
-            num_workers=terms.num_workers,
-            budget_s=whole_s,
-            seed=task.seed,
-            trial_overhead_s=terms.trial_overhead_s,
-        )
-
 
 _bench: _Bench | None = None
 
 
-def _take(bench: _Bench) -> None:
-    """Prepares a process. Ctrl-C is for the one that started it."""
+def _start_process(bench: _Bench) -> None:
     global _bench
     _bench = bench
     hush_optuna()
+    # The terminal sends Ctrl-C to all processes; the parent alone decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -193,13 +171,14 @@ def _run(task: Task) -> Search:
 
 
 def _in_processes(bench: _Bench, tasks: Sequence[Task], *, jobs: int) -> Iterator[Search]:
-    context = multiprocessing.get_context("spawn")  # Forking a process that has threads may hang.
+    # Forking a process that has threads may hang.
+    context = multiprocessing.get_context("spawn")
     others = set(multiprocessing.active_children())
-    pool = ProcessPoolExecutor(jobs, context, initializer=_take, initargs=(bench,))
+    pool = ProcessPoolExecutor(jobs, context, initializer=_start_process, initargs=(bench,))
     is_complete = False
     try:
         with _one_thread_each():
-            futures: list[Future[Search]] = [pool.submit(_run, task) for task in tasks]
+            futures = [pool.submit(_run, task) for task in tasks]
             for future in as_completed(futures):
                 yield future.result()
         is_complete = True

@@ -2,16 +2,16 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import cycle
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.reporting.plot_style import COLOURS, DPI
-from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.simulation.comparison import Search, budget_s
+from tune_speed.core.errors import ConfigError
+from tune_speed.reporting.plot_style import COLOURS, write_figure
+from tune_speed.tuning.simulation.comparison import Search
 from tune_speed.tuning.simulation.scores import BASELINE, best_at
 
 if TYPE_CHECKING:
@@ -25,11 +25,6 @@ FORMATS = (".png", ".pdf", ".svg")
 TITLE_WIDTH = 44
 """Characters of a line of a panel's title."""
 POINTS = 400
-
-
-class _Style(NamedTuple):
-    colour: str
-    dash: str
 
 
 def check_format(path: Path) -> None:
@@ -46,12 +41,7 @@ def plot_comparison(searches: Sequence[Search], budgets: Sequence[float], path: 
 
     Raises: StorageError if the file cannot be written.
     """
-    figure = comparison_figure(searches, budgets)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=DPI)
-    except OSError as error:
-        raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+    write_figure(comparison_figure(searches, budgets), path)
 
 
 def comparison_figure(searches: Sequence[Search], budgets: Sequence[float]) -> "Figure":
@@ -60,7 +50,10 @@ def comparison_figure(searches: Sequence[Search], budgets: Sequence[float]) -> "
     from matplotlib.figure import Figure
 
     benchmarks = list(dict.fromkeys(search.benchmark for search in searches))
-    styles = _styles(list(dict.fromkeys(search.policy for search in searches)))
+    policies = dict.fromkeys(search.policy for search in searches)
+    # Without dashes, lines that lie on one another would look like one.
+    looks = zip(cycle(COLOURS), cycle(DASHES), strict=False)
+    styles = {name: ("#808080", "-") if name == BASELINE else next(looks) for name in policies}
     num_columns = min(MAX_COLUMNS, len(benchmarks))
     num_rows = math.ceil(len(benchmarks) / num_columns)
     width, height = PANEL_INCHES
@@ -75,41 +68,29 @@ def comparison_figure(searches: Sequence[Search], budgets: Sequence[float]) -> "
     named = {
         label: line for lines, labels in drawn for line, label in zip(lines, labels, strict=True)
     }
-    figure.legend(
-        list(named.values()),
-        list(named),
-        loc="outside lower center",
-        ncols=len(named),
-        frameon=False,
-    )
+    lines, labels = list(named.values()), list(named)
+    figure.legend(lines, labels, loc="outside lower center", ncols=len(named), frameon=False)
     return figure
 
 
-def _styles(policies: Sequence[str]) -> dict[str, "_Style"]:
-    """Returns a style for each policy; dashes keep lines apart that lie on one another."""
-    others = [policy for policy in policies if policy != BASELINE]
-    styles = {
-        policy: _Style(COLOURS[i % len(COLOURS)], DASHES[i % len(DASHES)])
-        for i, policy in enumerate(others)
-    }
-    return {policy: styles.get(policy, _Style("#808080", "-")) for policy in policies}
-
-
 def _draw(
-    panel: "Axes", searches: Sequence[Search], budgets: Sequence[float], styles: dict[str, "_Style"]
+    panel: "Axes",
+    searches: Sequence[Search],
+    budgets: Sequence[float],
+    styles: Mapping[str, tuple[str, str]],
 ) -> None:
-    full_run_s, num_workers = searches[0].full_run_s, searches[0].terms.num_workers
-    limits_s = [budget_s(b, full_run_s=full_run_s, num_workers=num_workers) for b in budgets]
+    full_run_s, terms = searches[0].full_run_s, searches[0].terms
+    limits_s = [terms.budget_s(runs, full_run_s) for runs in budgets]
     starts_s = [search.incumbents[0][0] for search in searches if search.incumbents]
     first_s = max(1e-9, 0.7 * min(starts_s, default=max(limits_s) / 10))
     virtual_s = np.geomspace(min(first_s, max(limits_s) / 2), max(limits_s), POINTS)
-    for policy, style in styles.items():
+    for policy, (colour, dash) in styles.items():
         own = [search for search in searches if search.policy == policy]
         if own:
-            quartiles = np.quantile(np.log(_bests(own, virtual_s)), [0.25, 0.5, 0.75], axis=0)
-            low, median, high = np.exp(quartiles)
-            panel.plot(virtual_s, median, style.dash, color=style.colour, label=policy, lw=1.8)
-            panel.fill_between(virtual_s, low, high, color=style.colour, alpha=0.13, lw=0)
+            bests_s = [[min(best_at(s, at_s), full_run_s) for at_s in virtual_s] for s in own]
+            low, median, high = np.exp(np.quantile(np.log(bests_s), [0.25, 0.5, 0.75], axis=0))
+            panel.plot(virtual_s, median, dash, color=colour, label=policy, lw=1.8)
+            panel.fill_between(virtual_s, low, high, color=colour, alpha=0.13, lw=0)
     panel.axhline(full_run_s, color="black", linestyle=":", linewidth=0.8)
     for runs, limit_s in zip(budgets, limits_s, strict=True):
         panel.axvline(limit_s, color="black", linestyle="--", linewidth=0.6, alpha=0.5)
@@ -118,7 +99,7 @@ def _draw(
     panel.set(xlabel="virtual time [s]", ylabel="best time to target [s]")
     panel.set_title(textwrap.fill(searches[0].benchmark, TITLE_WIDTH), fontsize="medium")
     panel.grid(alpha=0.25)
-    # A flat line has no limits of its own.
+    # Matplotlib finds no limits for a flat line.
     lowest_s = min([best_at(search, max(limits_s)) for search in searches] + [full_run_s])
     panel.set_ylim(0.8 * lowest_s, 1.2 * full_run_s)
     _scale(panel)
@@ -133,13 +114,3 @@ def _scale(panel: "Axes") -> None:
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axis.set_minor_formatter(NullFormatter())
-
-
-def _bests(searches: Sequence[Search], virtual_s: FloatArray) -> FloatArray:
-    """Returns the best times [s] of each search at each virtual time: (S, T)."""
-    return np.array(
-        [
-            [min(best_at(search, at_s), search.full_run_s) for at_s in virtual_s]
-            for search in searches
-        ]
-    )

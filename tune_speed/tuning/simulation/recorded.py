@@ -6,14 +6,15 @@
 | `step`, `train_s`, `metric` | lists over evaluations, that of the untrained model left out   |
 | `status`                    | `done`, `diverged` (at its last evaluation) or `oom`           |
 | `seed`                      | of the run                                                     |
-| `planned_s` (may be absent) | clock at which the run was to end [s]; null: the others tell   |
+| `planned_s` (may be absent) | clock at which the run was to end [s]; null: as similar runs   |
 
 The file's metadata has JSON under `tune_speed`: name, space (the tree), target, mode, and how the
-table was made. A configuration that nobody ran is given the run that lies nearest to it.
+table was made. A configuration that nobody ran gets the nearest run.
 """
 
 import json
 import math
+import operator
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,19 +29,15 @@ from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.study.parameter import Parameter
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode
-
-LOG_FACTOR = 4.0
-"""Listed numbers that span this factor are spaced by their logarithm: 64, 128, 256."""
-UNUSED = 0.5
-"""Position of a parameter that plays no part: it then says nothing."""
+from tune_speed.tuning.policy.encoding import LOG_FACTOR, UNUSED
 
 
 class Nearest:
     """Finds the nearest of some configurations.
 
-    Near is one that agrees in every choice among things that have no order, and, if there is such
-    a one, in every listed number; of these, the one with the least Euclidean distance, each range
-    having length 1 (over its logarithm where that is how it is searched).
+    Near are those that agree in every choice without an order and, if there are such, in every
+    listed number; of these, the one with the least Euclidean distance, each range having length 1
+    (over its logarithm where it is searched so).
     """
 
     def __init__(self, space: SearchSpace, configurations: Sequence[Mapping[str, Any]]) -> None:
@@ -48,7 +45,14 @@ class Nearest:
         self._listed = [p.name for p in categorical if _is_numeric(p)]
         self._unordered = [p.name for p in categorical if not _is_numeric(p)]
         ordered = [p for p in space.parameters if p.kind != "categorical" or _is_numeric(p)]
-        self._axes = [_axis(parameter) for parameter in ordered]
+        self._axes: list[tuple[str, Callable[[float], float], float, float]] = []
+        for parameter in ordered:
+            ends = [float(end) for end in parameter.ends() if isinstance(end, int | float)]
+            low, high = min(ends), max(ends)
+            spans = bool(parameter.choices) and low > 0 and high / low >= LOG_FACTOR
+            scale: Callable[[float], float] = math.log if parameter.log or spans else float
+            width = scale(high) - scale(low) or 1.0
+            self._axes.append((parameter.name, scale, scale(low), width))
         self._keys = [self._key(params) for params in configurations]
         self._points = np.array([self._point(params) for params in configurations])
         self.cells = _grouped(self._keys)
@@ -62,16 +66,11 @@ class Nearest:
         key, point = self._key(params), np.array(self._point(params))
         near = self._in_cell.get(key) or self._in_group.get(key[0])
         if near is None:
-            return self._nearest_of_all(key[0], point)
+            # No run made this combination of choices: each choice that differs counts as 1.
+            differing = [sum(map(operator.ne, unordered, key[0])) for unordered, _ in self._keys]
+            return int((_squares(self._points - point) + np.array(differing)).argmin())
         where, points = near
         return int(where[_squares(points - point).argmin()])
-
-    def _nearest_of_all(self, unordered: tuple[Any, ...], point: FloatArray) -> int:
-        """Returns the nearest where a choice was never made: each that differs counts as 1."""
-        differing = [
-            sum(a != b for a, b in zip(key, unordered, strict=True)) for key, _ in self._keys
-        ]
-        return int((_squares(self._points - point) + np.array(differing)).argmin())
 
     def _key(self, params: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         unordered = tuple(params.get(name) for name in self._unordered)
@@ -100,15 +99,6 @@ def _grouped(keys: Sequence[Any]) -> dict[Any, Any]:
 
 def _is_numeric(parameter: Parameter) -> bool:
     return all(isinstance(c, int | float) and not isinstance(c, bool) for c in parameter.choices)
-
-
-def _axis(parameter: Parameter) -> tuple[str, Callable[[float], float], float, float]:
-    """Returns name, scale, least scaled value and width of a parameter whose values have order."""
-    ends = [float(end) for end in parameter.ends() if isinstance(end, int | float)]
-    low, high = min(ends), max(ends)
-    spans = bool(parameter.choices) and low > 0 and high / low >= LOG_FACTOR
-    scale: Callable[[float], float] = math.log if parameter.log or spans else float
-    return parameter.name, scale, scale(low), scale(high) - scale(low) or 1.0
 
 
 METADATA = b"tune_speed"
@@ -145,8 +135,8 @@ class RecordedRun(NamedTuple):
     curve: Curve
     is_done: bool
     """Whether it went to the end that it was to have."""
-    planned_s: float | None
-    """Training clock at that end [s]; None if the table does not say."""
+    planned_s: float
+    """Training clock at that end [s]; NaN if the table does not say."""
 
 
 class RecordedBenchmark:
@@ -208,22 +198,16 @@ class RecordedBenchmark:
 def _planned_ends_s(runs: Sequence[RecordedRun], cells: Mapping[Any, Any]) -> FloatArray:
     """Returns for each run the clock at which it was to end: (N,) seconds.
 
-    What a table does not say of a run that ended early is the median of those that agree with it
-    in every choice, or else of all.
+    Where a table does not say, it is the median of those that agree in every choice, or else of
+    all.
     """
-    ends_s = np.array([_known_end_s(run) for run in runs])
+    ends_s = np.array([run.planned_s for run in runs])
     overall_s = float(np.nanmedian(ends_s))
     for where in cells.values():
         known = ends_s[where][~np.isnan(ends_s[where])]
         typical_s = float(np.median(known)) if len(known) else overall_s
         ends_s[where] = np.where(np.isnan(ends_s[where]), typical_s, ends_s[where])
     return ends_s
-
-
-def _known_end_s(run: RecordedRun) -> float:
-    if run.planned_s is not None:
-        return run.planned_s
-    return run.curve.end_s if run.is_done else math.nan
 
 
 def _read(path: Path) -> tuple[Any, Description, SearchSpace]:
@@ -254,7 +238,7 @@ def _unusable(path: Path | str, why: str) -> ConfigError:
     return ConfigError(
         f"{path} must be a table of recorded runs, but it is not: {why.rstrip('.')}. Make one from"
         " a study of yours with `tune-speed simulate --from-study NAME --out FILE.parquet`, or"
-        " fetch this one anew."
+        " fetch this one again."
     )
 
 
@@ -267,12 +251,14 @@ def _run(row: Mapping[str, Any], space: SearchSpace) -> RecordedRun:
     if status not in (DONE, DIVERGED, OOM):
         raise ValueError(f"`status` must be done, diverged or oom, but got {status}")
     curve = NO_CURVE if status == OOM else _curve(row, diverged=status == DIVERGED)
-    planned_s = row.get("planned_s")
-    if planned_s is not None and not curve.end_s <= planned_s < math.inf:
+    is_done, planned_s = status == DONE, row.get("planned_s")
+    if planned_s is None:
+        planned_s = curve.end_s if is_done else math.nan
+    elif not curve.end_s <= planned_s < math.inf:
         raise ValueError(
             f"`planned_s` must not lie before the last evaluation, but got {planned_s}"
         )
-    return RecordedRun(space.read(params), curve, status == DONE, planned_s)
+    return RecordedRun(space.read(params), curve, is_done, planned_s)
 
 
 def _curve(row: Mapping[str, Any], *, diverged: bool) -> Curve:

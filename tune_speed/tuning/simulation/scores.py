@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.simulation.comparison import Search, budget_s
+from tune_speed.tuning.simulation.comparison import Search
 
 BASELINE = "vanilla"
 NEAR = 1.25
@@ -92,8 +92,8 @@ def best_known_s(searches: Iterable[Search]) -> float:
     Infinite if none found any.
     """
     times = [search.incumbents[-1][1] for search in searches if search.incumbents]
-    told = [search.best_known_s for search in searches if search.best_known_s is not None]
-    return min([*times, *told], default=math.inf)
+    known = [search.best_known_s for search in searches if search.best_known_s is not None]
+    return min([*times, *known], default=math.inf)
 
 
 def score(searches: Sequence[Search], budgets: Sequence[float]) -> list[Score]:
@@ -116,25 +116,23 @@ def overall(searches: Sequence[Search], budgets: Sequence[float]) -> list[Overal
         measured = [_measured_by_policy(s, budget_runs) for s in _by_benchmark(searches)]
         for policy in dict.fromkeys(name for on_one in measured for name in on_one):
             both = [m for m in measured if _has_pairs(m, policy)]
-            if policy != BASELINE and both:
-                rows.append(_overall(policy, budget_runs, both))
+            if policy == BASELINE or not both:
+                continue
+            best = [_log_ratios(on_one, policy, "best_s") for on_one in both]
+            rows.append(
+                Overall(
+                    policy=policy,
+                    budget_runs=budget_runs,
+                    num_benchmarks=len(both),
+                    best_ratio=ratio(best),
+                    worst_ratio=max(ratio([on_one]).value for on_one in best),
+                    near_ratio=ratio([_log_ratios(on_one, policy, "near_s") for on_one in both]),
+                )
+            )
     return rows
 
 
 _ByPolicy = dict[str, list[_Measured]]
-
-
-def _overall(policy: str, budget_runs: float, measured: Sequence[_ByPolicy]) -> Overall:
-    best = [_log_ratios(on_one, policy, "best_s") for on_one in measured]
-    near = [_log_ratios(on_one, policy, "near_s") for on_one in measured]
-    return Overall(
-        policy=policy,
-        budget_runs=budget_runs,
-        num_benchmarks=len(measured),
-        best_ratio=ratio(best),
-        worst_ratio=max(ratio([on_one]).value for on_one in best),
-        near_ratio=ratio(near),
-    )
 
 
 def _by_benchmark(searches: Sequence[Search]) -> list[list[Search]]:
@@ -154,8 +152,8 @@ def _measured_by_policy(searches: Sequence[Search], budget_runs: float) -> _ByPo
 
 
 def _measured(search: Search, budget_runs: float, *, best_known_s: float) -> _Measured:
-    full_s, num_workers = search.full_run_s, search.terms.num_workers
-    until_s = budget_s(budget_runs, full_run_s=full_s, num_workers=num_workers)
+    full_s = search.full_run_s
+    until_s = search.terms.budget_s(budget_runs, full_s)
     best_s = best_at(search, until_s)
     near = [at_s for at_s, time_s in search.incumbents if time_s <= NEAR * best_known_s]
     is_near = bool(near) and near[0] <= until_s

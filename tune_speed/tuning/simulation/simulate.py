@@ -2,9 +2,7 @@
 
 The policy is the object that `tune-speed search` runs; nothing here decides anything. Each worker
 asks for a trial, spends `trial_overhead_s` on its start, and then reports every evaluation of the
-benchmark's curve when its clock says so. Of events at the same virtual time, reports and ends come
-before proposals, and each kind in the order of the trials' numbers, so that a result does not
-depend on how a queue sorts what is equal.
+benchmark's curve when its clock says so.
 """
 
 import heapq
@@ -28,10 +26,8 @@ from tune_speed.tuning.policy.base import (
 )
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 
-__all__ = ["Benchmark", "Curve", "SimulatedTrial", "Trace", "simulate"]
-
+# Trials in a search at most: those out of memory cost no virtual time, so no budget ends them.
 MAX_TRIALS = 20_000
-"""Where trials cost nothing at all, such as those out of memory, something has to end a search."""
 
 
 class Benchmark(Protocol):
@@ -109,6 +105,8 @@ class _Running:
     next_evaluation: int = 0
 
 
+# Of events at the same virtual time, reports and ends come before proposals, and each kind in the
+# order of the trials' numbers: a result must not depend on how a heap sorts what is equal.
 _REPORT, _ASK = 0, 1
 
 
@@ -125,19 +123,26 @@ def simulate(
 
     Raises: ConfigError if there is no policy of that name.
     """
-    policy = make_policy(
-        policy_name,
-        space=benchmark.space,
-        goal=SearchTarget(benchmark.target, benchmark.mode, math.inf),
-        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
-        seed=seed,
-    )
     return run_policy(
-        policy,
+        new_policy(policy_name, benchmark, seed),
         benchmark,
         num_workers=num_workers,
         budget_s=budget_s,
         trial_overhead_s=trial_overhead_s,
+    )
+
+
+def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
+    """Returns the policy of that name for a benchmark's space, target and costs.
+
+    Raises: ConfigError if there is no policy of that name.
+    """
+    return make_policy(
+        name,
+        space=benchmark.space,
+        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
+        seed=seed,
     )
 
 
@@ -156,8 +161,8 @@ def run_policy(
 class _Simulation:
     def __init__(self, policy: Policy, benchmark: Benchmark, overhead_s: float) -> None:
         self._policy, self._benchmark, self._overhead_s = policy, benchmark, overhead_s
-        self._events: list[tuple[float, int, int, int]] = []
         # (virtual time, kind, number of the trial, worker)
+        self._events: list[tuple[float, int, int, int]] = []
         self._running: dict[int, _Running] = {}
         self._idle: list[int] = []
         self._trace = Trace()
@@ -169,21 +174,17 @@ class _Simulation:
             now_s, kind, number, worker = heapq.heappop(self._events)
             if now_s > budget_s:
                 break
-            if kind == _ASK:
-                self._start(now_s, worker)
-            else:
+            if kind == _REPORT:
                 self._evaluate(now_s, number, worker)
+            elif (proposal := self._policy.ask()) is None:
+                self._idle.append(worker)
+            else:
+                curve = self._benchmark.curve(proposal.params)
+                hit = crossing(curve, target=self._benchmark.target, mode=self._benchmark.mode)
+                trial = _Running(proposal, curve, now_s, hit)
+                self._running[trial_number(proposal.trial_id)] = trial
+                self._push(trial, worker)
         return self._trace
-
-    def _start(self, now_s: float, worker: int) -> None:
-        proposal = self._policy.ask()
-        if proposal is None:
-            self._idle.append(worker)
-            return
-        curve = self._benchmark.curve(proposal.params)
-        hit = crossing(curve, target=self._benchmark.target, mode=self._benchmark.mode)
-        self._running[trial_number(proposal.trial_id)] = _Running(proposal, curve, now_s, hit)
-        self._push(self._running[trial_number(proposal.trial_id)], worker)
 
     def _push(self, trial: _Running, worker: int) -> None:
         """Puts the trial's next evaluation, or its failure at the start, on the queue."""
@@ -203,7 +204,7 @@ class _Simulation:
         if not math.isfinite(curve.metric[index]):
             self._end(now_s, worker, trial, Status.DIVERGED, "the metric is not a number")
             return
-        # The second of two passes confirms the first: the run ends there, or at its end.
+        # In `anytime` mode the second of two passes confirms the first, and the run ends there.
         last = len(curve.train_s) - 1
         confirmed = trial.hit is not None and index == min(last, trial.hit + 1)
         if index == last or confirmed:
@@ -211,12 +212,9 @@ class _Simulation:
             status = Status.REACHED if reached else Status.MISSED
             self._end(now_s, worker, trial, status, "target met" if reached else "missed")
             return
-        reason = self._policy.report(
-            trial.proposal.trial_id,
-            train_s=float(curve.train_s[index]),
-            step=index + 1,
-            metric=float(curve.metric[index]),
-        )
+        trial_id, metric = trial.proposal.trial_id, float(curve.metric[index])
+        train_s = float(curve.train_s[index])
+        reason = self._policy.report(trial_id, train_s=train_s, step=index + 1, metric=metric)
         if reason is not None:
             self._end(now_s, worker, trial, Status.CAPPED, reason)
             return
@@ -229,27 +227,18 @@ class _Simulation:
         if status == Status.REACHED:
             assert trial.hit is not None
             train_s = float(curve.train_s[trial.hit])
-            self._note(now_s, train_s, trial.proposal.params)
+            if train_s < self._trace.best_s:
+                self._trace.incumbents.append(Incumbent(now_s, train_s, trial.proposal.params))
         proposal = trial.proposal
         del self._running[trial_number(proposal.trial_id)]
         self._policy.finish(proposal.trial_id, Outcome(status, train_s, curve))
+        times_s = (trial.started_s, now_s, curve.end_s)
         self._trace.trials.append(
             SimulatedTrial(
-                proposal.trial_id,
-                proposal.params,
-                proposal.reason,
-                trial.started_s,
-                now_s,
-                curve.end_s,
-                status,
-                reason,
+                proposal.trial_id, proposal.params, proposal.reason, *times_s, status, reason
             )
         )
-        # One that found nothing to try may find it now.
+        # A policy that found nothing to try may find something after what this trial has shown.
         for free in sorted([worker, *self._idle]):
             heapq.heappush(self._events, (now_s, _ASK, 0, free))
         self._idle.clear()
-
-    def _note(self, now_s: float, time_s: float, params: dict[str, Any]) -> None:
-        if time_s < self._trace.best_s:
-            self._trace.incumbents.append(Incumbent(now_s, time_s, params))

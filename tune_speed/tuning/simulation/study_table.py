@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import target_of
@@ -13,10 +13,10 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.simulation.recorded import DIVERGED, DONE, OOM
 
 MIN_RUNS = 5
+# Numbers with so many repeats on average were listed; a range would hardly repeat any.
 REPEATS = 3
-"""Numbers that came up this often on average were listed; a range would hardly repeat any."""
+# Numbers that span this factor were searched over their logarithm.
 LOG_FACTOR = 10.0
-"""Numbers that span this factor were searched over their logarithm."""
 STATUSES = {
     Status.REACHED: DONE,
     Status.MISSED: DONE,
@@ -56,7 +56,12 @@ def table_from_records(
         else:
             left_out[reason] += 1
     if len(usable) < MIN_RUNS or not any(STATUSES.get(r.status) == DONE for r in usable):
-        raise ConfigError(_too_few(len(usable), left_out))
+        reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none"
+        raise ConfigError(
+            f"A table needs at least {MIN_RUNS} trials that went to their end, but there are"
+            f" {len(usable)} usable ones (left out: {reasons}). Let the study run on with"
+            " `tune-speed search … --resume`."
+        )
     space = space or SearchSpace.from_tree(derived_tree([record.params for record in usable]))
     first = usable[0]
     metadata = {
@@ -70,15 +75,6 @@ def table_from_records(
         "environment": {k: v for k, v in first.environment.items() if k != "host"},
     }
     return StudyTable([_row(record) for record in usable], metadata, dict(left_out))
-
-
-def _too_few(usable: int, left_out: Mapping[str, int]) -> str:
-    reasons = ", ".join(f"{number} {reason}" for reason, number in left_out.items()) or "none"
-    return (
-        f"A table needs at least {MIN_RUNS} trials that went to their end, but there are {usable}"
-        f" usable ones (left out: {reasons}). Let the study run on with `tune-speed search …"
-        " --resume`."
-    )
 
 
 def _setting(record: TrialRecord) -> tuple[str, str]:
@@ -111,8 +107,14 @@ def _evaluations(record: TrialRecord) -> list[Evaluation]:
 
 
 def _row(record: TrialRecord) -> dict[str, Any]:
-    evaluations = _evaluations(record)
+    evaluations, epochs = _evaluations(record), record.recipe.get("epochs")
     target = target_of(record.workload)
+    planned_s = None
+    if evaluations and evaluations[-1].epoch and isinstance(epochs, int | float):
+        # The clock at which all epochs would be done, but a run ends at the time limit at latest.
+        last = evaluations[-1]
+        limit_s = float(record.workload.get("max_train_s") or float("inf"))
+        planned_s = max(last.train_s, min(limit_s, last.train_s * epochs / last.epoch))
     return {
         "params": json.dumps(record.params),
         "step": [e.step for e in evaluations],
@@ -120,28 +122,15 @@ def _row(record: TrialRecord) -> dict[str, Any]:
         "metric": [target.score(e.value(target.metric) or 0.0) for e in evaluations],
         "status": STATUSES.get(record.status, DONE),
         "seed": record.runs[-1].seed if record.runs else 0,
-        "planned_s": _planned_s(record, evaluations),
+        "planned_s": planned_s,
     }
 
 
-def _planned_s(record: TrialRecord, evaluations: Sequence[Evaluation]) -> float | None:
-    """Returns the clock at which all epochs of the recipe would have been done [s], or None.
-
-    No later than the workload's time limit, at which a run ends in any case.
-    """
-    epochs = record.recipe.get("epochs")
-    if not evaluations or not evaluations[-1].epoch or not isinstance(epochs, int | float):
-        return None
-    last = evaluations[-1]
-    limit_s = float(record.workload.get("max_train_s") or float("inf"))
-    return max(last.train_s, min(limit_s, last.train_s * epochs / last.epoch))
-
-
 def derived_tree(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Returns the tree of a search space that just holds all configurations.
+    """Returns the tree of the smallest search space that holds all configurations.
 
-    Numbers span a range, over the logarithm where they span a factor of 10; numbers that keep
-    coming back, and all else, are choices.
+    Numbers span a range, over the logarithm where they span a factor of 10; numbers that are often
+    repeated, and all else, are choices.
     """
     names = list(dict.fromkeys(name for params in configurations for name in params))
     seen = {name: [p[name] for p in configurations if name in p] for name in names}
@@ -152,31 +141,20 @@ def derived_tree(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _node(path: str, seen: Mapping[str, list[Scalar]]) -> Any:
-    below = _segments_below(path, seen)
+    start = f"{path}."
+    names = (name.removeprefix(start) for name in seen if name.startswith(start))
+    below = list(dict.fromkeys(name.partition(".")[0] for name in names))
     if path not in seen:
         return {segment: _node(f"{path}.{segment}", seen) for segment in below}
     values = list(dict.fromkeys(seen[path]))
     if not below:
-        return _leaf(values, num_seen=len(seen[path]))
+        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        if len(numbers) < len(values):
+            return {"choices": values}
+        numbers.sort()
+        if len(numbers) == 1 or REPEATS * len(numbers) <= len(seen[path]):
+            return {"choices": numbers}
+        low, high = numbers[0], numbers[-1]
+        is_log = low > 0 and high / low >= LOG_FACTOR
+        return {"low": low, "high": high, **({"log": True} if is_log else {})}
     return {"choices": {str(v): _node(f"{path}.{v}", seen) for v in values}}
-
-
-def _segments_below(path: str, names: Iterable[str]) -> list[str]:
-    start = f"{path}."
-    below = (name.removeprefix(start).partition(".")[0] for name in names if name.startswith(start))
-    return list(dict.fromkeys(below))
-
-
-def _leaf(values: list[Scalar], *, num_seen: int) -> dict[str, Any]:
-    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    if len(numbers) < len(values):
-        return {"choices": values}
-    numbers.sort()
-    if len(numbers) == 1 or REPEATS * len(numbers) <= num_seen:
-        return {"choices": numbers}
-    low, high = numbers[0], numbers[-1]
-    return {"low": low, "high": high, **({"log": True} if _spans_decade(low, high) else {})}
-
-
-def _spans_decade(low: float, high: float) -> bool:
-    return low > 0 and high / low >= LOG_FACTOR

@@ -1,19 +1,18 @@
-"""Made-up trainings with a known optimum, on which policies are compared.
+"""Synthetic trainings with a known optimum, on which policies are compared.
 
-A configuration's final error is a sum of what is lacking:
+A configuration's final error is a sum of shortfalls:
 
     e(x) = 0.62 · (epochs + 1)^(−0.8) + 0.012 · z² / (1 + |z|/4) + 0.012 · (log₁₀ wd − w)²
            + 0.15 · (pct − q)² + 0.004 · (log₁₀ final_div_factor − g)²
     z = log₂(lr / best rate), where the best rate grows with the effective batch size
 
-and its accuracy is 0.96 − e. Within a run the error falls with the share of the schedule that is
-done, held up by the present learning rate as in a one-cycle run: in mid-schedule it is high in
-whatever is going to be good. Rates that are far too high diverge. Seconds per epoch fall with the
-batch size until the device is full; a batch that needs more memory than there is has no curve.
-Evaluations carry noise of their own, always the same for the same configuration.
+and its accuracy is 0.96 − e. Within a run the error falls with the progress of the schedule, plus
+a share of the present learning rate as in a one-cycle run: in mid-schedule it is high even where
+the final accuracy will be good. Rates that are far too high diverge. Seconds per epoch fall with
+the batch size until the device is full; a batch that does not fit into memory has no curve.
 
 The target is the quantile of the final accuracy that leaves the wanted share of configurations,
-drawn as a sampler without knowledge draws them.
+drawn at random.
 """
 
 import functools
@@ -111,7 +110,12 @@ class Synthetic:
     @functools.cached_property
     def target(self) -> float:
         """Accuracy that counts as reached."""
-        finals = [self._final(params) for params in self._draws()]
+        curves = [self.curve(params).metric for params in self._draws()]
+        num_last = 1 if self.mode == "fixed_length" else 2
+        finals = [
+            metric[-num_last:].min() if len(metric) and not np.isnan(metric).any() else 0.0
+            for metric in curves
+        ]
         return float(np.quantile(finals, 1 - self.feasible_share))
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
@@ -119,7 +123,11 @@ class Synthetic:
         setting = self._setting(params)
         if not setting.fits:
             return NO_CURVE
-        metric = self._metric(setting, PROGRESS) + _noise(params, self.seed) * NOISE
+        # Noise of its own, always the same for the same configuration.
+        text = json.dumps([self.seed, sorted(params.items())]).encode()
+        digest = int.from_bytes(hashlib.sha256(text).digest()[:8])
+        noise = np.random.default_rng(digest).normal(size=EVALUATIONS)
+        metric = self._metric(setting, PROGRESS) + noise * NOISE
         return Curve(PROGRESS * setting.epochs * setting.epoch_s, np.clip(metric, 0.0, 1.0))
 
     def predicted_cost(self, params: Mapping[str, Any]) -> float:
@@ -142,13 +150,13 @@ class Synthetic:
         move the optimum, and make it no better.
         """
         batch_sizes = TREE["batch_size"]["choices"]
-        bests = [self._best_setting(batch_size) for batch_size in batch_sizes]
-        return min(self._shortest_s(best) for best in bests if best.fits)
-
-    def _best_setting(self, batch_size: int) -> _Setting:
-        epoch_s, fits = self._epoch_s(batch_size), self._fits(batch_size)
-        pct_start = self._best_pct_start
-        return _Setting(0.0, 0.0, pct_start, 0.0, 0.0, MAX_EPOCHS, epoch_s, fits)
+        peak = self._best_pct_start
+        bests = [
+            _Setting(0.0, 0.0, peak, 0.0, 0.0, MAX_EPOCHS, self._epoch_s(size), fits=True)
+            for size in batch_sizes
+            if self._fits(size)
+        ]
+        return min(map(self._shortest_s, bests))
 
     def _shortest_s(self, best: _Setting) -> float:
         """Returns the time to target of a setting at its best length, without noise."""
@@ -169,12 +177,6 @@ class Synthetic:
 
         study = quiet_study(RandomSampler(seed=10_000 + self.seed))
         return [suggest(self.space, study.ask()) for _ in range(DRAWS)]
-
-    def _final(self, params: Mapping[str, Any]) -> float:
-        curve = self.curve(params)
-        if not len(curve.metric) or np.isnan(curve.metric).any():
-            return 0.0
-        return float(curve.metric[-1] if self.mode == "fixed_length" else curve.metric[-2:].min())
 
     @functools.cached_property
     def _optimum(self) -> FloatArray:
@@ -221,20 +223,9 @@ class Synthetic:
         rest = 0.012 * s.decay_error**2 + 0.15 * s.pct_error**2 + 0.004 * s.final_error**2
         error = length + rate + rest
         if self.mode == "fixed_length":
-            error = error + 0.35 * _heat(progress, s.pct_start) * (1 + 0.1 * s.rate_error)
+            # The learning rate of a one-cycle schedule, relative to its peak.
+            peak = min(max(s.pct_start, 0.05), 0.95)
+            down = (1 + np.cos(np.pi * (progress - peak) / (1 - peak))) / 2
+            heat = np.where(progress < peak, progress / peak, down)
+            error = error + 0.35 * heat * (1 + 0.1 * s.rate_error)
         return ACCURACY - np.minimum(error, ACCURACY - 0.1)
-
-
-def _heat(progress: FloatArray, pct_start: float) -> FloatArray:
-    """Returns the learning rate of a one-cycle schedule, relative to its peak: (E,) in [0, 1]."""
-    peak = min(max(pct_start, 0.05), 0.95)
-    up = progress / peak
-    down = (1 + np.cos(np.pi * (progress - peak) / (1 - peak))) / 2
-    heat: FloatArray = np.where(progress < peak, up, down)
-    return heat
-
-
-def _noise(params: Mapping[str, Any], seed: int) -> FloatArray:
-    text = json.dumps([seed, sorted(params.items())]).encode()
-    digest = int.from_bytes(hashlib.sha256(text).digest()[:8])
-    return np.random.default_rng(digest).normal(size=EVALUATIONS)

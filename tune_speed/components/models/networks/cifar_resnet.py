@@ -91,10 +91,7 @@ def residual_blocks(blocks_per_stage: int) -> list[BasicBlock]:
 
 
 def block_shapes(blocks_per_stage: int) -> Iterator[tuple[int, int, int]]:
-    """Yields channels in and out and the stride of each block.
-
-    Each stage but the first begins with stride 2.
-    """
+    """Yields channels in and out and the stride of each block: 2 where a later stage begins."""
     in_channels = WIDTHS[0]
     for width in WIDTHS:
         for _ in range(blocks_per_stage):
@@ -103,7 +100,8 @@ def block_shapes(blocks_per_stage: int) -> Iterator[tuple[int, int, int]]:
 
 
 def conv3x3(in_channels: int, out_channels: int, *, stride: int = 1) -> nn.Conv2d:
-    """Returns a 3x3 convolution without bias: the norm after it has one."""
+    """Returns a 3x3 convolution without bias."""
+    # The norm after it has one.
     return nn.Conv2d(in_channels, out_channels, 3, stride=stride, padding=1, bias=False)
 
 

@@ -77,10 +77,8 @@ def pooled(features: Tensor) -> Tensor:
 
 
 def identity_conv3x3(in_channels: int, out_channels: int) -> nn.Conv2d:
-    """Returns a 3x3 convolution whose first filters give the channels as they come.
-
-    The filters beyond the channels are torch's fresh ones. No bias: the norm after it has one.
-    """
+    """Returns a 3x3 convolution whose first filters are the identity, the others torch's fresh."""
+    # No bias: the norm after it has one.
     conv = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
     nn.init.dirac_(conv.weight.data[:in_channels])
     return conv

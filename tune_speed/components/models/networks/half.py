@@ -13,10 +13,9 @@ NORMS = (_BatchNorm, _InstanceNorm, nn.GroupNorm, nn.LayerNorm)
 class Half(nn.Module):
     """Images of any type in, fp16 logits (N, K) out; without a master copy of the weights.
 
-    A step smaller than 2^-11 of a weight is lost, and gradients below 2^-24 are zero: a negative
-    control for autocast, which keeps weights and their updates in fp32. With `has_fp32_norms`
-    normalisation layers keep weights, statistics and sums in fp32, as squares of activations
-    overflow fp16 beyond 255; what they give on is fp16 again.
+    A negative control for autocast, which keeps weights and their updates in fp32. With
+    `has_fp32_norms` normalisation layers have weights, statistics and sums in fp32; their outputs
+    are fp16 again.
 
     Source: Micikevicius et al., "Mixed Precision Training", arXiv 1710.03740, on what is lost;
     K. Jordan 2024 (arXiv:2404.00498) trains with batch norm in fp32 and all else in fp16.
@@ -24,7 +23,9 @@ class Half(nn.Module):
 
     def __init__(self, network: nn.Module, *, has_fp32_norms: bool = False) -> None:
         super().__init__()
+        # A step smaller than 2^-11 of a weight is lost, and gradients below 2^-24 are zero.
         self.network = network.half()
+        # Squares of activations overflow fp16 beyond 255.
         if has_fp32_norms:
             _keep_norms(self.network)
 

@@ -7,10 +7,8 @@ from torch import Tensor, nn
 
 
 def resize_images(network: nn.Module, size: int | None) -> nn.Module:
-    """Returns `network`, which resizes the images that it is given to `size` pixels a side.
-
-    It is a hook, so that the weights keep their names. With None, nothing changes.
-    """
+    """Returns `network`, which resizes its images to `size` pixels a side; None: as they are."""
+    # A hook, so that the weights keep their names.
     if size is not None:
         network.register_forward_pre_hook(functools.partial(_resized, size=size))
     return network

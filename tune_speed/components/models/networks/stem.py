@@ -8,7 +8,7 @@ with stride 1, and the max-pool after it goes. The further convolutions of a dee
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from torch import Tensor, nn
+from torch import nn
 
 from tune_speed.core.errors import ConfigError, Problem
 
@@ -74,9 +74,8 @@ def first_conv(network: nn.Module, *, within: str = "") -> tuple[str, nn.Conv2d]
 def set_in_channels(network: nn.Module, in_channels: int) -> nn.Module:
     """Returns `network` with a first convolution for `in_channels` channels.
 
-    Its weights are derived from those it has: for one channel their sum, so that a grey image
-    gives what it gave as equal channels; otherwise the channels in turn, times old / new count,
-    which keeps the size of the response.
+    Its weights are derived from those it has: for one channel their sum, otherwise the channels in
+    turn, times old / new count.
     """
     path, old = first_conv(network)
     if old.in_channels == in_channels:
@@ -89,18 +88,17 @@ def set_in_channels(network: nn.Module, in_channels: int) -> nn.Module:
         padding=old.padding if isinstance(old.padding, str) else (old.padding[0], old.padding[1]),
         bias=old.bias is not None,
     )
-    new.weight.data.copy_(_spread(old.weight.detach(), in_channels))
+    weight = old.weight.detach()
+    # So a grey image gives what it gave as equal channels, and the response has its size.
+    if in_channels == 1:
+        new.weight.data.copy_(weight.sum(dim=1, keepdim=True))
+    else:
+        copies = weight[:, [c % weight.shape[1] for c in range(in_channels)]]
+        new.weight.data.copy_(copies * (weight.shape[1] / in_channels))
     if old.bias is not None and new.bias is not None:
         new.bias.data.copy_(old.bias.detach())
     network.set_submodule(path, new)
     return network
-
-
-def _spread(weight: Tensor, in_channels: int) -> Tensor:
-    if in_channels == 1:
-        return weight.sum(dim=1, keepdim=True)
-    copies = weight[:, [c % weight.shape[1] for c in range(in_channels)]]
-    return copies * (weight.shape[1] / in_channels)
 
 
 def _small_conv(old: nn.Conv2d) -> nn.Conv2d:

@@ -58,9 +58,8 @@ def load_weights(
         DataError: if anything else differs; names the first differences and `origin`.
     """
     own = network.state_dict()
-    heads = [
-        name for name in own if name in weights and _is_head(own[name], weights[name], num_classes)
-    ]
+    others = {name for name, given in weights.items() if own.get(name, given).shape != given.shape}
+    heads = [name for name in others if own[name].shape == (num_classes, *weights[name].shape[1:])]
     fitting = {**weights, **{name: own[name] for name in heads}}
     if differences := _differences(own, fitting):
         raise DataError(
@@ -86,17 +85,11 @@ def read_weights(file: str) -> dict[str, Tensor]:
     # A damaged file fails in many ways: UnpicklingError, RuntimeError, EOFError, KeyError …
     except Exception as error:
         raise _no_state_dict(file, f"cannot be read ({first_line(error)})") from error
-    if not isinstance(weights, Mapping) or not all(map(_is_tensor, weights.values())):
+    if not isinstance(weights, Mapping) or not all(
+        isinstance(value, Tensor) for value in weights.values()
+    ):
         raise _no_state_dict(file, f"holds something else (a {type(weights).__name__})")
     return {str(name): value for name, value in weights.items()}
-
-
-def _is_tensor(value: object) -> bool:
-    return isinstance(value, Tensor)
-
-
-def _is_head(own: Tensor, given: Tensor, num_classes: int) -> bool:
-    return own.shape != given.shape and own.shape == (num_classes, *given.shape[1:])
 
 
 def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:

@@ -25,11 +25,9 @@ EPS = 1e-7
 
 
 def orthogonalized(tensors: Sequence[Tensor], *, num_iterations: int) -> list[Tensor]:
-    """Returns for each tensor U V^T of its U S V^T, about; `(D0, D1, …)` as `(D0, D1 * …)`.
-
-    Matrices of one shape, or its transpose, go through the iteration as one batch: a network has
-    many layers of few shapes, and small products are all overhead.
-    """
+    """Returns for each tensor U V^T of its U S V^T, about; `(D0, D1, …)` as `(D0, D1 * …)`."""
+    # Matrices of one shape, or its transpose, go through the iteration as one batch: a network has
+    # many layers of few shapes, and small products are all overhead.
     batches: dict[tuple[int, int], list[int]] = defaultdict(list)
     matrices = [tensor.reshape(len(tensor), -1) for tensor in tensors]
     wide = [m.mT if m.shape[0] > m.shape[1] else m for m in matrices]
@@ -48,11 +46,11 @@ def newton_schulz(matrices: Tensor, num_iterations: int) -> Tensor:
     """Returns matrices `(B, M, N)`, M <= N, with the same singular vectors and values near 1.
 
     X <- X / ||X||, then num_iterations times X <- a X + (b A + c A^2) X with A = X X^T.
-    On a GPU in bfloat16, as the record holders do: its error is far below that of the polynomial.
 
     Source: K. Jordan et al., "Muon: an optimizer for hidden layers in neural networks", 2024.
     """
     a, b, c = COEFFICIENTS
+    # As the record holders do: the error of bfloat16 is far below that of the polynomial.
     x = matrices.bfloat16() if matrices.is_cuda else matrices
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
     for _ in range(num_iterations):
@@ -62,6 +60,7 @@ def newton_schulz(matrices: Tensor, num_iterations: int) -> Tensor:
     return x.to(matrices.dtype)
 
 
+# torch.optim.Muon takes two dimensions only, and one matrix after the other.
 class MuonOptimizer(Optimizer):
     """Muon for groups with `orthogonal`, SGD with momentum for the others."""
 

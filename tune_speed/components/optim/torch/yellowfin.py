@@ -74,11 +74,9 @@ def observe(
 
 
 def one_minus_root(p: Tensor) -> Tensor:
-    """Returns s in (0, 1) with p * (1 - s) = s^3, for p > 0; 1 - s is the root of the momentum.
-
-    Deviation: by the hyperbolic sine instead of Vieta's substitution, which is a difference of
-    large numbers and loses digits from p = 1e5 on.
-    """
+    """Returns s in (0, 1) with p * (1 - s) = s^3, for p > 0; 1 - s is the root of the momentum."""
+    # By the hyperbolic sine instead of Vieta's substitution, which is a difference of large numbers
+    # and loses digits from p = 1e5 on.
     return 2 * (p / 3).sqrt() * torch.sinh(torch.asinh(1.5 * (3 / p).sqrt()) / 3)
 
 
@@ -105,10 +103,11 @@ def total_momentum(velocity: Tensor, previous_velocity: Tensor, gradient: Tensor
     """Returns the median over coordinates of (velocity - gradient) / previous_velocity, shape `()`.
 
     A velocity is a step divided by minus its rate: (x_{t-s-1} - x_{t-s}) / a and, before that,
-    (x_{t-s-2} - x_{t-s-1}) / a. The paper's formula is the same fraction times -a; divided by the
-    rate, it also holds where the rate changes and momentum acts as in torch's SGD.
-    NaN where no coordinate moved before. Shapes `(N,)`; the gradient is that at x_{t-s-1}.
+    (x_{t-s-2} - x_{t-s-1}) / a. NaN where no coordinate moved before. Shapes `(N,)`; the gradient
+    is that at x_{t-s-1}.
     """
+    # The paper's formula is the same fraction times -a; divided by the rate, it also holds where
+    # the rate changes and momentum acts as in torch's SGD.
     return torch.nanmedian((velocity - gradient) / previous_velocity)
 
 
@@ -116,10 +115,10 @@ def next_correction(correction: Tensor, *, target: Tensor, measured: Tensor) -> 
     """Returns the next amount to add to the target momentum, shape `()`.
 
     correction + GAIN * (target - measured); unchanged where the measurement is not finite.
-    For a fixed target this is the paper's m <- m + GAIN * (target - measured), m being
-    target + correction. Where the target moves, m follows it at once; so without staleness, where
-    the measured momentum is m, the correction stays 0.
     """
+    # For a fixed target this is the paper's m <- m + GAIN * (target - measured), m being
+    # target + correction. Where the target moves, m follows it at once; so without staleness, where
+    # the measured momentum is m, the correction stays 0.
     moved = correction + GAIN * (target - measured)
     return torch.where(measured.isfinite(), moved, correction)
 
@@ -135,10 +134,7 @@ STEP_BOUND = 100.0
 
 
 class YellowFinOptimizer(Optimizer):
-    """SGD with the tuner's rate and momentum; a group's `lr` is a factor on the rate.
-
-    All groups have the same factor, as `OptimizerConfig.groups` builds them.
-    """
+    """SGD with the tuner's rate and momentum; a group's `lr` is a factor on the rate."""
 
     def __init__(
         self,
@@ -205,6 +201,7 @@ class YellowFinOptimizer(Optimizer):
         else:
             # Slow start: estimates from few gradients can give enormous rates.
             rate = rate * min(1.0, (t + 1) / (10 * self.window))
+        # All groups have the same factor, as `OptimizerConfig.groups` builds them.
         rate = rate * self.param_groups[0]["lr"]
         if is_clipped:
             rate = torch.minimum(rate, STEP_BOUND / (square.sqrt() + EPS))

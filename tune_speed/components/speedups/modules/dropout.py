@@ -46,7 +46,7 @@ def switch_off(model: nn.Module, *, stochastic_depth: bool) -> None:
 
 
 def _attributes(module: nn.Module, kinds: dict[str, tuple[str, ...]]) -> list[str]:
-    """Returns the names of a module's rates."""
+    # Base classes too: torch's dropouts derive from one that has the rate.
     classes = {kind.__name__ for kind in type(module).__mro__}
     named = [name for kind, names in kinds.items() if kind in classes for name in names]
     return [*named, SHARED_RATE]

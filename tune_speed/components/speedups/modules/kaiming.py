@@ -23,16 +23,10 @@ def draw_weights(model: nn.Module) -> None:
 
 
 def last_norms(model: nn.Module) -> list[nn.BatchNorm2d]:
-    """Returns the norm at the end of each residual block's branch, where there is one.
-
-    Blocks that end with a convolution (pre-activation) have none: a scale of 0 before their last
-    ReLU would have no gradient, and stay.
-    """
-    lasts = (_last_layer(block.module) for block in find_blocks(model))
+    """Returns the norm at the end of each residual block's branch, where there is one."""
+    kinds = nn.Conv2d | nn.BatchNorm2d
+    children = [list(block.module.children()) for block in find_blocks(model)]
+    lasts = ([layer for layer in layers if isinstance(layer, kinds)][-1] for layers in children)
+    # Blocks that end with a convolution (pre-activation) have none: a scale of 0 before their last
+    # ReLU would have no gradient, and stay.
     return [last for last in lasts if isinstance(last, nn.BatchNorm2d)]
-
-
-def _last_layer(block: nn.Module) -> nn.Module:
-    """Returns the convolution or norm that was registered last in the block itself."""
-    layers = [m for m in block.children() if isinstance(m, nn.Conv2d | nn.BatchNorm2d)]
-    return layers[-1]

@@ -28,24 +28,33 @@ def read_other(dataset: DatasetConfig, train_samples: int | None) -> Splits:
 def learn_from_other(
     model: nn.Module,
     start: Start,
+    data: tuple[DatasetConfig, int | None],
     *,
-    read_other_of: tuple[DatasetConfig, int | None],
     epochs: int,
     batch_size: int,
 ) -> None:
     """Gives `model` the weights and statistics that a copy of it learns, final layer apart.
 
-    `read_other_of` names the data set and how many images of it.
+    `data` names the data set and how many images of it; None: all.
 
     Raises:
         ConfigError: if the images have another number of channels, or there is no final layer.
     """
-    splits = read_other(*read_other_of)
+    splits = read_other(*data)
     _check_channels(model, splits)
     name, own = find_classifier(model, path=PATH)
     other = copy.deepcopy(model)
     other.set_submodule(name, _for_classes(own, splits.num_classes))
-    loader = _open(splits, batch_size=batch_size, start=start)
+    loader = Resident().open(
+        splits.train,
+        mean=splits.mean,
+        std=splits.std,
+        batch_size=batch_size,
+        augmentation=Augmentation(),
+        seed=start.seed,
+        device=start.device,
+        channels_last=True,
+    )
     num_steps = epochs * math.ceil(loader.num_samples / batch_size)
     start.fit(other, _passes(loader, epochs), num_steps)
     loader.close()
@@ -75,19 +84,6 @@ def _for_classes(layer: Classifier, num_classes: int) -> Classifier:
         assert layer.kernel_size == (1, 1), "a convolution that gives logits looks at one pixel"
         fresh = nn.Conv2d(layer.in_channels, num_classes, 1, bias=layer.bias is not None)
     return fresh.to(layer.weight)
-
-
-def _open(splits: Splits, *, batch_size: int, start: Start) -> Loader:
-    return Resident().open(
-        splits.train,
-        mean=splits.mean,
-        std=splits.std,
-        batch_size=batch_size,
-        augmentation=Augmentation(),
-        seed=start.seed,
-        device=start.device,
-        channels_last=True,
-    )
 
 
 def _passes(loader: Loader, epochs: int) -> Iterator[tuple[Tensor, Tensor]]:

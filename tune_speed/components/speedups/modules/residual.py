@@ -1,8 +1,7 @@
 """Residual blocks by their parts: out = join(branch(x), shortcut(x)).
 
 Our own blocks have these three methods. Blocks of torchvision and timm are one `forward`, which is
-taken apart here into the modules that it calls in turn; they are known by the names of their
-classes, so neither library has to be imported.
+taken apart here into the modules that it calls in turn.
 """
 
 from typing import NamedTuple, Protocol, cast
@@ -89,4 +88,5 @@ def parts_of(module: nn.Module) -> Parts | None:
 
 
 def _kind(module: nn.Module) -> tuple[str, str]:
+    # By name, so that neither library has to be imported.
     return type(module).__module__, type(module).__qualname__

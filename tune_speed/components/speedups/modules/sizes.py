@@ -12,10 +12,8 @@ SIDES = (32, 64, 96, 128, 48, 192, 224, 160, 256, 16, 28, 8)
 
 
 def why_one_size(model: nn.Module) -> Exception | None:
-    """Returns with what error the network refuses images of all sizes but one, if it does.
-
-    It runs where its weights are; on torch's meta device not every network can.
-    """
+    """Returns with what error the network refuses images of all sizes but one, if it does."""
+    # It runs where its weights are: on torch's meta device not every network can.
     first = first_conv(model)
     if first is None:
         return TypeError("it has no convolution")

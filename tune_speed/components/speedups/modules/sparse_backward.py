@@ -83,10 +83,8 @@ def sparsify(model: nn.Module, *, k: int, unified: bool) -> None:
 
 
 def hidden_linears(model: nn.Module) -> dict[str, nn.Linear]:
-    """Returns the linear layers but the last and those with as many outputs, by name.
-
-    Subclasses are left out: those of torch do not call their `forward`, or quantise.
-    """
+    """Returns the linear layers but the last and those with as many outputs, by name."""
+    # Subclasses are left out: those of torch do not call their `forward`, or quantise.
     layers = {name: m for name, m in model.named_modules() if type(m) is nn.Linear}
     if not layers:
         return {}
@@ -97,10 +95,8 @@ def hidden_linears(model: nn.Module) -> dict[str, nn.Linear]:
 def in_autocast_dtype(
     inputs: Tensor, weight: Tensor, bias: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Returns a layer's tensors in the type that autocast, where it is on, computes layers in.
-
-    `torch.amp.custom_fwd` does this too, but for one kind of device only.
-    """
+    """Returns a layer's tensors in the type that autocast, where it is on, computes layers in."""
+    # `torch.amp.custom_fwd` does this too, but for one kind of device only.
     if not torch.is_autocast_enabled(inputs.device.type):
         return inputs, weight, bias
     dtype = torch.get_autocast_dtype(inputs.device.type)

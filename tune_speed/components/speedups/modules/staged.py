@@ -37,15 +37,13 @@ def is_staged_net(model: Any) -> TypeGuard[StagedNet]:
 
 
 class Place:
-    """The stage that a network is in.
-
-    A copy of the network refers to the same place: averaged weights are evaluated at the stage
-    that those in training have reached.
-    """
+    """The stage that a network is in."""
 
     def __init__(self) -> None:
         self.stage = 0
 
+    # A copy of the network refers to the same place: averaged weights are evaluated at the stage
+    # that those in training have reached.
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         return self
 

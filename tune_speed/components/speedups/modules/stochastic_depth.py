@@ -27,9 +27,10 @@ class Draws:
 class Skipping:
     """The `forward` of a block that is skipped at random; it replaces the block's own.
 
-    It is no module, so that the network's parameters keep their names. `executions` counts how
-    often the branch was computed in training, for tests of the depth.
+    `executions` counts how often the branch was computed in training.
     """
+
+    # No module, so that the network's parameters keep their names.
 
     def __init__(self, block: Block, survival: float, draws: Draws) -> None:
         self.module, self.survival, self.draws = block.module, survival, draws

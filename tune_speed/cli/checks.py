@@ -1,0 +1,138 @@
+"""The checks of `tune-speed doctor`: what would keep a search from running on this machine."""
+
+import os
+import platform
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+from tune_speed.core.errors import TuneSpeedError
+from tune_speed.core.folders import default_cache_dir, studies_folder
+
+GIB = 1024**3
+MIN_FREE_GIB = 1.0
+
+
+class Finding(NamedTuple):
+    """The result of one check."""
+
+    check: str
+    is_ok: bool
+    found: str
+
+
+def run_checks() -> list[Finding]:
+    """Returns what each check found; a check that fails says what was wrong, never raises."""
+    findings = []
+    for name, check in CHECKS.items():
+        try:
+            is_ok, found = check()
+        except (TuneSpeedError, OSError, ImportError, RuntimeError) as error:
+            is_ok, found = False, f"{type(error).__name__}: {error}"
+        findings.append(Finding(name, is_ok, found))
+    return findings
+
+
+def _packages() -> tuple[bool, str]:
+    names = ("tune_speed", "torch", "torchvision", "timm", "ray", "optuna", "mlflow")
+    versions = {}
+    for name in names:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            versions[name] = "missing"
+    found = ", ".join(f"{name} {version}" for name, version in versions.items())
+    return "missing" not in versions.values(), found
+
+
+def _device() -> tuple[bool, str]:
+    import torch
+
+    from tune_speed.runtime.device import describe_device, resolve_device
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return True, f"{describe_device(resolve_device('auto'))}; CUDA devices: {count}"
+
+
+def _turnstile() -> tuple[bool, str]:
+    from tune_speed.runtime.turnstile import Turnstile, default_folder
+
+    with Turnstile.open("doctor") as turnstile:
+        why_not = turnstile.why_not
+    return why_not is None, why_not or f"locks in {default_folder()}: steps can be isolated"
+
+
+def _sharing() -> tuple[bool, str]:
+    import torch
+
+    from tune_speed.runtime.mps import find_mps
+
+    if not torch.cuda.is_available():
+        return True, "trials share the cores of this CPU"
+    mps = find_mps()
+    how = "kernels of several overlap" if mps.runs else "a GPU gives its trials turns"
+    return True, "; ".join(filter(None, [f"{mps.sharing}: {how}", mps.advice]))
+
+
+def _memory() -> tuple[bool, str]:
+    memory = psutil.virtual_memory()
+    found = f"{memory.available / GIB:.1f} of {memory.total / GIB:.1f} GiB free"
+    return memory.available > 2 * GIB, found
+
+
+def _writable(folder: Path) -> tuple[bool, str]:
+    """Writes a file where `folder` is or would be; returns how much is free there."""
+    existing = next(place for place in (folder, *folder.parents) if place.exists())
+    with tempfile.TemporaryFile(dir=existing):
+        free_gib = shutil.disk_usage(existing).free / GIB
+    return free_gib > MIN_FREE_GIB, f"{folder}: writable, {free_gib:.1f} GiB free"
+
+
+def _shared_memory() -> tuple[bool, str]:
+    free_gib = shutil.disk_usage("/dev/shm").free / GIB
+    return free_gib > 0.5, f"/dev/shm: {free_gib:.1f} GiB free (Ray's object store, loader workers)"
+
+
+def _ray() -> tuple[bool, str]:
+    from tune_speed.study.settings import ResourceConfig
+    from tune_speed.tuning.ray import cluster
+
+    cluster.connect(None, resources=ResourceConfig())
+    try:
+        return True, f"a local cluster starts; {cluster.node_cpus():g} CPUs"
+    finally:
+        cluster.disconnect()
+
+
+def _mlflow() -> tuple[bool, str]:
+    from tune_speed.tracking.store.store import open_store
+    from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
+
+    uri = tracking_uri()
+    open_store(uri)
+    return True, strip_secrets(uri)
+
+
+CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
+    "python": lambda: (sys.version_info[:2] in ((3, 11), (3, 12)), platform.python_version()),
+    "packages": _packages,
+    "device": _device,
+    "cores": lambda: (
+        True,
+        f"{len(os.sched_getaffinity(0))} usable, load {os.getloadavg()[0]:.1f}",
+    ),
+    "turnstile": _turnstile,
+    "sharing": _sharing,
+    "memory": _memory,
+    "shared memory": _shared_memory,
+    "studies folder": lambda: _writable(studies_folder()),
+    "data cache": lambda: _writable(default_cache_dir()),
+    "ray": _ray,
+    "mlflow": _mlflow,
+}

@@ -1,0 +1,164 @@
+"""The commands `search` and `certify`."""
+
+import shlex
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tune_speed.cli.common import (
+    BOARD_WIDTH,
+    INTERRUPTED,
+    NOT_REACHED,
+    DeviceOption,
+    DownloadOption,
+    JsonOption,
+    PluginOption,
+    SetOption,
+    TrainOption,
+    note,
+    on_stderr,
+    say,
+    show,
+    show_parts,
+)
+from tune_speed.core.redact import redact
+
+if TYPE_CHECKING:
+    from tune_speed.api.certified import Certified
+    from tune_speed.api.study import Study
+
+AddressOption = Annotated[
+    str | None,
+    typer.Option(
+        "--address",
+        help="Ray cluster: auto, HOST:PORT or ray://HOST:PORT; default: a local one.",
+    ),
+]
+
+
+def search(
+    space: Annotated[str, typer.Argument(help="A study file, or the name of a shipped one.")],
+    trials: Annotated[int | None, typer.Option(help="Trials in all.")] = None,
+    time_budget: Annotated[
+        str | None, typer.Option(help="Time for the whole search, such as 90s, 30m or 2h.")
+    ] = None,
+    concurrent: Annotated[
+        str | None,
+        typer.Option(help="Trials at the same time; auto: as many as finish most an hour."),
+    ] = None,
+    address: AddressOption = None,
+    train: TrainOption = None,
+    set_: SetOption = None,
+    plugin: PluginOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Resume this study; no finished trial runs again.")
+    ] = False,
+    download: DownloadOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Search for the recipe that reaches the target soonest; ends with a leaderboard.
+
+    With --train the values under `recipe` are those of a training function of your own, and
+    `workload` has the target, `mode` and `max_train_s`.
+
+    Example: tune-speed search digits_quickstart --trials 40 --set search.sampler=gp
+    """
+    from tune_speed.api import calls
+    from tune_speed.api.shown import Boards
+
+    def searched(found: "Study") -> None:
+        steps = found.next_steps(certify=_certify_command(found.name, train))
+        show_parts([Boards(found.boards), steps], piped_width=BOARD_WIDTH)
+
+    # As texts, so that `2`, `90s` and `auto` mean what they mean in a study file.
+    options = {"trials": trials, "time_budget": time_budget, "concurrent": concurrent}
+    given = [f"search.{name}={value}" for name, value in options.items() if value is not None]
+    found = calls.search(
+        space,
+        train=_function(train, address),
+        address=address,
+        set=[*(set_ or []), *given],
+        resume=resume,
+        download=download,
+        progress=on_stderr(on_searched=None if as_json else searched),
+    )
+    if as_json:
+        say(found.to_json())
+    if found.was_stopped:
+        again = [argument for argument in sys.argv[1:] if argument != "--resume"]
+        note(redact(f"stopped; resume with: tune-speed {shlex.join(again)} --resume"))
+        raise typer.Exit(INTERRUPTED)
+    if found.certification is not None:
+        _end_of_certification(found.certification, train, is_shown=not as_json)
+    if found.best is None:
+        raise typer.Exit(NOT_REACHED)
+
+
+def certify(
+    study: Annotated[str, typer.Argument(help="A study in MLflow.")],
+    top: Annotated[int, typer.Option(min=1, help="Fastest estimates to run again.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each.")] = 5,
+    final: Annotated[int, typer.Option(min=0, help="How many reach the final.")] = 2,
+    final_seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each in it.")] = 20,
+    train: TrainOption = None,
+    device: DeviceOption = None,
+    plugin: PluginOption = None,
+    address: AddressOption = None,
+    again: Annotated[
+        bool, typer.Option("--again", help="Start over, with other seeds, where one was begun.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Run a study's fastest again with fresh seeds, alone on the device, on the test part.
+
+    Given again, it resumes where it stopped. A study of a training function needs --train.
+
+    Example: tune-speed certify digits_quickstart --top 3 --seeds 3 --final 2 --final-seeds 5
+    """
+    from tune_speed.api import calls
+
+    found = calls.certify(
+        study,
+        train=_function(train, address),
+        top=top,
+        seeds=seeds,
+        final=final,
+        final_seeds=final_seeds,
+        device=device,
+        address=address,
+        again=again,
+        progress=on_stderr(),
+    )
+    if as_json and not found.was_stopped:
+        say(found.to_json())
+    _end_of_certification(found, train, is_shown=not as_json)
+
+
+def _function(train: str | None, address: str | None) -> Callable[..., Any] | None:
+    """Returns the training function that `--train` names, which may import Ray."""
+    if train is None:
+        return None
+    from tune_speed.api.calls import agree_on_token
+    from tune_speed.cli.function_file import function_of
+
+    agree_on_token(address)
+    return function_of(train)
+
+
+def _end_of_certification(found: "Certified", train: str | None, *, is_shown: bool) -> None:
+    if found.was_stopped:
+        command = _certify_command(found.study, train)
+        note(f"stopped; resume with: {command}, and the same options")
+        raise typer.Exit(INTERRUPTED)
+    if is_shown:
+        show(found, piped_width=BOARD_WIDTH)
+    if found.best is None:
+        raise typer.Exit(NOT_REACHED)
+
+
+def _certify_command(study: str, train: str | None) -> str:
+    from tune_speed.cli.function_file import again_with
+
+    return f"tune-speed certify {shlex.quote(study)}{'' if train is None else again_with(train)}"

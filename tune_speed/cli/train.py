@@ -1,0 +1,58 @@
+"""The command `train`."""
+
+from typing import Annotated
+
+import typer
+
+from tune_speed.cli.common import (
+    INTERRUPTED,
+    NOT_REACHED,
+    DownloadOption,
+    JsonOption,
+    PluginOption,
+    RecipeArgument,
+    SetOption,
+    note,
+    on_stderr,
+    show,
+)
+
+
+def train(
+    recipe: RecipeArgument,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs, with consecutive seeds.")] = 1,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            metavar="OTHER", help="Another recipe: train both in turns, and say which is faster."
+        ),
+    ] = None,
+    set_: SetOption = None,
+    plugin: PluginOption = None,
+    download: DownloadOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Train one recipe, once or with several seeds; needs neither Ray nor MLflow for a file.
+
+    With --against OTHER both train with the same seeds, and --set applies to both.
+
+    Example: tune-speed train recipe.yaml --seeds 5 --set run.device=cpu
+    """
+    from tune_speed.api import calls
+
+    found = calls.train(
+        recipe,
+        seeds=seeds,
+        against=against,
+        set=set_,
+        download=download,
+        progress=on_stderr(),
+    )
+    if found.runs:
+        show(found, as_json=as_json)
+    if found.was_stopped:
+        planned = seeds * (1 if against is None else 2)
+        note(f"stopped; shown are the {len(found.runs)} of {planned} runs that were done")
+        raise typer.Exit(INTERRUPTED)
+    if not found.has_reached:
+        raise typer.Exit(NOT_REACHED)

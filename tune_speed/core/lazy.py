@@ -1,0 +1,22 @@
+"""Packages whose public names are imported when they are first used."""
+
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
+    """Returns the `__getattr__` of a package.
+
+    Args:
+        package: Its name.
+        modules: Public names by the module that has them, relative to the package.
+    """
+    homes = {name: module for module, names in modules.items() for name in names}
+
+    def getattr_(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        return getattr(import_module(f"{package}.{homes[name]}"), name)
+
+    return getattr_
