@@ -205,7 +205,7 @@ def test_ctrl_c_prints_what_is_done_and_the_same_command_goes_on(tmp_path: Path)
     out, err = process.communicate(timeout=120)
     assert process.returncode == 130, err
     assert "label_smoothing=0.1" in out
-    assert "stopped; the same command goes on" in err
+    assert "stopped; the same command resumes" in err
     assert "Traceback" not in err
     path = tmp_path / "tune_speed_studies" / "tiny" / "ablation" / "ablation-1.jsonl"
     runs = [event for line in path.read_text().splitlines() if (event := json.loads(line))]

@@ -14,6 +14,7 @@ from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import (
     RunningTrial,
     SearchFacts,
+    StudyPart,
     StudyView,
     ViewedTrial,
     search_clock_s,
@@ -95,22 +96,9 @@ def glance(
     """
     now_s = time.time() if now_s is None else now_s
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
-    parts = tuple(
-        PartGlance(
-            key=part.key,
-            target=target_of(part.workload).words,
-            mode=str(part.workload.get("mode", "")),
-            records=improvements(part.trials),
-            certified=len(part.certified),
-        )
-        for part in view.parts
-    )
+    parts = tuple(map(_part, view.parts))
     counts = Counter(trial.record.status for trial in view.trials)
-    planned, done, state = _planned(view.searches), len(view.trials), State.ENDED
-    if not view.searches:
-        state = State.NOT_BEGUN
-    elif view.is_running:
-        state = State.QUIET if quiet_s > QUIET_S else State.RUNNING
+    planned, done, state = _planned(view.searches), len(view.trials), _state(view, quiet_s)
     elapsed_s = _elapsed_s(view, now_s - quiet_s if state is State.QUIET else now_s)
     left_s = None
     if state is State.RUNNING and planned is not None and done:
@@ -177,6 +165,24 @@ def fingerprint(view: StudyView) -> tuple[Any, ...]:
     running = tuple((t.run_id, t.train_s, *t.metrics.values()) for t in view.running)
     searches = tuple((s.run_id, s.updated_at, s.is_running) for s in view.searches)
     return len(view.trials), len(view.certified), view.interrupted, running, searches
+
+
+def _state(view: StudyView, quiet_s: float) -> State:
+    if not view.searches:
+        return State.NOT_BEGUN
+    if not view.is_running:
+        return State.ENDED
+    return State.QUIET if quiet_s > QUIET_S else State.RUNNING
+
+
+def _part(part: StudyPart) -> PartGlance:
+    return PartGlance(
+        key=part.key,
+        target=target_of(part.workload).words,
+        mode=str(part.workload.get("mode", "")),
+        records=improvements(part.trials),
+        certified=len(part.certified),
+    )
 
 
 def _planned(searches: Sequence[SearchFacts]) -> int | None:
