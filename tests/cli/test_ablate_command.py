@@ -16,8 +16,9 @@ from ablating import RECIPE, write_recipe
 from command import TINY_STUDY, Done, environment, run, start
 from stored import store_of
 
-from tune_speed import Results, ablate
+from tune_speed import Results
 from tune_speed.core.errors import DataError
+from tune_speed.experiments.ablation import ablate
 from tune_speed.experiments.replication.shipped import replication_listing, shipped_replications
 
 pytestmark = pytest.mark.slow

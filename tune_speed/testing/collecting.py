@@ -211,7 +211,7 @@ def _check_names(given: Mapping[str, Fields], *, known: set[str]) -> None:
 
 
 def _module_of(file: Path) -> ModuleType:
-    """Returns the module of a file. Docstrings are read through sys.modules."""
+    """Returns the module of a file."""
     if not file.is_file():
         raise ConfigError(f"The plugin must be a module or a .py file, but there is no {file}.")
     # Under its stem it might take the place of another module.
@@ -219,6 +219,7 @@ def _module_of(file: Path) -> ModuleType:
     if spec is None or spec.loader is None:
         raise ConfigError(f"The plugin must be a .py file, but got {file}.")
     module = importlib.util.module_from_spec(spec)
+    # Docstrings of fields are read from the file that sys.modules names.
     sys.modules[module.__name__] = module
     spec.loader.exec_module(module)
     return module
