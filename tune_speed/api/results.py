@@ -55,16 +55,14 @@ def _columns_of(config: type[Config]) -> dict[str, Column]:
     defined, described = columns_of(config), descriptions(config)
     return {
         name: Column(
-            defined[name].about_with_unit if name in defined else _first_line(described[name]),
+            defined[name].about_with_unit
+            if name in defined
+            else " ".join(described[name].split()).split(". ")[0].rstrip("."),
             _dtype_of(name, field.annotation),
         )
         for name, field in config.model_fields.items()
         if name not in ("rows", "params")
     }
-
-
-def _first_line(text: str) -> str:
-    return " ".join(text.split()).split(". ")[0].rstrip(".")
 
 
 def _dtype_of(name: str, annotation: Any) -> str:

@@ -57,7 +57,13 @@ def prepare(
     found = _read(folder / _entry_name(dataset))
     if found is not None:
         return found
-    _make_folder(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(
+            f"The cache folder {folder} must be writable, but: {error}. Set TUNE_SPEED_CACHE to a"
+            " folder that is."
+        ) from error
     with file_lock(folder / f"{_set_name(dataset)}.lock", wait_s=lock_wait_s):
         # Another process may have prepared it while this one waited.
         found = _read(folder / _entry_name(dataset))
@@ -145,16 +151,6 @@ def _entry_name(dataset: DatasetConfig) -> str:
                 status = path.stat()
                 states[-1] += [status.st_size, status.st_mtime_ns]
     return f"{_set_name(dataset)}-{canonical_hash([FORMAT_VERSION, states])}"
-
-
-def _make_folder(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise StorageError(
-            f"The cache folder {folder} must be writable, but: {error}. Set TUNE_SPEED_CACHE to a"
-            " folder that is."
-        ) from error
 
 
 def _remove(folder: Path, pattern: str, *, keep: str = "") -> None:

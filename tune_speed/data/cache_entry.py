@@ -75,7 +75,12 @@ def read_entry(folder: Path) -> PreparedData | None:
         raise DamagedEntry(f"{error}") from error
     if meta.data_hash != _data_hash(meta.class_names, meta.arrays) or "train_pixels" not in arrays:
         raise DamagedEntry(f"{META_FILE} does not match its own checksum")
-    return _prepared(meta, arrays)
+    parts = {
+        part: Images(arrays[f"{part}_pixels"], arrays[f"{part}_labels"])
+        for part in ("train", "test")
+        if f"{part}_pixels" in arrays
+    }
+    return PreparedData(parts["train"], parts.get("test"), meta.class_names, meta.data_hash)
 
 
 def write_entry(folder: Path, data: DecodedData) -> None:
@@ -160,15 +165,6 @@ def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:
     if is_suspect and _sha256(array) != meta.sha256:
         raise DamagedEntry(f"{path.name} does not match its checksum")
     return np.asarray(array)
-
-
-def _prepared(meta: EntryMeta, arrays: dict[str, Array]) -> PreparedData:
-    parts = {
-        part: Images(arrays[f"{part}_pixels"], arrays[f"{part}_labels"])
-        for part in ("train", "test")
-        if f"{part}_pixels" in arrays
-    }
-    return PreparedData(parts["train"], parts.get("test"), meta.class_names, meta.data_hash)
 
 
 def _array_file(folder: Path, name: str) -> Path:

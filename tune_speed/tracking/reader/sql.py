@@ -4,7 +4,6 @@ import logging
 import sqlite3
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tune_speed.tracking.reader.tables import Row, Tables, Words
@@ -40,19 +39,16 @@ def read_directly(uri: str, read: Read[Result]) -> Result | None:
     """
     kind = store_kind(uri)
     if kind == "sqlite":
-        return _read_file(sqlite_path(uri), read)
+        path = sqlite_path(uri)
+        words = Words(key='"key"', then="CROSS JOIN", as_they_lie="NOT INDEXED")
+        try:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+                connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+                return read(Tables(connection.execute, words))
+        except sqlite3.Error as error:
+            _log.debug("the file does not answer", exc_info=error)
+            return None
     return _read_server(uri, read) if kind == "database" else None
-
-
-def _read_file(path: Path, read: Read[Result]) -> Result | None:
-    words = Words(key='"key"', then="CROSS JOIN", as_they_lie="NOT INDEXED")
-    try:
-        with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
-            connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
-            return read(Tables(connection.execute, words))
-    except sqlite3.Error as error:
-        _log.debug("the file does not answer", exc_info=error)
-        return None
 
 
 def _read_server(uri: str, read: Read[Result]) -> Result | None:

@@ -86,7 +86,12 @@ def check(path: Path, *, writing: bool) -> None:
         with closing(sqlite3.connect(address, uri=True, timeout=BUSY_S)) as connection:
             connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
             if writing:
-                _check_writing(connection, path)
+                connection.execute("BEGIN IMMEDIATE")
+                connection.rollback()
+                if path.stat().st_size <= MAX_CHECKED_BYTES:
+                    (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+                    if result != "ok":
+                        raise damaged(path, result)
     except sqlite3.OperationalError as error:
         raise storage_error(path, error) from error
     except sqlite3.DatabaseError as error:
@@ -164,15 +169,6 @@ def damaged(path: Path, found: str) -> StorageError:
         f" (`sqlite3 {path} .recover` saves what it can); search --resume fills a new one from the"
         " study's ledger."
     )
-
-
-def _check_writing(connection: sqlite3.Connection, path: Path) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    connection.rollback()
-    if path.stat().st_size <= MAX_CHECKED_BYTES:
-        (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-        if result != "ok":
-            raise damaged(path, result)
 
 
 def _files_of(path: Path) -> list[Path]:

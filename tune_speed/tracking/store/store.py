@@ -80,7 +80,16 @@ def open_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str])
     with errors_of(uri):
         found = client.get_experiment_by_name(study)
         if found is None:
-            _create_experiment(client, study, tags=tags)
+            from mlflow.exceptions import MlflowException
+
+            try:
+                client.create_experiment(
+                    study, artifact_root(client.tracking_uri, study), tags=tags
+                )
+            except MlflowException as error:
+                # Another driver was faster.
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                    raise
             found = client.get_experiment_by_name(study)
         if found.lifecycle_stage != "active":
             raise ServiceError(
@@ -159,17 +168,6 @@ def _connect_to_database(uri: str) -> "MlflowClient":
             if not _LOST_RACE.search(str(error)) or time.monotonic() > deadline:
                 raise
         time.sleep(1.0)
-
-
-def _create_experiment(client: "MlflowClient", study: str, *, tags: dict[str, str]) -> None:
-    from mlflow.exceptions import MlflowException
-
-    try:
-        client.create_experiment(study, artifact_root(client.tracking_uri, study), tags=tags)
-    except MlflowException as error:
-        # Another driver was faster.
-        if error.error_code != "RESOURCE_ALREADY_EXISTS":
-            raise
 
 
 _LOST_RACE = re.compile("already exists|UniqueViolation|[Dd]uplicate|[Dd]eadlock")

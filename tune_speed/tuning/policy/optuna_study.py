@@ -147,7 +147,10 @@ class OptunaStudy:
         for trial in self._complete():
             if trial.number not in self._seen and OUTCOME in trial.user_attrs:
                 self._seen.add(trial.number)
-                outcome = _from_json(trial.user_attrs[OUTCOME])
+                text = trial.user_attrs[OUTCOME]
+                fields = json.loads(text)
+                fields["curve"] = Curve(*(np.array(column) for column in fields["curve"]))
+                outcome = Outcome(**{**fields, "status": Status(fields["status"])})
                 yield PriorTrial(self._space.read(trial.params), outcome, same_times=True)
 
     def _complete(self) -> list[FrozenTrial]:
@@ -206,9 +209,3 @@ def _as_json(outcome: Outcome) -> str:
     fields = outcome._asdict()
     fields["curve"] = [np.asarray(column).tolist() for column in outcome.curve]
     return json.dumps(fields)
-
-
-def _from_json(text: str) -> Outcome:
-    fields = json.loads(text)
-    fields["curve"] = Curve(*(np.array(column) for column in fields["curve"]))
-    return Outcome(**{**fields, "status": Status(fields["status"])})

@@ -156,7 +156,15 @@ class RecordedBenchmark:
         self.runs = tuple(runs)
         self.nearest = Nearest(space, [run.params for run in runs])
         """From a configuration to the position of its run."""
-        self._planned_s = _planned_ends_s(runs, self.nearest.cells)
+        # Where a table does not say, it is the median of those that agree in every choice, or
+        # else of all.
+        ends_s = np.array([run.planned_s for run in runs])
+        overall_s = float(np.nanmedian(ends_s))
+        for where in self.nearest.cells.values():
+            known = ends_s[where][~np.isnan(ends_s[where])]
+            typical_s = float(np.median(known)) if len(known) else overall_s
+            ends_s[where] = np.where(np.isnan(ends_s[where]), typical_s, ends_s[where])
+        self._planned_s = ends_s
 
     @classmethod
     def load(cls, path: Path | str) -> "RecordedBenchmark":
@@ -193,21 +201,6 @@ class RecordedBenchmark:
     def full_run_s(self) -> float:
         """Seconds of the longest run."""
         return float(self._planned_s.max())
-
-
-def _planned_ends_s(runs: Sequence[RecordedRun], cells: Mapping[Any, Any]) -> FloatArray:
-    """Returns for each run the clock at which it was to end: (N,) seconds.
-
-    Where a table does not say, it is the median of those that agree in every choice, or else of
-    all.
-    """
-    ends_s = np.array([run.planned_s for run in runs])
-    overall_s = float(np.nanmedian(ends_s))
-    for where in cells.values():
-        known = ends_s[where][~np.isnan(ends_s[where])]
-        typical_s = float(np.median(known)) if len(known) else overall_s
-        ends_s[where] = np.where(np.isnan(ends_s[where]), typical_s, ends_s[where])
-    return ends_s
 
 
 def _read(path: Path) -> tuple[Any, Description, SearchSpace]:

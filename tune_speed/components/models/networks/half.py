@@ -27,21 +27,16 @@ class Half(nn.Module):
         self.network = network.half()
         # Squares of activations overflow fp16 beyond 255.
         if has_fp32_norms:
-            _keep_norms(self.network)
+            for module in self.network.modules():
+                if isinstance(module, NORMS):
+                    module.float()
+                    module.register_forward_pre_hook(_to_float)
+                    module.register_forward_hook(_to_half)
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits."""
         logits: Tensor = self.network(images.half())
         return logits
-
-
-def _keep_norms(network: nn.Module) -> None:
-    """Has the normalisation layers of a network in fp16 compute in fp32."""
-    for module in network.modules():
-        if isinstance(module, NORMS):
-            module.float()
-            module.register_forward_pre_hook(_to_float)
-            module.register_forward_hook(_to_half)
 
 
 def _to_float(_module: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:

@@ -97,7 +97,11 @@ class MuonOptimizer(Optimizer):
 
     def _muon_step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
         if self.normalize_weights:
-            _normalize(weights)
+            norms = torch._foreach_norm(weights)
+            roots = [math.sqrt(len(weight)) for weight in weights]
+            # The least norm only keeps a weight that is all zeros from becoming NaN.
+            factors = torch._foreach_div(torch._foreach_clamp_min(norms, 1e-12), roots)
+            torch._foreach_div_(weights, factors)
         gradients, buffers = gradients_of(weights), self._buffers(weights)
         torch._foreach_mul_(buffers, group["momentum"])
         torch._foreach_add_(buffers, gradients)
@@ -132,12 +136,3 @@ class MuonOptimizer(Optimizer):
             if "momentum_buffer" not in self.state[weight]:
                 self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
         return [cast(Tensor, self.state[weight]["momentum_buffer"]) for weight in weights]
-
-
-def _normalize(weights: list[Tensor]) -> None:
-    """Scales each weight to the norm sqrt(rows)."""
-    norms = torch._foreach_norm(weights)
-    roots = [math.sqrt(len(weight)) for weight in weights]
-    # The least norm only keeps a weight that is all zeros from becoming NaN.
-    factors = torch._foreach_div(torch._foreach_clamp_min(norms, 1e-12), roots)
-    torch._foreach_div_(weights, factors)

@@ -112,7 +112,13 @@ class SwatsOptimizer(Adam):
             forced_step=self.switch_at_step,
         )
         if self.switch["rate"] is not None:
-            self._become_sgd(self.switch["rate"])
+            rate = self.switch["rate"]
+            for group in self.param_groups:
+                group["lr"] = rate * _factor(group)
+                group["base_lr"] = rate
+                for weight in group["params"]:
+                    # Gives Adam's memory back; SGD starts with an empty buffer.
+                    self.state.pop(weight, None)
         return loss
 
     def _adam_step(self) -> float | None:
@@ -133,14 +139,6 @@ class SwatsOptimizer(Adam):
         if factor == 0 or along == 0 or not math.isfinite(squared / along):
             return None
         return float(squared / -along / factor)
-
-    def _become_sgd(self, rate: float) -> None:
-        for group in self.param_groups:
-            group["lr"] = rate * _factor(group)
-            group["base_lr"] = rate
-            for weight in group["params"]:
-                # Gives Adam's memory back; SGD starts with an empty buffer.
-                self.state.pop(weight, None)
 
     def _sgd_step(self) -> None:
         for group in self.param_groups:
