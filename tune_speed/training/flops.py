@@ -34,11 +34,11 @@ def training_flop_per_sample(
     # What torch.compile wraps: compiled kernels hide their operations from the counter.
     eager = getattr(model, "_orig_mod", model)
     generators = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=generators), FlopCounterMode(display=False) as counter:
+    counter = FlopCounterMode(display=False)
+    with torch.random.fork_rng(devices=generators), torch.enable_grad(), counter:
         copied = copy.deepcopy(eager).train()
         images = torch.zeros((NUM_IMAGES, *image_shape), device=device)
-        is_cast = autocast_dtype is not None
-        with torch.enable_grad(), torch.autocast(device.type, autocast_dtype, enabled=is_cast):
+        with torch.autocast(device.type, autocast_dtype, enabled=autocast_dtype is not None):
             logits = copied(images)
         if logits.requires_grad:
             logits.float().sum().backward()
