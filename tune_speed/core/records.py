@@ -22,9 +22,9 @@ CLOCK_STATEMENT = (
 """What the training clock counts, under the present `PROTOCOL_VERSION`."""
 
 
+# Version of the measuring rules (clock, crossing modes, split). Rows of different versions are
+# never ranked together. 2: a search's times are steps times isolated step time; 1: wall-clock.
 PROTOCOL_VERSION = 2
-"""Version of the measuring rules (clock, crossing modes, split). Rows of different versions are
-never ranked together. 2: a search's times are steps times isolated step time; 1: wall-clock."""
 
 
 class Timing(StrEnum):

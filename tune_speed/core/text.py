@@ -23,8 +23,8 @@ from datetime import UTC, datetime
 
 ABSENT = "–"
 """A number that is not there."""
+# A time that is never reached.
 INFINITE = "∞"
-"""A time that is never reached."""
 _MARK = "\N{REPLACEMENT CHARACTER}"
 _LINES = re.compile(r"[^\n\t]+")
 

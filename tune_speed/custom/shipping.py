@@ -22,8 +22,8 @@ from typing import Any, NamedTuple
 
 from tune_speed.core.errors import ConfigError
 
+# A function that brings more than this is refused: it goes to every process.
 MOST_MIB = 16
-"""A function that brings more than this is refused: it goes to every process."""
 
 
 class Loop(NamedTuple):

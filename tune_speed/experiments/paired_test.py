@@ -14,11 +14,11 @@ from tune_speed.experiments.run_summary import CONFIDENCE
 
 Side = Literal["a", "b"]
 # Beyond this many nobody would wait.
+# One-sided, of the one that looks faster. Either could, so it is half of 5 %.
 MOST_P_VALUE = (1 - CONFIDENCE) / 2
-"""One-sided, of the one that looks faster. Either could, so it is half of 5 %."""
 # Suggested to someone who had fewer than three.
+# The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six.
 LEAST_PAIRS_WITH_MISSES = 6
-"""The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six."""
 LIKELY_PAIRS = 5
 POWER = 0.8
 MOST_PAIRS = 1000

@@ -72,11 +72,11 @@ def _set_soft_limit(num_bytes: float) -> None:
 
 
 GIB = 1024**3
+# A container's limit of memory [bytes], in version 2 and in version 1.
 CGROUP_LIMITS = (
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
 )
-"""A container's limit of memory [bytes], in version 2 and in version 1."""
 
 # Names of glibc's `mallopt`, from malloc.h.
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4

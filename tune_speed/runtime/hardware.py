@@ -125,13 +125,13 @@ GPU_FIELDS = (
     "mig.mode.current",
     "persistence_mode",
 )
+# What holds clocks down, by its name since driver 535 and before.
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
-"""What holds clocks down, by its name since driver 535 and before."""
+# Microseconds that a GPU was slowed down for; its ordinary power limit is not among them.
 SLOWDOWN_FIELDS = tuple(
     f"clocks_event_reasons_counters.{name}"
     for name in ("sw_thermal_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
 )
-"""Microseconds that a GPU was slowed down for; its ordinary power limit is not among them."""
 CLOCK_REASONS = {
     0x1: "gpu_idle",
     0x2: "applications_clocks_setting",

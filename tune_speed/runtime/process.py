@@ -13,9 +13,9 @@ from typing import Any
 USUAL = gc.get_threshold()
 # The collector looks through all that is imported again and again: of 3.4 s that the libraries of a
 # search take to import, it takes a fifth.
+# Objects that are made before it looks through the young ones, and how often it does that before it
+# looks through older ones; Python's own are 700, 10 and 10.
 PATIENT = (100_000, 50, 50)
-"""Objects that are made before it looks through the young ones, and how often it does that before
-it looks through older ones; Python's own are 700, 10 and 10."""
 
 
 def make_patient() -> None:

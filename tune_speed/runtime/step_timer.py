@@ -9,14 +9,14 @@ from typing import NamedTuple
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.turnstile import Turnstile
 
+# Steps are taken for so long [s] before the turn to time them is requested.
 WARM_UP_S = 0.2
-"""Steps are taken for so long [s] before the turn to time them is requested."""
+# Longest wait for the turn [s]; then the run continues without.
 MEASURE_WITHIN_S = 10.0
-"""Longest wait for the turn [s]; then the run continues without."""
 MAX_TURNS = 3
 """A measurement that did not stay isolated is repeated, so many in all."""
+# Steps are timed in blocks of at least so long [s], so that synchronising costs little.
 BLOCK_S = 0.01
-"""Steps are timed in blocks of at least so long [s], so that synchronising costs little."""
 SHORT_EPOCH_S = 0.1
 """Epochs this short are blocks themselves: ends of epochs, with ragged steps, weigh in them."""
 PRECISION = 0.03

@@ -37,8 +37,8 @@ PATIENCE_S = 2.0
 """Longest pause of a trial for another's measurement [s]."""
 LONG_STEP_S = 0.9
 """Who measures waits this long for steps to end [s]; about as much is then left to measure."""
+# Between two measurements in a row [s], so that all who waited for the first one resume.
 GAP_S = 0.05
-"""Between two measurements in a row [s], so that all who waited for the first one resume."""
 LOOK_EVERY_S = 0.02
 """A look costs 0.6 µs in an empty loop, but 9 µs between steps of 0.9 ms that used the caches up
 (median of 4,000, one thread of a shared 2-core virtual machine): 1 % of them, so not every time."""

@@ -50,11 +50,11 @@ def devices_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[
     yield Mistake(("search", "resources", "gpu"), must, shown(gpu), "Try 1.")
 
 
+# Why nothing may be searched in a section, where there is a better reason than the usual one.
 _FIXED = {
     "workload": "recipes are compared on it, so no search may touch it",
     "ablate": "its axes say what is varied",
 }
-"""Why nothing may be searched in a section, where there is a better reason than the usual one."""
 
 TABLE_AT: Mapping[tuple[int | str, ...], str] = {
     ("workload", "dataset"): "DATASETS",
@@ -253,13 +253,13 @@ def _values(node: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
         yield from (((*path, "choices", i), value) for i, value in enumerate(choices))
 
 
+# Settings that only the default policy has, and what the others do instead.
 _OF_DEFAULT_POLICY = {
     "sampler": "brings its own",
     "points_to_evaluate": "proposes by itself from the start",
     "warm_start": "learns from this study alone",
     "storage": "keeps its trials in memory",
 }
-"""Settings that only the default policy has, and what the others do instead."""
 
 
 def policy_mistakes(search: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -35,8 +35,8 @@ CONTRACTS: dict[str, tuple[Callable[[Any], None], ...]] = {
     "METRICS": metrics.CONTRACTS,
 }
 """By the table's name."""
+# Before each contract, so that an entry that seeds by itself, with 0 or 1 say, is noticed.
 UNUSUAL_SEED = 271_828
-"""Before each contract, so that an entry that seeds by itself, with 0 or 1 say, is noticed."""
 PREFIX = "tune_speed_checked_"
 """Of the modules' names of files."""
 RATE: Fields = {"lr": 0.05}

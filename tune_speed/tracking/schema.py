@@ -82,8 +82,8 @@ RECORD_FILE, CERTIFICATE_FILE = "record.json", "certificate.json"
 BOARD, BOARDS = f"{PREFIX}board", f"{PREFIX}boards"
 EXPECTED, FINAL_METRIC = "expected_s", "final_metric"
 """Metrics by which leaderboards rank, the lower and then the better first."""
+# Isolated step times that this very trial measured, as JSON.
 STEP_TIMES = f"{PREFIX}step_times"
-"""Isolated step times that this very trial measured, as JSON."""
 
 _RUN_STATUS = {Status.FAILED: "FAILED"}
 _SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key", re.I)

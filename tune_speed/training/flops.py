@@ -6,8 +6,8 @@ import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
+# Images of the batch that is counted; batch norm needs more than one.
 NUM_IMAGES = 2
-"""Images of the batch that is counted; batch norm needs more than one."""
 
 
 def training_flop_per_sample(

@@ -26,9 +26,9 @@ from tune_speed.training.step.step import Stepper
 from tune_speed.training.warm_up import is_warm, isolated_phases, key_of, record, warm_up
 from tune_speed.training.workload import Workload
 
+# Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
+# there, or None to continue; returns the result.
 Run = Generator[RunResult, str | None, RunResult]
-"""Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
-there, or None to continue; returns the result."""
 
 # Somebody waits for an interrupted run to end.
 SAVE_AT_INTERRUPTION_S = 20.0

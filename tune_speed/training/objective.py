@@ -40,9 +40,9 @@ from tune_speed.training.warm_up import LoneImage
 from tune_speed.training.worker import open_device
 from tune_speed.training.workload import Workload
 
+# Yields the record so far (`capped`) after each evaluation but the last; takes a reason to stop
+# there, or None to continue; returns the record.
 Trial = Generator[TrialRecord, str | None, TrialRecord]
-"""Yields the record so far (`capped`) after each evaluation but the last; takes a reason to stop
-there, or None to continue; returns the record."""
 
 
 @cache

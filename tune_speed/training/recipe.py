@@ -21,8 +21,8 @@ from tune_speed.data.orders.base import OrderConfig
 from tune_speed.data.orders.shuffle import Shuffle
 
 Positive = Annotated[int, Field(gt=0)]
+# Settled by a measurement before training, see `step_choices`.
 Auto = Literal["auto"]
-"""Settled by a measurement before training, see `step_choices`."""
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 RECORDING_MODES = ("reduce-overhead", "max-autotune")
 """Modes of `torch.compile` that record CUDA graphs themselves."""

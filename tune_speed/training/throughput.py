@@ -35,6 +35,7 @@ from tune_speed.runtime.device import describe_device
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import environment
 
+# Fields of a recipe that leave a step's speed alone, or are implied by others.
 LEARNING_ONLY = {
     "lr_schedule",
     "epochs",
@@ -44,7 +45,6 @@ LEARNING_ONLY = {
     "init_loss_scale",
     "loss_scale_growth_steps",
 }
-"""Fields of a recipe that leave a step's speed alone, or are implied by others."""
 VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
 
 

@@ -25,10 +25,10 @@ from tune_speed.core.config import Config
 
 LEAST_GAIN = 0.03
 """More trials at a time must finish so many more an hour to be worth it."""
+# How often k at once and one alone are measured, in turns.
 PAIRS = 3
-"""How often k at once and one alone are measured, in turns."""
+# Steps are counted for so long [s], or longer where a step is long.
 WINDOW_S = 0.4
-"""Steps are counted for so long [s], or longer where a step is long."""
 STEPS_PER_WINDOW = 3
 LONGEST_WINDOW_S = 10.0
 MEMORY_FRAC = 0.9

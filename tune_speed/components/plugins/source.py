@@ -16,8 +16,8 @@ from typing import Any
 
 from tune_speed.core.errors import ConfigError, Problem
 
+# A longer file is refused: what is in it is shipped to every worker.
 LONGEST_BYTES = 4 * 2**20
-"""A longer file is refused: what is in it is shipped to every worker."""
 Place = tuple[str | None, int | None]
 """File and line."""
 

@@ -34,8 +34,8 @@ from tune_speed.training.loop import Interrupted
 
 # What is added to the seed for re-tuning: no arm is compared on the runs it was chosen by.
 TUNING_SEEDS = 1_000_000
+# Interval of the progress lines of a run that takes longer [s].
 PROGRESS_EVERY_S = 30.0
-"""Interval of the progress lines of a run that takes longer [s]."""
 
 Say = Callable[[str], None]
 

@@ -15,10 +15,10 @@ from tune_speed.study.yaml import parse_yaml
 
 # What an axis may set besides the recipe: how fast the machine is, not what it must do.
 RUN_FIELDS = ("run.cpu_threads", "run.device")
+# Parts of a study file other than the recipe.
 SECTIONS = (
     "study", "workload", "search", "certify", "tracking", "run", "ablate", "replication", "scale",
 )  # fmt: skip
-"""Parts of a study file other than the recipe."""
 AND, TIMES = " + ", " × "
 """Between the labels in the name of an arm, and in that of an interaction."""
 # Characters of a label: names of arms are made of them.

@@ -8,13 +8,13 @@ from tune_speed.experiments.ablation.design import Design
 from tune_speed.experiments.ablation.effects import Estimate
 from tune_speed.experiments.ablation.result import AblationResult, EffectResult
 
+# What the training clocks are made of, the least trustworthy first.
 CLOCKS = {
     Timing.SHARED: "seconds on a SHARED device, slowed by others: upper bounds",
     Timing.ISOLATED: "steps × isolated step time, which runs of one kind share: intervals of speed"
     " lack what that measurement varies by",
     Timing.EXCLUSIVE: "seconds, with no other run of tune-speed on the device",
 }
-"""What the training clocks are made of, the least trustworthy first."""
 USUAL = (Status.REACHED, Status.MISSED)
 MOST_P_VALUE = 0.05
 ADDED: Mapping[Design, str] = {

@@ -36,8 +36,8 @@ TASK = (
     *("evaluated_on", "device", "cpu_threads", "timing", "confidence"),
 )
 """Fields that all arms have in common."""
+# Characters of an arm's name before it is folded.
 NAME_WIDTH = 24
-"""Characters of an arm's name before it is folded."""
 EFFECT_WIDTH = 30
 SCORE_DIGITS = 4
 # Smaller ones are shown as `<0.001`.

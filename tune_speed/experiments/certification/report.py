@@ -13,8 +13,8 @@ from tune_speed.experiments.certification.schedule import FinalRank
 from tune_speed.experiments.margin import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import make_boards
 
+# Trials that end at most this far below the target say what length is worth.
 NEAR = 0.05
-"""Trials that end at most this far below the target say what length is worth."""
 # A trial that misses by more misses for a reason that a longer run does not fix.
 
 

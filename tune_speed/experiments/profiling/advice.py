@@ -30,8 +30,8 @@ LOOP_SHARE = 0.10
 GPU_IDLE_FRAC = 0.30
 CORE_WAIT_FRAC = 0.10
 """Of a step as it runs."""
+# Of forward, backward and optimizer: beyond it the device waits for its host.
 LAUNCH_FRAC = 0.80
-"""Of forward, backward and optimizer: beyond it the device waits for its host."""
 FASTER_ARITHMETIC = 1.3
 """How many times as quick a matrix product in another precision must be."""
 FAR_FROM_PEAK, NEAR_PEAK = 0.30, 0.60
@@ -39,10 +39,10 @@ FAR_FROM_PEAK, NEAR_PEAK = 0.30, 0.60
 # About 2 is what its operations make.
 SLOW_BACKWARD = 2.6
 """Backward over forward."""
+# Share of the memory limit in use up to which a batch twice as large is expected to fit.
 ROOM = 0.45
-"""Share of the memory limit in use up to which a batch twice as large is expected to fit."""
+# Share of the memory limit that the whole set may take up on the device.
 RESIDENT_ROOM = 0.25
-"""Share of the memory limit that the whole set may take up on the device."""
 
 
 class Situation(NamedTuple):

@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 FORMATS = (".png", ".svg", ".pdf")
 INCHES = (10.0, 5.4)
 TITLE_WIDTH = 108
+# Pieces that have room below the panels.
 MOST_ADVICE = 3
-"""Pieces that have room below the panels."""
 PHASE_COLOURS = dict(zip(WORDS, [COLOURS[i] for i in (1, 4, 5, 0, 0, 2, 3, 6)], strict=True))
 PLAIN_COLOUR = "#909090"
 DARK = {COLOURS[0], COLOURS[1], COLOURS[2]}
 """Colours on which texts are white."""
+# How far the roof is drawn beyond its ridge and the recipe, as a factor.
 BEYOND = 8.0
-"""How far the roof is drawn beyond its ridge and the recipe, as a factor."""
 LEAST_LABEL = 0.1
 """Share of the longest bar from which a phase has room for its figure."""
 POINTS = 200

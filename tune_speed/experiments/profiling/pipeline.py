@@ -26,8 +26,8 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.step import Group, Stepper
 
+# Steps are taken for so long [s] before any is timed, two at least.
 WARM_UP_S = 1.0
-"""Steps are taken for so long [s] before any is timed, two at least."""
 
 
 class Pipeline(NamedTuple):

@@ -52,8 +52,8 @@ from tune_speed.training.step.step import accumulation_of, is_lone_image, micro_
 FEWEST_STEPS, MOST_STEPS = 10, 500
 ENOUGH_S = 4.0
 """Without a number of steps, so many are taken of each kind as fit into this [s]."""
+# Of progress, at most.
 LINES = 5
-"""Of progress, at most."""
 
 
 def profile_recipe(

@@ -18,8 +18,8 @@ import torch
 
 from tune_speed.experiments.profiling.result import DeviceRates
 
+# A repetition this long is long enough [s].
 LONG_S = 0.02
-"""A repetition this long is long enough [s]."""
 MEASURE_S = 0.15
 """Repetitions of one size end by then [s], but for the first two."""
 MOST_REPEATS = 20

@@ -129,8 +129,8 @@ def pinned_copy(device: "torch.device") -> tuple[CheckRow, ...]:
     )
 
 
+# Seconds until the call returned, and until the copy was done.
 Copy = tuple[float, float]
-"""Seconds until the call returned, and until the copy was done."""
 
 
 def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:

@@ -24,8 +24,8 @@ UNDER_POINTS = 2.5
 # Scheme of the link to a trial until the SVG is finished.
 MARK = "mark:"
 LEGEND_LINE, LEGEND_ROW = 340.0, 16.0
+# Markers without an inside.
 STROKES = "|_"
-"""Markers without an inside."""
 _CHARACTER = 6.3
 # Widths of a legend's handles, in text heights.
 _POINT, _LINE = 1.2, 2.0

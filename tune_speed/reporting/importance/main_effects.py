@@ -43,8 +43,8 @@ NUM_POINTS = 4096
 NUM_TREES = 64
 # Draws of the trials with replacement, and trees fitted to each, for the bands.
 NUM_RESAMPLES, TREES_OF_RESAMPLE = 20, 12
+# Trials of a leaf at least.
 LEAF_TRIALS = 2
-"""Trials of a leaf at least."""
 BAND = (0.05, 0.95)
 # Predictions that differ by less of their size are equal.
 ROUNDING = 1e-9

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 Matrix = NDArray[np.float32]
+# Values of one parameter as numbers, (N,): a category's place among the categories, a number's
+# place between the least (0) and the greatest (1) that was tried, `ABSENT` where it plays no part.
 Codes = NDArray[np.float64]
-"""Values of one parameter as numbers, (N,): a category's place among the categories, a number's
-place between the least (0) and the greatest (1) that was tried, `ABSENT` where it plays no part."""
 
 ABSENT = -1.0
 # Positive numbers of which the greatest is so many times the least, and of which half lie in the

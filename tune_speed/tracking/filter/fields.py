@@ -9,6 +9,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord, named_settings
 from tune_speed.tracking.columns import COLUMNS
 
+# Fields of a recipe at its top. These names never mean a field further down.
 RECIPE_FIELDS = (
     *("model", "optimizer", "lr_schedule", "epochs", "batch_size", "accumulation_steps"),
     *("effective_batch_size", "devices", "precision", "init_loss_scale", "loss_scale_growth_steps"),
@@ -16,7 +17,6 @@ RECIPE_FIELDS = (
     *("channels_last", "compile", "compile_mode", "cuda_graph", "optimizer_kernels"),
     "deterministic",
 )
-"""Fields of a recipe at its top. These names never mean a field further down."""
 
 
 class FieldReader:

@@ -9,8 +9,8 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.redact import redact
 
+# Database servers that MLflow can use without a tracking server in front of them.
 DATABASES = ("postgresql", "mysql", "mssql")
-"""Database servers that MLflow can use without a tracking server in front of them."""
 
 _SQLITE = re.compile(r"sqlite(?:\+pysqlite)?://(?P<path>/[^?]*)?(?P<query>\?.*)?")
 _SECRET_VARIABLES = ("MLFLOW_TRACKING_PASSWORD", "MLFLOW_TRACKING_TOKEN")

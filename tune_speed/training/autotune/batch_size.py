@@ -19,10 +19,10 @@ from tune_speed.training.build import open_dummy
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import micro_batch_of
 
+# Where doubling begins: the smallest batch that S1 names; smaller only where it does not fit.
 SMALLEST = 16
-"""Where doubling begins: the smallest batch that S1 names; smaller only where it does not fit."""
+# A larger batch must have more throughput than that to be worth it.
 LEAST_GAIN = 0.03
-"""A larger batch must have more throughput than that to be worth it."""
 RESOLUTION = 8
 """The largest that fits is found to an eighth of it."""
 

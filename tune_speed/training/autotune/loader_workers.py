@@ -29,8 +29,8 @@ LEAST_GAIN = 0.03
 """Gain in throughput by a doubling of the workers that is worth trying more for."""
 PREFETCH_FACTORS = (2, 4)
 PROBE_STEPS = 20
+# Warm-up and measurement each end after so many steps, or so many seconds.
 PROBE_S = 2.0
-"""Warm-up and measurement each end after so many steps, or so many seconds."""
 
 
 class Setting(NamedTuple):

@@ -15,14 +15,14 @@ from tune_speed.training.step.gradient import sum_of_losses
 from tune_speed.training.step.step import is_lone_image, micro_batch_of
 
 PROBE_STEPS = 3
+# A probe ends after so many timed steps, or so many seconds of them.
 PROBE_S = 0.5
-"""A probe ends after so many timed steps, or so many seconds of them."""
 # Below that share, accumulation only costs.
+# Micro-batches below effective_batch_size / 64 are not probed.
 SMALLEST_SHARE = 64
-"""Micro-batches below effective_batch_size / 64 are not probed."""
 # Larger ones are slower still, and one alone may have been disturbed.
+# Two sizes in a row this much slower than the best end the search.
 WORSE = 1.1
-"""Two sizes in a row this much slower than the best end the search."""
 
 
 def halved(recipe: Recipe) -> Recipe | None:

@@ -25,19 +25,19 @@ from tune_speed.training.step.gradient import RECORDERS
 from tune_speed.training.step.step import micro_batch_of
 from tune_speed.training.throughput import step_key
 
+# Fields that may be `auto`, settled in this order, and their values; the first one is the default,
+# which holds unless another is clearly quicker.
 CHOICES: dict[str, tuple[Any, ...]] = {
     "channels_last": (True, False),
     "compile": (False, True),
     "cuda_graph": (False, True),
     "optimizer_kernels": ("fused", "foreach"),
 }
-"""Fields that may be `auto`, settled in this order, and their values; the first one is the default,
-which holds unless another is clearly quicker."""
+# A value must save more than that share of a step to be taken instead of the default.
 LEAST_GAIN = 0.03
-"""A value must save more than that share of a step to be taken instead of the default."""
 WARM_UP_STEPS = 2
+# Steps both ways take turns for so long [s], or until there are `MOST_ROUNDS`.
 MEASURE_S = 0.25
-"""Steps both ways take turns for so long [s], or until there are `MOST_ROUNDS`."""
 LEAST_ROUNDS, MOST_ROUNDS = 3, 50
 WAIT_S = 60.0
 """Longest wait for another process that settles the same, and for the turn to measure [s]."""

@@ -33,8 +33,8 @@ POLL_S = 0.5
 """How often the supervisor looks whether it is to interrupt [s]."""
 GRACE_S = 5.0
 """How long the other ranks have to end, once one has [s]."""
+# How long it may take until a rank is found dead, once another has lost its connection [s].
 LOST_S = 60.0
-"""How long it may take until a rank is found dead, once another has lost its connection [s]."""
 
 _LOST = re.compile(r"Connection (reset|closed|refused)|Broken pipe|remote process exited", re.I)
 

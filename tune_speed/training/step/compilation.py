@@ -20,8 +20,8 @@ WITHOUT_CUDA_GRAPHS = ("default", "max-autotune-no-cudagraphs")
 """Modes in which a model may run what another one's weights were compiled with."""
 MOST_GRAPHS = 8
 """So many graphs may be there when the next model comes; with more, all are forgotten."""
+# Shapes of one function that are compiled; any further one would run uncompiled.
 RECOMPILE_LIMIT = 64
-"""Shapes of one function that are compiled; any further one would run uncompiled."""
 
 
 class _Compiled:

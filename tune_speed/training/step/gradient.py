@@ -21,8 +21,8 @@ AUTOCAST_DTYPES = {
 Forward = Callable[[Tensor], Tensor]
 """Images (N, C, H, W) to logits (N, num_classes)."""
 # Libraries choose kernels and take their workspaces in the first passes.
+# Passes before one is recorded.
 REHEARSALS = 2
-"""Passes before one is recorded."""
 # Where epochs differ in length, later kinds are not worth one.
 MOST_KINDS = 16
 """Recordings of a run."""

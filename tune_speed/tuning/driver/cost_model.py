@@ -76,8 +76,8 @@ class StepTimes:
         return row
 
 
+# Fields of a recipe that are in the key with all that lies below them.
 WHOLE = ("model", "augmentation", "loader", "speedups")
-"""Fields of a recipe that are in the key with all that lies below them."""
 OWN = (
     "optimizer",
     "batch_size",

@@ -30,8 +30,8 @@ SCHEDULE_PLACES = np.arange(1, 33) / 32
 """Places on a schedule of fixed length, at which curves are compared."""
 CLOCK_PLACES = 2.0 ** (np.arange(-48, 1) / 8)
 """Fractions of the time to beat, at which curves of free length are compared."""
+# Places before the last, an eighth of an octave apart, that the model predicts.
 OCTAVES_BEFORE = (0, 2, 4, 8, 12)
-"""Places before the last, an eighth of an octave apart, that the model predicts."""
 WHOLE = (Status.REACHED, Status.MISSED)
 """How trials end that nobody stopped."""
 

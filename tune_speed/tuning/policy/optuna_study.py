@@ -43,8 +43,8 @@ from tune_speed.tuning.policy.samplers import (
 OOM_MEMORY = 1.0
 # Least gap of a miss: it stays infeasible even if its metric was above the target on the way.
 JUST_MISSED = 1e-3
+# Time limit [s] where there is none.
 LONGEST_S = 1e6
-"""Time limit [s] where there is none."""
 OUTCOME = "tune_speed"
 """User attribute of a finished trial: its outcome as JSON, for drivers that share the storage."""
 

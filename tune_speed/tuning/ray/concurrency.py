@@ -27,8 +27,8 @@ from tune_speed.tuning.ray.node_query import Node, alive_nodes
 from tune_speed.tuning.ray.nodes import Nodes
 from tune_speed.tuning.ray.worker import set_up_worker
 
+# More processes than that are not tried on one GPU.
 MOST_ON_A_GPU = 16
-"""More processes than that are not tried on one GPU."""
 
 
 class Room(NamedTuple):
@@ -83,10 +83,10 @@ def _gpus(node: Node) -> float:
 
 START_S = 120.0
 """Longest wait for a process [s]: it imports torch, on a busy node."""
+# A process alone that waits for a core for a larger share of its time is not alone.
 MOST_WAIT = 0.1
-"""A process alone that waits for a core for a larger share of its time is not alone."""
+# Trials at a time where nothing could be measured, if so many have room.
 FALLBACK = 2
-"""Trials at a time where nothing could be measured, if so many have room."""
 
 
 class Place(NamedTuple):

@@ -17,12 +17,12 @@ from tune_speed.core.errors import ServiceError
 from tune_speed.tuning.ray.compat import is_client, own_node
 
 LOOK_EVERY_S = 1.0
+# A joined cluster's head may not answer for this long [s]; Ray itself gives up after 60.
 UNREACHABLE_S = 30.0
-"""A joined cluster's head may not answer for this long [s]; Ray itself gives up after 60."""
+# Time for the search to end by itself, as on Ctrl-C [s]; after that the process ends.
 GRACE_S = 20.0
-"""Time for the search to end by itself, as on Ctrl-C [s]; after that the process ends."""
+# Processes that a local cluster cannot do without, as Ray calls them.
 NEEDED = {"raylet": "raylet", "gcs_server": "GCS"}
-"""Processes that a local cluster cannot do without, as Ray calls them."""
 
 
 @contextmanager

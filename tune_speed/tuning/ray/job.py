@@ -4,8 +4,8 @@ from pathlib import Path
 
 from tune_speed.core.errors import ConfigError
 
+# Part of every path in a job's working directory. Ray deletes it some time after the job.
 WORKING_DIRS = "/runtime_resources/working_dir_files/"
-"""Part of every path in a job's working directory. Ray deletes it some time after the job."""
 
 
 def refuse_throw_away(folder: Path, uri: str) -> None:

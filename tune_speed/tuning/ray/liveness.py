@@ -24,13 +24,13 @@ from tune_speed.runtime import heartbeat
 
 LOOKS = 20
 """How often the watchdog looks within the time that a trial may show no sign of life."""
+# How much longer than a trial may hang a process may send no heartbeat [s].
 MARGIN_S = 20.0
-"""How much longer than a trial may hang a process may send no heartbeat [s]."""
+# How much longer it may be before its first heartbeat [s]: Python starts slowly on a busy node.
 START_S = 100.0
-"""How much longer it may be before its first heartbeat [s]: Python starts slowly on a busy node."""
 LOOK_EVERY_S = 1.0
+# What a look counts at most [s].
 LONGEST_LOOK_S = 5.0
-"""What a look counts at most [s]."""
 
 
 class Watchdog:

@@ -42,12 +42,12 @@ from tune_speed.tuning.ray.node_query import on_nodes
 from tune_speed.tuning.ray.placement_groups import note_group
 from tune_speed.tuning.ray.worker import limit_memory_to, set_up_worker
 
+# Settings of Ray Train, unless the environment has others.
 RAY_TRAIN = {
     "RAY_TRAIN_HEALTH_CHECK_INTERVAL_S": "0.5",
     # Saves a process, which gives preempted workers time for a checkpoint: ranks have saved theirs.
     "RAY_TRAIN_ENABLE_PREEMPTION_WATCHER": "0",
 }
-"""Settings of Ray Train, unless the environment has others."""
 MOST_STARTS = 60
 """How often Ray Train may wait for devices, a minute each time."""
 ANSWER_S = 60.0

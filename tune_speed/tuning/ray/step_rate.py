@@ -24,8 +24,8 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
 
+# Warm-up [s], at least two steps.
 WARM_UP_S = 0.3
-"""Warm-up [s], at least two steps."""
 # Steps before and after the measured ones [s], at least one: processes that are told to begin
 # together begin within less.
 MARGIN_S = 0.15

@@ -11,9 +11,9 @@ from tune_speed.core.errors import ServiceError
 
 ASK_TIMEOUT_S = 5.0
 GET_CLUSTER_ID = "/ray.rpc.NodeInfoGcsService/GetClusterId"
+# gRPC methods without side effects, of a cluster and of its server for `ray://` (Ray 2.60). They
+# are here and not in `compat`, which imports Ray.
 CLIENT_CLUSTER_INFO = "/ray.rpc.RayletDriver/ClusterInfo"
-"""gRPC methods without side effects, of a cluster and of its server for `ray://` (Ray 2.60). They
-are here and not in `compat`, which imports Ray."""
 
 
 def agree_on_token(address: str) -> None:

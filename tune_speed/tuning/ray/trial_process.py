@@ -31,10 +31,10 @@ from tune_speed.tuning.ray.worker import limit_memory_to, set_up_worker
 if TYPE_CHECKING:
     from tune_speed.training.objective import Trial
 
+# How long a trial that is told to stop may take for its step [s]; after that its process ends.
 END_S = 60.0
-"""How long a trial that is told to stop may take for its step [s]; after that its process ends."""
+# Time for the driver to receive the record of a trial that hangs, before its process ends [s].
 LEAVE_S = 30.0
-"""Time for the driver to receive the record of a trial that hangs, before its process ends [s]."""
 
 
 class TrialProcess(tune.Trainable):  # type: ignore[misc]

@@ -34,8 +34,8 @@ from tune_speed.tuning.ray.placement_groups import PlacementGroups
 from tune_speed.tuning.ray.reports import Receiver
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
+# A process without a report sends a heartbeat this often [s]: Ctrl-C waits for it.
 HEARTBEAT_S = 2.0
-"""A process without a report sends a heartbeat this often [s]: Ctrl-C waits for it."""
 # What Ray says of a process that is not to blame for its end.
 HEARTBEATS_PER_S = 16
 """All processes together send no more: the driver has other things to do."""

@@ -24,12 +24,12 @@ from tune_speed.tuning.simulation.simulate import Benchmark, Trace, simulate
 from tune_speed.tuning.simulation.study_table import StudyTable, table_from_records
 from tune_speed.tuning.simulation.synthetic import Synthetic
 
+# Benchmarks that need no file; a `%` after the number is allowed.
 SYNTHETIC: dict[str, Synthetic] = {
     f"synthetic-{share:.0%}-{mode}".replace("%", ""): Synthetic(share, mode)
     for mode in ("fixed_length", "anytime")
     for share in (0.01, 0.04, 0.15)
 }
-"""Benchmarks that need no file; a `%` after the number is allowed."""
 
 
 class Comparison(NamedTuple):

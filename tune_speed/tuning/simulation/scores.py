@@ -18,8 +18,8 @@ from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.simulation.comparison import Search
 
 BASELINE = "vanilla"
+# Times the best known: near enough.
 NEAR = 1.25
-"""Times the best known: near enough."""
 CONFIDENCE = 0.95
 RESAMPLES = 10_000
 

@@ -23,6 +23,7 @@ class Stem(NamedTuple):
     such a one; where a variant lacks them, nothing is to do."""
 
 
+# Stem of each network class that can have the `cifar` stem; any other class is refused.
 STEMS: Mapping[str, Stem] = {
     "timm.models.densenet.DenseNet": Stem("features.conv0", ("features.pool0",)),
     "timm.models.efficientnet.EfficientNet": Stem("conv_stem"),
@@ -41,7 +42,6 @@ STEMS: Mapping[str, Stem] = {
     "torchvision.models.shufflenetv2.ShuffleNetV2": Stem("conv1", ("maxpool",)),
     "torchvision.models.squeezenet.SqueezeNet": Stem("features.0", ("features.2",)),
 }
-"""Stem of each network class that can have the `cifar` stem; any other class is refused."""
 
 
 def use_cifar_stem(network: nn.Module, *, library: str, name: str) -> nn.Module:

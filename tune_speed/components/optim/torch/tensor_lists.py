@@ -7,8 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+# Computes the loss and its gradients again; only callers outside this package give one.
 Closure = Callable[[], Any]
-"""Computes the loss and its gradients again; only callers outside this package give one."""
 
 
 def evaluated(closure: Closure | None) -> Any:

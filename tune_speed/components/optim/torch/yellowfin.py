@@ -20,8 +20,8 @@ EPS = 1e-6
 # Keeps the momentum below 1 where gradients vanish.
 LEAST_P = 1e-18
 
+# What the tuner remembers; plain values and tensors, so that a checkpoint can hold it.
 Record = dict[str, Any]
-"""What the tuner remembers; plain values and tensors, so that a checkpoint can hold it."""
 
 
 class Landscape(NamedTuple):
