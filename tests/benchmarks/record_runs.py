@@ -298,7 +298,7 @@ def timed_spans(workload: Workload, recipe: Recipe, *, rounds: int) -> Iterator[
     """Yields `key`, `steps` and `train_s` of span after span of one run."""
     splits = load_splits(workload)
     num_train = len(splits.train.labels)
-    span_epochs = math.ceil(SPAN_STEPS / recipe.steps_per_epoch(num_train=num_train))
+    span_epochs = math.ceil(SPAN_STEPS / math.ceil(num_train / recipe.samples_per_step))
     # Small enough a rate that no run diverges: arithmetic with NaN has a speed of its own.
     gentle = recipe.optimizer.model_copy(update={"lr": 0.05})
     # One span more than asked for: the last one ends the run, which then yields no result.

@@ -63,7 +63,8 @@ def test_steps_are_counted_in_whole_groups(
     recipe = make_recipe(
         batch_size=batch_size, accumulation_steps=accumulation_steps, epochs=epochs
     )
-    assert recipe.steps_per_epoch(num_train=num_train) == per_epoch
+    one_epoch = recipe.model_copy(update={"epochs": 1.0})
+    assert one_epoch.steps(num_train=num_train) == per_epoch
     assert recipe.steps(num_train=num_train) == steps
 
 

@@ -18,29 +18,20 @@ def not_applicable(
         num_devices: GPUs of this machine; not looked at on a CPU, where devices are processes.
     """
     if device.type == "cuda":
-        return _too_many_devices(recipe, num_devices)
+        if recipe.devices <= num_devices:
+            return None
+        are = "is" if num_devices == 1 else "are"
+        return f"it takes {recipe.devices} GPUs, and there {are} {num_devices} here"
     if recipe.needs_cuda() and not base.needs_cuda():
         return recipe.needs_cuda()
-    if _differ_in_pinning(recipe, base):
+    ours, theirs = recipe.loader, base.loader
+    # Another kind of loader is a change of its own, even if it pins by default.
+    if (
+        isinstance(ours, Streaming)
+        and isinstance(theirs, Streaming)
+        and (ours.pin_memory != theirs.pin_memory)
+    ):
         return "pinned memory speeds up copies to a GPU, and there is none here"
     if recipe.cuda_graph != base.cuda_graph:
         return "a CUDA graph spares launches on a GPU, and there is none here"
     return None
-
-
-def _too_many_devices(recipe: Recipe, num_devices: int) -> str | None:
-    if recipe.devices <= num_devices:
-        return None
-    return f"it takes {recipe.devices} GPUs, and there {_are(num_devices)} here"
-
-
-def _are(count: int) -> str:
-    return f"is {count}" if count == 1 else f"are {count}"
-
-
-def _differ_in_pinning(recipe: Recipe, base: Recipe) -> bool:
-    """Another kind of loader is a change of its own, even if it pins by default."""
-    ours, theirs = recipe.loader, base.loader
-    if not isinstance(ours, Streaming) or not isinstance(theirs, Streaming):
-        return False
-    return ours.pin_memory != theirs.pin_memory

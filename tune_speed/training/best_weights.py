@@ -2,6 +2,7 @@
 
 import io
 import logging
+import math
 from pathlib import Path
 
 import torch
@@ -18,31 +19,24 @@ def save_weights(keep: KeepWeights | None, run: RunResult, model: nn.Module) -> 
     """Writes the weights of a run that met the target as soon as the best so far, or sooner.
 
     Does nothing where the study's folder is not visible: on another node without shared storage.
-    A trial does not fail of it: what cannot be written is left out, and missed at the search's end.
     """
-    if keep is None or not _may_be_best(keep, run) or not Path(keep.file).parent.is_dir():
+    if keep is None or run.time_to_target_s is None:
         return
-    path = Path(keep.file)
+    path, at_most_s = Path(keep.file), math.inf if keep.at_most_s is None else keep.at_most_s
+    if run.time_to_target_s > at_most_s or not path.parent.is_dir():
+        return
     try:
+        # torch's own writing to a full disk is no OSError.
+        buffer = io.BytesIO()
+        torch.save({name: value.cpu() for name, value in model.state_dict().items()}, buffer)
         with write_atomically(path) as file:
-            file.write(_as_bytes(model))
+            file.write(buffer.getvalue())
+    # No trial fails of it: what cannot be written is left out, and missed at the search's end.
     except (OSError, RuntimeError, MemoryError):
-        _log.warning("the weights were not kept in %s", path, exc_info=True)
+        _log.warning("the weights were not saved in %s", path, exc_info=True)
 
 
 def load_weights(path: Path) -> dict[str, Tensor]:
     """Returns what `save_weights` wrote, on the CPU; nothing in the file is run."""
     weights: dict[str, Tensor] = torch.load(path, map_location="cpu", weights_only=True)
     return weights
-
-
-def _may_be_best(keep: KeepWeights, run: RunResult) -> bool:
-    if run.time_to_target_s is None:
-        return False
-    return keep.at_most_s is None or run.time_to_target_s <= keep.at_most_s
-
-
-def _as_bytes(model: nn.Module) -> bytes:
-    buffer = io.BytesIO()  # torch's own writing to a full disk is no OSError.
-    torch.save({name: value.cpu() for name, value in model.state_dict().items()}, buffer)
-    return buffer.getvalue()

@@ -1,7 +1,7 @@
 """Loss, accuracy, macro and micro F1 of a model on a split."""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import torch
@@ -23,16 +23,7 @@ class Scores(NamedTuple):
     micro_f1: float | None = None
     """F1 score of all classes' counts together, in [0, 1]: equals the accuracy, by other sums."""
     value: float | None = None
-    """What was asked for beside these."""
-
-
-Predict = Callable[[nn.Module, Tensor], Tensor]
-
-
-def call(model: nn.Module, images: Tensor) -> Tensor:
-    """Returns the model's logits for the images as they are."""
-    logits: Tensor = model(images)
-    return logits
+    """Of the metric that `of_logits` measures, if any."""
 
 
 def evaluate(
@@ -41,13 +32,13 @@ def evaluate(
     *,
     device: torch.device,
     autocast_dtype: torch.dtype | None,
-    predict: Predict = call,
+    predict: Callable[[nn.Module, Tensor], Tensor] = lambda model, images: model(images),
     of_logits: OfLogits | None = None,
 ) -> Scores:
     """Returns the scores of `model` in evaluation mode over `batches` of images and labels.
 
     The host waits for the device once, at the end. Training mode is restored. `predict` makes
-    logits (N, K) of the model and images; `of_logits` is asked for its value of all of them.
+    logits (N, K) of the model and images; `of_logits` gets the logits and labels of all images.
     """
     was_training = model.training
     model.eval()
@@ -64,19 +55,16 @@ def evaluate(
     finally:
         model.train(was_training)
     scores = _scores(torch.stack(per_batch).sum(dim=0).tolist())
-    return scores if of_logits is None else scores._replace(value=_value(of_logits, kept))
-
-
-def _value(of_logits: OfLogits, kept: Sequence[tuple[Tensor, Tensor]]) -> float:
+    if of_logits is None:
+        return scores
     with torch.inference_mode():
-        return float(of_logits(*(torch.cat(parts) for parts in zip(*kept, strict=True))))
+        value = of_logits(*(torch.cat(parts) for parts in zip(*kept, strict=True)))
+    return scores._replace(value=float(value))
 
 
 def _sums(logits: Tensor, labels: Tensor) -> Tensor:
-    """Returns (4, num_classes): hits, labels and predictions of each class, and the loss in [3, 0].
-
-    Counts in float64 are exact, in whatever order a device adds them up.
-    """
+    """Returns (4, num_classes): hits, labels, predictions of each class, and the loss in [3, 0]."""
+    # Counts in float64 are exact, in whatever order a device adds them up.
     predictions = logits.argmax(dim=1)
     is_hit = (predictions == labels).double()
     sums = torch.zeros((4, logits.shape[1]), dtype=torch.float64, device=logits.device)

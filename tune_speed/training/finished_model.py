@@ -5,7 +5,6 @@ averaged). All that the evaluation did besides is inside as well: normalisation,
 views of test-time augmentation. So its accuracy is the record's.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -78,16 +77,10 @@ def accuracy_of(
     model: nn.Module, images: Images, *, batch_size: int, device: torch.device
 ) -> float:
     """Returns the share of `images` that a model of pixels predicts correctly, in [0, 1]."""
-    batches = _batches(images, batch_size=batch_size, device=device)
+    # Copies, as torch warns of arrays that cannot be written to.
+    parts = (
+        [torch.from_numpy(array[start : start + batch_size].copy()).to(device) for array in images]
+        for start in range(0, len(images.labels), batch_size)
+    )
+    batches = ((pixels.permute(0, 3, 1, 2), labels) for pixels, labels in parts)
     return evaluate(model, batches, device=device, autocast_dtype=None).accuracy
-
-
-def _batches(
-    images: Images, *, batch_size: int, device: torch.device
-) -> Iterator[tuple[Tensor, Tensor]]:
-    for start in range(0, len(images.labels), batch_size):
-        pixels, labels = (
-            torch.from_numpy(array[start : start + batch_size].copy()).to(device)
-            for array in images
-        )
-        yield pixels.permute(0, 3, 1, 2), labels

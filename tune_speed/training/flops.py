@@ -21,7 +21,7 @@ def training_flop_per_sample(
 
     Those of convolutions, matrix products and attention, a multiply-add as two; for a network
     without any of them, None. Element-wise operations, augmentation and optimizer are not counted.
-    What a backward computes anew counts again, as in flash attention.
+    What a backward recomputes counts again, as in flash attention.
     The model is copied, so that gradients, statistics and random numbers stay as they are; the
     copy counts towards the device's peak memory.
 
@@ -33,10 +33,15 @@ def training_flop_per_sample(
     """
     # What torch.compile wraps: compiled kernels hide their operations from the counter.
     eager = getattr(model, "_orig_mod", model)
-    with torch.random.fork_rng(devices=_random_devices(device)):
+    generators = [device] if device.type == "cuda" else []
+    counter = FlopCounterMode(display=False)
+    with torch.random.fork_rng(devices=generators), torch.enable_grad(), counter:
         copied = copy.deepcopy(eager).train()
-        with FlopCounterMode(display=False) as counter, torch.enable_grad():
-            _forward_and_backward(copied, image_shape, device, autocast_dtype)
+        images = torch.zeros((NUM_IMAGES, *image_shape), device=device)
+        with torch.autocast(device.type, autocast_dtype, enabled=autocast_dtype is not None):
+            logits = copied(images)
+        if logits.requires_grad:
+            logits.float().sum().backward()
     total = int(counter.get_total_flops())
     return total / NUM_IMAGES if total else None
 
@@ -44,20 +49,3 @@ def training_flop_per_sample(
 def num_parameters(model: nn.Module) -> int:
     """Returns the number of parameters, trainable or not; shared ones count once."""
     return sum(parameter.numel() for parameter in model.parameters())
-
-
-def _forward_and_backward(
-    model: nn.Module,
-    image_shape: tuple[int, int, int],
-    device: torch.device,
-    dtype: torch.dtype | None,
-) -> None:
-    images = torch.zeros((NUM_IMAGES, *image_shape), device=device)
-    with torch.autocast(device.type, dtype=dtype, enabled=dtype is not None):
-        logits = model(images)
-    if logits.requires_grad:
-        logits.float().sum().backward()
-
-
-def _random_devices(device: torch.device) -> list[torch.device]:
-    return [device] if device.type == "cuda" else []

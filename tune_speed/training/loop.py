@@ -30,9 +30,9 @@ Run = Generator[RunResult, str | None, RunResult]
 """Yields the result so far (`capped`) after each evaluation but the last; takes a reason to stop
 there, or None to continue; returns the result."""
 
+# Somebody waits for an interrupted run to end.
 SAVE_AT_INTERRUPTION_S = 20.0
-"""Longest wait for the store of checkpoints when a run is interrupted [s]: somebody waits for it to
-end."""
+"""Longest wait for the store of checkpoints when a run is interrupted [s]."""
 
 
 class Interrupted(Exception):
@@ -54,17 +54,16 @@ def train(
     checkpoints: Checkpoints | None = None,
     on_end: Callable[[RunResult, nn.Module], None] = lambda *_: None,
 ) -> Run:
-    """Trains from fresh weights, or from where a checkpoint stands, and says when the target held.
+    """Trains from fresh weights, or from a checkpoint, and finds when the target held.
 
     The order of things is that of DESIGN, section 3: set-up, warm-up on dummy data unless this
     process has taken such steps (`Sharing.warm`), isolated step time where the device is shared
     (after both, model, batch statistics and random numbers are as before), the untrained model's
-    evaluation, and from there the training clock, which stands still during evaluations and while
-    somebody else measures. Nothing in a step waits for the device: losses stay on it until the next
-    evaluation.
+    evaluation, and from there the training clock, which stops during evaluations and while
+    somebody else measures.
 
     Args:
-        workload: what must be reached; also says when to evaluate.
+        workload: what must be reached; also when to evaluate.
         recipe: how to train; `accumulation_steps` is a number here.
         splits: training and validation images and the training part's channel statistics.
         seed: of weights, sample order, augmentation and dropout.
@@ -74,11 +73,11 @@ def train(
         clock: one that has begun with what came before; by default a new one.
         sharing: the run's place among others on the device; by default it is alone. The clock
             must have the same turnstile.
-        interrupt: asked before each step; a true answer raises `Interrupted`.
+        interrupt: called before each step; True raises `Interrupted`.
         ranks: this process's place among those of the recipe's devices. Rank 0 alone evaluates,
-            yields and is told to stop.
+            yields and receives the reason to stop.
         checkpoints: where the run is saved after evaluations, and when it is interrupted; what
-            they found is gone on with.
+            they found is resumed.
         on_end: gets the result of a run that ends, and the model as it was evaluated last.
 
     Raises: ConfigError if the untrained model already meets the target, or if the model's batch
@@ -149,7 +148,8 @@ def _before_first_step(
     if checkpoints is not None and earlier is not None:
         with clock.span("setup_s"):
             checkpoints.restore(training)
-            reset_peak_memory(device)  # What was read is no part of the run's peak.
+            # What was read is no part of the run's peak.
+            reset_peak_memory(device)
     return training
 
 
@@ -198,6 +198,7 @@ def _train(
             step / num_steps, step_frac=1 / num_steps, losses=progress.losses
         )
         set_rates(stepper.optimizer, factors)
+        # Nothing in a step waits for the device: losses stay on it until the next evaluation.
         loss_sum = stepper.take(group, shape, frac=step / num_steps)
         progress.advance(shape, group.num_samples, loss_sum, group.num_learned(recipe, shape))
         if not progress.is_due():
@@ -215,7 +216,7 @@ def _train(
 def _stop_reason(
     training: Training, checkpoints: Checkpoints | None
 ) -> Generator[RunResult, str | None, str | None]:
-    """Returns why the run ends after an evaluation, by itself or as it is told; None: it does not.
+    """Returns why the run ends after an evaluation, by itself or as the caller sent; None: not.
 
     Between the two it is saved, if that is due.
     """

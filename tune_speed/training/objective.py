@@ -2,7 +2,7 @@
 
 import traceback
 from collections.abc import Callable, Generator
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from functools import cache, partial
 
 import torch
@@ -42,7 +42,7 @@ from tune_speed.training.workload import Workload
 
 Trial = Generator[TrialRecord, str | None, TrialRecord]
 """Yields the record so far (`capped`) after each evaluation but the last; takes a reason to stop
-there, or None to go on; returns the record."""
+there, or None to continue; returns the record."""
 
 
 @cache
@@ -63,10 +63,10 @@ def run_trial(
 
     Out of memory: the micro-batch is halved and the accumulation doubled, so that the effective
     batch size and with it the learning rate stay; with a micro-batch of one, the outcome is `oom`.
-    It is at once where this process is one of several `ranks`, which have to start anew together.
+    It is at once where this process is one of several `ranks`, which have to restart together.
 
-    Where the specification names a place for checkpoints, the trial goes on from one that an
-    earlier process left there, and removes it once it has an outcome.
+    Where the specification names a place for checkpoints, the trial resumes from one that an
+    earlier process left there, and removes it when it has an outcome.
 
     A process that runs trials one after the other gives them one set `warm`, into which go the
     throughput keys of their steps: no trial warms up for steps that an earlier one has taken.
@@ -81,7 +81,12 @@ def run_trial(
     except passed_on:
         raise
     except Exception as error:
-        record = make_record(spec, spec.recipe, _failed(spec, error), started_at=started_at)
+        result = failure(spec, error)
+        # The device itself may be what is wrong.
+        with suppress(ConfigError):
+            device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
+            result = result.model_copy(update={"device": device})
+        record = make_record(spec, spec.recipe, result, started_at=started_at)
     # Of several ranks, their supervisor does it.
     if spec.checkpoint is not None and ranks.size == 1:
         discard(spec.checkpoint.place)
@@ -136,7 +141,7 @@ class _Trial:
                 return self._record(recipe, result)
             except BadCheckpoint as error:
                 assert checkpoints is not None
-                checkpoints.begin_anew(str(error))
+                checkpoints.start_over(str(error))
                 message = None
             except Exception as error:
                 # Once memory ran out, a micro-batch that is too small is no way out either.
@@ -262,16 +267,6 @@ def with_micro_batch_note(result: RunResult, first_batch_size: int, ran: Recipe)
         return result
     note = f"micro-batch {first_batch_size} ran out of memory, {ran.batch_size} did not"
     return result.model_copy(update={"stop_reason": f"{result.stop_reason} ({note})"})
-
-
-def _failed(spec: TrialSpec, error: Exception) -> RunResult:
-    """Returns the result of a run that never began."""
-    result = failure(spec, error)
-    try:
-        device = describe_devices(resolve_device(spec.allotment.device), spec.recipe.devices)
-    except ConfigError:  # The device itself may be what is wrong.
-        return result
-    return result.model_copy(update={"device": device})
 
 
 def resolve(

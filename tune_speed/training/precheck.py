@@ -2,8 +2,7 @@
 
     python -m tune_speed.training.precheck < question.json > answer.json
 
-A process of its own, as a search's driver is free of torch. Networks are built on torch's meta
-device: shapes alone, no memory, no weights.
+A process of its own, as a search's driver is free of torch.
 """
 
 import json
@@ -35,6 +34,7 @@ def misfits(
     image_size = max(height, width)
     try:
         recipe.model.check(in_channels=channels, num_classes=num_classes, image_size=image_size)
+        # torch's meta device has shapes alone: no memory, no weights.
         with torch.device("meta"):
             model = recipe.model.network(
                 in_channels=channels, num_classes=num_classes, image_size=image_size

@@ -1,4 +1,4 @@
-"""Where a run stands: samples seen, losses, evaluations, and whether it has ended."""
+"""How far a run is: samples seen, losses, evaluations, and whether it has ended."""
 
 import math
 import statistics
@@ -34,7 +34,7 @@ from tune_speed.training.trial import run_result
 
 
 class Progress:
-    """Counts a run's steps, evaluates it when it is due, and says how it ended."""
+    """Counts a run's steps, evaluates it when it is due, and returns how it ended."""
 
     def __init__(
         self,
@@ -69,7 +69,8 @@ class Progress:
         self.losses: list[float] = []
         """Validation losses so far, where the schedule follows them; all are finite, as a run with
         another one has ended."""
-        self.status = Status.CAPPED  # What a run is until it has ended by itself.
+        # What a run is until it has ended by itself.
+        self.status = Status.CAPPED
         num_validation = len(self.splits.validation.labels)
         self._eval_batch_size = min(self.workload.eval_batch_size, num_validation)
         self.loss_sum = torch.zeros((), device=self.device)
@@ -81,7 +82,7 @@ class Progress:
         self._peak_gib = 0.0
 
     def begin(self) -> None:
-        """Takes note that the first step is next: what is on the clock is what went before it."""
+        """Marks the first step: what is on the clock is what came before it."""
         self.init_s = self.clock.elapsed("train_s")
 
     def advance(self, shape: Shape, num_samples: int, loss_sum: Tensor, num_learned: int) -> None:
@@ -134,7 +135,12 @@ class Progress:
             self._utilisations.append(utilisation)
         with self.clock.span("eval_s"):
             scores = self._scores(self.evaluated_on)
-            self._follow_loss(scores)
+            if self.recipe.lr_schedule.follows_loss:
+                # The schedule follows the validation part, whatever is evaluated.
+                on_test = self.evaluated_on != "validation"
+                followed = self._scores("validation") if on_test else scores
+                if followed.loss is not None:
+                    self.losses.append(followed.loss)
         return Evaluation(
             step=self.steps,
             samples=self.samples,
@@ -163,7 +169,7 @@ class Progress:
         raise ConfigError(problems=(problem,))
 
     def verdict(self) -> str | None:
-        """Sets the status and returns why the run has ended, or None if it goes on."""
+        """Sets the status and returns why the run has ended, or None if it continues."""
         evaluation, target = self.evaluations[-1], self.workload.target
         score = f"{target.metric} {self.workload.metric_of(evaluation):.4f}"
         if evaluation.train_loss is None or evaluation.loss is None:
@@ -183,9 +189,10 @@ class Progress:
         return None
 
     def result(self, *, stop_reason: str = "") -> RunResult:
-        """Returns the run's result as it stands."""
+        """Returns the run's result so far."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
-        wall_s = passed_s - self.init_s  # Since the first step.
+        # Since the first step.
+        wall_s = passed_s - self.init_s
         isolated = {"timing": Timing.ISOLATED, "note": ""} if self.phases else {}
         return run_result(
             self.status,
@@ -213,7 +220,7 @@ class Progress:
         )
 
     def state(self) -> ProgressState:
-        """Returns all that another process must know to go on from here."""
+        """Returns all that another process needs to resume the run."""
         return ProgressState(
             steps=self.steps,
             samples=self.samples,
@@ -232,7 +239,7 @@ class Progress:
         )
 
     def resume(self, state: ProgressState, *, loss_sum: Tensor) -> None:
-        """Goes on where another process stood; its phases were given when this was made.
+        """Resumes where another process was; its phases were given when this was made.
 
         Args:
             state: of the other process.
@@ -285,15 +292,6 @@ class Progress:
         self._loss_samples = 0
         return mean if math.isfinite(mean) else None
 
-    def _follow_loss(self, scores: Scores) -> None:
-        """Keeps the validation loss where the schedule follows it; `scores` may be the test's."""
-        if not self.recipe.lr_schedule.follows_loss:
-            return
-        if self.evaluated_on != "validation":
-            scores = self._scores("validation")
-        if scores.loss is not None:
-            self.losses.append(scores.loss)
-
     def _scores(self, part: Part) -> Scores:
         """Returns the model's scores; in smaller batches, from now on, where memory runs out."""
         while True:
@@ -307,8 +305,15 @@ class Progress:
             self._eval_batch_size = math.ceil(self._eval_batch_size / 2)
 
     def _scores_by(self, batch_size: int, part: Part) -> Scores:
+        images: Images | HeldImages
+        images = self.splits.validation if part == "validation" else self.splits.test
+        # Where the training part is on the device, this one is too from its first evaluation on.
+        if isinstance(self.recipe.loader, Resident):
+            if part not in self._held:
+                self._held[part] = hold(images, self.device)
+            images = self._held[part]
         batches = eval_batches(
-            self._images_of(part),
+            images,
             mean=self.splits.mean,
             std=self.splits.std,
             batch_size=batch_size,
@@ -325,15 +330,6 @@ class Progress:
             predict=self.recipe.speedups.predict,
             of_logits=None if metric is None else metric.of_logits,
         )
-
-    def _images_of(self, part: Part) -> Images | HeldImages:
-        """Returns the part's images, on the device from its first evaluation on if the set is."""
-        images = self.splits.validation if part == "validation" else self.splits.test
-        if not isinstance(self.recipe.loader, Resident):
-            return images
-        if part not in self._held:
-            self._held[part] = hold(images, self.device)
-        return self._held[part]
 
     def _one_by_one(
         self, batches: Iterator[tuple[Tensor, Tensor]]

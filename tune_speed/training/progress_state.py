@@ -1,4 +1,4 @@
-"""How far a run is, in the form in which a checkpoint keeps it."""
+"""How far a run is, in the form in which a checkpoint stores it."""
 
 from typing import Self
 
@@ -19,7 +19,7 @@ class PhaseState(Config):
 
     @classmethod
     def of(cls, shape: Shape, phase: Phase) -> Self:
-        """Returns the phase as a checkpoint keeps it."""
+        """Returns the phase as a checkpoint stores it."""
         return cls(
             shape=(shape.height, shape.width, shape.growth, shape.kept_frac, shape.stage),
             step_time=phase.step_time,
@@ -29,7 +29,7 @@ class PhaseState(Config):
 
 
 class ProgressState(Config):
-    """How far a run is, as a checkpoint keeps it: all of `Progress` but for what is set up anew."""
+    """How far a run is, as a checkpoint stores it: all of `Progress` but what is set up again."""
 
     steps: int
     samples: int
@@ -48,7 +48,7 @@ class ProgressState(Config):
     seen: CotenantHistory
 
     def phases_by_shape(self) -> dict[Shape, Phase]:
-        """Returns the phases that the run had, which it goes on with; none: the clock counts."""
+        """Returns the phases with which the run continues; none: the clock counts."""
         return {
             Shape(*each.shape): Phase(each.step_time, each.samples_per_step, each.samples)
             for each in self.phases

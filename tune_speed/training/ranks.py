@@ -1,14 +1,14 @@
-"""Several devices that train one model: who takes what, and what they tell each other.
+"""Several devices that train one model: who takes what, and what they exchange.
 
-Each device has a process of its own, its rank. Rank 0 evaluates, is asked, and decides; the others
+Each device has a process of its own, its rank. Rank 0 evaluates and decides; the others
 follow. Every wait for another rank ends after `WAIT_S`, or at once where its process has died
-(gloo) or the run's keeper ends them all (see `together`).
+(gloo) or the run's supervisor ends them all (see `distributed`).
 
 | what                        | how                                   | when                  |
 |-----------------------------|---------------------------------------|-----------------------|
 | gradients                   | averaged by `DistributedDataParallel` | once a step           |
 | weights derived from data   | rank 0's                              | before the first step |
-| whether time is over        | rank 0's word, a step late, unwaited  | each step             |
+| whether time is over        | rank 0's flag, a step late, async     | each step             |
 | training loss               | summed                                | each evaluation       |
 | evaluation, decision        | rank 0's                              | each evaluation       |
 | what only a rank has        | gathered, in rank 0's checkpoint      | each checkpoint       |
@@ -29,11 +29,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from tune_speed.data.orders.share import Share
 
+# Rank 0 may evaluate, or be paused, for so long.
 WAIT_S = 1800.0
-"""Longest wait of one rank for another [s]; rank 0 may evaluate, or be paused, for so long."""
+"""Longest wait of one rank for another [s]."""
 SEED_STRIDE = 1_000_003
 """Between the seeds of two ranks' dropout."""
-_BUFFERS_OPTION = (  # Its name since torch 2.13 or so, which warns of the older one.
+# Its name since torch 2.13 or so, which warns of the older one.
+_BUFFERS_OPTION = (
     "forward_sync_buffers"
     if "forward_sync_buffers" in signature(DistributedDataParallel).parameters
     else "broadcast_buffers"
@@ -49,9 +51,9 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
-    _words: "dist.ProcessGroup | None" = None
+    _control: "dist.ProcessGroup | None" = None
     """On the host, apart from the gradients', so that neither waits for the other's device."""
-    _heard: "tuple[dist.Work, Tensor] | None" = field(default=None, init=False)
+    _pending: "tuple[dist.Work, Tensor] | None" = field(default=None, init=False)
 
     @classmethod
     @contextmanager
@@ -133,34 +135,34 @@ class Ranks:
         return total
 
     def broadcast(self, value: Shared) -> Shared:
-        """Returns what rank 0 says; what the others say counts for nothing."""
+        """Returns rank 0's value; those of the others are dropped."""
         if self.size == 1:
             return value
         box: list[Any] = [value]
-        dist.broadcast_object_list(box, src=0, group=self._words)
-        told: Shared = box[0]
-        return told
+        dist.broadcast_object_list(box, src=0, group=self._control)
+        first: Shared = box[0]
+        return first
 
     def gather(self, value: Shared) -> list[Shared]:
-        """Returns what every rank says, in their order."""
+        """Returns every rank's value, in their order."""
         if self.size == 1:
             return [value]
-        said: list[Any] = [None] * self.size
-        dist.all_gather_object(said, value, group=self._words)
-        return said
+        values: list[Any] = [None] * self.size
+        dist.all_gather_object(values, value, group=self._control)
+        return values
 
     def lately(self, flag: bool) -> bool:
-        """Returns what rank 0 said in the call before this one; False in the first.
+        """Returns rank 0's flag of the call before this one; False in the first.
 
-        All ranks get the same answer, without waiting for each other: the step between two calls
-        has brought the word around.
+        All ranks get the same answer.
         """
         if self.size == 1:
             return flag
-        before, word = self._heard, torch.tensor([flag], dtype=torch.uint8)
-        work = dist.broadcast(word, src=0, group=self._words, async_op=True)
+        # No rank waits for another: the broadcast runs during the step between two calls.
+        before, word = self._pending, torch.tensor([flag], dtype=torch.uint8)
+        work = dist.broadcast(word, src=0, group=self._control, async_op=True)
         assert work is not None
-        self._heard = work, word
+        self._pending = work, word
         if before is None:
             return False
         before[0].wait()

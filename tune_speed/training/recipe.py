@@ -122,14 +122,11 @@ class Recipe(Config):
         order = next(name for name, kind in ORDERS.items() if type(self.order) is kind)
         yield from (str(problem) for problem in self.speedups.refusals(self))
         yield from conflicts(self.speedups.named(), (order,))
-        yield from self._recording_refusals()
-
-    def _recording_refusals(self) -> Iterator[str]:
-        """Yields why steps cannot be recorded."""
         if self.cuda_graph is not True:
             return
-        if self.compile is True and self.compile_mode in RECORDING_MODES:
-            yield f"cuda_graph must be false with compile_mode {self.compile_mode}, which records"
+        mode = self.compile_mode
+        if self.compile is True and mode in RECORDING_MODES:
+            yield f"cuda_graph must be false with compile_mode {mode}, which records"
         if self.devices > 1:
             yield "cuda_graph must be false with several devices, which wait for one another"
         for name, speedup in self.speedups.named().items():
@@ -162,10 +159,6 @@ class Recipe(Config):
             self.speedups.shape(shape, frac=step / len(bases)) for step, shape in enumerate(bases)
         )
         return tuple((shape, sum(1 for _ in steps)) for shape, steps in groupby(shapes))
-
-    def steps_per_epoch(self, *, num_train: int) -> int:
-        """Returns `⌈num_train / effective_batch_size⌉`: a ragged last group is a step too."""
-        return math.ceil(num_train / self.samples_per_step)
 
     @property
     def is_channels_last(self) -> bool:

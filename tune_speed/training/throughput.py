@@ -44,7 +44,7 @@ LEARNING_ONLY = {
     "init_loss_scale",
     "loss_scale_growth_steps",
 }
-"""Fields of a recipe that leave a step's speed alone, or are said by others."""
+"""Fields of a recipe that leave a step's speed alone, or are implied by others."""
 VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
 
 
@@ -95,7 +95,8 @@ def step_key(
 def speed_fields(recipe: Recipe) -> dict[str, Any]:
     """Returns the fields of a recipe that a step's speed depends on."""
     kind = type(recipe.optimizer)
-    is_ours = kind.__module__.startswith("tune_speed.")  # A plugin's class may share its name.
+    # A plugin's class may share its name with one of ours.
+    is_ours = kind.__module__.startswith("tune_speed.")
     fields = recipe.model_dump(mode="json", exclude=LEARNING_ONLY)
     fields["optimizer"] = kind.__name__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"
     fields["clip_norm"] = recipe.clip_norm is not None

@@ -76,9 +76,9 @@ class SpecBase(Config):
     step_times: tuple[StepTime, ...] = ()
     """Isolated step times that are known and need not be measured again."""
     keep: KeepWeights | None = None
-    """None: weights are not kept."""
+    """None: weights are not saved."""
     checkpoint: CheckpointPlan | None = None
-    """None: a trial that breaks off begins anew."""
+    """None: a trial that breaks off starts again from its first step."""
 
     @property
     def devices(self) -> int:
@@ -161,7 +161,7 @@ def run_result(
 
 
 def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: str) -> TrialRecord:
-    """Returns the record of a trial whose one run ended, or stands, as `run` says."""
+    """Returns the record of a trial whose one run ended, or is, as in `run`."""
     return TrialRecord(
         study=spec.study,
         trial_id=spec.trial_id,

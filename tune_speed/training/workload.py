@@ -88,17 +88,11 @@ class Workload(Task):
         """
         if self.mode == "fixed_length":
             return self.crossing(evaluations, at_end=at_end)
-        on_grid = self._on_grid(evaluations, self.grid(num_train=num_train))
-        return self.crossing(on_grid, at_end=at_end)
-
-    @staticmethod
-    def _on_grid(evaluations: Sequence[Evaluation], grid: int) -> list[Evaluation]:
-        """Returns the first evaluation at or after each point of the grid."""
-        points = [e.samples // grid for e in evaluations]
-        before = [-1, *points]
-        return [
-            e for e, point, last in zip(evaluations, points, before, strict=False) if point > last
-        ]
+        grid = self.grid(num_train=num_train)
+        first_of: dict[int, Evaluation] = {}
+        for evaluation in evaluations:
+            first_of.setdefault(evaluation.samples // grid, evaluation)
+        return self.crossing(list(first_of.values()), at_end=at_end)
 
     def located(self) -> "Workload":
         """Returns the same workload with absolute paths: trials run in folders of their own."""
@@ -113,8 +107,9 @@ class Workload(Task):
     def identity(self, *, data_hash: str) -> str:
         """Returns a hash over all that defines the task: its fields, less where the data lies."""
         fields: dict[str, Any] = self.model_dump(mode="json")
+        # Hashes of workloads on record were made before there was another mode.
         if self.target.mode == "max":
-            del fields["target"]["mode"]  # So it was before there was another.
+            del fields["target"]["mode"]
         for location in self.dataset.location_fields:
             fields["dataset"].pop(location, None)
         return canonical_hash({**fields, "data": data_hash})

@@ -39,12 +39,13 @@ def test_bounds_are_those_of_the_closed_form(
         host_bytes_per_s=1e10,
         step_s=4.0,
     )
-    assert (found.compute_s, found.memory_s, found.host_s) == pytest.approx((flop / 2e12, 1.0, 0.1))
-    assert (found.binding, found.least_s) == (binding, pytest.approx(least_s))
-    assert found.roof_flop_per_s == pytest.approx(roof)
-    assert found.achieved_flop_per_s == pytest.approx(flop / 4)
+    bounds_ms = (found.compute_bound_ms, found.memory_bound_ms, found.host_bound_ms)
+    assert bounds_ms == pytest.approx((flop / 2e9, 1000.0, 100.0))
+    assert (found.binding, found.roof_frac * 4.0) == (binding, pytest.approx(least_s))
+    assert min(2e12, found.intensity_flop_per_byte * 5e11) == pytest.approx(roof)
+    assert found.achieved_tflop_per_s == pytest.approx(flop / 4e12)
     # A step that took just its larger bound would be on the roof.
-    assert flop / found.least_s == pytest.approx(found.roof_flop_per_s)
+    assert found.achieved_tflop_per_s * 1e12 / found.roof_frac == pytest.approx(roof)
 
 
 def test_without_a_device_beside_the_host_nothing_is_copied() -> None:
@@ -57,7 +58,7 @@ def test_without_a_device_beside_the_host_nothing_is_copied() -> None:
         host_bytes_per_s=None,
         step_s=1.0,
     )
-    assert found.host_s is None
+    assert found.host_bound_ms is None
 
 
 def test_moved_bytes_are_counted_by_hand() -> None:

@@ -81,11 +81,11 @@ def fake_probes(
     """Gives each micro-batch its seconds per sample; returns those that were asked for."""
     probed: list[int | None] = []
 
-    def probe(recipe: Recipe, splits: object, *, device: object) -> float | None:
+    def probe(_: object, recipe: Recipe, splits: object, device: object) -> float | None:
         probed.append(recipe.batch_size)
         return times[recipe.batch_size or 0]
 
-    monkeypatch.setattr(micro_batch, "_probe", probe)
+    monkeypatch.setattr(micro_batch, "seconds_or_none", probe)
     return probed
 
 
@@ -173,8 +173,11 @@ def test_micro_batch_that_batch_norm_refuses_is_infinitely_slow() -> None:
             return nn.Sequential(nn.Flatten(), nn.BatchNorm1d(36), nn.Linear(36, num_classes))
 
     probe = {
-        size: micro_batch._probe(
-            make_recipe(model=Pooled(), batch_size=size), make_splits(), device=CPU
+        size: micro_batch.seconds_or_none(
+            micro_batch._seconds_per_sample,
+            make_recipe(model=Pooled(), batch_size=size),
+            make_splits(),
+            CPU,
         )
         for size in (1, 2)
     }

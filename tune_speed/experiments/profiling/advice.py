@@ -1,13 +1,12 @@
 """What to change about a recipe, read from where its time goes: one function a rule, in order.
 
-Shares are those of the sum of the phases. A rule's threshold is where its change begins to be worth
-a try: a phase that takes the share s of a step can at most make it 1 / (1 - s) times as quick.
-Nothing is advised that `Recipe` refuses, or that has no effect on this device. Advice is a guess
-from one measurement: the changed recipe is to be profiled, and where it learns differently (another
-batch size) to be trained again.
+Shares are those of the sum of the phases. Nothing is advised that `Recipe` refuses, or that has no
+effect on this device. Advice is a guess from one measurement: the changed recipe is to be profiled,
+and where it learns differently (another batch size) to be trained again.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import torch
@@ -19,6 +18,8 @@ from tune_speed.experiments.profiling.result import Advice, Change, ProfileResul
 from tune_speed.training.applicability import not_applicable
 from tune_speed.training.recipe import Recipe
 
+# A phase that takes the share s of a step can at most make it 1 / (1 - s) times as quick: a
+# threshold is where its change begins to be worth a try.
 DATA_SHARE = 0.10
 COPY_SHARE = 0.05
 COMPUTE_SHARE = 0.40
@@ -35,8 +36,9 @@ FASTER_ARITHMETIC = 1.3
 """How many times as quick a matrix product in another precision must be."""
 FAR_FROM_PEAK, NEAR_PEAK = 0.30, 0.60
 """Shares of the measured matrix rate."""
+# About 2 is what its operations make.
 SLOW_BACKWARD = 2.6
-"""Backward over forward; about 2 is what its operations make."""
+"""Backward over forward."""
 ROOM = 0.45
 """Share of the memory limit in use up to which a batch twice as large is expected to fit."""
 RESIDENT_ROOM = 0.25
@@ -65,6 +67,16 @@ class Situation(NamedTuple):
         return sum(getattr(times, f"{phase}_ms") or 0.0 for phase in phases) / whole_ms
 
     @property
+    def compute_share(self) -> float:
+        """The share of forward and backward."""
+        return self.share("forward", "backward", "forward_backward")
+
+    @property
+    def idle_frac(self) -> float:
+        """The share of a step as it runs in which the device does nothing."""
+        return (self.found.times.idle_ms or 0.0) / self.found.times.step_ms
+
+    @property
     def has_room(self) -> bool:
         """Whether a micro-batch twice as large is expected to fit."""
         return self.found.peak_memory_gib < ROOM * self.found.memory_limit_gib
@@ -75,7 +87,7 @@ class Situation(NamedTuple):
 
 
 class Suggestion(NamedTuple):
-    """What a rule says, before it is checked."""
+    """What a rule suggests, before it is checked."""
 
     phase: str
     because: str
@@ -136,7 +148,7 @@ def page_locked_copies(at: Situation) -> Suggestion | None:
 
 def faster_arithmetic(at: Situation) -> Suggestion | None:
     """Forward and backward ≥ 40 %: the precision whose matrix products measured 1.3 × as quick."""
-    share = _compute_share(at)
+    share = at.compute_share
     other = {"fp32": "bf16", "bf16": "fp32"}.get(at.recipe.precision)
     if share < COMPUTE_SHARE or other is None:
         return None
@@ -162,7 +174,7 @@ def recorded_steps(at: Situation) -> Suggestion | None:
 
 def convolutions_in_channels_last(at: Situation) -> Suggestion | None:
     """Forward and backward ≥ 40 %, convolutions in NCHW: `channels_last`."""
-    share = _compute_share(at)
+    share = at.compute_share
     if share < COMPUTE_SHARE or at.recipe.channels_last or not at.has_convolutions:
         return None
     because = f"forward and backward {share:.0%}, with convolutions in NCHW"
@@ -170,11 +182,9 @@ def convolutions_in_channels_last(at: Situation) -> Suggestion | None:
 
 
 def compiled_network(at: Situation) -> Suggestion | None:
-    """Forward and backward ≥ 40 % at < 30 % of the matrix rate, not compiled: `compile`.
-
-    On a GPU only: on a CPU it needs a C++ compiler, which is not looked for.
-    """
-    share, bounds = _compute_share(at), at.found.bounds
+    """Forward and backward ≥ 40 % at < 30 % of the matrix rate on a GPU: `compile`."""
+    # On a CPU it needs a C++ compiler, which is not looked for.
+    share, bounds = at.compute_share, at.found.bounds
     if bounds is None or at.device.type != "cuda" or at.recipe.compile:
         return None
     if share < COMPUTE_SHARE or bounds.peak_frac >= FAR_FROM_PEAK:
@@ -232,7 +242,7 @@ def larger_batch_for_loop(at: Situation) -> Suggestion | None:
 
 def larger_batch_for_idle_gpu(at: Situation) -> Suggestion | None:
     """A GPU that does nothing for ≥ 30 % of a step: fewer, larger batches."""
-    frac = _idle_frac(at)
+    frac = at.idle_frac
     if at.device.type != "cuda" or frac < GPU_IDLE_FRAC or not at.has_room:
         return None
     return _larger_batches(at, "idle", f"the GPU does nothing for {frac:.0%} of a step")
@@ -240,7 +250,7 @@ def larger_batch_for_idle_gpu(at: Situation) -> Suggestion | None:
 
 def cores_that_others_have(at: Situation) -> Suggestion | None:
     """Threads that wait for a core for ≥ 10 % of a step: the machine is not this run's alone."""
-    frac = _idle_frac(at)
+    frac = at.idle_frac
     if at.device.type != "cpu" or frac < CORE_WAIT_FRAC:
         return None
     hint = "others compute on this machine, or `run.cpu_threads` is more than its cores"
@@ -261,53 +271,55 @@ def less_arithmetic(at: Situation) -> Suggestion | None:
 
 
 RULES: dict[str, Rule] = {
-    "more_workers": more_workers,
-    "whole_set_on_device": whole_set_on_device,
-    "larger_batch_for_data": larger_batch_for_data,
-    "page_locked_copies": page_locked_copies,
-    "recorded_steps": recorded_steps,
-    "faster_arithmetic": faster_arithmetic,
-    "convolutions_in_channels_last": convolutions_in_channels_last,
-    "compiled_network": compiled_network,
-    "free_choice_of_kernels": free_choice_of_kernels,
-    "fused_update": fused_update,
-    "fewer_updates": fewer_updates,
-    "fewer_averagings": fewer_averagings,
-    "larger_batch_for_idle_gpu": larger_batch_for_idle_gpu,
-    "larger_batch_for_loop": larger_batch_for_loop,
-    "less_arithmetic": less_arithmetic,
-    "cores_that_others_have": cores_that_others_have,
+    rule.__name__: rule
+    for rule in (
+        more_workers,
+        whole_set_on_device,
+        larger_batch_for_data,
+        page_locked_copies,
+        recorded_steps,
+        faster_arithmetic,
+        convolutions_in_channels_last,
+        compiled_network,
+        free_choice_of_kernels,
+        fused_update,
+        fewer_updates,
+        fewer_averagings,
+        larger_batch_for_idle_gpu,
+        larger_batch_for_loop,
+        less_arithmetic,
+        cores_that_others_have,
+    )
 }
-"""In the order in which they are asked and shown. Each change is advised once."""
+"""In the order in which they are tried and shown. Each change is advised once."""
 
 
 def advise(at: Situation) -> tuple[Advice, ...]:
     """Returns what to try; empty where nothing stands out."""
-    return tuple(_advise(at))
-
-
-def _advise(at: Situation) -> Iterator[Advice]:
+    suggested = ((name, rule(at)) for name, rule in RULES.items())
+    found: list[Advice] = []
     seen: list[Mapping[str, Any]] = []
-    for name, rule in RULES.items():
-        said = rule(at)
-        if said is None or (said.changes and said.changes in seen) or not _is_possible(said, at):
+    for name, suggestion in suggested:
+        if suggestion is None or not _is_possible(suggestion, at):
             continue
-        seen.append(said.changes)
-        yield Advice(
-            rule=name,
-            phase=said.phase,
-            because=said.because,
-            changes=tuple(_change(at.recipe, *change) for change in said.changes.items()),
-            hint=said.hint,
+        phase, because, changes, hint = suggestion
+        if changes and changes in seen:
+            continue
+        seen.append(changes)
+        shown = tuple(
+            Change(field=field, before=_shown(attrgetter(field)(at.recipe)), after=_shown(value))
+            for field, value in changes.items()
         )
+        found.append(Advice(rule=name, phase=phase, because=because, changes=shown, hint=hint))
+    return tuple(found)
 
 
-def _is_possible(said: Suggestion, at: Situation) -> bool:
+def _is_possible(suggested: Suggestion, at: Situation) -> bool:
     """Returns whether the changed recipe is a valid one that acts on this device."""
-    if not said.changes:
+    if not suggested.changes:
         return True
     try:
-        recipe = changed(at.recipe, said.changes)
+        recipe = changed(at.recipe, suggested.changes)
     except ConfigError:
         return False
     device, count = at.device, at.num_devices
@@ -325,15 +337,9 @@ def changed(recipe: Recipe, changes: Mapping[str, Any]) -> Recipe:
     tree = recipe.model_copy(update=update).model_dump(mode="json")
     try:
         return Recipe.model_validate(tree)
-    except ValueError as error:  # Pydantic's own, whose text is for those who read files.
+    # Pydantic's own, whose text is for those who read files.
+    except ValueError as error:
         raise ConfigError(str(error)) from error
-
-
-def _change(recipe: Recipe, field: str, value: Any) -> Change:
-    before: Any = recipe
-    for name in field.split("."):
-        before = getattr(before, name)
-    return Change(field=field, before=_shown(before), after=_shown(value))
 
 
 def _shown(value: Any) -> str:
@@ -342,15 +348,6 @@ def _shown(value: Any) -> str:
         if type(value) is kind:
             return name
     return str(value).lower() if isinstance(value, bool) else str(value)
-
-
-def _compute_share(at: Situation) -> float:
-    return at.share("forward", "backward", "forward_backward")
-
-
-def _idle_frac(at: Situation) -> float:
-    times = at.found.times
-    return (times.idle_ms or 0.0) / times.step_ms
 
 
 def _larger_batches(at: Situation, phase: str, because: str) -> Suggestion:

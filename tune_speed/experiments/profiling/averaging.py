@@ -1,7 +1,6 @@
 """How long devices take to average their gradients, measured apart from a training.
 
-As many processes as the recipe has devices meet, as in `together`, and average as many bytes a few
-times over. In a training, part of that hides behind the backward: an upper bound.
+As many processes as the recipe has devices average as many bytes a few times over.
 """
 
 import statistics
@@ -22,10 +21,12 @@ WAIT_S = 120.0
 
 
 def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | None:
-    """Returns the median time of averaging `num_bytes` of fp32 over `size` devices [s].
+    """Returns the median time of averaging `num_bytes` of fp32 over `size` devices [s]; 0 for one.
 
     None if that many could not meet in time, or a process died.
     """
+    if size == 1:
+        return 0.0
     context = multiprocessing.get_context("spawn")
     here, there = context.Pipe(duplex=False)
     with tempfile.TemporaryDirectory(prefix="tune_speed-averaging-") as folder:
@@ -39,7 +40,8 @@ def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | N
                 process.start()
             there.close()
             seconds: float | None = here.recv() if here.poll(WAIT_S) else None
-        except EOFError:  # All are gone, and none has said anything.
+        # All are gone, without a result.
+        except EOFError:
             seconds = None
         finally:
             for process in processes:
@@ -57,10 +59,13 @@ def _rank(
     with local_rank(rank, size, device, folder=folder, wait_s=WAIT_S) as ranks:
         gradients, times = torch.zeros(max(1, num_bytes // 4), device=device), list[float]()
         for _ in range(1 + REPEATS):
+            # In a training, part of that hides behind the backward: this is an upper bound.
             began_s = time.perf_counter()
             dist.all_reduce(gradients)
-            gradients.sum().item()  # Waits for the device.
+            # Waits for the device.
+            gradients.sum().item()
             times.append(time.perf_counter() - began_s)
         if ranks.is_first:
             pipe.send(statistics.median(times[1:]))
-        ranks.gather(None)  # Nobody leaves before all are done.
+        # Nobody leaves before all are done.
+        ranks.gather(None)

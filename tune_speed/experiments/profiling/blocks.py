@@ -1,10 +1,4 @@
-"""Steps as they run and steps with borders, in turns: a drift of the machine's speed favours none.
-
-Blocks of either kind follow one another as A B B A A B B A …; a block of A is synchronised at its
-ends only, as a training is, so that what host and device do at the same time stays so. Figures are
-seconds per sample times the samples of a full step, so that a ragged step at an epoch's end counts
-by its samples.
-"""
+"""Steps as they run and steps with borders, in turns."""
 
 import time
 from collections.abc import Callable
@@ -20,6 +14,8 @@ BLOCK_S = 0.01
 """A block has so many steps at most, and more where it would be shorter than that [s]."""
 LEAST_BLOCKS = 4
 """Of each kind, where there are so many steps."""
+RECORDED_STEPS = 5
+"""Steps whose kernels are recorded."""
 TakeStep = Callable[[], int]
 """Does one optimizer step and returns its number of samples."""
 
@@ -41,22 +37,9 @@ class StepsTaken(NamedTuple):
     total_s: dict[Phase, float]
     """Phases of a step with borders [s]."""
     launched_s: dict[Phase, float]
-    """Of these, until the host had said what to do [s]."""
+    """Of these, until the host had queued the work [s]."""
     copied_bytes: float
     """Bytes that left the host for the device in a step."""
-
-
-class _Tally:
-    """Seconds and samples of one kind of block."""
-
-    def __init__(self) -> None:
-        self.seconds, self.samples = 0.0, 0
-        self.per_sample: list[float] = []
-
-    def add(self, seconds: float, samples: int) -> None:
-        self.seconds += seconds
-        self.samples += samples
-        self.per_sample.append(seconds / samples)
 
 
 def take_blocks(
@@ -86,47 +69,51 @@ def take_blocks(
         now: a monotonic clock [s].
         on_block: gets the number of steps done and their number in all.
     """
-    steps = _steps_of_a_block(num_steps, step_s)
+    few = min(BLOCK_STEPS, -(-num_steps // LEAST_BLOCKS))
+    steps = min(num_steps, max(few, round(BLOCK_S / max(step_s, 1e-9))))
     pairs = -(-num_steps // steps)
-    plain, timed, waited_s, core_wait_s = _Tally(), _Tally(), 0.0, 0.0
+    plain: list[_Block] = []
+    timed_samples = 0
+    # The order is A B B A A B B A …, so that a drift of the machine's speed favours neither kind.
     for number in range(2 * pairs):
-        is_timed = number % 4 in (1, 2)
-        waited_before_s, core_before_s = waited(), core_waited()
-        synchronize()
-        began_s = now()
-        if is_timed:
-            samples = 0
+        if number % 4 in (1, 2):
             for _ in range(steps):
                 with timer.on():
-                    samples += take_step()
+                    timed_samples += take_step()
         else:
+            waited_s, core_wait_s = waited(), core_waited()
+            # At its ends only, as in a training, so that what overlaps there does so here.
+            synchronize()
+            began_s = now()
             samples = sum(take_step() for _ in range(steps))
             synchronize()
-        (timed if is_timed else plain).add(now() - began_s, samples)
-        if not is_timed:
-            waited_s += waited() - waited_before_s
-            core_wait_s += core_waited() - core_before_s
+            block_s = now() - began_s
+            plain.append(_Block(samples, block_s, waited() - waited_s, core_waited() - core_wait_s))
         on_block((number + 1) * steps, 2 * pairs * steps)
-    a_step = samples_per_step / timed.samples
+    # Per sample, so that a ragged step at an epoch's end counts by its samples.
+    per_sample = [samples_per_step * block.seconds / block.samples for block in plain]
+    a_step = samples_per_step / sum(block.samples for block in plain)
+    a_timed_step = samples_per_step / timed_samples
     return StepsTaken(
         num_steps=pairs * steps,
-        step_s=plain.seconds / plain.samples * samples_per_step,
-        low_s=min(plain.per_sample) * samples_per_step,
-        high_s=max(plain.per_sample) * samples_per_step,
-        waited_s=waited_s / plain.samples * samples_per_step,
-        core_wait_s=core_wait_s / plain.samples * samples_per_step,
-        total_s={phase: timer.total_s[phase] * a_step for phase in PHASES},
-        launched_s={phase: timer.launched_s[phase] * a_step for phase in PHASES},
-        copied_bytes=timer.copied_bytes * a_step,
+        step_s=a_step * sum(block.seconds for block in plain),
+        low_s=min(per_sample),
+        high_s=max(per_sample),
+        waited_s=a_step * sum(block.waited_s for block in plain),
+        core_wait_s=a_step * sum(block.core_wait_s for block in plain),
+        total_s={phase: timer.total_s[phase] * a_timed_step for phase in PHASES},
+        launched_s={phase: timer.launched_s[phase] * a_timed_step for phase in PHASES},
+        copied_bytes=timer.copied_bytes * a_timed_step,
     )
 
 
-def _steps_of_a_block(num_steps: int, step_s: float) -> int:
-    few = min(BLOCK_STEPS, -(-num_steps // LEAST_BLOCKS))
-    return min(num_steps, max(few, round(BLOCK_S / max(step_s, 1e-9))))
+class _Block(NamedTuple):
+    """A block of steps as they run."""
 
-
-STEPS = 5
+    samples: int
+    seconds: float
+    waited_s: float
+    core_wait_s: float
 
 
 def busy_s_per_sample(take_step: TakeStep, *, device: torch.device) -> float | None:
@@ -138,7 +125,7 @@ def busy_s_per_sample(take_step: TakeStep, *, device: torch.device) -> float | N
         return None
     activities = [torch.profiler.ProfilerActivity.CUDA]
     with torch.profiler.profile(activities=activities, acc_events=True) as recorded:
-        samples = sum(take_step() for _ in range(STEPS))
+        samples = sum(take_step() for _ in range(RECORDED_STEPS))
         torch.cuda.synchronize(device)
     # Calls on the host carry the time of the kernels that they launch, too.
     busy_us = sum(

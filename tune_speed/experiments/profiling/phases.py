@@ -1,4 +1,4 @@
-"""The phases of an optimizer step, told apart by borders at which the device is waited for.
+"""The phases of an optimizer step, separated by borders at which the device is waited for.
 
 ```
         next()                  gradient.add()                  rest of the step
@@ -7,7 +7,6 @@
 ```
 
 The step itself is `step.take_step`, as in training: what is measured are the calls that it makes.
-A border is one call of `PhaseTimer.enter`; with the timer off, that returns at once.
 
 | phase              | from                       | to                                            |
 |--------------------|----------------------------|-----------------------------------------------|
@@ -47,9 +46,6 @@ Phase = Literal[
 PHASES: tuple[Phase, ...] = get_args(Phase)
 Batch = TypeVar("Batch")
 
-_COPIES = (torch.ops.aten._to_copy.default, torch.ops.aten.copy_.default)
-"""What torch's ways from one device to another come down to."""
-
 
 class PhaseTimer:
     """Adds up the seconds of each phase while it is on."""
@@ -64,8 +60,8 @@ class PhaseTimer:
         self.total_s: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
         """Seconds from border to border, by phase."""
         self.launched_s: dict[Phase, float] = dict.fromkeys(PHASES, 0.0)
-        """Of these, until the host had said what to do; the rest it waited for the device. Where
-        both are equal, the device kept up with the host, or there is none beside it."""
+        """Of these, until the host had queued the work; the rest it waited for the device. Where
+        both are equal, the device kept up with the host, or there is no other device."""
         self.copied_bytes = 0
         """Bytes that left the host for the device."""
 
@@ -93,6 +89,7 @@ class PhaseTimer:
             ending_as: what the time up to now is counted as, if not as what had begun.
         """
         before = self._phase
+        # With the timer off, a border costs next to nothing: the same calls run in both kinds.
         if before is None:
             return None
         launched_s = self._now()
@@ -121,11 +118,10 @@ class PhaseTimer:
 
 
 class CopyWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts copies from the host to a device of another kind as a phase of their own.
+    """Counts copies from the host to a device of another kind as a phase of their own."""
 
-    Copies that another thread begins are not seen: they count as `data_wait` as far as they are
-    waited for.
-    """
+    # Copies that another thread begins are not seen: they count as `data_wait` as far as they are
+    # waited for.
 
     def __init__(self, timer: PhaseTimer, device: torch.device) -> None:
         """Takes who counts, and the device that is copied to."""
@@ -137,8 +133,14 @@ class CopyWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Does one operation of torch."""
         named = kwargs or {}
-        source = _copied(func, args, named, self._device) if func in _COPIES else None
-        if source is None:
+        source: Any = None
+        to: Any = None
+        if func is torch.ops.aten._to_copy.default:
+            source, to = args[0], named.get("device") or args[0].device
+        elif func is torch.ops.aten.copy_.default:
+            source, to = args[1], args[0].device
+        is_from_host = source is not None and source.device.type == "cpu"
+        if not is_from_host or not to.type == self._device.type != "cpu":
             return func(*args, **named)
         before = self._timer.enter("host_to_device")
         done = func(*args, **named)
@@ -147,27 +149,15 @@ class CopyWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return done
 
 
-def _copied(func: Any, args: Any, named: dict[str, Any], device: torch.device) -> Tensor | None:
-    """Returns the tensor that the copy takes from the host to such a device, if it does."""
-    if func is torch.ops.aten._to_copy.default:
-        source, to = args[0], named.get("device") or args[0].device
-    else:
-        source, to = args[1], args[0].device
-    is_crossing = source.device.type == "cpu" and to.type == device.type != "cpu"
-    return source if is_crossing else None
-
-
 class TimedGradient:
-    """A gradient whose forward and backward are told apart."""
+    """A gradient whose forward and backward are timed apart."""
 
     def __init__(self, inner: Gradient, timer: PhaseTimer, scaler: torch.amp.GradScaler) -> None:
-        """Takes what computes the gradient, and the scaler of its loss.
-
-        The loss is scaled right before its backward, so that call is the border. Where it does not
-        come, forward and backward are one call, as in a recorded graph, whose recording must not be
-        waited in.
-        """
+        """Takes what computes the gradient, and the scaler of its loss."""
         self._inner, self._timer = inner, timer
+        # The loss is scaled right before its backward, so that call is the border. Where it does
+        # not come, forward and backward are one call, as in a recorded graph, whose recording must
+        # not be waited in.
         if isinstance(inner, RecordedGradient):
             return
         scale = scaler.scale

@@ -1,4 +1,4 @@
-"""A profile as a picture: the phases of a step as stacked bars, and the roofline beside them."""
+"""A profile as a picture: the phases of a step as stacked bars, and the roofline next to them."""
 
 import textwrap
 from pathlib import Path
@@ -74,7 +74,7 @@ def profile_figure(found: ProfileResult) -> "Figure":
 
 
 def _plain(text: str) -> str:
-    """Returns a text that matplotlib draws as it stands: `$` would begin a formula."""
+    """Returns a text that matplotlib draws as it is: `$` would begin a formula."""
     return printable(text).replace("$", r"\$")
 
 
@@ -96,10 +96,9 @@ def _draw_phases(panel: "Axes", found: ProfileResult) -> None:
     panel.set_xlim(-0.5, 1.5)
     panel.set_ylim(0, 1.1 * tallest_ms)
     panel.set_ylabel("time of an optimizer step [ms]", size="small")
-    panel.tick_params(labelsize="small")
     panel.grid(axis="y", alpha=0.25)
     panel.set_axisbelow(True)
-    _legend_below(panel, columns=2)
+    _small_texts(panel, legend_columns=2)
 
 
 def _stack(panel: "Axes", row: PhaseRow, bottom_ms: float, tallest_ms: float) -> None:
@@ -113,27 +112,27 @@ def _stack(panel: "Axes", row: PhaseRow, bottom_ms: float, tallest_ms: float) ->
     panel.text(0, bottom_ms + height_ms / 2, f"{row.words}\n{ms_text(height_ms)}", **style)
 
 
-def _legend_below(panel: "Axes", *, columns: int) -> None:
-    panel.legend(
-        loc="upper left",
-        bbox_to_anchor=(-0.02, -0.13),
-        ncols=columns,
-        fontsize="x-small",
-        frameon=False,
-    )
+def _small_texts(panel: "Axes", *, legend_columns: int) -> None:
+    """Gives the panel small ticks, and a legend below it."""
+    panel.tick_params(labelsize="small")
+    below: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.13)}
+    panel.legend(**below, ncols=legend_columns, fontsize="x-small", frameon=False)
 
 
 def _draw_roofline(panel: "Axes", found: ProfileResult, bounds: Bounds) -> None:
     """Draws min(R, I · W) over the intensity I, and the recipe below it."""
     own = found.rates.matrix_tflop_per_s[found.precision]
-    memory = found.rates.memory_gb_per_s / 1e3  # 10¹² byte/s, so that I · W is in TFLOP/s.
+    # 10¹² byte/s, so that I · W is in TFLOP/s.
+    memory = found.rates.memory_gb_per_s / 1e3
     intensity, achieved = bounds.intensity_flop_per_byte, bounds.achieved_tflop_per_s
     ends = sorted((own / memory, intensity))
     across = np.geomspace(ends[0] / BEYOND, ends[1] * BEYOND, POINTS)
     roof = np.minimum(own, across * memory)
-    rates = f"{own:.3g} TFLOP/s in {found.precision}, {found.rates.memory_gb_per_s:.3g} GB/s"
-    panel.plot(across, roof, color="black", lw=1.8, label=f"measured roof: {rates}")
-    for colour, (name, rate) in zip(COLOURS[2:], _others(found).items(), strict=False):
+    label = f"{own:.3g} TFLOP/s in {found.precision}, {found.rates.memory_gb_per_s:.3g} GB/s"
+    panel.plot(across, roof, color="black", lw=1.8, label=f"measured roof: {label}")
+    rates = found.rates.matrix_tflop_per_s
+    others = {name: rate for name, rate in rates.items() if name != found.precision}
+    for colour, (name, rate) in zip(COLOURS[2:], others.items(), strict=False):
         label = f"matrix products in {name}: {rate:.3g} TFLOP/s"
         panel.axhline(rate, color=colour, lw=1.2, linestyle="--", label=label)
     label = (
@@ -147,20 +146,12 @@ def _draw_roofline(panel: "Axes", found: ProfileResult, bounds: Bounds) -> None:
     panel.plot(intensity, achieved, "o", label=label, **style)
     panel.set(xscale="log", yscale="log")
     panel.set_xlim(across[0], across[-1])
-    highest = max(found.rates.matrix_tflop_per_s.values())
-    panel.set_ylim(min(achieved / 2, float(roof[0])), highest * 2)
+    panel.set_ylim(min(achieved / 2, float(roof[0])), 2 * max(rates.values()))
     panel.set_xlabel("operations over bytes moved (estimate) [FLOP/byte]", size="small")
     panel.set_ylabel("rate [TFLOP/s]", size="small")
-    panel.tick_params(labelsize="small")
     panel.grid(alpha=0.25)
     _plain_ticks(panel)
-    _legend_below(panel, columns=1)
-
-
-def _others(found: ProfileResult) -> dict[str, float]:
-    """Returns the matrix rates of the precisions that the recipe does not use."""
-    rates = found.rates.matrix_tflop_per_s
-    return {name: rate for name, rate in rates.items() if name != found.precision}
+    _small_texts(panel, legend_columns=1)
 
 
 def _plain_ticks(panel: "Axes") -> None:

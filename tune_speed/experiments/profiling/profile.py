@@ -1,13 +1,14 @@
 """Profiles a recipe: its own pipeline, after warm-up, taken apart and set against the device."""
 
 import math
-import os
 import signal
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import nn
 
+from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
@@ -15,16 +16,23 @@ from tune_speed.experiments.profiling.advice import Situation, advise
 from tune_speed.experiments.profiling.averaging import averaging_s
 from tune_speed.experiments.profiling.blocks import StepsTaken, busy_s_per_sample, take_blocks
 from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline
-from tune_speed.experiments.profiling.rates import Rates, measure_rates
-from tune_speed.experiments.profiling.result import ProfileResult
-from tune_speed.experiments.profiling.summarise import Measured, summarise
-from tune_speed.experiments.profiling.work import Work, count_work
+from tune_speed.experiments.profiling.rates import measure_rates
+from tune_speed.experiments.profiling.result import DeviceRates, ProfileResult
+from tune_speed.experiments.profiling.summarise import (
+    found_for_auto,
+    step_bounds,
+    step_times,
+    step_work,
+)
+from tune_speed.experiments.profiling.work import count_work
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime.device import (
     cpu_wait_s,
     describe_device,
+    describe_devices,
     device_key,
     is_out_of_memory,
+    memory_limit_gib,
     peak_memory_gib,
     release_memory,
     reset_peak_memory,
@@ -35,16 +43,17 @@ from tune_speed.runtime.device import (
 from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.study.file import RecipeFile
+from tune_speed.training.autotune.loader_workers import usable_cores
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.step.step import is_lone_image
+from tune_speed.training.step.step import accumulation_of, is_lone_image, micro_batch_of
 
 FEWEST_STEPS, MOST_STEPS = 10, 500
 ENOUGH_S = 4.0
 """Without a number of steps, so many are taken of each kind as fit into this [s]."""
 LINES = 5
-"""That say how many steps are done."""
+"""Of progress, at most."""
 
 
 def profile_recipe(
@@ -89,7 +98,7 @@ def _profile(
     is_stopped: Callable[[], bool],
     on_line: Callable[[str], None],
 ) -> ProfileResult:
-    def heed() -> None:
+    def check_stop() -> None:
         if is_stopped():
             raise Interrupted
 
@@ -97,46 +106,68 @@ def _profile(
     splits = load_splits(file.workload)
     turnstile = Turnstile.open(device_key(device))
     recipe = resolve(file.recipe, splits, device=device, turnstile=turnstile)
-    alone = recipe.model_copy(update={"devices": 1})  # What one of its devices does in a step.
+    # What one of its devices does in a step.
+    alone = recipe.model_copy(update={"devices": 1})
     reset_peak_memory(device)
-    with open_pipeline(
-        alone, splits, seed=file.run.seed, device=device, before_step=heed
-    ) as pipeline:
+    opened = open_pipeline(alone, splits, seed=file.run.seed, device=device, before_step=check_stop)
+    with opened as pipeline:
         on_line(f"{file.name} on {describe_device(device)}: warming up")
         step_s = warm_up_pipeline(pipeline, alone, splits, device=device)
         taken = _take(pipeline, alone, steps, step_s, device, on_line)
-        idle = _idle_s(pipeline, alone, taken, device)
+        idle_s = _idle_s(pipeline, alone, taken, device)
         peak_gib = peak_memory_gib(device)
         work, model = count_work(pipeline, alone, splits, device=device), pipeline.stepper.model
-    heed()
+    check_stop()
     release_memory(device)
     on_line("measuring matrix products and copies")
     rates = _rates(recipe, device)
-    heed()
-    averaging = _averaging(recipe, work, device)
-    measured = Measured(
-        asked=file.recipe,
-        recipe=recipe,
-        device=device,
-        shape=pipeline.shape,
-        taken=taken,
-        work=work,
-        rates=rates,
-        averaging_s=averaging,
-        idle_s=idle,
+    check_stop()
+    num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
+    is_host, sync_s = device.type == "cpu", None
+    if is_host or recipe.devices <= max(1, num_gpus):
+        sync_s = averaging_s(work.parts.gradients, size=recipe.devices, device=device)
+    found = ProfileResult(
+        **_described(file, recipe, device, pipeline.shape),
         peak_memory_gib=peak_gib,
+        times=step_times(taken, averaging_s=sync_s, idle_s=idle_s, is_host=is_host),
+        work=step_work(work, taken),
+        rates=rates,
+        bounds=step_bounds(work, taken, rates, precision=recipe.precision),
     )
-    found = summarise(measured, name=file.name, workload_name=file.workload.name)
     situation = Situation(
         recipe=recipe,
         found=found,
         device=device,
-        num_devices=_num_gpus(device),
-        spare_cores=_spare_cores(),
-        set_bytes=math.prod(splits.train.pixels.shape),  # One byte each.
+        num_devices=num_gpus,
+        # Beyond the threads of this process.
+        spare_cores=max(0, usable_cores() - torch.get_num_threads()),
+        # A pixel has one byte.
+        set_bytes=math.prod(splits.train.pixels.shape),
         has_convolutions=any(isinstance(part, nn.Conv2d) for part in model.modules()),
     )
     return found.model_copy(update={"advice": advise(situation)})
+
+
+def _described(
+    file: RecipeFile, recipe: Recipe, device: torch.device, shape: Shape
+) -> dict[str, Any]:
+    """Returns the fields of a profile that are known without a measurement."""
+    return {
+        "name": file.name,
+        "workload_name": file.workload.name,
+        "device": describe_devices(device, recipe.devices),
+        "device_type": device.type,
+        "precision": recipe.precision,
+        "loader": next(iter(recipe.model_dump(mode="json")["loader"])),
+        "batch_size": micro_batch_of(recipe),
+        "accumulation_steps": accumulation_of(recipe),
+        "samples_per_step": recipe.samples_per_step * shape.growth // recipe.devices,
+        "devices": recipe.devices,
+        "image_height_pixels": shape.height,
+        "image_width_pixels": shape.width,
+        "memory_limit_gib": memory_limit_gib(device, gpu_fraction=0.0, cpu_fraction=1.0),
+        "resolved": found_for_auto(file.recipe, recipe),
+    }
 
 
 def _too_large_or_small(file: RecipeFile, error: Exception) -> ConfigError:
@@ -157,12 +188,12 @@ def _take(
     on_line: Callable[[str], None],
 ) -> StepsTaken:
     enough = min(MOST_STEPS, max(FEWEST_STEPS, int(ENOUGH_S / step_s)))
-    said = 0
+    num_lines = 0
 
     def on_block(done: int, total: int) -> None:
-        nonlocal said
-        if done * LINES // total > said:
-            said = done * LINES // total
+        nonlocal num_lines
+        if done * LINES // total > num_lines:
+            num_lines = done * LINES // total
             on_line(f"{done} of {total} steps, half of them with borders between the phases")
 
     return take_blocks(
@@ -190,31 +221,11 @@ def _idle_s(
     return None if busy is None else max(0.0, taken.step_s - busy * samples)
 
 
-def _rates(recipe: Recipe, device: torch.device) -> Rates:
+def _rates(recipe: Recipe, device: torch.device) -> DeviceRates:
     loader = recipe.loader
     return measure_rates(
-        tuple(dict.fromkeys((recipe.precision, "fp32", "bf16"))),
+        dict.fromkeys((recipe.precision, "fp32", "bf16")),
         device=device,
         pin_memory=isinstance(loader, Streaming) and loader.pin_memory and device.type == "cuda",
         synchronize=synchronizer(device),
     )
-
-
-def _averaging(recipe: Recipe, work: Work, device: torch.device) -> float | None:
-    """Returns the seconds of averaging gradients over the recipe's devices; 0 with one."""
-    if recipe.devices == 1:
-        return 0.0
-    if device.type == "cuda" and recipe.devices > _num_gpus(device):
-        return None
-    return averaging_s(work.parts.gradients, size=recipe.devices, device=device)
-
-
-def _num_gpus(device: torch.device) -> int:
-    return torch.cuda.device_count() if device.type == "cuda" else 0
-
-
-def _spare_cores() -> int:
-    """Returns the cores that this process may use beyond its threads."""
-    affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return max(0, cores - torch.get_num_threads())

@@ -6,17 +6,17 @@
 | memory [byte/s]         | 2 b / t: each byte read and written | copy of b bytes on the device    |
 | host to device [byte/s] | b / t                               | copy of b bytes from the host    |
 
-t is the shortest of several repetitions: what disturbs can only slow a device down. Sizes grow
-until one repetition takes `LONG_S`, so that a slow device is not kept busy for seconds. A network's
-own kernels may beat a matrix product, where Winograd's convolutions do fewer multiplications.
+t is the shortest of several repetitions.
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from functools import partial
 
 import torch
+
+from tune_speed.experiments.profiling.result import DeviceRates
 
 LONG_S = 0.02
 """A repetition this long is long enough [s]."""
@@ -24,8 +24,8 @@ MEASURE_S = 0.15
 """Repetitions of one size end by then [s], but for the first two."""
 MOST_REPEATS = 20
 SMALLEST_MATRIX, LARGEST_MATRIX = 256, 8192
+# Larger than the last cache, mostly.
 COPY_BYTES = {"cpu": 128 * 1024**2, "cuda": 1024**3}
-"""Larger than the last cache, mostly."""
 HOST_COPY_BYTES = 64 * 1024**2
 DTYPES = {
     "fp32": torch.float32,
@@ -39,25 +39,14 @@ DTYPES = {
 Clock = Callable[[], float]
 
 
-class Rates(NamedTuple):
-    """What was measured."""
-
-    flop_per_s: dict[str, float]
-    """Matrix products, by precision [FLOP/s]."""
-    memory_bytes_per_s: float
-    """Bytes read and written within the device's memory [byte/s]."""
-    host_bytes_per_s: float | None
-    """Bytes copied from the host [byte/s]; None where the device is the host."""
-
-
 def measure_rates(
-    precisions: tuple[str, ...],
+    precisions: Iterable[str],
     *,
     device: torch.device,
     pin_memory: bool,
     synchronize: Callable[[], None],
     now: Clock = time.perf_counter,
-) -> Rates:
+) -> DeviceRates:
     """Returns the device's rates, in about a second.
 
     Args:
@@ -67,34 +56,34 @@ def measure_rates(
         synchronize: waits for the device.
         now: a monotonic clock [s].
     """
-    return Rates(
-        {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions},
-        memory_rate(device, synchronize, now),
-        None if device.type == "cpu" else host_rate(device, pin_memory, synchronize, now),
+    products = {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions}
+    is_host = device.type == "cpu"
+    host = None if is_host else host_rate(device, pin_memory, synchronize, now) / 1e9
+    return DeviceRates(
+        matrix_tflop_per_s={name: rate / 1e12 for name, rate in products.items()},
+        memory_gb_per_s=memory_rate(device, synchronize, now) / 1e9,
+        host_to_device_gb_per_s=host,
     )
 
 
 def matrix_rate(
     dtype: torch.dtype, device: torch.device, synchronize: Callable[[], None], now: Clock
 ) -> float:
-    """Returns 2 n³ / t [FLOP/s], the best over n = 256, 512, … that take no longer than needed.
-
-    In fp32 on CUDA with the arithmetic that convolutions have there, TF32 by torch's default.
-    """
+    """Returns 2 n³ / t [FLOP/s], the best over n = 256, 512, … that take no longer than needed."""
+    # A network's own kernels may beat a matrix product, where Winograd's convolutions do fewer
+    # multiplications. Sizes grow only until a repetition takes `LONG_S`, so that a slow device is
+    # not busy for seconds.
     best, size = 0.0, SMALLEST_MATRIX
+    # In fp32 on CUDA with the arithmetic that convolutions have there, TF32 by torch's default.
     with _as_convolutions(device):
         while True:
             a, b, out = (torch.ones(size, size, dtype=dtype, device=device) for _ in range(3))
-            multiply = _product(a, b, out)
+            multiply = partial(torch.mm, a, b, out=out)
             seconds = shortest(multiply, synchronize=synchronize, now=now)
             best = max(best, 2 * size**3 / seconds)
             if seconds >= LONG_S or size >= LARGEST_MATRIX:
                 return best
             size *= 2
-
-
-def _product(a: torch.Tensor, b: torch.Tensor, out: torch.Tensor) -> Callable[[], object]:
-    return lambda: torch.mm(a, b, out=out)
 
 
 def memory_rate(device: torch.device, synchronize: Callable[[], None], now: Clock) -> float:
@@ -120,6 +109,7 @@ def host_rate(
 
 def shortest(call: Callable[[], object], *, synchronize: Callable[[], None], now: Clock) -> float:
     """Returns the shortest time of a call [s]; the first call, which warms up, does not count."""
+    # The shortest, as what disturbs can only slow a device down.
     call()
     synchronize()
     best_s, began_s = float("inf"), now()

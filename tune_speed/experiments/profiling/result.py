@@ -1,8 +1,9 @@
 """What a profile found: frozen records for JSON, whose names carry their units."""
 
+from typing import Literal
+
 from tune_speed.core.records import Record
 from tune_speed.experiments.profiling.phases import Phase
-from tune_speed.experiments.profiling.roofline import Binding
 
 
 class StepTimes(Record):
@@ -49,7 +50,7 @@ class StepTimes(Record):
     the time of its kernels. On a CPU: what a thread waited for a core that others had. None where
     that is not known."""
     launch_frac: float | None
-    """Share of forward, backward and optimizer that had passed when the host had said what to do:
+    """Share of forward, backward and optimizer that had passed when the host had queued it:
     near 1 the device waits for its host. None where the device is the host."""
 
 
@@ -75,7 +76,7 @@ class StepWork(Record):
     optimizer_state_mib: float
     """What the optimizer remembers [MiB]."""
     activations_mib: float
-    """What the forward of one micro-batch keeps for its backward [MiB], uncompiled."""
+    """What the forward of one micro-batch saves for its backward [MiB], uncompiled."""
     moved_mib: float
     """Least bytes that a step moves within the device, an estimate [MiB]; see `work`."""
     copied_mib: float
@@ -91,7 +92,7 @@ class Bounds(Record):
     """Estimated bytes over the memory rate [ms]."""
     host_bound_ms: float | None
     """Bytes from the host over the rate of such copies [ms]."""
-    binding: Binding
+    binding: Literal["compute", "memory"]
     """Which of the first two is larger."""
     intensity_flop_per_byte: float
     """Operations over bytes."""
@@ -124,7 +125,7 @@ class Advice(Record):
     changes: tuple[Change, ...] = ()
     """What would change; none where no field would help."""
     hint: str = ""
-    """What to keep in mind."""
+    """What to consider."""
 
 
 class ProfileResult(Record):

@@ -2,13 +2,12 @@
 
 from typing import Any, NamedTuple
 
-from rich import box
 from rich.console import Group, RenderableType
-from rich.table import Table
 from rich.text import Text
 
-from tune_speed.core.text import printable
+from tune_speed.core.text import ABSENT, fixed, printable
 from tune_speed.experiments.profiling.result import Advice, ProfileResult
+from tune_speed.reporting.table import Column, Table
 
 WORDS: dict[str, str] = {
     "data_wait": "waiting for data",
@@ -70,70 +69,63 @@ def csv_rows(found: ProfileResult) -> list[dict[str, Any]]:
 def rate_rows(found: ProfileResult) -> list[dict[str, Any]]:
     """Returns a row a measured rate, with what a step needs of it."""
     rates, work, bounds = found.rates, found.work, found.bounds
-    rows = [
-        {
-            "rate": f"matrix products, {name}",
-            "measured": f"{rate:.3g} TFLOP/s",
-            "a step": f"{work.gflop:.4g} GFLOP" if is_own and work.gflop else "",
-            "at least [ms]": round(bounds.compute_bound_ms, 3) if is_own and bounds else None,
-        }
+    rows: list[tuple[str, str, str, float | None]] = [
+        (
+            f"matrix products, {name}",
+            f"{rate:.3g} TFLOP/s",
+            f"{work.gflop:.4g} GFLOP" if is_own and work.gflop else "",
+            bounds.compute_bound_ms if is_own and bounds else None,
+        )
         for name, rate in rates.matrix_tflop_per_s.items()
         for is_own in [name == found.precision]
     ]
-    rows.append(
+    moved, least_ms = f"about {work.moved_mib:,.0f} MiB", bounds.memory_bound_ms if bounds else None
+    rows.append(("copies in memory", f"{rates.memory_gb_per_s:.3g} GB/s", moved, least_ms))
+    if (host := rates.host_to_device_gb_per_s) is not None:
+        copied, least_ms = f"{work.copied_mib:,.2f} MiB", bounds.host_bound_ms if bounds else None
+        rows.append(("copies from the host", f"{host:.3g} GB/s", copied, least_ms))
+    names = ("rate", "measured", "a step")
+    return [
         {
-            "rate": "copies in memory",
-            "measured": f"{rates.memory_gb_per_s:.3g} GB/s",
-            "a step": f"about {work.moved_mib:,.0f} MiB",
-            "at least [ms]": round(bounds.memory_bound_ms, 3) if bounds else None,
+            **dict(zip(names, texts, strict=True)),
+            "at least [ms]": None if least_ms is None else round(least_ms, 3),
         }
-    )
-    if rates.host_to_device_gb_per_s is not None:
-        rows.append(
-            {
-                "rate": "copies from the host",
-                "measured": f"{rates.host_to_device_gb_per_s:.3g} GB/s",
-                "a step": f"{work.copied_mib:,.2f} MiB",
-                "at least [ms]": round(bounds.host_bound_ms, 3)
-                if bounds and bounds.host_bound_ms is not None
-                else None,
-            }
-        )
-    return rows
+        for *texts, least_ms in rows
+    ]
 
 
 def sentences(found: ProfileResult) -> list[str]:
     """Returns what the figures mean."""
     times, bounds = found.times, found.bounds
     spread = f"{ms_text(times.step_low_ms)} to {ms_text(times.step_high_ms)}"
-    said = [
+    lines = [
         f"A step as it runs takes {ms_text(times.step_ms)} ({spread} by blocks, {times.num_steps}"
         f" steps): {_difference(found)}.",
         *_idling(found),
     ]
     if times.launch_frac is not None:
-        said.append(
+        lines.append(
             f"The host was busy launching for {times.launch_frac:.0%} of forward, backward and"
             " optimizer; near 100% the device waits for it."
         )
     if bounds is not None:
         what = {"compute": "arithmetic", "memory": "memory"}[bounds.binding]
-        said.append(
+        lines.append(
             f"{bounds.achieved_tflop_per_s:.3g} TFLOP/s, {bounds.peak_frac:.0%} of the measured"
             f" matrix rate, at {bounds.intensity_flop_per_byte:.3g} FLOP a byte: of both bounds"
             f" {what} binds, and the larger is {bounds.roof_frac:.0%} of a step."
         )
-    said += [f"`{field}`: auto, found {value}." for field, value in found.resolved.items()]
+    lines += [f"`{field}`: auto, found {value}." for field, value in found.resolved.items()]
     if found.devices > 1:
-        said.append(
+        lines.append(
             f"One of {found.devices} devices was profiled; averaging gradients was measured apart,"
             " without the backward behind which part of it hides."
         )
     if found.device_type == "cpu":
-        said.append("Nothing is copied to the device: it is the host.")
+        lines.append("Nothing is copied to the device: it is the host.")
     elif found.times.host_to_device_ms == 0:
-        said.append(f"Nothing was copied from the host: the loader is `{found.loader}`.")
-    return said
+        lines.append(f"Nothing was copied from the host: the loader is `{found.loader}`.")
+    return lines
 
 
 def _difference(found: ProfileResult) -> str:
@@ -175,7 +167,6 @@ def advice_texts(found: ProfileResult) -> list[str]:
 
 
 BAR_CHARACTERS = 30
-ABSENT = "–"
 
 
 def as_renderables(found: ProfileResult) -> tuple[RenderableType, ...]:
@@ -183,7 +174,7 @@ def as_renderables(found: ProfileResult) -> tuple[RenderableType, ...]:
     return (
         Text(printable(title(found)), style="italic"),
         _phases(found),
-        _rates(found),
+        Table.of_rows(rate_rows(found), left=["rate"]),
         _lines(sentences(found), style="dim"),
         _lines([f"advice: {text}" for text in advice_texts(found)]),
     )
@@ -200,32 +191,14 @@ def title(found: ProfileResult) -> str:
 
 
 def _phases(found: ProfileResult) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name, justify in (("phase", "left"), ("[ms]", "right"), ("share", "right"), ("", "left")):
-        table.add_column(Text(name), justify="right" if justify == "right" else "left")
-    for row in phase_rows(found):
-        if row.ms is None or row.share is None:
-            table.add_row(row.words, ABSENT, ABSENT, "could not be measured")
-            continue
-        bar = "█" * round(BAR_CHARACTERS * row.share)
-        table.add_row(row.words, f"{row.ms:.3f}", f"{row.share:.1%}", bar)
-    return table
-
-
-def _rates(found: ProfileResult) -> Table:
-    rows = rate_rows(found)
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for name in rows[0]:
-        table.add_column(Text(name), justify="left" if name == "rate" else "right")
-    for row in rows:
-        table.add_row(*(_shown(value) for value in row.values()))
-    return table
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, float):
-        return f"{value:.3f}"
-    return str(value) if value else ABSENT
+    columns = (Column("phase", is_left=True), Column("[ms]"), Column("share"), Column("", True))
+    rows = [
+        (row.words, fixed(row.ms, 3), f"{row.share:.1%}", "█" * round(BAR_CHARACTERS * row.share))
+        if row.share is not None
+        else (row.words, ABSENT, ABSENT, "could not be measured")
+        for row in phase_rows(found)
+    ]
+    return Table(columns, rows)
 
 
 def _lines(texts: list[str], *, style: str = "") -> RenderableType:

@@ -7,20 +7,17 @@
 | P      | bytes of the parameters                                             | exact             |
 | G      | bytes of their gradients                                            | exact             |
 | S      | bytes of the optimizer's state                                      | exact             |
-| A      | bytes that a micro-batch's forward keeps for its backward           | measured          |
+| A      | bytes that a micro-batch's forward saves for its backward           | measured          |
 | X      | bytes of a micro-batch's images                                     | exact             |
 
 Bytes that are moved, at least, if nothing stays in a cache from one use to the next:
 
-    forward       P + X + A        weights and images read, what is kept written
-    backward      P + A + G        weights and what is kept read, gradients written
+    forward       P + X + A        weights and images read, what is saved written
+    backward      P + A + G        weights and what is saved read, gradients written
     next ones     + G each         gradients so far read, to be added to
     optimizer     2 P + G + 2 S    weights and state read and written, gradients read
 
     B = m (2 P + X + 2 A + G) + (m - 1) G + 2 P + G + 2 S
-
-That is an estimate: what is not kept (activations' gradients, results of element-wise operations)
-is left out, and what a cache holds is counted. A is that of the uncompiled network.
 """
 
 from collections.abc import Callable
@@ -46,7 +43,7 @@ class StepBytes(NamedTuple):
     gradients: int
     optimizer_state: int
     saved: int
-    """A: what a micro-batch's forward keeps."""
+    """A: what a micro-batch's forward saves."""
     images: int
     """X: of a micro-batch."""
     num_micro_batches: int
@@ -54,6 +51,8 @@ class StepBytes(NamedTuple):
 
 def moved_bytes(step: StepBytes) -> int:
     """Returns B = m (2 P + X + 2 A + G) + (m - 1) G + 2 P + G + 2 S, in bytes."""
+    # An estimate: what is not saved (activations' gradients, results of element-wise operations) is
+    # left out, and what a cache holds is counted.
     p, g, s, m = step.parameters, step.gradients, step.optimizer_state, step.num_micro_batches
     return m * (2 * p + step.images + 2 * step.saved + g) + (m - 1) * g + 2 * p + g + 2 * s
 
@@ -83,22 +82,23 @@ def _tensor_bytes(state: Any) -> int:
 
 
 def saved_bytes(call: Callable[[], object], model: nn.Module) -> int:
-    """Returns the bytes that autograd keeps during `call`, which does a forward and a backward.
+    """Returns the bytes that autograd saves during `call`, which does a forward and a backward.
 
-    Memory that several operations keep counts once, parameters and buffers of `model` not at all.
+    Parameters and buffers of `model` do not count.
     """
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers())}
-    kept: dict[int, int] = {}
+    # By address, as memory that several operations save counts once.
+    saved_by_address: dict[int, int] = {}
 
     def pack(tensor: Tensor) -> Tensor:
         address = tensor.untyped_storage().data_ptr()
         if address not in own:
-            kept[address] = max(kept.get(address, 0), tensor.nbytes)
+            saved_by_address[address] = max(saved_by_address.get(address, 0), tensor.nbytes)
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
         call()
-    return sum(kept.values())
+    return sum(saved_by_address.values())
 
 
 class Work(NamedTuple):
@@ -123,6 +123,7 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
         autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
     )
     parameters, gradients = parameter_bytes(model)
+    # Loaders give normalised images, of four bytes a value.
     image_bytes = micro_batch_of(recipe) * channels * shape.height * shape.width * 4
     parts = StepBytes(
         parameters=parameters,
@@ -137,9 +138,10 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
 
 
 def _saved(pipeline: Pipeline, recipe: Recipe, splits: Splits, device: torch.device) -> int:
-    """Returns the bytes that the forward of one micro-batch keeps, on black images."""
+    """Returns the bytes that the forward of one micro-batch saves, on black images."""
     model, shape, size = pipeline.stepper.model, pipeline.shape, micro_batch_of(recipe)
     _, scaler = build_optimizer(model, recipe, device=device)
+    # Of the uncompiled network, whatever the recipe has.
     eager = EagerGradient(recipe, forward=model, scaler=scaler, device=device)
     dummy = open_dummy(recipe, splits, num_samples=size, device=device)
     ((images, labels),) = dummy.epoch(0)

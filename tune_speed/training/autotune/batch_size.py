@@ -6,16 +6,14 @@ effective batch size stays, `accumulation_steps: auto` is the thing (`micro_batc
 """
 
 import math
-import statistics
-import time
 from collections.abc import Callable
 from itertools import repeat
 
 import torch
 
 from tune_speed.data.split import Splits
-from tune_speed.runtime.device import release_memory, synchronizer
-from tune_speed.training.autotune.micro_batch import PROBE_S, PROBE_STEPS, seconds_or_none
+from tune_speed.runtime.device import release_memory
+from tune_speed.training.autotune.micro_batch import median_s, seconds_or_none
 from tune_speed.training.autotune.probe_step import probe_step
 from tune_speed.training.build import open_dummy
 from tune_speed.training.recipe import Recipe
@@ -39,21 +37,24 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     optimizer steps on dummy data: doubled from 16 until memory ends, then halving the interval, or
     until two doublings gained nothing, or to the whole training part. Where none fits, it is 1.
 
-    A size that would leave a lone image over at the epoch's end is passed over, as batch norm may
-    refuse it.
     """
     if recipe.batch_size != "auto":
         return recipe
     num_train = len(splits.train.labels)
 
+    def with_batch(batch_size: int) -> Recipe:
+        return recipe.model_copy(update={"batch_size": batch_size})
+
     def probe(batch_size: int) -> float | None:
-        seconds = _probe(_with_batch(recipe, batch_size), splits, device=device)
+        seconds = seconds_or_none(_seconds_per_sample, with_batch(batch_size), splits, device)
         release_memory(device)
         return seconds
 
     times = probed(probe, most=num_train)
+    # A size that leaves a lone image over at the epoch's end is passed over, as batch norm may
+    # refuse it.
     whole = {size: seconds for size, seconds in times.items() if num_train % size != 1}
-    return _with_batch(recipe, smallest_near_best(whole or times) if times else 1)
+    return with_batch(smallest_near_best(whole or times) if times else 1)
 
 
 def probed(probe: Probe, *, most: int) -> dict[int, float]:
@@ -67,7 +68,9 @@ def probed(probe: Probe, *, most: int) -> dict[int, float]:
     size = min(SMALLEST, most)
     while (seconds := probe(size)) is not None:
         times[size] = seconds
-        if size == most or _is_level(list(times.values())):
+        *before, last, newest = math.inf, *times.values()
+        is_level = len(times) > 2 and min(last, newest) * (1 + LEAST_GAIN) > min(before)
+        if size == most or is_level:
             return times
         size = min(2 * size, most)
     return times | _bisected(probe, fits=max(times, default=0), fails=size)
@@ -86,13 +89,6 @@ def _bisected(probe: Probe, *, fits: int, fails: int) -> dict[int, float]:
     return times
 
 
-def _is_level(times: list[float]) -> bool:
-    """Returns whether the last two sizes gained nothing over the best before them."""
-    if len(times) < 3 or math.isinf(min(times[:-2])):
-        return False
-    return min(times[-2:]) * (1 + LEAST_GAIN) > min(times[:-2])
-
-
 def smallest_near_best(times: dict[int, float]) -> int:
     """Returns the smallest micro-batch whose throughput is within 3 % of the best.
 
@@ -103,28 +99,13 @@ def smallest_near_best(times: dict[int, float]) -> int:
     return min(size for size, seconds in times.items() if seconds <= best * (1 + LEAST_GAIN))
 
 
-def _with_batch(recipe: Recipe, batch_size: int) -> Recipe:
-    return recipe.model_copy(update={"batch_size": batch_size})
-
-
-def _probe(recipe: Recipe, splits: Splits, *, device: torch.device) -> float | None:
-    return seconds_or_none(lambda: _seconds_per_sample(recipe, splits, device=device))
-
-
-def _seconds_per_sample(recipe: Recipe, splits: Splits, *, device: torch.device) -> float:
-    """Returns the median seconds per sample of whole optimizer steps, after one warm-up.
-
-    Unlike the micro-batches of one effective batch, those of different ones also differ in how many
-    samples share the cost of an update.
-    """
-    synchronize, times = synchronizer(device), list[float]()
+def _seconds_per_sample(recipe: Recipe, splits: Splits, device: torch.device) -> float:
+    """Returns the median seconds per sample of whole optimizer steps, after one warm-up."""
+    # Unlike the micro-batches of one effective batch, those of different ones also differ in how
+    # many samples share the cost of an update.
     dummy = open_dummy(recipe, splits, num_samples=micro_batch_of(recipe), device=device)
     (batch,) = dummy.epoch(0)
     with probe_step(recipe, splits, device=device) as take_step:
-        while len(times) < 1 + PROBE_STEPS and sum(times[1:]) < PROBE_S:
-            synchronize()
-            began = time.perf_counter()
-            num_samples = take_step(repeat(batch))
-            synchronize()
-            times.append(time.perf_counter() - began)
-    return statistics.median(times[1:]) / num_samples
+        counts: list[int] = []
+        step_s = median_s(lambda: counts.append(take_step(repeat(batch))), device=device)
+    return step_s / counts[0]

@@ -1,14 +1,10 @@
 """How many workers keep the device fed, for the streaming loader's `workers: auto`.
 
 Settings are tried from small to large, on the real loader and with real optimizer steps, the device
-synchronised after each: then the time in `next()` is what the device stands still. The first
+synchronised after each: then the time in `next()` is how long the device is idle. The first
 setting under which that is less than 5 % of all time is taken. Where doubling the workers gains
-less than 3 % of throughput, or no more cores are granted, more would be no help: then the device
-stays starved, and the smallest setting within 3 % of the best throughput is taken. That is often 0
-on a CPU, where workers take their time from the training.
-
-Any change that alters the time of a step alters the answer, so it is measured for each trial anew,
-before the training clock starts; `fed_ratio` in a run's record says whether it held.
+less than 3 % of throughput, or no more cores are granted, the device stays starved, and the
+smallest setting within 3 % of the best throughput is taken.
 """
 
 import os
@@ -30,7 +26,7 @@ from tune_speed.training.recipe import Recipe
 MOST_WAIT = 0.05
 """Share of the time spent waiting that is still called fed."""
 LEAST_GAIN = 0.03
-"""Gain in throughput by a doubling of the workers that is worth going on for."""
+"""Gain in throughput by a doubling of the workers that is worth trying more for."""
 PREFETCH_FACTORS = (2, 4)
 PROBE_STEPS = 20
 PROBE_S = 2.0
@@ -74,6 +70,8 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
 
 def tuned(recipe: Recipe, splits: Splits, *, device: torch.device) -> Choice:
     """Returns the setting of the streaming loader for `recipe`, by measurement."""
+    # Any change that alters the time of a step alters the answer, so it is measured again for each
+    # trial, before the training clock starts; `fed_ratio` in its record shows whether it held.
     with probe_step(recipe, splits, device=device) as take_step:
 
         def measure(setting: Setting) -> Served:
@@ -81,17 +79,14 @@ def tuned(recipe: Recipe, splits: Splits, *, device: torch.device) -> Choice:
             release_memory(device)
             return served
 
-        return choose(settings(granted_cpus()), measure)
+        # `set_up_process` gives torch as many threads as the trial was granted.
+        return choose(settings(min(usable_cores(), torch.get_num_threads())), measure)
 
 
-def granted_cpus() -> int:
-    """Returns the cores that this trial may use: its threads, or fewer where it is bound to some.
-
-    `set_up_process` gives torch as many threads as the trial was granted.
-    """
+def usable_cores() -> int:
+    """Returns the cores that this process may use, fewer than all where it is bound to some."""
     affinity: Callable[[int], set[int]] | None = getattr(os, "sched_getaffinity", None)
-    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
-    return min(cores, torch.get_num_threads())
+    return len(affinity(0)) if affinity else os.cpu_count() or 1
 
 
 def settings(cpus: int) -> list[Setting]:
@@ -112,20 +107,19 @@ def choose(candidates: Iterable[Setting], measure: Callable[[Setting], Served]) 
             return Choice(setting, is_starved=False)
         if has_levelled(measured):
             break
+    # Often no workers on a CPU, where they take their time from the training.
     best = max(served.samples_per_s for served in measured)
     near = (served for served in measured if served.samples_per_s * (1 + LEAST_GAIN) >= best)
     return Choice(next(near).setting, is_starved=True)
 
 
 def has_levelled(measured: Sequence[Served]) -> bool:
-    """Returns whether the last doubling of the workers gained less than 3 % of throughput.
-
-    From none to one is no doubling: the work moves elsewhere, and may not get quicker by it.
-    """
+    """Returns whether the last doubling of the workers gained less than 3 % of throughput."""
     best: dict[int, float] = {}
     for served in measured:
         workers = served.setting.workers
         best[workers] = max(best.get(workers, 0.0), served.samples_per_s)
+    # From none to one is no doubling: the work moves elsewhere, and may not get quicker by it.
     if len(best) < 3:
         return False
     *_, before, last = best.values()
@@ -142,7 +136,7 @@ def served(
 ) -> Served:
     """Returns how a loader's batches arrive while steps are taken.
 
-    First come steps that use up what was kept ready before, and are not counted: at least two
+    First come steps that use up what was prefetched before, and are not counted: at least two
     batches for each place in the workers' stock.
 
     Args:

@@ -17,11 +17,12 @@ from tune_speed.training.step.step import is_lone_image, micro_batch_of
 PROBE_STEPS = 3
 PROBE_S = 0.5
 """A probe ends after so many timed steps, or so many seconds of them."""
+# Below that share, accumulation only costs.
 SMALLEST_SHARE = 64
-"""Micro-batches below effective_batch_size / 64 are not probed: accumulation only costs there."""
+"""Micro-batches below effective_batch_size / 64 are not probed."""
+# Larger ones are slower still, and one alone may have been disturbed.
 WORSE = 1.1
-"""Two sizes in a row this much slower than the best end the search: larger ones are slower still,
-and one alone may have been disturbed."""
+"""Two sizes in a row this much slower than the best end the search."""
 
 
 def halved(recipe: Recipe) -> Recipe | None:
@@ -44,14 +45,15 @@ def fastest(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
     Probes a device's share of it / 64 … 4, 2, 1 (whole numbers only), small ones first, so that the
     first that does not fit is the last that is tried, with forward and backward on dummy data, and
     compares the median time per sample. `torch.compile` is left out. Where none fits, the smallest
-    is returned, from which `halved` goes on. A recipe that gives its micro-batch is returned as is.
+    is returned, from which `halved` continues. A recipe with a micro-batch is returned as is.
     """
     if recipe.accumulation_steps != "auto":
         return recipe
     sizes = candidates(recipe.samples_per_step // recipe.devices)
     times: dict[int, float] = {}
     for batch_size in sizes:
-        seconds = _probe(recipe.with_micro_batch(batch_size), splits, device=device)
+        smaller = recipe.with_micro_batch(batch_size)
+        seconds = seconds_or_none(_seconds_per_sample, smaller, splits, device)
         release_memory(device)
         if seconds is None:
             break
@@ -68,14 +70,15 @@ def candidates(effective_batch_size: int) -> list[int]:
     return [effective_batch_size // n for n in reversed(shares) if effective_batch_size % n == 0]
 
 
-def _probe(recipe: Recipe, splits: Splits, *, device: torch.device) -> float | None:
-    return seconds_or_none(lambda: _seconds_per_sample(recipe, splits, device=device))
-
-
-def seconds_or_none(measure: Callable[[], float]) -> float | None:
+def seconds_or_none(
+    measure: Callable[[Recipe, Splits, torch.device], float],
+    recipe: Recipe,
+    splits: Splits,
+    device: torch.device,
+) -> float | None:
     """Returns what is measured [s]; infinite where batch norm refuses, None where memory ends."""
     try:
-        return measure()
+        return measure(recipe, splits, device)
     except Exception as error:
         if is_out_of_memory(error):
             return None
@@ -84,18 +87,27 @@ def seconds_or_none(measure: Callable[[], float]) -> float | None:
         raise
 
 
-def _seconds_per_sample(recipe: Recipe, splits: Splits, *, device: torch.device) -> float:
+def _seconds_per_sample(recipe: Recipe, splits: Splits, device: torch.device) -> float:
     """Returns the median seconds per sample of forward and backward, after one warm-up."""
     size = min(micro_batch_of(recipe), len(splits.train.labels))
-    synchronize, times = synchronizer(device), list[float]()
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         model = build_model(recipe, splits, seed=0, device=device)
         ((images, labels),) = open_dummy(recipe, splits, num_samples=size, device=device).epoch(0)
-        while len(times) < 1 + PROBE_STEPS and sum(times[1:]) < PROBE_S:
-            synchronize()
-            started = time.perf_counter()
+
+        def pass_once() -> None:
             loss = sum_of_losses(images, labels, recipe, frac=1.0, forward=model, device=device)
             torch.autograd.backward(loss)
-            synchronize()
-            times.append(time.perf_counter() - started)
-    return statistics.median(times[1:]) / size
+
+        return median_s(pass_once, device=device) / size
+
+
+def median_s(call: Callable[[], object], *, device: torch.device) -> float:
+    """Returns the median time of a call [s], over a few that follow one warm-up."""
+    synchronize, times = synchronizer(device), list[float]()
+    while len(times) < 1 + PROBE_STEPS and sum(times[1:]) < PROBE_S:
+        synchronize()
+        began_s = time.perf_counter()
+        call()
+        synchronize()
+        times.append(time.perf_counter() - began_s)
+    return statistics.median(times[1:])

@@ -1,14 +1,11 @@
-"""Settles what a recipe leaves `auto` about how a step is computed, by taking steps both ways.
-
-The arithmetic is the same whatever is chosen, so the answer depends on the machine alone: it is
-kept on the node, under the throughput key, for all trials with that kind of step.
-"""
+"""Settles what a recipe leaves `auto` about how a step is computed, by taking steps both ways."""
 
 import json
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from itertools import repeat
 from pathlib import Path
 from typing import Any
@@ -74,6 +71,8 @@ def resolved(
         return recipe
     if recipe.devices > 1:
         return provisional(recipe)
+    # The arithmetic is the same whatever is chosen, so the answer depends on the machine alone: it
+    # is stored on the node, under the throughput key, for all trials with that kind of step.
     folder = default_cache_dir() / "step_choices"
     folder.mkdir(parents=True, exist_ok=True)
     shape, num_train = step_schedule_of(recipe, splits)[0][0], len(splits.train.labels)
@@ -93,29 +92,27 @@ def _read(file: Path, recipe: Recipe) -> Settled | None:
         found = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    names = unsettled(recipe)
-    is_whole = isinstance(found, dict) and set(found) == set(names)
-    return found if is_whole and all(found[name] in CHOICES[name] for name in names) else None
+    if not isinstance(found, dict) or set(found) != set(unsettled(recipe)):
+        return None
+    return found if all(value in CHOICES[name] for name, value in found.items()) else None
 
 
 def _measured(
     recipe: Recipe, splits: Splits, device: torch.device, turnstile: Turnstile
 ) -> Settled:
     settled: Settled = {}
+    records = device.type in RECORDERS
     for name in unsettled(recipe):
         so_far = provisional(recipe.model_copy(update=settled))
-        values = [value for value in CHOICES[name] if _is_possible(so_far, name, value, device)]
+        # Nothing is recorded on a CPU, so that there `cuda_graph` is not worth a measurement.
+        values = [
+            value for value in CHOICES[name] if not (name == "cuda_graph" and value and not records)
+        ]
         recipes = [so_far.model_copy(update={name: value}) for value in values]
+        recipes = [each for each in recipes if not any(each.conflicts())]
         times = step_times(recipes, splits, device=device, turnstile=turnstile)
-        settled[name] = values[quickest(times)]
+        settled[name] = getattr(recipes[quickest(times)], name)
     return settled
-
-
-def _is_possible(recipe: Recipe, name: str, value: object, device: torch.device) -> bool:
-    """Returns whether a value goes with the rest of the recipe, and means anything here."""
-    if name == "cuda_graph" and value and device.type not in RECORDERS:
-        return False
-    return not any(recipe.model_copy(update={name: value}).conflicts())
 
 
 def quickest(times: list[float]) -> int:
@@ -137,7 +134,13 @@ def step_times(
         return unmeasured
     try:
         with ExitStack() as stack:
-            steps = [_step(stack, recipe, splits, device) for recipe in recipes]
+            steps: list[TakeStep] = []
+            for recipe in recipes:
+                opened = probe_step(recipe, splits, device=device, compiles=True)
+                take = stack.enter_context(opened)
+                size = min(micro_batch_of(recipe), len(splits.train.labels))
+                dummy = open_dummy(recipe, splits, num_samples=size, device=device)
+                steps.append(partial(take, repeat(*dummy.epoch(0))))
             for step in steps * WARM_UP_STEPS:
                 step()
             with turnstile.measuring(patience_s=WAIT_S):
@@ -150,21 +153,15 @@ def step_times(
     return unmeasured
 
 
-def _step(stack: ExitStack, recipe: Recipe, splits: Splits, device: torch.device) -> TakeStep:
-    take = stack.enter_context(probe_step(recipe, splits, device=device, compiles=True))
-    num_samples = min(micro_batch_of(recipe), len(splits.train.labels))
-    (batch,) = open_dummy(recipe, splits, num_samples=num_samples, device=device).epoch(0)
-    return lambda: take(repeat(batch))
-
-
 def _rounds(steps: list[TakeStep], device: torch.device) -> Iterator[list[float]]:
-    """Yields the seconds of one step of each, round after round; every other one backwards."""
+    """Yields the seconds of one step of each, round after round."""
     synchronize = synchronizer(device)
     began_s = time.perf_counter()
     for number in range(MOST_ROUNDS):
         if number >= LEAST_ROUNDS and time.perf_counter() - began_s > MEASURE_S:
             return
         times = [0.0] * len(steps)
+        # Every other round backwards, so that a drift of the machine's speed favours none.
         for index in list(range(len(steps)))[:: -1 if number % 2 else 1]:
             synchronize()
             step_began_s = time.perf_counter()

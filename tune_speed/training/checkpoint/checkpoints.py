@@ -1,8 +1,8 @@
 """A trial's checkpoints: saved now and then while it trains, and found again by a later process.
 
-A checkpoint is gone on from only where the run would be the same: trial, seed, recipe, workload,
-device and versions agree (`identity_of`), and the file is whole. Otherwise the trial begins anew,
-and its record says why. Nothing that goes wrong with a checkpoint costs a trial.
+A trial resumes only where the run would be the same: trial, seed, recipe, workload, device and
+versions agree (`identity_of`), and the file is whole. Otherwise it starts over, and its record
+shows why. Nothing that goes wrong with a checkpoint costs a trial.
 """
 
 import io
@@ -75,7 +75,7 @@ class Checkpoints:
         self._last_s = now()
         self._num_failures = 0
 
-    # --- Going on from one
+    # --- Resuming
 
     def look(self, *, most_batch_size: int | None) -> None:
         """Looks for a checkpoint of this very run; all ranks must call it at once.
@@ -95,16 +95,16 @@ class Checkpoints:
 
     @property
     def progress(self) -> ProgressState | None:
-        """How far the run is that is gone on with; None: it begins with its first step."""
+        """How far the resumed run is; None: it begins with its first step."""
         return None if self._state is None else progress_of(self._state)
 
     def restore(self, training: Training) -> None:
         """Makes the run the one that was saved, and forgets what was read.
 
-        Raises: BadCheckpoint in all ranks if it fails in one; the run must then begin anew.
+        Raises: BadCheckpoint in all ranks if it fails in one; the run must then start over.
         """
         state, self._state, why_not = self._state, None, None
-        assert state is not None, "asked for without a checkpoint"
+        assert state is not None, "called without a checkpoint"
         try:
             restore(training, state)
         # What does not fit may fail in any way; the file's digest and identity were right.
@@ -115,10 +115,11 @@ class Checkpoints:
         if reasons:
             raise BadCheckpoint(reasons[0])
 
-    def begin_anew(self, why: str) -> None:
-        """Takes note that the checkpoint that was found was none to go on from."""
+    def start_over(self, why: str) -> None:
+        """Forgets the checkpoint that was found, which this run cannot resume."""
         self._state = self.recipe = self.first_batch_size = None
-        why = printable(why.splitlines()[0])[:LONGEST_REASON]  # A file's own names may be in it.
+        # A file's own names may be in it.
+        why = printable(why.splitlines()[0])[:LONGEST_REASON]
         self.notes = [f"begun anew, as its checkpoint could not be used: {why}"]
 
     def _find(self, most_batch_size: int | None) -> Found | None:
@@ -129,11 +130,11 @@ class Checkpoints:
             self.notes.append(f"begun anew: {error}")
         except BadCheckpoint as error:
             _log.warning("the checkpoint %s is not used: %s", self._store.place, error)
-            self.begin_anew(str(error))
+            self.start_over(str(error))
         return None
 
     def _checked(self, content: bytes, most_batch_size: int | None) -> Found:
-        """Returns the checkpoint if this run can go on from it. Raises: BadCheckpoint."""
+        """Returns the checkpoint if this run can resume it. Raises: BadCheckpoint."""
         header, payload = file.split(content)
         refuse_other(header.identity, self._identity)
         state = load(payload)
@@ -215,10 +216,15 @@ class Checkpoints:
 
 
 def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
-    """Returns what must be the same in a process that goes on with the trial, by the word for it.
-
-    The micro-batch is none of it, as a trial that ran out of memory goes on with a smaller one.
-    """
+    """Returns what must be the same in a process that resumes the trial, by name."""
+    fields = spec.model_dump(
+        mode="json", exclude={"step_times", "keep", "checkpoint", "proposal_reason"}
+    )
+    fields["allotment"]["device"], recipe = None, fields["recipe"]
+    # The micro-batch may differ: a trial that ran out of memory continues with a smaller one.
+    if spec.recipe.batch_size != "auto":
+        recipe["effective_batch_size"] = spec.recipe.samples_per_step
+        recipe["batch_size"] = recipe["accumulation_steps"] = None
     versions = environment()
     shown = ("tune_speed", "torch", "torchvision", "timm")
     return {
@@ -229,7 +235,7 @@ def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
         "protocol": str(PROTOCOL_VERSION),
         **{f"version of {name}": versions[name] for name in shown if name in versions},
         **{f"plugin {title}": source for title, source in registry.hashes().items()},
-        "specification": _hash_of(spec),
+        "specification": canonical_hash(fields),
     }
 
 
@@ -254,21 +260,8 @@ def load(payload: bytes | memoryview) -> State:
 
 
 def scratch_file() -> IO[bytes]:
-    """Returns a file without a name, in memory where the system has such.
-
-    Not in this process's memory, whose peak is a result of the trial.
-    """
+    """Returns a file without a name, in memory where the system has such."""
+    # Not in this process's memory, whose peak is a result of the trial.
     if hasattr(os, "memfd_create"):
         return os.fdopen(os.memfd_create("tune_speed", os.MFD_CLOEXEC), "w+b")
     return tempfile.TemporaryFile()
-
-
-def _hash_of(spec: TrialSpec) -> str:
-    fields = spec.model_dump(
-        mode="json", exclude={"step_times", "keep", "checkpoint", "proposal_reason"}
-    )
-    fields["allotment"]["device"], recipe = None, fields["recipe"]
-    if spec.recipe.batch_size != "auto":
-        recipe["effective_batch_size"] = spec.recipe.samples_per_step
-        recipe["batch_size"] = recipe["accumulation_steps"] = None
-    return canonical_hash(fields)

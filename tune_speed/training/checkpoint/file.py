@@ -5,8 +5,6 @@ tune_speed checkpoint 1 <SHA-256 of all that follows, in hex>
 <the header: JSON in one line>
 <the payload: what torch.save wrote, read with weights_only=True alone>
 ```
-
-The digest comes first, so that a file that was cut off or changed is never looked into further.
 """
 
 import hashlib
@@ -29,14 +27,14 @@ _BLOCK_BYTES = 1 << 20
 
 
 class BadCheckpoint(Exception):
-    """A checkpoint that cannot be gone on from; the message says why, as a clause."""
+    """A checkpoint that cannot be resumed; the message is the reason, as a clause."""
 
 
 class Header(Config):
     """What is known of a checkpoint without its payload."""
 
     identity: dict[str, str]
-    """What must be the same in the run that goes on, by the word for it."""
+    """What must be the same in the run that resumes it, by name."""
     step: Annotated[int, Field(ge=1)]
     """Optimizer steps done."""
     num_steps: Annotated[int, Field(ge=1)]
@@ -53,6 +51,7 @@ class Header(Config):
 
 def head(header: Header, payload: IO[bytes]) -> bytes:
     """Returns what the file begins with, up to the payload; reads that from its beginning."""
+    # The digest comes first, so that a file that was cut off or changed is never read further.
     line = header.model_dump_json().encode() + b"\n"
     assert len(line) <= LONGEST_HEADER_BYTES, len(line)
     digest = hashlib.sha256(line)
@@ -86,7 +85,7 @@ def split(content: bytes) -> tuple[Header, memoryview]:
 
 
 def _header(content: bytes, begin: int) -> tuple[Header, int]:
-    """Returns the header that stands at `begin`, and where the payload does."""
+    """Returns the header at `begin`, and where the payload begins."""
     end = content.find(b"\n", begin, begin + LONGEST_HEADER_BYTES)
     if end < 0:
         raise BadCheckpoint("it is cut off in its header")

@@ -11,10 +11,6 @@
 | `random`     | torch's generators, on the CPU and on the device     | each its own          |
 | `progress`   | counts, evaluations, losses, clocks, step times, …   | rank 0, who evaluates |
 | `scores`     | of the images, where their order follows from them   | all have the same     |
-
-What else sets a step is a function of the recipe, the seed and the step's number: rates, shapes,
-the network's stage, batches and their augmentation. NumPy's and Python's own generators are not
-seeded, and nothing in a run draws from them.
 """
 
 from dataclasses import dataclass
@@ -50,23 +46,30 @@ class Training:
 
 def state_of(training: Training) -> State:
     """Returns what `restore` needs; tensors are on the host. All ranks must call it at once."""
-    progress = training.progress
+    job, stepper, progress = training.job, training.stepper, training.progress
     averager, scores = progress.averager, training.scores
+    is_cuda = job.device.type == "cuda"
+    # What else sets a step is a function of the recipe, the seed and the step's number: rates,
+    # shapes, the network's stage, batches and their augmentation. NumPy's and Python's own
+    # generators are not seeded, and nothing in a run draws from them.
     shared = {
         "weights": dict(training.model.named_parameters()),
-        "optimizer": training.stepper.optimizer.state_dict(),
-        "scaler": training.stepper.scaler.state_dict(),
+        "optimizer": stepper.optimizer.state_dict(),
+        "scaler": stepper.scaler.state_dict(),
         "averager": None if averager is None else averager.state(),
         "progress": progress.state().model_dump_json(),
         "scores": None if scores is None else torch.from_numpy(scores),
     }
     own = {
         "buffers": dict(training.model.named_buffers()),
-        "speedups": training.job.recipe.speedups.state(training.model),
-        "random": _random_state(training.job.device),
+        "speedups": job.recipe.speedups.state(training.model),
+        "random": {
+            "cpu": torch.get_rng_state(),
+            "device": torch.cuda.get_rng_state(job.device) if is_cuda else None,
+        },
         "loss_sum": progress.loss_sum,
     }
-    return {**_on_host(shared), "ranks": training.job.ranks.gather(_on_host(own))}
+    return {**_on_host(shared), "ranks": job.ranks.gather(_on_host(own))}
 
 
 def progress_of(state: State) -> ProgressState:
@@ -75,38 +78,39 @@ def progress_of(state: State) -> ProgressState:
 
 
 def restore(training: Training, state: State) -> None:
-    """Makes a run that was set up anew the one that was saved.
+    """Makes a run that was just set up the one that was saved.
 
     Raises: ValueError, KeyError, TypeError, RuntimeError and others, if the state is not of such a
-        run; it must not be gone on with then.
+        run, which must not continue then.
     """
-    own = state["ranks"][training.job.ranks.rank]
-    if len(state["ranks"]) != training.job.ranks.size:
-        raise ValueError(f"it is of {len(state['ranks'])} ranks, not of {training.job.ranks.size}")
-    progress = progress_of(state)
-    _check_progress(progress, training.progress)
-    _copy_all(dict(training.model.named_parameters()), state["weights"])
-    _copy_all(dict(training.model.named_buffers()), own["buffers"])
-    _restore_optimizer(training.stepper.optimizer, state["optimizer"], training.job.device)
-    if training.stepper.scaler.is_enabled():
-        training.stepper.scaler.load_state_dict(state["scaler"])
-    if training.progress.averager is not None:
-        training.progress.averager.restore(state["averager"])
-    training.job.recipe.speedups.restore(training.model, own["speedups"])
-    training.progress.resume(progress, loss_sum=own["loss_sum"])
-    if state["scores"] is not None:
-        training.scores = state["scores"].numpy()
-        reorder(training.job, training.loader, training.scores)
-    _set_random_state(training.job.device, own["random"])
-
-
-def _check_progress(saved: ProgressState, ours: Progress) -> None:
-    """Raises: ValueError if the run cannot stand there."""
+    job, stepper, ours = training.job, training.stepper, training.progress
+    own = state["ranks"][job.ranks.rank]
+    if len(state["ranks"]) != job.ranks.size:
+        raise ValueError(f"it is of {len(state['ranks'])} ranks, not of {job.ranks.size}")
+    saved = progress_of(state)
     if not 0 < saved.steps < ours.total_steps or not saved.evaluations:
         raise ValueError(f"it is at step {saved.steps} of {ours.total_steps}")
-    shapes = {shape for shape, _ in ours.step_schedule}
-    if saved.phases and saved.phases_by_shape().keys() != shapes:
+    if saved.phases and saved.phases_by_shape().keys() != set(job.shapes):
         raise ValueError("its step times are of other steps")
+    _copy_all(dict(training.model.named_parameters()), state["weights"])
+    _copy_all(dict(training.model.named_buffers()), own["buffers"])
+    stepper.optimizer.load_state_dict(state["optimizer"])
+    # torch moves what belongs to a weight to where that is, and leaves the rest on the host.
+    for name, value in list(stepper.optimizer.state.items()):
+        if isinstance(name, str):
+            stepper.optimizer.state[name] = _on_device(value, job.device)
+    if stepper.scaler.is_enabled():
+        stepper.scaler.load_state_dict(state["scaler"])
+    if ours.averager is not None:
+        ours.averager.restore(state["averager"])
+    job.recipe.speedups.restore(training.model, own["speedups"])
+    ours.resume(saved, loss_sum=own["loss_sum"])
+    if state["scores"] is not None:
+        training.scores = state["scores"].numpy()
+        reorder(job, training.loader, training.scores)
+    torch.set_rng_state(own["random"]["cpu"])
+    if job.device.type == "cuda":
+        torch.cuda.set_rng_state(own["random"]["device"], job.device)
 
 
 def _on_host(value: Any) -> Any:
@@ -133,30 +137,9 @@ def _copy_all(ours: dict[str, Tensor], saved: dict[str, Tensor]) -> None:
         tensor.copy_(value)
 
 
-def _restore_optimizer(
-    optimizer: torch.optim.Optimizer, state: State, device: torch.device
-) -> None:
-    optimizer.load_state_dict(state)
-    for name, value in list(optimizer.state.items()):
-        # torch moves what belongs to a weight to where that is, and leaves the rest on the host.
-        if isinstance(name, str):
-            optimizer.state[name] = _on_device(value, device)
-
-
 def _on_device(value: Any, device: torch.device) -> Any:
     if isinstance(value, Tensor):
         return value.to(device)
     if isinstance(value, dict):
         return {key: _on_device(each, device) for key, each in value.items()}
     return value
-
-
-def _random_state(device: torch.device) -> State:
-    on_device = torch.cuda.get_rng_state(device) if device.type == "cuda" else None
-    return {"cpu": torch.get_rng_state(), "device": on_device}
-
-
-def _set_random_state(device: torch.device, state: State) -> None:
-    torch.set_rng_state(state["cpu"])
-    if device.type == "cuda":
-        torch.cuda.set_rng_state(state["device"], device)

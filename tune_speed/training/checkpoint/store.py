@@ -1,8 +1,9 @@
 """Where checkpoints lie: a file, or a place that fsspec reaches (`s3://…`, `ftp://…`, …).
 
-A checkpoint is there whole or not at all: it is written beside its place and moved there. Each call
-ends within `WAIT_S`; a store that does not answer keeps its thread, and takes nothing new until it
-has answered. All that goes wrong is a `StorageError`, without passwords, which costs no trial.
+A checkpoint is there whole or not at all: it is written next to its place and moved there. Each
+call ends within `WAIT_S`; a store that does not answer blocks its thread, and takes nothing new
+until it has answered. All that goes wrong is a `StorageError`, without passwords, and costs no
+trial.
 """
 
 import glob
@@ -62,7 +63,11 @@ class CheckpointStore:
         def put() -> None:
             with payload:
                 if (path := local_path(self.place)) is not None:
-                    _put_local(path, beginning, payload)
+                    # The folder alone: where a study's folder is not visible, on another node, none
+                    # is made up.
+                    path.parent.mkdir(exist_ok=True)
+                    with write_atomically(path, durable=True) as file:
+                        write(file, beginning, payload)
                 else:
                     _put_remote(self.place, beginning, payload)
 
@@ -97,6 +102,7 @@ class CheckpointStore:
         self, what: str, call: Callable[[], Result], *, wait_s: float | None = None
     ) -> Result:
         """Returns what `call` does, in a thread that nobody waits for longer than the limit."""
+        # A thread that hangs in a store cannot be ended: it stays, and nothing new is begun.
         wait_s = self._wait_s if wait_s is None else wait_s
         if self._is_busy:
             raise self._error(what, "the store has not answered an earlier call yet")
@@ -113,7 +119,8 @@ class CheckpointStore:
         try:
             return answer.result(wait_s)
         except TimeoutError as error:
-            if answer.done():  # The store's own.
+            # A done call's time-out is the store's own, not ours.
+            if answer.done():
                 raise self._error(what, _words(error)) from error
             raise self._error(what, f"no answer within {wait_s:g} s") from None
         # Stores raise errors of their own libraries, which nobody can list.
@@ -126,7 +133,8 @@ class CheckpointStore:
 
 
 def _words(error: Exception) -> str:
-    """Returns what went wrong; the system's own words leave out names of temporary files."""
+    """Returns what went wrong."""
+    # The system's own words leave out names of temporary files.
     reason = getattr(error, "strerror", None) or error
     return f"{type(error).__name__}: {reason}"
 
@@ -140,7 +148,7 @@ def discard(place: str) -> None:
 
 
 def saved_step(place: str) -> int | None:
-    """Returns the optimizer step that a trial would go on from; None if it would begin anew.
+    """Returns the optimizer step that a trial would resume from; None if it would start over.
 
     A cheap look: the trial itself may still refuse the checkpoint. What is in the way is logged.
     """
@@ -153,9 +161,9 @@ def saved_step(place: str) -> int | None:
 
 
 def check_place(place: str, *, path: str) -> None:
-    """Refuses a place for checkpoints that this machine cannot reach for want of a library.
+    """Refuses a place for checkpoints that this machine cannot reach for lack of a library.
 
-    Nothing is asked of the store itself.
+    The store itself is not contacted.
 
     Raises: ConfigError, which names the field `path`.
     """
@@ -183,13 +191,6 @@ def local_path(place: str) -> Path | None:
     if url.scheme != "file" or url.netloc not in ("", "localhost"):
         return None
     return Path(urllib.request.url2pathname(url.path))
-
-
-def _put_local(path: Path, beginning: bytes, payload: IO[bytes]) -> None:
-    # The folder alone: where a study's folder is not visible, on another node, none is made up.
-    path.parent.mkdir(exist_ok=True)
-    with write_atomically(path, durable=True) as file:
-        write(file, beginning, payload)
 
 
 def _put_remote(place: str, beginning: bytes, payload: IO[bytes]) -> None:
@@ -240,7 +241,8 @@ def _open_remote(place: str) -> tuple[Any, str]:
     import fsspec
 
     files, path = fsspec.core.url_to_fs(place)
-    files.invalidate_cache()  # Another process, or node, wrote there.
+    # Listings are cached, and another process, or node, may have written there.
+    files.invalidate_cache()
     folder = path.rsplit("/", 1)[0]
     if folder and folder != path:
         files.makedirs(folder, exist_ok=True)

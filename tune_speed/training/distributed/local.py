@@ -145,7 +145,8 @@ def _rank(_: None, spec: TrialSpec, rank: int, folder: Path, pipe: connection.Co
 @contextmanager
 def _without_ctrl_c() -> Iterator[None]:
     """Switches Ctrl-C off, for good, in processes that the block starts: `close` ends them."""
-    resource_tracker.ensure_running()  # Its own start would switch Ctrl-C on again.
+    # Its own start would switch Ctrl-C on again.
+    resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

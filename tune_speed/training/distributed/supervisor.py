@@ -164,7 +164,8 @@ def _run(
         except LoneImage:
             if too_large is None:
                 raise
-            return too_large  # A micro-batch that is too small is no way out.
+            # A micro-batch that is too small is no way out.
+            return too_large
         ran = Recipe.model_validate(record.recipe)
         if record.status != Status.OOM:
             if first_batch_size is None:
@@ -174,7 +175,8 @@ def _run(
         smaller = halved(ran)
         if smaller is None:
             return record
-        _discard_checkpoint(spec)  # The next attempt begins with its first step.
+        # The next attempt begins with its first step.
+        _discard_checkpoint(spec)
         first_batch_size, too_large = first_batch_size or micro_batch_of(ran), record
         spec = spec.model_copy(update={"recipe": smaller})
 

@@ -37,12 +37,12 @@ def open_steps(
 ) -> Generator[tuple[Shape, Group]]:
     """Returns the shape and the samples of each optimizer step but for the first `num_done`.
 
-    The position in the epoch is found at once, before the first step is asked for: only the last
-    batch that was had is drawn again and dropped, so that what an epoch begins with is not paid for
-    twice on the training clock.
+    The position in the epoch is found at once, before the first step is drawn.
     """
     shapes = (shape for shape, num_steps in step_schedule for _ in range(num_steps))
     position = _position(loader, recipe, islice(shapes, num_done), ranks)
+    # Only the last batch that was had is drawn again and dropped, so that what an epoch begins with
+    # is not paid for twice on the training clock.
     had: list[Batch] = []
     rest: Iterator[Batch] = iter(())
     if position.num_batches:
@@ -78,15 +78,13 @@ def _steps(
 ) -> Generator[tuple[Shape, Group]]:
     """Yields the shape and the samples of each optimizer step, epoch after epoch.
 
-    An epoch's last group may be ragged: fewer micro-batches, the last of them smaller. Of several
-    ranks some may then have no micro-batch; they get the one before as a stand-in, because
-    gradients are averaged by all or none.
+    An epoch's last group may be ragged: fewer micro-batches, the last of them smaller.
     """
     epoch, left, _ = position
     share = ranks.share(recipe.samples_per_step)
     for shape in shapes:
         if left == 0:
-            # Also lets the loader see its epoch end, without which it would start its workers anew.
+            # Also lets the loader see its epoch end, without which it would restart its workers.
             rest = next(micro_batches, None)
             assert rest is None, "an epoch has no more batches than its number of samples"
             epoch += 1
@@ -95,10 +93,10 @@ def _steps(
         left -= num_samples
         group = Group(num_samples, micro_batches, share.counts(num_samples))
         own = islice(micro_batches, group.num_batches(recipe, ranks))
-        if ranks.size == 1:
-            yield shape, group._replace(micro_batches=own)
-            continue
-        yield shape, group._replace(micro_batches=_or_stand_in(own, before))
+        # Some ranks may have no micro-batch of a ragged group. They get the one before as a
+        # stand-in, because gradients are averaged by all or none.
+        batches = own if ranks.size == 1 else _or_stand_in(own, before)
+        yield shape, group._replace(micro_batches=batches)
 
 
 def _or_stand_in(own: Iterator[Batch], before: list[Batch]) -> Iterator[Batch]:

@@ -1,11 +1,6 @@
-"""The gradient of a micro-batch: computed operation by operation, or recorded once and replayed.
+"""The gradient of a micro-batch: computed operation by operation, or recorded once and replayed."""
 
-On a fast GPU a small network's step is bound by the host, which launches hundreds of short kernels
-one by one. Recorded as a CUDA graph, they are launched together, with the same results.
-"""
-
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -25,12 +20,12 @@ AUTOCAST_DTYPES = {
 
 Forward = Callable[[Tensor], Tensor]
 """Images (N, C, H, W) to logits (N, num_classes)."""
+# Libraries choose kernels and take their workspaces in the first passes.
 REHEARSALS = 2
-"""Passes before one is recorded, in which libraries choose kernels and take their workspaces."""
-
-
+"""Passes before one is recorded."""
+# Where epochs differ in length, later kinds are not worth one.
 MOST_KINDS = 16
-"""Recordings of a run; where epochs differ in length, later kinds are not worth one."""
+"""Recordings of a run."""
 
 
 class Gradient(Protocol):
@@ -75,20 +70,26 @@ class EagerGradient:
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
         """Adds the gradient; see `Gradient`."""
-        learned = learned_from(images, labels, self._recipe, shape, self._forward, self._device)
+        speedups, forward, device = self._recipe.speedups, self._forward, self._device
+        images = speedups.resolution.change_batch(images, shape)
+        images, labels = speedups.selection.choose(images, labels, shape, losses=self._losses)
         loss = sum_of_losses(
-            *learned, self._recipe, frac=frac, forward=self._forward, device=self._device
+            images, labels, self._recipe, frac=frac, forward=forward, device=device
         )
         torch.autograd.backward(self._scaler.scale(loss / divisor))
         return loss.detach()
 
+    def _losses(self, images: Tensor, labels: Tensor) -> Tensor:
+        """Returns the loss of each image, (B,), by which a speed-up may choose among them."""
+        dtype = AUTOCAST_DTYPES[self._recipe.precision]
+        autocast = torch.autocast(self._device.type, dtype, enabled=dtype is not None)
+        with torch.no_grad(), autocast:
+            logits = self._forward(images)
+        return functional.cross_entropy(logits.float(), labels, reduction="none")
 
-class _Kind(NamedTuple):
-    """What is fixed in a recording."""
 
-    image_shape: tuple[int, ...]
-    divisor: float
-    shape: Shape
+_Kind = tuple[tuple[int, ...], float, Shape]
+"""What is fixed in a recording: shape of the images, divisor, shape of the step."""
 
 
 class Recorded(NamedTuple):
@@ -130,11 +131,12 @@ RECORDERS: dict[str, Callable[[Callable[[], Tensor], torch.device, Any], Recorde
 """What records a call on each type of device; on the others nothing is recorded."""
 
 
+# On a fast GPU a small network's step is bound by the host, which launches hundreds of short
+# kernels one by one. Recorded as a CUDA graph, they are launched together, with the same results.
 class RecordedGradient:
     """Records a pass of each kind of micro-batch as a CUDA graph, and replays it.
 
-    Gradients are in buffers of their own, which every pass adds to. All recordings share their
-    other memory, as no two of them run at once.
+    Gradients are in buffers of their own, which every pass adds to.
     """
 
     def __init__(
@@ -149,8 +151,8 @@ class RecordedGradient:
         self._eager, self._model, self._scaler, self._device = eager, model, scaler, device
         self._gradients = [(p, torch.zeros_like(p)) for p in model.parameters() if p.requires_grad]
         self._recordings: dict[_Kind, _Recording] = {}
+        # Memory of the first recording; the others share it, as no two of them run at once.
         self._pool: Any = None
-        """Memory of the first recording, which the others share."""
 
     def begin(self) -> None:
         """Gives the parameters that are trained their gradients' buffers, all zero."""
@@ -162,13 +164,12 @@ class RecordedGradient:
         self, images: Tensor, labels: Tensor, *, divisor: float, shape: Shape, frac: float
     ) -> Tensor:
         """Adds the gradient; see `Gradient`. The sum of losses holds until the next call."""
-        kind = _Kind(tuple(images.shape), divisor, shape)
+        kind = (tuple(images.shape), divisor, shape)
         is_new = kind not in self._recordings
         if is_new and len(self._recordings) == MOST_KINDS:
             return self._eager.add(images, labels, divisor=divisor, shape=shape, frac=frac)
         if is_new:
-            with self._unchanged():
-                self._recordings[kind] = self._record(images, labels, kind)
+            self._recordings[kind] = self._record(images, labels, kind)
         recording = self._recordings[kind]
         recording.images.copy_(images)
         recording.labels.copy_(labels)
@@ -176,27 +177,25 @@ class RecordedGradient:
         return recording.recorded.result
 
     def _record(self, images: Tensor, labels: Tensor, kind: _Kind) -> _Recording:
+        """Leaves gradients, batch statistics and random numbers as they were."""
         images, labels = images.clone(), labels.clone()
-        self._scaler.scale(torch.zeros((), device=self._device))  # Makes the scale: not recorded.
+        before = [gradient.clone() for _, gradient in self._gradients]
+        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
+        # The first call makes the scale, which must not be recorded.
+        self._scaler.scale(torch.zeros((), device=self._device))
+        _, divisor, shape = kind
 
         def once() -> Tensor:
-            return self._eager.add(images, labels, divisor=kind.divisor, shape=kind.shape, frac=1.0)
+            return self._eager.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
 
-        recorded = RECORDERS[self._device.type](once, self._device, self._pool)
-        self._pool = recorded.pool
-        return _Recording(recorded, images, labels)
-
-    @contextmanager
-    def _unchanged(self) -> Iterator[None]:
-        """Puts gradients, batch statistics and random numbers back as they were."""
-        kept = [gradient.clone() for _, gradient in self._gradients]
-        buffers = {name: buffer.clone() for name, buffer in self._model.named_buffers()}
         with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
-            yield
-        for (_, gradient), before in zip(self._gradients, kept, strict=True):
-            gradient.copy_(before)
+            recorded = RECORDERS[self._device.type](once, self._device, self._pool)
+        self._pool = recorded.pool
+        for (_, gradient), value in zip(self._gradients, before, strict=True):
+            gradient.copy_(value)
         for name, buffer in self._model.named_buffers():
             buffer.copy_(buffers[name])
+        return _Recording(recorded, images, labels)
 
 
 def gradient_of(
@@ -207,7 +206,7 @@ def gradient_of(
     scaler: torch.amp.GradScaler,
     device: torch.device,
 ) -> Gradient:
-    """Returns what computes the recipe's gradients: recorded where it asks for it, on a GPU."""
+    """Returns what computes the recipe's gradients: recorded on a GPU with `cuda_graph`."""
     eager = EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
     assert recipe.cuda_graph != "auto", "it is settled before training"
     if not recipe.cuda_graph or device.type not in RECORDERS:
@@ -240,23 +239,3 @@ def sum_of_losses(
     return functional.cross_entropy(
         logits.float(), labels, reduction="sum", label_smoothing=smoothing
     )
-
-
-def learned_from(
-    images: Tensor,
-    labels: Tensor,
-    recipe: Recipe,
-    shape: Shape,
-    forward: Forward,
-    device: torch.device,
-) -> tuple[Tensor, Tensor]:
-    """Returns what the network learns from of a micro-batch, as it sees it."""
-
-    def losses(images: Tensor, labels: Tensor) -> Tensor:
-        dtype = AUTOCAST_DTYPES[recipe.precision]
-        with torch.no_grad(), torch.autocast(device.type, dtype, enabled=dtype is not None):
-            logits = forward(images)
-        return functional.cross_entropy(logits.float(), labels, reduction="none")
-
-    images = recipe.speedups.resolution.change_batch(images, shape)
-    return recipe.speedups.selection.choose(images, labels, shape, losses=losses)

@@ -60,10 +60,8 @@ def accumulation_of(recipe: Recipe) -> int:
 
 
 def is_lone_image(error: BaseException) -> bool:
-    """Returns whether a batch norm refuses a micro-batch of one image, of which it sees one pixel.
-
-    The variance of one value is none, so torch raises instead of dividing by zero.
-    """
+    """Returns whether a batch norm refuses a micro-batch of one image, a pixel for it."""
+    # The variance of one value is none, so torch raises instead of dividing by zero.
     return "more than 1 value per channel" in str(error)
 
 
@@ -108,9 +106,8 @@ def take_step(
     """Does one optimizer step and returns the sum of the losses that it learned from, on `device`.
 
     The gradient is that of (1/M) Σ loss over all M samples of the group, whatever the sizes of
-    its micro-batches: each contributes its sum divided by M, never its own mean divided by their
-    number, which would weigh the samples of a ragged micro-batch more. With batch norm the split
-    still matters, because each micro-batch is normalised by its own statistics.
+    its micro-batches. With batch norm the split still matters, because each micro-batch is
+    normalised by its own statistics.
 
     Args:
         group: the samples of the step.
@@ -130,7 +127,9 @@ def take_step(
     gradient = gradient or EagerGradient(recipe, forward=forward, scaler=scaler, device=device)
     gradient.begin()
     num_batches = group.num_batches(recipe, ranks)
-    # A rank without a micro-batch learns nothing from its stand-in.
+    # Each micro-batch contributes its sum divided by M, never its own mean divided by their number,
+    # which would weigh the samples of a ragged micro-batch more. A rank without a micro-batch
+    # learns nothing from its stand-in.
     divisor = num_learned / ranks.size if num_batches else math.inf
     for number, (images, labels) in enumerate(group.micro_batches, start=1):
         with ranks.syncing(forward, is_last=number >= num_batches):
@@ -176,7 +175,7 @@ class Stepper:
             recipe: how to learn; its micro-batch is a number.
             device: of the model.
             ranks: those that train together.
-            is_recorded: whether gradients are recorded where the recipe says so.
+            is_recorded: whether gradients are recorded where the recipe has it so.
         """
         self.model, self.forward, self.recipe, self.device = model, forward, recipe, device
         self._ranks = ranks
