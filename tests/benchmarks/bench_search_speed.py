@@ -2,7 +2,7 @@
 
     python tests/benchmarks/bench_search_speed.py [--trials 100] [--repeats 1] [--length 1]
     python tests/benchmarks/bench_search_speed.py --first-step [--repeats 3]
-    python tests/benchmarks/bench_search_speed.py --commands [--repeats 5]
+    python tests/benchmarks/bench_search_speed.py --commands [--repeats 11]
 
 The first searches digits with trainings of about a second each (`--length 1.25` for a machine that
 takes 0.8 s without), 2 at a time on one thread each,
@@ -13,8 +13,9 @@ in worker-seconds a trial, where the rest goes. The bar: wall ≤ 1.35 times wha
 training, as it passed; on the other clock it counts what two trainings do to each other, too.
 
 `--first-step` starts `search digits_quickstart` and says when its first training step began, and
-what came before, part by part. The bar: under 15 s. `--commands` times `--help` (bar: 0.5 s) and
-`leaderboard` on 1,000 synthetic runs (bar: 2 s; larger stores: `bench_queries.py`).
+what came before, part by part. The bar: under 15 s. `--commands` times `--help` (bars:
+0.5 s, 1.5 times bare imports of typer and rich.table) and `leaderboard` on 1,000 synthetic runs
+(bar: 0.6 s; larger stores: `bench_queries.py`).
 
 `--against FOLDER` does the same with another checkout of this project, such as one from before a
 change, in turn (A B A B …), and prints the ratio of the medians. Files are in the page cache: what
