@@ -16,6 +16,7 @@ from tune_speed.runtime.device import (
     _node_memory_bytes,
     describe_device,
     is_out_of_memory,
+    limit_memory,
     memory_limit_gib,
     resolve_device,
     synchronizer,
@@ -39,6 +40,20 @@ def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch, count:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
     assert resolve_device("auto").type == ("cuda" if count else "cpu")
     assert resolve_device("cpu") == CPU
+
+
+def test_share_of_a_gpu_is_set_for_a_device_with_and_without_a_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Torch's own checks run; only the driver is absent."""
+    shares: list[tuple[float, int]] = []
+    monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
+    monkeypatch.setattr(
+        torch._C, "_cuda_setMemoryFraction", lambda *share: shares.append(share), raising=False
+    )
+    for name, fraction in (("cuda", 0.25), ("cuda:1", 0.5), ("cuda", 1.0)):
+        limit_memory(torch.device(name), gpu_fraction=fraction)
+    assert shares == [(pytest.approx(0.225), 0), (pytest.approx(0.45), 1)]
 
 
 @pytest.mark.parametrize("name", ["cuda", "cuda:0", "cuda:7", "gpu", "mps", "cpu:1", ""])

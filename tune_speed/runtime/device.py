@@ -175,7 +175,8 @@ def limit_memory(
     """
     # Within oneDNN's convolutions a process may still die, in a third of the cases that were tried.
     if device.type == "cuda" and 0 < gpu_fraction < 1:
-        torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device)
+        # Torch refuses `cuda` without a number here; the first is the one that a trial was given.
+        torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device.index or 0)
     if device.type == "cpu" and cpu_fraction is not None:
         share = memory_limit_gib(device, gpu_fraction=gpu_fraction, cpu_fraction=cpu_fraction)
         _data_limit.set(int(share * GIB))
