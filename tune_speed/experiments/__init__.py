@@ -4,30 +4,15 @@ In this folder are trainings of one recipe (`train_seeds`), of two in turns (`tr
 and the statistics of several runs (`describe_runs`); each larger experiment has a room of its own.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tune_speed.core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from tune_speed.experiments.head_to_head import Duel, train_both
-    from tune_speed.experiments.paired_test import Verdict, judge
-    from tune_speed.experiments.rerun import train_seeds
-    from tune_speed.experiments.run_summary import Statistics, describe_runs
-
-__all__ = ["Duel", "Statistics", "Verdict", "describe_runs", "judge", "train_both", "train_seeds"]
-
-_MODULES = {
-    "Duel": "head_to_head",
-    "Statistics": "run_summary",
-    "Verdict": "paired_test",
-    "describe_runs": "run_summary",
-    "judge": "paired_test",
-    "train_both": "head_to_head",
-    "train_seeds": "rerun",
+_NAMES = {
+    "head_to_head": ("Duel", "train_both"),
+    "run_summary": ("Statistics", "describe_runs"),
+    "paired_test": ("Verdict", "judge"),
+    "rerun": ("train_seeds",),
 }
 
+__all__ = [name for names in _NAMES.values() for name in names]
 
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: trainings need torch."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -5,31 +5,17 @@ becomes a `StudyFile` for a search or a `RecipeFile` for one training. Editors c
 by `json_schema`. No Optuna: `tuning` translates a `SearchSpace` to distributions.
 """
 
-from importlib import import_module
-from typing import Any
+from tune_speed.core.lazy import lazy_names
 
-_MODULES = {
-    "AblateConfig": "settings",
-    "CertifyConfig": "settings",
-    "Parameter": "parameter",
-    "RecipeFile": "file",
-    "ResourceConfig": "settings",
-    "SearchConfig": "settings",
-    "SearchSpace": "space",
-    "StudyFile": "file",
-    "StudySchema": "schema",
-    "dump_yaml": "yaml",
-    "load_recipe": "file",
-    "load_study": "file",
-    "parse_yaml": "yaml",
-    "read_yaml": "yaml",
+_NAMES = {
+    "settings": ("AblateConfig", "CertifyConfig", "ResourceConfig", "SearchConfig"),
+    "parameter": ("Parameter",),
+    "file": ("RecipeFile", "StudyFile", "load_recipe", "load_study"),
+    "space": ("SearchSpace",),
+    "schema": ("StudySchema",),
+    "yaml": ("dump_yaml", "parse_yaml", "read_yaml"),
 }
 
-__all__ = [*_MODULES]
+__all__ = [name for names in _NAMES.values() for name in names]
 
-
-def __getattr__(name: str) -> Any:
-    """Returns a public name of the room. Its module is imported only when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -6,32 +6,16 @@ lies in `autotune`, an optimizer step in `step`, saving and resuming in `checkpo
 processes of several devices in `distributed`.
 """
 
-from typing import TYPE_CHECKING, Any
+from tune_speed.core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from tune_speed.training.loop import Interrupted, train
-    from tune_speed.training.objective import finish, run_trial
-    from tune_speed.training.recipe import Recipe
-    from tune_speed.training.trial import TrialSpec
-    from tune_speed.training.workload import Workload
-
-__all__ = ["Interrupted", "Recipe", "TrialSpec", "Workload", "finish", "run_trial", "train"]
-
-_MODULES = {
-    "Interrupted": "loop",
-    "Recipe": "recipe",
-    "TrialSpec": "trial",
-    "Workload": "workload",
-    "finish": "objective",
-    "run_trial": "objective",
-    "train": "loop",
+_NAMES = {
+    "loop": ("Interrupted", "train"),
+    "recipe": ("Recipe",),
+    "trial": ("TrialSpec",),
+    "workload": ("Workload",),
+    "objective": ("finish", "run_trial"),
 }
 
+__all__ = [name for names in _NAMES.values() for name in names]
 
-def __getattr__(name: str) -> Any:
-    """Imports a name when it is first used, as torch takes seconds."""
-    from importlib import import_module
-
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

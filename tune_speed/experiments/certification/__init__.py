@@ -5,27 +5,15 @@
 makes certified records with their `Certificate`s, and `report` shows them.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tune_speed.core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from tune_speed.experiments.certification.certificate import Certificate
-    from tune_speed.experiments.certification.certify import CertifyResult
-    from tune_speed.experiments.certification.elimination import Elimination
-    from tune_speed.experiments.certification.report import certification_text
-
-__all__ = ["Certificate", "CertifyResult", "Elimination", "certification_text"]
-
-_MODULES = {
-    "Certificate": "certificate",
-    "CertifyResult": "certify",
-    "Elimination": "elimination",
-    "certification_text": "report",
+_NAMES = {
+    "certificate": ("Certificate",),
+    "certify": ("CertifyResult",),
+    "elimination": ("Elimination",),
+    "report": ("certification_text",),
 }
 
+__all__ = [name for names in _NAMES.values() for name in names]
 
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: plugins and MLflow take seconds."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -5,22 +5,14 @@ device's rates are measured (`rates`), what a step computes and moves is counted
 roofline model compares them (`roofline`). `advice` says what to try; `rows` and `picture` show it.
 """
 
-from typing import TYPE_CHECKING, Any
+from tune_speed.core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from tune_speed.experiments.profiling.picture import plot_profile
-    from tune_speed.experiments.profiling.profile import profile_recipe
-    from tune_speed.experiments.profiling.result import ProfileResult
+_NAMES = {
+    "result": ("ProfileResult",),
+    "picture": ("plot_profile",),
+    "profile": ("profile_recipe",),
+}
 
-__all__ = ["ProfileResult", "plot_profile", "profile_recipe"]
+__all__ = [name for names in _NAMES.values() for name in names]
 
-_MODULES = {"ProfileResult": "result", "plot_profile": "picture", "profile_recipe": "profile"}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a name when it is first used, as torch takes seconds."""
-    from importlib import import_module
-
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

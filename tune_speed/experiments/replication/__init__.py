@@ -5,26 +5,14 @@ claims, each of which compares a published figure with one of ours. `plan_replic
 `run_replication` are what `tune-speed replicate` runs.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tune_speed.core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from tune_speed.experiments.replication.outcome import Outcome
-    from tune_speed.experiments.replication.replicate import plan_replication, run_replication
-    from tune_speed.experiments.replication.shipped import replication_listing
-
-__all__ = ["Outcome", "plan_replication", "replication_listing", "run_replication"]
-
-_MODULES = {
-    "Outcome": "outcome",
-    "plan_replication": "replicate",
-    "replication_listing": "shipped",
-    "run_replication": "replicate",
+_NAMES = {
+    "outcome": ("Outcome",),
+    "replicate": ("plan_replication", "run_replication"),
+    "shipped": ("replication_listing",),
 }
 
+__all__ = [name for names in _NAMES.values() for name in names]
 
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: `replicate` needs torch."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -5,24 +5,15 @@
 what trials of other studies can teach (`carry_over`).
 """
 
-from importlib import import_module
-from typing import Any
+from tune_speed.core.lazy import lazy_names
 
-_MODULES = {
-    "CostModel": "cost_model",
-    "Ledger": "ledger",
-    "Machine": "prior_trials",
-    "Observer": "controller",
-    "SearchController": "controller",
-    "carry_over": "prior_trials",
-    "outcome_of": "prior_trials",
+_NAMES = {
+    "cost_model": ("CostModel",),
+    "ledger": ("Ledger",),
+    "prior_trials": ("Machine", "carry_over", "outcome_of"),
+    "controller": ("Observer", "SearchController"),
 }
 
-__all__ = [*_MODULES]
+__all__ = [name for names in _NAMES.values() for name in names]
 
-
-def __getattr__(name: str) -> Any:
-    """Returns a public name of the room. Its module is imported only when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -5,28 +5,16 @@ and a ledger restores it. `base` is the interface of every policy. `TimeToTarget
 Gaussian process over censored learning curves, an acquisition function with costs, and a pruner.
 """
 
-from importlib import import_module
-from typing import Any
+from tune_speed.core.lazy import lazy_names
 
-_MODULES = {
-    "AcquisitionSettings": "acquisition",
-    "Cost": "base",
-    "Curve": "curve",
-    "Leader": "base",
-    "Outcome": "base",
-    "Parts": "settings",
-    "Policy": "base",
-    "PriorTrial": "base",
-    "Proposal": "base",
-    "SearchTarget": "base",
-    "TimeToTarget": "time_to_target",
+_NAMES = {
+    "acquisition": ("AcquisitionSettings",),
+    "base": ("Cost", "Leader", "Outcome", "Policy", "PriorTrial", "Proposal", "SearchTarget"),
+    "curve": ("Curve",),
+    "settings": ("Parts",),
+    "time_to_target": ("TimeToTarget",),
 }
 
-__all__ = [*_MODULES]
+__all__ = [name for names in _NAMES.values() for name in names]
 
-
-def __getattr__(name: str) -> Any:
-    """Returns a public name of the room. Its module is imported only when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -5,30 +5,16 @@ has Ray Tune run the controller's proposals in processes (`TrialProcess`), and `
 runs certified trials alone on a device. Private names of Ray are in `compat` alone.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from tune_speed.core.lazy import lazy_names
 
-if TYPE_CHECKING:
-    from tune_speed.tuning.ray.cluster import connect, disconnect
-    from tune_speed.tuning.ray.exclusive import ExclusiveDevice
-    from tune_speed.tuning.ray.nodes import Nodes
-    from tune_speed.tuning.ray.trial_process import TrialProcess
-    from tune_speed.tuning.ray.tuner import run_search
-
-__all__ = ["ExclusiveDevice", "Nodes", "TrialProcess", "connect", "disconnect", "run_search"]
-
-_MODULES = {
-    "ExclusiveDevice": "exclusive",
-    "Nodes": "nodes",
-    "TrialProcess": "trial_process",
-    "connect": "cluster",
-    "disconnect": "cluster",
-    "run_search": "tuner",
+_NAMES = {
+    "exclusive": ("ExclusiveDevice",),
+    "nodes": ("Nodes",),
+    "trial_process": ("TrialProcess",),
+    "cluster": ("connect", "disconnect"),
+    "tuner": ("run_search",),
 }
 
+__all__ = [name for names in _NAMES.values() for name in names]
 
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: Ray takes a second."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -5,28 +5,16 @@
 tables of real trainings, `RecordedBenchmark`.
 """
 
-from importlib import import_module
-from typing import Any
+from tune_speed.core.lazy import lazy_names
 
-_MODULES = {
-    "Benchmark": "simulate",
-    "RecordedBenchmark": "recorded",
-    "Search": "comparison",
-    "Synthetic": "synthetic",
-    "Terms": "comparison",
-    "Trace": "simulate",
-    "overall": "scores",
-    "run_policy": "simulate",
-    "run_searches": "comparison",
-    "score": "scores",
-    "write_table": "recorded",
+_NAMES = {
+    "simulate": ("Benchmark", "Trace", "run_policy"),
+    "recorded": ("RecordedBenchmark", "write_table"),
+    "comparison": ("Search", "Terms", "run_searches"),
+    "synthetic": ("Synthetic",),
+    "scores": ("overall", "score"),
 }
 
-__all__ = [*_MODULES]
+__all__ = [name for names in _NAMES.values() for name in names]
 
-
-def __getattr__(name: str) -> Any:
-    """Returns a public name of the room. Its module is imported only when it is first used."""
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -1,0 +1,39 @@
+"""Faces of the rooms: every public name is there, and importing a face costs nothing."""
+
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import tune_speed
+
+PACKAGE = Path(tune_speed.__file__).parent
+ROOMS = sorted(
+    ".".join(("tune_speed", *path.parent.relative_to(PACKAGE).parts))
+    for path in PACKAGE.rglob("__init__.py")
+)
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_every_public_name_of_a_face_is_there(room: str) -> None:
+    face = import_module(room)
+    assert face.__doc__, "a face says what its room is for"
+    assert [name for name in getattr(face, "__all__", ()) if not hasattr(face, name)] == []
+    with pytest.raises(AttributeError, match="has no attribute 'no_such_name'"):
+        face.no_such_name  # noqa: B018
+
+
+# Contracts of networks run torch; a baseline is Optuna's own sampler.
+HEAVY = ("tune_speed.testing", "tune_speed.tuning.baselines")
+
+
+def test_faces_import_neither_torch_nor_ray_nor_mlflow() -> None:
+    light = [room for room in ROOMS if room not in HEAVY]
+    code = (
+        f"import sys, importlib\nfor room in {light!r}: importlib.import_module(room)\n"
+        "print([name for name in ('torch', 'ray', 'mlflow', 'optuna') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
