@@ -59,7 +59,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 
     def setup(self, config: dict[str, Any]) -> None:
         """Takes the first trial, which imports torch."""
-        set_up_worker(config.get("plugins", ""))
+        set_up_worker()
         self._thread = TrialThread()
         self._watchdog = Watchdog(on_hang=self._hung)
         self._is_settled = False
@@ -69,7 +69,6 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
     def reset_config(self, new_config: dict[str, Any]) -> bool:
         """Takes the next trial."""
         self.cleanup()
-        receive(new_config.get("plugins", ""))
         self._begin(new_config)
         return True
 
@@ -117,7 +116,8 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         self._watchdog.rest()
 
     def _begin(self, config: dict[str, Any]) -> None:
-        # After the plugins: the specification names what they bring.
+        # The specification names what the plugins bring.
+        receive(config.get("plugins", ""))
         self._spec = read_spec(config["spec"])
         self._folder = Path(config["folder"])
         self._heartbeat_s: float = config["heartbeat_s"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import torch
 
 
-def set_up_worker(plugins: str) -> None:
+def set_up_worker(plugins: str = "") -> None:
     """Sets this process up: a patient garbage collector, an end with its parent, and plugins.
 
     Args:
