@@ -80,6 +80,7 @@ class SavedRuns:
             _log.warning("%s", error, exc_info=True)
             note = f"not saved at step {standing.evaluations[-1].step}: {error}".splitlines()[0]
             self.notes = [each for each in self.notes if not each.startswith("not saved")] + [note]
+        # After a failure too, so that a full disk is not tried again at each evaluation.
         self._last_s = self._now()
 
     def find(self) -> tuple[dict[str, Any], Standing] | None:

@@ -203,6 +203,7 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         ):
             call = getattr(owner, name)
             setattr(owner, name, self._untimed(call, is_skipped=is_skipped))
+            # Without the instance's attribute, the class's own method is back.
             self._wrapped.callback(delattr, owner, name)
 
     def _untimed(self, call: Callable[P, R], *, is_skipped: bool) -> Callable[P, R | None]:

@@ -23,8 +23,8 @@ from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock, Span
 from tune_speed.runtime.sharing import Sharing
 
+# Beyond it a float has no room for a count.
 MOST_STEPS = 2**53
-"""Beyond it a float has no room for a count."""
 
 
 class StopTraining(BaseException):

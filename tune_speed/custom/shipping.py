@@ -92,6 +92,7 @@ def _parts(kind: Any, seen: dict[int, Any]) -> Iterator[Any]:
     """Yields a function or class, and those of its module that its source names, each once."""
     if id(kind) in seen:
         return
+    # The object as well: Python may reuse an id once its object is gone.
     seen[id(kind)] = kind
     yield kind
     scope = _scope(kind)

@@ -117,6 +117,7 @@ class Timm(ModelConfig):
             "drop_path_rate": self.drop_path_rate,
             "patch_size": self.patch_size,
         }
+        # Which fields a model takes shows when it is made: the TypeError names the argument.
         for field, value in given.items():
             if f"'{field}'" in str(error):
                 raise self._must(field, "must be left out, as it takes none", value) from error

@@ -100,6 +100,7 @@ class TorchVision(ModelConfig):
             return super().build(
                 in_channels=in_channels, num_classes=num_classes, image_size=image_size
             )
+        # Before its stem and channels are fitted: the weights are of the layers as published.
         network = self._create(num_classes, image_size)
         load_weights(network, self._published(), num_classes=num_classes, origin=self.name)
         return self._fit(network, in_channels)
@@ -142,6 +143,7 @@ class TorchVision(ModelConfig):
             weights: dict[str, Tensor] = entry.get_state_dict(
                 progress=False, check_hash=True, weights_only=True
             )
+        # The network is made without the auxiliary classifiers.
         return {k: v for k, v in weights.items() if not k.lower().startswith("aux")}
 
     def _fit(self, network: "nn.Module", in_channels: int) -> "nn.Module":

@@ -55,6 +55,7 @@ class PluginDistribution:
         for point in self._points:
             try:
                 entries.setdefault(_TABLE_OF[point.group], {})[point.name] = point.load()
+            # A module may call sys.exit while it is imported.
             except (Exception, SystemExit) as error:
                 problems.append(_load_problem(error, point, self.name))
 

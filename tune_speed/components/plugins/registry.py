@@ -213,10 +213,12 @@ def _set_variable() -> None:
 
 
 def _write(plugin: Plugin, source: str) -> str:
-    """Returns the file of a plugin on this machine, which only this user can have written."""
+    """Returns the file of a plugin on this machine."""
+    # The title comes from another process: one with a separator could leave the folder.
     assert Path(plugin.title).name == plugin.title
     folder = default_cache_dir() / "plugins" / plugin.source_hash
     try:
+        # Only this user may write there, as the file is run as code.
         # With `parents=True` alone, the folder between them would have the default mode.
         for each in (folder.parent, folder):
             each.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -78,6 +78,7 @@ def _server_tables(connection: "Connection") -> Tables:
     from sqlalchemy import text
 
     if connection.dialect.name == "postgresql":
+        # All statements of one answer read the same snapshot of the store.
         connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
         connection.execute(text(f"SET LOCAL statement_timeout = {round(READ_S * 1000)}"))
 

@@ -131,6 +131,7 @@ class Courier:
             first = self._events.get(timeout=wait_s)
         except Empty:
             return
+        # Events of one moment are delivered together; the end of a search does not linger.
         self._ending.wait(self._linger_s)
         rest = [self._events.get() for _ in range(self._events.qsize())]
         for trial_id, take in (first, *rest):

@@ -125,7 +125,8 @@ def _write_values(outbox: Outbox, ref: RunRef, runs: StudyRuns) -> None:
 
 
 def _finish(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
-    """Writes files, then tags, then the status: a run with a record has its files."""
+    """Writes files, then tags, then the status; returns why files were refused."""
+    # Files first, the status last: so a run with a record has its files.
     refused = None
     try:
         runs.write_files(ref, schema.artifact_files(record))

@@ -70,6 +70,7 @@ class BasicBlock(nn.Module):
 
     def join(self, branch: Tensor, shortcut: Tensor) -> Tensor:
         """Returns relu(branch + shortcut) as a new tensor; `branch` may be a number."""
+        # In place on the sum, which is new; the shortcut may be the block's input itself.
         return F.relu(branch + shortcut, inplace=True)
 
 

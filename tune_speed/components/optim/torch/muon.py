@@ -52,6 +52,7 @@ def newton_schulz(matrices: Tensor, num_iterations: int) -> Tensor:
     a, b, c = COEFFICIENTS
     # As the record holders do: the error of bfloat16 is far below that of the polynomial.
     x = matrices.bfloat16() if matrices.is_cuda else matrices
+    # The Frobenius norm is at least the largest singular value: all of them begin in [0, 1].
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=EPS)
     for _ in range(num_iterations):
         gram = x @ x.mT
@@ -122,6 +123,7 @@ class MuonOptimizer(Optimizer):
             gradients_of(weights),
             self._buffers(weights),
             fused=group["fused"],
+            # `step` has decayed the weights already, apart from the gradient.
             weight_decay=0.0,
             momentum=group["momentum"],
             lr=group["lr"],

@@ -46,6 +46,7 @@ def next_switch(
     num_ratios = switch["num_ratios"] + 1
     average = beta2 * switch["average"] + (1 - beta2) * ratio
     rate = average / (1 - beta2**num_ratios)
+    # After a single ratio the debiased mean is that ratio, and the test would always hold.
     is_steady = num_ratios > 1 and abs(rate - ratio) < tolerance * rate
     is_forced = forced_step is not None and num_steps >= forced_step
     has_switched = rate > 0 and (is_steady or is_forced)
@@ -157,6 +158,7 @@ class SwatsOptimizer(Adam):
                 fused=group["fused"],
                 weight_decay=group["weight_decay"],
                 momentum=beta1,
+                # Without dampening, momentum adds equal gradients up to 1 / (1 - beta1) times one.
                 lr=(1 - beta1) * group["lr"],
                 dampening=0.0,
                 nesterov=False,

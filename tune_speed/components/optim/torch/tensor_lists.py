@@ -15,6 +15,7 @@ def evaluated(closure: Closure | None) -> Any:
     """Returns the closure's loss, or None without a closure."""
     if closure is None:
         return None
+    # `step` runs under no_grad, where the closure could compute no gradients.
     with torch.enable_grad():
         return closure()
 

@@ -174,6 +174,7 @@ class YellowFinOptimizer(Optimizer):
             self._sense(weights)
         gradients = self._tune(weights, decayed_gradients(self.param_groups))
         if self.closed_loop:
+            # Before the move, which changes the weights in place.
             for name, tensors in (("last_weight", weights), ("last_gradient", gradients)):
                 torch._foreach_copy_([self._memory(w, name) for w in weights], tensors)
         self._move(weights, gradients)

@@ -32,6 +32,7 @@ def set_prior(layer: Classifier, prior: float) -> None:
     """Lets each class of the final layer begin with the probability `prior`, whatever the image."""
     assert layer.bias is not None, "the layer was checked for a bias"
     layer.weight.normal_(0, WEIGHT_STD)
+    # The inverse of the sigmoid: a softmax would cancel a bias that all classes share.
     layer.bias.fill_(-math.log((1 - prior) / prior))
 
 

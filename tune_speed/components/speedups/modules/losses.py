@@ -24,6 +24,7 @@ def sum_of_focal_losses(
     num_classes = logits.shape[1]
     targets = one_hot(labels, num_classes).to(logits.dtype)
     targets = targets * (1 - label_smoothing) + label_smoothing / num_classes
+    # -1 is torchvision's way to leave the classes unweighted.
     loss: Tensor = sigmoid_focal_loss(
         logits, targets, alpha=-1.0 if alpha is None else alpha, gamma=gamma, reduction="sum"
     )
@@ -55,6 +56,7 @@ def sum_of_task_losses(
     return torch.stack(list(losses)).sum()
 
 
+# A copy from the host at each step would have the host wait for the device.
 @functools.cache
 def _on_device(group_of: tuple[int, ...], device: torch.device) -> Tensor:
     return torch.tensor(group_of, device=device)

@@ -29,6 +29,7 @@ def statistics(conv: nn.Conv2d, batches: Iterable[Tensor], *, count: int) -> tup
     """
     size = conv.in_channels * conv.kernel_size[0] * conv.kernel_size[1]
     num_patches = 0
+    # In fp32 the covariance, a difference of large sums, may lose its digits.
     total = torch.zeros(size, dtype=torch.float64, device=conv.weight.device)
     squares = torch.zeros(size, size, dtype=torch.float64, device=conv.weight.device)
     for images in _first(batches, count):

@@ -19,6 +19,7 @@ class SparseLinear(nn.Linear):
     """Shares the parameters of a linear layer; its backward pass keeps `k` outputs."""
 
     def __init__(self, layer: nn.Linear, *, k: int, unified: bool) -> None:
+        # On meta: weights that are replaced at once cost no memory and draw no random numbers.
         super().__init__(layer.in_features, layer.out_features, bias=False, device="meta")
         self.weight, self.k, self.unified = layer.weight, k, unified
         self.register_parameter("bias", layer.bias)
@@ -60,6 +61,7 @@ def unified_products(
     dy: Tensor, x: Tensor, w: Tensor, *, k: int, needs_dx: bool, needs_dw: bool
 ) -> tuple[Tensor | None, Tensor | None]:
     """Returns dx and dw of the k outputs with the largest Σ |dy| over the samples."""
+    # In fp32, as sums over many samples may overflow fp16.
     kept = dy.abs().sum(dim=0, dtype=torch.float32).topk(k, sorted=False).indices
     small = dy.index_select(1, kept)
     dx = small @ w.index_select(0, kept) if needs_dx else None
@@ -175,7 +177,7 @@ class SparseConvolution(torch.autograd.Function):
 
 
 def _channels(images: Tensor, kept: Tensor) -> Tensor:
-    """Returns some of the channels, in the memory layout of the images."""
+    # Along dimension 1, index_select would turn channels-last images into contiguous ones.
     if images.is_contiguous(memory_format=torch.channels_last):
         return images.movedim(1, -1).index_select(-1, kept).movedim(-1, 1)
     return images.index_select(1, kept)

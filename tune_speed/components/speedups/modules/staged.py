@@ -71,6 +71,7 @@ class Staged(nn.Module):
         if stage == self.num_stages:
             return self.net.head(self.net.blocks(self.net.stem(images)))
         first, last = self._bounds(stage)
+        # Frozen blocks store no activations for a backward pass.
         with torch.set_grad_enabled(torch.is_grad_enabled() and stage == 0):
             features = self.net.stem(images)
             features = self._run(features, 0, first)
@@ -83,6 +84,7 @@ class Staged(nn.Module):
         if stage in (0, self.num_stages):
             return self
         first, _ = self._bounds(stage)
+        # In training mode a frozen batch norm would still move its statistics.
         for frozen in [*self._stem(), *self.net.blocks[:first]]:
             frozen.eval()
         return self
@@ -118,6 +120,7 @@ def set_stage(model: nn.Module, stage: int) -> None:
     for module in model.modules():
         if isinstance(module, Staged) and module.place.stage != stage:
             module.place.stage = stage
+            # The stage decides which of its modules are in evaluation mode.
             module.train(module.training)
 
 

@@ -16,6 +16,7 @@ class Draws:
 
     def is_yes(self, probability: float) -> bool:
         """Returns True with that probability."""
+        # On the CPU: the host decides what is launched, and would have to wait for a GPU's draw.
         draw = torch.rand((), generator=self.generator, device="cpu")
         return draw.item() < probability
 
@@ -55,6 +56,7 @@ class Skipping:
         return self._parts.join(branch, self._parts.shortcut(features))
 
     def _whole(self, features: Tensor) -> Tensor:
+        # The class's own, as the instance's `forward` is this object.
         output: Tensor = type(self.module).forward(self.module, features)
         return output
 
