@@ -97,6 +97,7 @@ def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
     for location in file.workload.dataset.location_fields:
         fields.pop(f"workload.dataset.{location}", None)
     device = resolve_device(file.run.device)
+    # `cuda` and `cuda:0` are one device.
     name = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
     threads = {"run.cpu_threads": cpu_threads(file)} if device.type == "cpu" else {}
     return {**fields, "run.device": name, **threads}

@@ -15,9 +15,9 @@ from tune_speed.core.targets import Target
 
 SUCCESS_RATE = 0.95
 """Share of runs that a margin is to make meet the target."""
-# Beyond this much longer, a straight line in ln(length) is guesswork.
+# Fewer say nothing about the spread between seeds.
 LEAST_RUNS = 3
-"""Fewer say nothing about the spread between seeds."""
+# Beyond this much longer, a straight line in ln(length) is guesswork.
 LONGEST_FACTOR = 2.0
 
 
@@ -74,6 +74,7 @@ def estimate_slope(points: Sequence[tuple[float, float]]) -> Slope | None:
 
     fit = linregress([math.log(length) for length, _ in points], [metric for _, metric in points])
     slope = Slope(float(fit.slope), float(fit.stderr))
+    # Two degrees of freedom less than points: a line has an intercept and a slope.
     lowest = slope.per_ln - t.ppf(0.95, len(points) - 2) * slope.standard_error
     return slope if lowest > 0 else None
 

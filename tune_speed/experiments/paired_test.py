@@ -13,14 +13,14 @@ from tune_speed.experiments.certification.elimination import LEAST_PAIRS
 from tune_speed.experiments.run_summary import CONFIDENCE
 
 Side = Literal["a", "b"]
-# Beyond this many nobody would wait.
 # One-sided, of the one that looks faster. Either could, so it is half of 5 %.
 MOST_P_VALUE = (1 - CONFIDENCE) / 2
-# Suggested to someone who had fewer than three.
 # The signed-rank test's p-value is never below 2^-n: 1/32 with five pairs, 1/64 with six.
 LEAST_PAIRS_WITH_MISSES = 6
+# Suggested to someone who had fewer than three.
 LIKELY_PAIRS = 5
 POWER = 0.8
+# Beyond this many nobody would wait.
 MOST_PAIRS = 1000
 
 
@@ -128,6 +128,7 @@ def pairs_needed(faster: Sequence[Sample], slower: Sequence[Sample]) -> int | No
         quantiles = stdtrit(n - 1, 1 - MOST_P_VALUE) + stdtrit(n - 1, POWER)
         return bool(quantiles * deviation / math.sqrt(n) <= mean)
 
+    # The pairs that there were did not decide, so that it takes one more at least.
     return next((n for n in range(len(logs) + 1, MOST_PAIRS + 1) if shows(n)), None)
 
 

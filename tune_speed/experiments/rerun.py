@@ -116,6 +116,7 @@ def show_end(record: TrialRecord, on_line: Callable[[str], None]) -> None:
 
 def cpu_threads(file: RecipeFile) -> int:
     """Returns the threads of one operation on the CPU: by default the cores, shared by devices."""
+    # psutil returns None where it cannot tell the physical cores.
     cores = psutil.cpu_count(logical=False) or 1
     return file.run.cpu_threads or max(1, cores // file.recipe.devices)
 

@@ -17,9 +17,9 @@ from tune_speed.core.text import INFINITE, fixed, percent, seconds
 from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
 
 CONFIDENCE = 0.95
-# Runs of the planned length.
+# Runs that failed: their last evaluation is not the end of a training.
 NO_FINAL = (Status.FAILED, Status.OOM)
-"""Runs that failed: their last evaluation is not the end of a training."""
+# Runs of the planned length.
 WHOLE = (Status.REACHED, Status.MISSED)
 
 
@@ -97,6 +97,7 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         if metrics:
             margin = sign_of(target) * (statistics.fmean(metrics) - target.value)
         if len(metrics) >= LEAST_RUNS:
+            # For a target of 0 the mean that is needed is the margin itself.
             needed_margin = needed_mean(0.0, statistics.stdev(metrics))
         if slope is not None and all(run.status in WHOLE for run in runs):
             run_s = statistics.fmean(run.clocks.train_s for run in runs)

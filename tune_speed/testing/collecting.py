@@ -39,8 +39,8 @@ CONTRACTS: dict[str, tuple[Callable[[Any], None], ...]] = {
 UNUSUAL_SEED = 271_828
 PREFIX = "tune_speed_checked_"
 """Of the modules' names of files."""
+# For optimizers whose fields give none.
 RATE: Fields = {"lr": 0.05}
-"""For optimizers whose fields give none."""
 
 
 def contracts(
@@ -131,12 +131,14 @@ def contract_tests(
 
     It is parametrised by every contract of every entry; arguments and errors as of `contracts`.
     """
+    # Here, as importing this package imports no pytest.
     import pytest
 
     found = contracts(plugin, fields=fields, image_size=image_size, model=model)
 
     @pytest.mark.parametrize("check", [pytest.param(check, id=id_) for id_, check in found])
     def test_contract(check: Check) -> None:
+        # Pytest then leaves these frames out, so that the report ends with the contract's message.
         __tracebackhide__ = True
         check()
 
@@ -186,6 +188,7 @@ def _can_be_loaded(module: ModuleType) -> None:
 def _sound(tables: Entries) -> Entries:
     """Returns the entries that are of their table's kind."""
 
+    # The others break `can_be_loaded_as_a_plugin`; no further contract could be asked of them.
     def is_of(base: type, entry: Any) -> bool:
         return issubclass(entry, base) if isinstance(entry, type) else isinstance(entry, base)
 

@@ -83,6 +83,7 @@ def labels_are_numbers_of_its_classes(entry: Entry[DatasetConfig]) -> None:
             seen=f"those of `{name}` are {labels.dtype} of the shape {labels.shape}",
             fix="Make them by `np.array(numbers, dtype=np.int64)`.",
         )
+        # NumPy's `min` of nothing raises; 0 and -1 break the contract below with a message.
         low, high = (int(labels.min()), int(labels.max())) if len(labels) else (0, -1)
         entry.require(
             len(labels) > 0 and low >= 0 and high < num_classes,
@@ -114,6 +115,7 @@ def decoding_twice_gives_the_same_data(entry: Entry[DatasetConfig]) -> None:
     """The hash of the content is part of what a run's record says."""
     hashes = []
     for _ in range(2):
+        # A cache of its own each time: a second look into the first would decode nothing.
         with (
             tempfile.TemporaryDirectory() as folder,
             entry.working("it must be decoded into a cache", fix="See the error."),

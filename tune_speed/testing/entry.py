@@ -52,10 +52,13 @@ class Claims:
         try:
             yield
         except ContractError:
+            # A contract that is broken within says what to fix; that this block failed does not.
             raise
         except Exception as error:
+            # The first line is enough: the whole error is chained as the cause.
             text = str(error).strip().partition("\n")[0].rstrip(".")
             if isinstance(error, ValidationError):
+                # Pydantic's first line only counts the mistakes.
                 fields = ((".".join(map(str, each["loc"])), each["msg"]) for each in error.errors())
                 text = "; ".join(f"`{path}`: {why}" for path, why in fields)
             seen = f"it fails with {type(error).__name__}: {text}"

@@ -34,6 +34,7 @@ def metric_of_a_run_is_a_number_or_none(entry: MetricEntry) -> None:
             fix="Give `of_run`, or say which function computes it.",
         )
         return
+    # The record that lacks most: no evaluation, no step, no clock.
     failed = RunResult(status=Status.FAILED, seed=0, stop_reason="failed")
     for run, what in ((failed, "a run that failed at once"), (_finished_run(), "a run")):
         with entry.working(
@@ -55,6 +56,7 @@ def metric_of_logits_is_a_number_and_leaves_them_alone(entry: MetricEntry) -> No
         return
     import torch
 
+    # Two classes as well: a metric of the best five, say, has too few there.
     for num_classes in (2, 10):
         generator = torch.Generator().manual_seed(0)
         logits = torch.randn((32, num_classes), generator=generator)

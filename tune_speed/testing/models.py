@@ -7,6 +7,7 @@ from torch.nn import functional
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.testing.entry import Contract, Entry, seeded
 
+# Numbers of images, classes and channels differ, so that two in each other's place are seen.
 NUM_IMAGES = 4
 NUM_CLASSES = 7
 CHANNELS = (1, 3)
@@ -147,6 +148,7 @@ def evaluation_looks_at_each_image_by_itself(entry: Entry[ModelConfig]) -> None:
     gap = float((together - alone).abs().max())
     scale = max(1.0, float(together.abs().max()))
     entry.require(
+        # Not equal: kernels may sum in another order for another batch size.
         gap <= 1e-3 * scale,
         "in evaluation an image's logits must be the same in a batch and alone",
         seen=f"they differ by {gap:.2g}",
@@ -165,6 +167,7 @@ def trains_under_bf16(entry: Entry[ModelConfig]) -> None:
             fix="Do not mix types by hand: let autocast choose, and make new tensors with the"
             " `dtype` of those that come in.",
         ):
+            # In fp32, as the training loop computes its loss.
             functional.cross_entropy(logits.float(), torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
     entry.require(
         bool(logits.isfinite().all()),
@@ -175,6 +178,7 @@ def trains_under_bf16(entry: Entry[ModelConfig]) -> None:
 
 
 def _train_on(entry: Entry[ModelConfig], network: nn.Module) -> None:
+    # For what `forward` itself draws, as dropout does.
     with seeded(0):
         logits = logits_of(entry, network, images_for(entry))
     with entry.working(

@@ -14,11 +14,12 @@ from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components.schedules.base import Factors
 from tune_speed.testing.entry import Contract, Entry, seeded
 
+# Other than the 1024 of `lr_per_examples`, so that a rate that is not scaled shows.
 BATCH_SIZE = 384
 SIGNATURE = "`def build(self, model, *, effective_batch_size: int, fused: bool)`"
 GROUPS = "Build it over `self.groups(model, effective_batch_size)`"
+# Weights of the small network of two dimensions or more: not its norm, nor its biases.
 DECAYED = {"1.weight", "2.weight", "3.weight", "5.weight"}
-"""Weights of the small network of two dimensions or more."""
 
 
 def build(
@@ -142,6 +143,7 @@ def state_round_trips(entry: Entry[OptimizerConfig]) -> None:
 def weight_decay_shrinks_weights_but_no_norms_or_biases(entry: Entry[OptimizerConfig]) -> None:
     """Where gradients are zero, decay alone moves weights."""
     network = small_network()
+    # A norm's bias begins at 0, where even one that is wrongly decayed would not move.
     nn.init.ones_(network.get_parameter("0.bias"))
     optimizer = build(entry, network, changes={"weight_decay": 0.1})
     before = _copies(network)
@@ -163,6 +165,7 @@ def frozen_weights_are_left_out(entry: Entry[OptimizerConfig]) -> None:
     network = small_network()
     network[0].requires_grad_(False)
     optimizer = build(entry, network)
+    # By identity, as `==` of tensors is element by element.
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     trained = {id(p) for p in network.parameters() if p.requires_grad}
     entry.require(
@@ -178,8 +181,10 @@ def weights_without_a_gradient_are_left_alone(entry: Entry[OptimizerConfig]) -> 
     network = small_network()
     optimizer = build(entry, network)
     _descend(entry, network, optimizer, 3)
+    # Only after some steps: momentum from these must not move a weight that has no gradient now.
     network[2].requires_grad_(False)
     optimizer.zero_grad()
+    # `zero_grad` sets gradients to None, torch's default since 2.0; zeros would count as one.
     before = _copies(network[2])
     _descend(entry, network, optimizer, 2)
     moved = _moved(network[2], before)
@@ -221,6 +226,7 @@ def fused_kernels_take_the_same_steps(entry: Entry[OptimizerConfig]) -> None:
     plain, faster = small_network(), small_network()
     for network, fused in ((plain, False), (faster, True)):
         _descend(entry, network, build(entry, network, fused=fused), 3)
+    # Fused kernels round otherwise, so that equal up to that is enough.
     apart = _moved(faster, _copies(plain), rtol=1e-4, atol=1e-5)
     entry.require(
         not apart,

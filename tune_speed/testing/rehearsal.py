@@ -21,8 +21,8 @@ NUM_CLASSES = 10
 NUM_IMAGES = 8
 NUM_STEPS = 4
 """Optimizer steps of the whole run."""
+# A speed-up is checked with the first that it accepts: shortcuts, or dropout and no shortcuts.
 MODELS: tuple[ModelConfig, ...] = (ResNet20(), PlainCNN(width=8, batch_norm=True))
-"""A speed-up is checked with the first that it accepts: shortcuts, or dropout and no shortcuts."""
 
 
 def whole(entry: Entry[SpeedupConfig]) -> Shape:
@@ -103,6 +103,7 @@ def start_of(entry: Entry[SpeedupConfig]) -> Start:
         optimizer = torch.optim.SGD(fitted.parameters(), lr=0.01)
         for images, labels in islice(data, num_steps):
             optimizer.zero_grad()
+            # In training mode a changed network may have more outputs than classes.
             functional.cross_entropy(fitted(images)[:, :NUM_CLASSES], labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from tune_speed.components.schedules.base import Factors, ScheduleConfig
 from tune_speed.testing.entry import Contract, Entry
 
+# The shortest too: in a run of one step, progress is 1 at once.
 LENGTHS = (1, 2, 3, 7, 100, 1000)
 """Optimizer steps of the runs whose factors are computed."""
+# Losses that fall and then stall, for schedules that then lower the rate.
 STALLED = (2.3, 1.0, 1.0, 1.1, 0.9, 0.9, 0.9)
 SIGNATURE = "`def factors(self, progress, *, step_frac, losses=()) -> Factors`"
 

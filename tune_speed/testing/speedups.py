@@ -49,12 +49,14 @@ def growth_covers_the_run_and_it_ends_with_whole_images(entry: Entry[SpeedupConf
     config = entry.config()
     stages = config.growth()
     entry.require(
+        # Shares such as thirds add up to 1 but for rounding.
         abs(sum(share for share, _ in stages) - 1) < 1e-6
         and all(factor >= 1 and factor == int(factor) for _, factor in stages),
         "`growth` must give (share, factor) with shares that add up to 1 and whole factors",
         seen=f"it gave {stages}",
         fix="((1.0, 1),) is a run without stages.",
     )
+    # Not 1: a step has the share of the run at its beginning, which is below 1.
     last = config.shape(whole(entry), frac=0.999)
     entry.require(
         last[:2] == whole(entry)[:2] and last.kept_frac == 1,
@@ -69,6 +71,7 @@ def shape_is_a_pure_function(entry: Entry[SpeedupConfig]) -> None:
     config = entry.config()
     fracs = [k / 20 for k in range(20)]
     first = [config.shape(whole(entry), frac=frac) for frac in fracs]
+    # Backwards, so that a shape that depends on earlier calls differs.
     again = [config.shape(whole(entry), frac=frac) for frac in reversed(fracs)][::-1]
     apart = [pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]]
     entry.require(
@@ -162,6 +165,7 @@ def loss_is_a_sum_over_samples(entry: Entry[SpeedupConfig]) -> None:
     begin(entry, network)
     with seeded(0), entry.working("the loss must be computed", fix="See the error."):
         images, labels, _ = chosen(entry, network, 0)
+        # A leaf of its own: the gradient that is asked for below is that of the loss alone.
         logits = network(images).detach().requires_grad_(True)
         total = loss_of(entry, logits, labels, frac=0.5)
         halves = [
@@ -177,6 +181,7 @@ def loss_is_a_sum_over_samples(entry: Entry[SpeedupConfig]) -> None:
     parts = float(sum(half.detach() for half in halves))
     whole_loss = float(total.detach())
     entry.require(
+        # A sum in another order rounds otherwise.
         abs(parts - whole_loss) <= 1e-3 * max(1.0, abs(whole_loss)),
         "the losses of two parts of a batch must add up to that of the batch",
         seen=f"they are {parts:.6g} and {whole_loss:.6g}",
@@ -207,6 +212,7 @@ def a_saved_run_goes_on_as_it_would_have(entry: Entry[SpeedupConfig]) -> None:
     network, config = changed(entry), entry.config()
     begin(entry, network)
     run(entry, network, first, seed=3)
+    # Copies, as a file would hold: `state_dict` gives the very tensors that later steps move.
     tensors = copy.deepcopy(network.state_dict())
     saved = copy.deepcopy(config.state(network))
     resumed = changed(entry)

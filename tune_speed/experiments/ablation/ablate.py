@@ -75,7 +75,8 @@ def run_ablation(
     Raises: ConfigError, DataError, StorageError.
     """
     for arm, factor in itertools.product(plan.files, plan.config.retune_factors):
-        _tuned_file(plan, arm, factor)  # Raises before anything is trained.
+        # Only for its errors: a factor that a recipe refuses is found before anything is trained.
+        _tuned_file(plan, arm, factor)
     data = prepare(plan.base.workload.dataset, download=download, on_progress=on_progress)
     name = "-".join(filter(None, [plan.base.name, part, "ablation"]))
     path = _ledger_path(folder / plan.base.name / "ablation", part, again=again)
@@ -120,8 +121,10 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
 
 
 def _fields(file: RecipeFile, data_hash: str) -> dict[str, Any]:
-    """Returns what the hashes are of, so that a message can name what differs."""
+    """Returns what the hashes are of."""
+    # The hashes decide; with these a message can name the field that differs.
     workload: dict[str, Any] = file.workload.model_dump(mode="json")
+    # Where data lie is no part of what they are: their hash is compared instead.
     for location in file.workload.dataset.location_fields:
         workload["dataset"].pop(location, None)
     return {
@@ -213,6 +216,7 @@ class _Running:
             data_hash=self.data_hash,
             seed=seed,
             on_line=progress,
+            # Without data no arm can run; all else that goes wrong is this arm's outcome.
             refuse=(DataError,),
             interrupt=self.is_stopped,
         )
@@ -237,6 +241,7 @@ def _run_all(run: _Running) -> bool:
 
 
 def _take_turn(run: _Running, turn: Turn, file: RecipeFile, seed: int) -> None:
+    # By the turn and not by a counter: a resumed run has the number that it would have had.
     position = turn.block * len(run.names) + run.names.index(turn.arm)
     record = run.train(file, f"arm {turn.arm}, seed {seed}", seed=seed, trial=position)
     settings = dict(run.plan.settings[turn.arm])
@@ -278,7 +283,8 @@ def _try_beyond(run: _Running, name: str) -> None:
     factors = run.plan.config.retune_factors
     while True:
         for factor in sorted({point.factor for point in run.tuning()[name]}):
-            _try(run, name, factor)  # Ctrl-C may have left one with a part of its seeds.
+            # Ctrl-C may have left one with a part of its seeds.
+            _try(run, name, factor)
         beyond = next_factor(
             factors, run.tuning()[name], by_time=run.is_tuned_by_time, sign=run.sign
         )
@@ -286,7 +292,8 @@ def _try_beyond(run: _Running, name: str) -> None:
             return
         try:
             _tuned_file(run.plan, name, beyond)
-        except ConfigError:  # No recipe has such a value: a share above 1.
+        except ConfigError:
+            # No recipe has such a value: a share above 1.
             return
         _try(run, name, beyond)
 
@@ -299,6 +306,7 @@ def _try(run: _Running, name: str, factor: float) -> None:
         if tried in run.ledger.tried:
             continue
         label = f"re-tuning {name}, {config.retune} ×{factor:g}"
+        # Beyond the numbers of the comparison, which follow from arm and seed.
         trial = len(run.names) * len(run.seeds) + len(run.ledger.tried)
         record = run.train(_tuned_file(run.plan, name, factor), label, seed=seed, trial=trial)
         run.ledger.add_tried(tried, record)
@@ -317,6 +325,7 @@ def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
 
 def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
     run = record.runs[-1]
+    # The last evaluation of a run that failed is not the end of a training.
     is_broken = run.final is None or run.status in ("failed", "oom", "diverged")
     return TuningPoint(
         factor=tried.factor,

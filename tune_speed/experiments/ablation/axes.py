@@ -179,6 +179,7 @@ def _label_problems(at: str, label: str) -> Iterator[Problem]:
         must = f"a level must read as at most {MAX_LABEL} printable characters"
         hint = "Give it a name: `{axis: {name: {field: value}}}`."
         yield Problem(path=at, must=must, given=f"`{label[:MAX_LABEL]}`", hint=hint)
+    # Names of arms and interactions are split at these again: such a label would fall apart.
     if label == "base" or AND in label or TIMES in label:
         must = f"a level must not be called `base`, nor hold `{AND}` or `{TIMES}`"
         yield Problem(path=at, must=must, given=f"`{label}`")

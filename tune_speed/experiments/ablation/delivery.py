@@ -6,8 +6,8 @@ from importlib.util import find_spec
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
 
+# Longest wait for the store at the end [s]; what it has not taken is in the ledger.
 DELIVERY_S = 60.0
-"""Longest wait for the store at the end."""
 
 
 def deliver(records: Sequence[TrialRecord], *, study: str) -> tuple[str, ...]:
@@ -17,6 +17,7 @@ def deliver(records: Sequence[TrialRecord], *, study: str) -> tuple[str, ...]:
     """
     if not records:
         return ()
+    # An ablation runs where MLflow is not installed, so that this is no error.
     if find_spec("mlflow") is None:
         return ("MLflow is not installed: the runs are in the ledger only",)
     from tune_speed.tracking.store.store import open_store

@@ -66,7 +66,8 @@ def _shape_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
 
 
 def _clash_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
-    """Levels of different axes that overwrite one another: an arm would not be as it is named."""
+    """Returns a problem for each path that levels of different axes overwrite."""
+    # An arm with such levels would not be what its name says.
     # With `cumulative` a step may replace an earlier one: constant rate, drops, one-cycle.
     if design in ("one-at-a-time", "cumulative"):
         return []
@@ -140,4 +141,5 @@ def turns(arms: Sequence[str], *, block: int) -> tuple[str, ...]:
     assert num == len(set(arms)), arms
     zigzag = [(index + 1) // 2 if index % 2 else -(index // 2) for index in range(num)]
     order = tuple(arms[(step + block // 2) % num] for step in zigzag)
+    # Backwards in each second block, for an even k too: each pair evens out the arms' positions.
     return order[::-1] if block % 2 else order

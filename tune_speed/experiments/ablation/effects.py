@@ -105,6 +105,7 @@ def _additions(
     for levels, arm in by_levels.items():
         for index, level in enumerate(levels):
             without = by_levels.get((*levels[:index], 0, *levels[index + 1 :]))
+            # Where an arm has it alone, this tells nothing new and makes Holm's correction harsher.
             if level and without is not None and _only(index, levels) not in by_levels:
                 found.append((axes[index].levels[level - 1].label, arm, without))
     counts = Counter(label for label, _, _ in found)
@@ -141,6 +142,7 @@ def _interactions(
         if len(changed) < 2 or len(singles) < len(changed):
             continue
         name = TIMES.join(axes[index].levels[levels[index] - 1].label for index in changed)
+        # The base is subtracted once and added for each single: the weights add up to 0.
         weights = {arm.name: 1.0, base.name: len(singles) - 1.0}
         yield Contrast("interaction", name, weights | {single.name: -1.0 for single in singles})
 
@@ -177,12 +179,14 @@ def estimate(
 
     error = statistics.stdev(contrasts) / math.sqrt(n)
     half = float(stdtrit(n - 1, 0.5 + confidence / 2)) * error
+    # By the lower tail: 1 less the upper one would round a small p-value to 0.
     p_value = 2 * float(stdtr(n - 1, -abs(mean / error)))
     return Estimate(value=mean, low=mean - half, high=mean + half, p_value=p_value, n=n)
 
 
 def _per_block(contrast: Contrast, values: Mapping[str, Mapping[int, float]]) -> list[float]:
     """Returns the contrast in each block that has a finite value of all its arms."""
+    # An arm of weight 0 must not cost the blocks in which it has no run.
     weights = {arm: weight for arm, weight in contrast.weights.items() if weight}
     assert weights, contrast
     runs = [values.get(arm, {}) for arm in weights]

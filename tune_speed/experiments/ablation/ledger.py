@@ -80,6 +80,7 @@ class AblationLedger(SessionLog):
         changed = [name for name in {**arms, **others} if arms.get(name) != others.get(name)]
         if is_other_task or BASE in changed:
             ours, theirs = (flatten(each.get("fields", {})) for each in (begun, header))
+            # Where the ledger has no `fields`, only that the task differs is known.
             fields = differences(ours, {**dict.fromkeys(ours), **theirs}) if ours else []
             return [*found, *(fields or ["workload" if is_other_task else "recipe"])]
         return [*found, *([f"arms {', '.join(changed)}"] if changed else [])]

@@ -61,13 +61,15 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
             " `--axes accumulation_steps=2,precision=bf16`."
         )
     axes = read_axes(base.ablate.axes)
-    arms_of(axes, base.ablate.design)  # What is wrong with the design is so on any machine.
+    # What is wrong with the design is so on any machine, whatever can be run here.
+    arms_of(axes, base.ablate.design)
     singles = arms_of(axes, "one-at-a-time")
 
     def load_anywhere(more: Sequence[str]) -> RecipeFile:
         try:
             return load(more)
-        except ConfigError:  # The arm may need a device that is not here.
+        except ConfigError:
+            # The arm may need a device that is not here.
             file = load([*more, "run.device=auto"])
             return replace(file, run=file.run.model_copy(update={"device": base.run.device}))
 

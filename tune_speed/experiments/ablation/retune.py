@@ -26,7 +26,9 @@ def value_at(recipe: Recipe, path: str) -> float | int:
     """
     node: Any = recipe
     for name in path.removeprefix("recipe.").split("."):
+        # What a node lacks is a component's name, as in `optimizer.sgd.lr`: it is passed over.
         node = getattr(node, name, node)
+    # To Python, a bool is an int too.
     if isinstance(node, bool) or not isinstance(node, int | float):
         raise ConfigError(
             f"`retune` must name a number of every arm's recipe, but `{path}` is none in one of"
@@ -84,6 +86,7 @@ def best_factor(
 
 
 def _rounded(factor: float) -> float:
+    # Six digits: 0.1 × 3 is 0.30000000000000004 in binary, and factors name runs of the ledger.
     return float(f"{factor:.6g}")
 
 

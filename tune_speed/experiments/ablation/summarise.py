@@ -101,6 +101,7 @@ def summarise_arms(
         if own
     }
     here = [arm for arm in arms if arm.name not in not_applicable]
+    # Levels that cannot be run here come without the base, which most contrasts are against.
     effects = _effects(together, contrasts_of(axes, here) if arms[0] in here else ())
     duels = {
         arm.name: _duel(together.get(arm.name), together.get(BASE))

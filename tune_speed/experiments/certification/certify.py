@@ -51,9 +51,9 @@ DROPPING_RULE = (
     "after each round a finalist is dropped whose expected time with restarts is above the best's"
     " beyond doubt; the chance that the true best is dropped is at most 5 % over the whole race"
 )
-# Share of a run's time in which its threads wait for a core, from which on it is reported.
+# A run during which others came to the device does not count; so many in a row are an error.
 MAX_SHARED_RUNS = 3
-"""A run during which others came to the device does not count; so many in a row are an error."""
+# Share of a run's time in which its threads wait for a core, from which on it is reported.
 LARGE_WAIT = 0.05
 DELIVERY_S = 60.0
 CERTIFICATION = "certification"
@@ -160,6 +160,7 @@ def certify(
             for placed in ranks
         )
         _save(folder / "certified", records, surroundings)
+    # The leader has a certified record already; here it only ran next to the others.
     own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
     undelivered = _deliver(uri, study, own, number=path.stem)
     return CertifyResult(

@@ -42,17 +42,17 @@ from numpy.typing import NDArray
 from tune_speed.core.stats import RunStatistics, Sample
 
 Array = NDArray[np.float64]
-# Grid of a rival's success rates, densest near 1, for the supremum.
+# Two pairs have one degree of freedom: their spread is nearly unknown.
 LEAST_PAIRS = 3
-"""Two pairs have one degree of freedom: their spread is nearly unknown."""
-# Mixture of the numerator: weight, density of the leader's rate, density of the rival's.
+# Least standard deviation of log time that is assumed: no clock of a real run is finer.
 LEAST_SPREAD = 1e-3
-"""Least standard deviation of log time that is assumed: no clock of a real run is finer."""
+# Beta densities of a success rate: means 0.98, 0.8 and 0.33.
 SURE, OFTEN, SELDOM = (1.0, 0.02), (2.0, 0.5), (0.5, 1.0)
-"""Beta densities of a success rate: means 0.98, 0.8 and 0.33."""
-GUESSES = ((0.5, SURE, SURE), (0.2, SURE, SELDOM), (0.15, OFTEN, OFTEN), (0.15, OFTEN, SELDOM))
+# Mixture of the numerator: weight, density of the leader's rate, density of the rival's.
 # Half the weight is on the usual case: both always hit, and only their times differ. Any guess
 # keeps the error rate; a good one drops sooner.
+GUESSES = ((0.5, SURE, SURE), (0.2, SURE, SELDOM), (0.15, OFTEN, OFTEN), (0.15, OFTEN, SELDOM))
+# Grid of a rival's success rates, densest near 1, for the supremum.
 RATES = 1 - np.linspace(0.0, 1.0, 501)[:-1] ** 2
 
 
@@ -154,6 +154,8 @@ class Elimination:
     def _judge(self, leader: str, rival: str) -> Dropped | None:
         """Returns the rival as dropped, or None if it may still be the best."""
         num_rivals, num_looks = len(self.names) - 1, self.num_rounds - LEAST_PAIRS
+        # Half of the error is that of times, half that of successes. Only the former is shared out
+        # over looks: the e-process of the latter holds whenever it is looked at.
         share = self._error_rate / 2 / num_rivals
         pair = look(
             self.samples[leader],

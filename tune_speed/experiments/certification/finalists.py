@@ -67,6 +67,7 @@ def choose_finalists(estimates: Sequence[Finalist], top: int) -> list[Finalist]:
     """Returns the `top` fastest, each recipe once."""
     chosen: dict[str, Finalist] = {}
     timed = (each for each in estimates if each.time_s is not None)
+    # The name decides a tie: other finalists than those begun could not be continued with.
     for each in sorted(timed, key=lambda e: (e.time_s or 0.0, e.name)):
         chosen.setdefault(json.dumps(each.record.recipe, sort_keys=True), each)
     return list(chosen.values())[:top]

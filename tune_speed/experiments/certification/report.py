@@ -14,8 +14,8 @@ from tune_speed.experiments.margin import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import make_boards
 
 # Trials that end at most this far below the target say what length is worth.
-NEAR = 0.05
 # A trial that misses by more misses for a reason that a longer run does not fix.
+NEAR = 0.05
 
 
 def certification_text(result: CertifyResult) -> str:

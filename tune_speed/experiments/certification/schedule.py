@@ -96,6 +96,7 @@ class CertificationSchedule:
         if race.num_closed >= race.num_rounds or not race.alive:
             return None
         waiting = (n for n in race.alive if len(race.samples[n]) == race.num_closed)
+        # Hashed from the round and not drawn: a resumed certification has the same seeds.
         text = f"{self._seed_base}/{stage}/{race.num_closed}".encode()
         drawn = int.from_bytes(hashlib.sha256(text).digest()[:8], "big")
         seed = FIRST_FRESH_SEED + drawn % NUM_FRESH_SEEDS

@@ -9,8 +9,8 @@ from torch.autograd import DeviceType  # type: ignore[attr-defined]
 
 from tune_speed.experiments.profiling.phases import PHASES, Phase, PhaseTimer
 
-BLOCK_STEPS = 5
 # A block has so many steps at most, and more where it would be shorter than that [s].
+BLOCK_STEPS = 5
 BLOCK_S = 0.01
 LEAST_BLOCKS = 4
 """Of each kind, where there are so many steps."""

@@ -19,8 +19,8 @@ COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
 """Fields of a recipe that hold an entry of a table."""
 # Published figures that are settings, not results.
 SETTING_METRICS = frozenset({"epochs", "batch_size"})
+# Training images of CIFAR-10, and of CIFAR-100.
 ALL_IMAGES = 50_000
-"""Training images of CIFAR-10 and of CIFAR-100."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +104,7 @@ def flat_recipe(recipe: Mapping[str, Any]) -> dict[str, Any]:
             flat[field] = value
     flat["devices"] = flat.get("devices", 1)
     flat["effective_batch_size"] = samples_per_step = _samples_per_step(flat)
+    # `settings` has the rate of one step; ours may be for a number of examples.
     lr, per_examples = flat.get("optimizer.lr"), flat.get("optimizer.lr_per_examples")
     if lr is not None and per_examples is not None:
         lr = None if samples_per_step is None else float(lr * samples_per_step / per_examples)
@@ -118,6 +119,7 @@ def dataset_of(workload: Mapping[str, Any]) -> str | None:
     found = {
         f"cifar{match[1]}"
         for name in names
+        # No digit may follow, so that 10 is not found in `cifar100`, nor 100 in `cifar1000`.
         if (match := re.search(r"cifar[-_]?(100|10)(?!\d)", name.lower()))
     }
     return found.pop() if len(found) == 1 else None
@@ -130,6 +132,7 @@ def is_same(there: Any, here: Any) -> bool:
         return all(is_same(a, b) for a, b in zip(there, here, strict=True))
     numbers = [v for v in (there, here) if isinstance(v, int | float) and not isinstance(v, bool)]
     if len(numbers) == 2:
+        # Our rate of a step is computed (see `flat_recipe`), so that equal ones differ by rounding.
         return math.isclose(*numbers, rel_tol=1e-6)
     return bool(there == here)
 
@@ -166,6 +169,7 @@ def _circumstances(setting: Setting, record: TrialRecord) -> Iterator[tuple[bool
     alike = images == here
     yield alike, f"{images} training images" + ("" if alike else f" there, {here} here")
     target = record.workload.get("target") or {}
+    # No source trains towards a target, so that this differs from all of them.
     words = f"no target there, {target.get('metric')} {target.get('value')} here"
     yield False, words
     if setting.beside:

@@ -87,6 +87,7 @@ def paper_listing() -> list[dict[str, Any]]:
             "figures": len(own := [f for f in published_figures() if f.source == source]),
             "with_known_defects": sum(bool(figure.known_defect) for figure in own),
             "models": ", ".join(dict.fromkeys(figure.model for figure in own if figure.model)),
+            # `both`, `most` and an empty text name no data set; the names have a hyphen.
             "datasets": ", ".join(dict.fromkeys(f.dataset for f in own if "-" in f.dataset)),
         }
         for source, title in SOURCES.items()

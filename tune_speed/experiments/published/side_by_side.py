@@ -100,6 +100,7 @@ def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
             data = dataset_of(record.workload) or record.workload.get("dataset", {}).get("name")
             notes.append(f"{_run(record)}: no source has {model}, as it is here, on {data}")
         figures += [cells for row in rows for cells in _figure_rows(record, row)]
+        # By identity, as a setting holds a dict and so cannot be hashed.
         one_a_setting = {id(row.setting): row for row in rows}
         settings += [_setting_row(record, row) for row in one_a_setting.values()]
     for record in records:

@@ -74,6 +74,7 @@ def _ours(record: TrialRecord, base: Setting, records: Sequence[TrialRecord]) ->
         and is_arm(each, base)
         and each.recipe.get("epochs") == record.recipe.get("epochs")
         and each.workload_hash == record.workload_hash
+        # Several devices are described otherwise than the one of their baseline.
         and (each.device == record.device or record.recipe.get("devices", 1) > 1)
     ]
     if len(bases) != 1 or not bases[0].runs or not record.runs:

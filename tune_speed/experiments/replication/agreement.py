@@ -236,6 +236,7 @@ def effect_verdict(paper: float, own: Own, *, no_effect: float, margin: float) -
         if max(own.high - no_effect, no_effect - own.low) <= margin + TINY:
             return "yes", ""
         return "not decided", "our interval holds no effect, but large ones too"
+    # A wide interval agrees with everything: holding the paper's figure proves nothing here.
     if not is_decided:
         return "not decided", "our interval holds no effect" + (
             ", and the paper's figure too" if is_inside else ""

@@ -25,6 +25,7 @@ ROUNDS = 20
 # Of 20 rounds; as many fall to one side by chance with p = 0.04 (sign test, two-sided).
 QUICKER_ROUNDS = 15
 STEPS = 10
+# Batches four times as slow as steps [s]: 80 % of the time must be seen as waiting.
 SLOW_BATCH_S, STEP_S = 0.008, 0.002
 
 
@@ -52,6 +53,8 @@ def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
     def half(value: float) -> float:
         return torch.tensor(value, device=device).half().float().item()
 
+    # 2^-24 is the smallest number of half precision; 2^-25 is halfway to 0, and a tie goes to
+    # the even one, which is 0.
     lost, smallest = half(2**-25), half(2**-24)
     scaled = half(2**-25 * FIRST_SCALE) / FIRST_SCALE
     bare = _weight_after_step(scale=1.0, device=device)
@@ -174,6 +177,7 @@ def _syncs(device: "torch.device", *, reads_loss: bool) -> int:
     torch.cuda.synchronize(device)
     before = torch.cuda.get_sync_debug_mode()
     with warnings.catch_warnings(record=True) as seen:
+        # By default Python shows a warning once a line: only the first step would count.
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
@@ -183,6 +187,7 @@ def _syncs(device: "torch.device", *, reads_loss: bool) -> int:
                 if reads_loss:
                     loss.item()
         finally:
+            # The mode is the whole process's: what runs after this check would warn too.
             torch.cuda.set_sync_debug_mode(before)
     return sum("called a synchronizing" in str(warning.message) for warning in seen)
 

@@ -53,6 +53,7 @@ def _place_problems(
     claim: ClaimConfig, arms: Mapping[str, Sequence[str]], path: str
 ) -> Iterator[Problem]:
     ours = claim.ours
+    # Below, arms are compared as sets of labels: their order is of no account, see `find_arm`.
     if ours.part not in arms:
         must = f"must be one of the parts: {', '.join(arms)}"
         hint = near_miss(ours.part, arms)

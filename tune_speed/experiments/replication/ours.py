@@ -99,6 +99,7 @@ def _expected_ratio(arm: ArmResult) -> Own:
         return NOTHING
     value = arm.time_to_target_factor
     low, high = arm.time_to_target_low, arm.time_to_target_high
+    # With a lower end, a missing upper one is infinite; without one there is no interval.
     if low is not None and high is None:
         high = math.inf
     return Own(math.inf if value is None else value, low, high, arm.time_to_target_pairs)
@@ -121,6 +122,7 @@ def _percent(share: float) -> float:
 
 _READERS: dict[FigureName, Callable[[ArmResult], Own]] = {
     "speed_up": lambda arm: _estimate(arm.speed_up),
+    # `map` keeps low below high only for rising functions: both of these rise with the speed-up.
     "time_increase": lambda arm: _estimate(arm.speed_up).map(lambda s: 100 * (s - 1)),
     "time_saved": lambda arm: _estimate(arm.speed_up).map(lambda s: 100 * (1 - 1 / s)),
     "expected_time_ratio": _expected_ratio,

@@ -83,6 +83,7 @@ def outcome(
         question=replication.question,
         profile=profile,
         about=scale.about if scale else "",
+        # The outcome is written to disk, and what the user gave may hold a secret.
         overrides=tuple(map(redact, overrides)),
         devices=tuple(dict.fromkeys(result.device for result in found if result.device)),
         seeds=tuple(sorted({result.seeds for result in found})),

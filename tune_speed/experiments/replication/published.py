@@ -94,6 +94,7 @@ def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
     base = _looked_up(
         published.model_copy(update={"setting": published.over, "model": model}), path
     )
+    # Divided by its epochs, a time no longer depends on how many there were.
     doubts = () if published.per_epoch else _other_epochs(published, model)
     defects = (*base.defects, *this.defects, *doubts)
     if figure == "accuracy_gain" and this.unit == "%":

@@ -53,6 +53,7 @@ def plan_replication(
     path = find(name)
     tree = load_recipe(path, check_data=False).tree
     replication = _replication(tree, path)
+    # In the profile `full`, whichever is run: smaller ones leave arms out, and claims then say so.
     check_claims(replication.claims, arms_in_full(path))
     given = [override for override in overrides if override.startswith("ablate.")]
     if given and tree.get("ablate") is None:
