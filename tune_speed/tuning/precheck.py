@@ -14,11 +14,11 @@ from tune_speed.study.mistake import Mistake
 from tune_speed.study.space import Params, SearchSpace
 from tune_speed.study.yaml import Source
 
-# Longest wait for the answer [s]; a trial that does not fit then fails by itself.
+# Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them.
 TAKES_ANYTHING = {"resnet20", "resnet", "preact_resnet"}
-"""Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them."""
 # Most combinations that are checked; others are checked by their trial.
 MOST = 64
+# Longest wait for the answer [s]; a trial that does not fit then fails by itself.
 ANSWER_S = 120.0
 SMALL = {"batch_size": 2, "accumulation_steps": 1, "effective_batch_size": None, "epochs": 1}
 
