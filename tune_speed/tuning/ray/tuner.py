@@ -36,16 +36,16 @@ from tune_speed.tuning.ray.trial_process import TrialProcess
 
 # A process without a report sends a heartbeat this often [s]: Ctrl-C waits for it.
 HEARTBEAT_S = 2.0
-# What Ray says of a process that is not to blame for its end.
+# All processes together send no more: the driver has other things to do.
 HEARTBEATS_PER_S = 16
-"""All processes together send no more: the driver has other things to do."""
 REPORT_EVERY_S = 0.05
 """Shortest time between two reports of a running trial [s]."""
-# Shortest time between two looks at the view [s]: with many trials Tune's loop runs fast.
+# All processes together send no more: at 2 ms each the driver is not what they wait for. What they
+# evaluate in between is in the next report.
 REPORTS_PER_S = 200
-"""All processes together send no more: at 2 ms each the driver is not what they wait for. What they
-evaluate in between is in the next report."""
+# Shortest time between two looks at the view [s]: with many trials Tune's loop runs fast.
 TICK_S = 0.1
+# What Ray says of a process that is not to blame for its end.
 NODE_DIED = ("its node has died", "is unavailable: ")
 
 
