@@ -98,6 +98,7 @@ def target_of(workload: Mapping[str, Any]) -> Target:
 
     Records of older versions do not say `mode`: more was better in all of them.
     """
+    # `model_construct` does not validate: a stranger's record must not stop a leaderboard.
     fields = workload.get("target") or {}
     return Target.model_construct(
         metric=str(fields.get("metric", "accuracy")),
@@ -136,5 +137,5 @@ def final_goodness(record: TrialRecord) -> float:
 
 
 def _device_s(record: TrialRecord) -> float:
-    """Returns the record's wall-clock, divided among those that could share its device."""
+    # Trials that share a device for an hour together hold it for one hour, not for one each.
     return sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)

@@ -21,6 +21,7 @@ from tune_speed.core.renamed import PRESENT
 class Config(BaseModel):
     """A frozen set of named, typed and described values."""
 
+    # JSON has neither NaN nor infinity, and configurations are hashed and stored as JSON.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     @classmethod
@@ -80,6 +81,8 @@ class Component:
         try:
             name, fields = self.split(value)
         except ValueError as error:
+            # Pydantic begins a ValueError's text with "Value error, ". The text is an argument:
+            # braces of a template would be fields, and this text has some.
             raise PydanticCustomError("component", "{text}", {"text": str(error)}) from None
         if name not in self.table:
             text = f"must be one of {', '.join(self.table)}{did_you_mean(name, self.table)}"
@@ -125,6 +128,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 def canonical_hash(value: Any) -> str:
     """Returns the first 16 hex digits of SHA-256 over `value` as JSON with sorted keys."""
+    # 16 digits are 64 bits: of a million values, two share a hash with a chance of 3e-8.
     text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

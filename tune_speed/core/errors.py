@@ -81,6 +81,7 @@ class StorageError(TuneSpeedError):
 
 def first_line(error: BaseException) -> str:
     """Returns kind and first line of an error, for a message that quotes it."""
+    # `chr(10)`: before Python 3.12 no backslash may be within the braces of an f-string.
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
 
 
@@ -103,6 +104,7 @@ def traceback_of(error: BaseException) -> str:
 
 def one_line(text: str) -> str:
     """Returns the first line of `text`, fit to store."""
+    # The whole may be megabytes: only its beginning is cut into lines.
     lines = text[: 4 * MOST_OF_REASON].strip().splitlines()
     return readable(lines[0] if lines else "", most=MOST_OF_REASON)
 

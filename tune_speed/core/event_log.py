@@ -53,6 +53,7 @@ class EventLog:
         except OSError as error:
             raise self.unwritable(error) from error
         try:
+            # The kernel frees this lock when its process ends, however it ends: none stays.
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             self.close()
@@ -77,6 +78,7 @@ class EventLog:
         Raises: StorageError if a line is damaged.
         """
         data = self.path.read_bytes()
+        # A piece without its line feed was never acknowledged: `append` had not returned.
         whole = data.rfind(b"\n") + 1
         if whole < len(data):
             os.ftruncate(self._file, whole)
@@ -85,6 +87,7 @@ class EventLog:
                 event = json.loads(line)
                 if not isinstance(event, dict):
                     raise TypeError("no mapping")
+            # RecursionError: a damaged line may nest brackets deeper than Python's stack.
             except (ValueError, TypeError, RecursionError) as error:
                 raise self.damaged(number, error) from error
             yield number, event
@@ -205,6 +208,7 @@ class SessionLog(ABC):
 
 def differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Returns how `now` differs from what was begun, a phrase a field."""
+    # As read back from the file: tuples become lists, and numbers as keys become strings.
     ours = json.loads(json.dumps(dict(now)))
     other = [name for name in ours if ours[name] != begun.get(name)]
     return [f"{name} = {begun.get(name)}, now {ours[name]}" for name in other]

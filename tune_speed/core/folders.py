@@ -6,6 +6,7 @@ from pathlib import Path
 
 def studies_folder() -> Path:
     """Returns where studies store their ledgers: $TUNE_SPEED_STUDIES or ./tune_speed_studies."""
+    # Absolute, as trial processes have working folders of their own.
     return Path(os.environ.get("TUNE_SPEED_STUDIES", "tune_speed_studies")).absolute()
 
 

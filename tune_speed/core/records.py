@@ -58,6 +58,8 @@ class Status(StrEnum):
 class Record(Config):
     """Base of the records: lenient about JSON's types, as they are read back from files."""
 
+    # Strict would refuse JSON's lists for tuples and its strings for enums. Fields that this
+    # version does not know are of another version's records.
     model_config = ConfigDict(strict=False, extra="ignore")
 
 
@@ -87,6 +89,7 @@ class Evaluation(Record):
 
     def value(self, metric: str) -> float | None:
         """Returns a metric by its name; None where it was not measured."""
+        # Only of `MEASURED`: a metric may be called as any attribute is, such as `step` or `copy`.
         own = self.values.get(metric)
         return getattr(self, metric) if own is None and metric in MEASURED else own
 

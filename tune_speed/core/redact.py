@@ -12,6 +12,8 @@ import re
 # Of a value; a backslash goes with what it escapes, as in JSON.
 _SIGN = r"(?:[^\s\"'&\\]|\\[^\s\"'])"
 _ADDRESS = re.compile(r"(https?)?://((?:(?!://)(?:[^\s\"\\]|\\[^\s\"]))+)", re.I)
+# Repeats before a word are bounded: without a bound each start would scan all that follows, which
+# takes time in proportion to the square of the text.
 _PARAMETER = re.compile(
     rf"([?&#;][\w.-]{{0,60}}?(?:passw|pwd|secret|token|key|signature|credential|auth|sig)"
     rf"[\w.-]{{0,30}}=){_SIGN}+",

@@ -5,10 +5,11 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator
 
+# Present name by the former one, by the field of a recipe that holds the entry. None is ever
+# removed: ledgers and stores are not rewritten.
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "lr_schedule": {"drop_on_stall": "reduce_on_plateau", "step_drops": "multi_step"},
 }
-"""Present name by the former one, by the field of a recipe that holds the entry."""
 
 PRESENT = {old: new for names in RENAMED.values() for old, new in names.items()}
 """Present name of each entry by its former one."""

@@ -88,10 +88,12 @@ def _ratio_interval(
     a: Sequence[Sample], b: Sequence[Sample], confidence: float, miss_s: float | None
 ) -> tuple[float, float]:
     """Returns the interval of expected time of `a` / that of `b`; wide where both may be inf."""
+    # With one seed the draws of both would rise and fall together, and the ratio look too certain.
     above = expected_time_draws_s(a, seed=0, miss_s=miss_s)
     below = expected_time_draws_s(b, seed=1, miss_s=miss_s)
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = above / below
+    # ∞ / ∞ may be any ratio: 0 for the lower end, ∞ for the upper.
     low = central(np.nan_to_num(ratios, nan=0.0, posinf=math.inf), confidence)[0]
     high = central(np.nan_to_num(ratios, nan=math.inf, posinf=math.inf), confidence)[1]
     ratio = _ratio_of_expected(a, b)

@@ -33,6 +33,7 @@ def wilson_interval(hits: int, n: int, *, confidence: float = 0.95) -> tuple[flo
     half = z * math.sqrt(rate * (1 - rate) / n + (z / (2 * n)) ** 2)
     scale = 1 + z * z / n
     low, high = (middle - half) / scale, (middle + half) / scale
+    # With no hit or no miss the formula's end is 0 or 1 but for rounding: 3e-17 at 0 of 5.
     return (low if hits else 0.0), (high if hits < n else 1.0)
 
 
@@ -156,6 +157,7 @@ def _rate_draws(hits: int, n: int, seed: int) -> Array:
     from scipy.special import betaincinv
 
     half = (np.arange(NUM_DRAWS // 2) + 0.5) / (NUM_DRAWS // 2)
+    # Without hits (misses) one end is the point 0 (1), for which `betaincinv` returns NaN.
     lower = betaincinv(hits, n - hits + 1, half) if hits else np.zeros_like(half)
     upper = betaincinv(hits + 1, n - hits, half) if hits < n else np.ones_like(half)
     return np.random.default_rng((seed, 0)).permutation(np.concatenate([lower, upper]))
@@ -232,6 +234,7 @@ def finite_or_none(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+# In seconds. Spreads are relative to the mean of the misses, so that must not be 0.
 LEAST_MISS_S = 1e-3
 
 

@@ -50,6 +50,7 @@ class Target(Config):
 
     def holds(self, metric: float) -> bool:
         """Returns whether a value of the metric is good enough."""
+        # A metric that was not measured is NaN, with which both comparisons are false.
         return metric >= self.value if self.mode == "max" else metric <= self.value
 
     def score(self, metric: float) -> float:

@@ -131,6 +131,7 @@ def moment_of(text: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
         return moment.astimezone(UTC) if moment.tzinfo else moment.replace(tzinfo=UTC)
+    # OverflowError: a time zone that leads out of the years 1 to 9999.
     except (ValueError, OverflowError):
         return None
 

@@ -24,6 +24,7 @@ from tune_speed.tuning.policy.samplers import hush_optuna
 TIME = "time_to_target_s"
 METRIC = "metric"
 ITERATION = "training_iteration"
+# So high that ASHA never ends a trial for its length alone.
 MAX_EVALUATIONS = 100_000
 
 

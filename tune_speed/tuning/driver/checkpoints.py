@@ -67,6 +67,7 @@ class Checkpoints:
         """Removes what trials left that have their record. Waits `CLEAR_S` at most."""
         if self._every_s is None:
             return
+        # In a thread: a shared place may not answer, and the search begins and ends all the same.
         clearing = threading.Thread(
             target=self._clear, args=(finished,), name="clear checkpoints", daemon=True
         )

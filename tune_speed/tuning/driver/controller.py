@@ -325,4 +325,5 @@ class SearchController:
 
 def trial_seed(study_seed: int, trial_id: str) -> int:
     """Returns the seed of a trial: each has its own, so that no lucky seed wins a whole search."""
+    # Studies of different seeds share none before their trial 100,000.
     return study_seed * 100_000 + trial_number(trial_id)

@@ -182,6 +182,7 @@ def _judged(
     time_s = workload.time_to_target(run.evaluations, num_train=num_train, at_end=at_end)
     status = record.status
     if status not in (Status.OOM, Status.DIVERGED):
+        # Another device's clock does not say whether this study's time limit would have ended it.
         in_time = not same_times or run.clocks.train_s <= workload.max_train_s
         ended = Status.MISSED if at_end and in_time else Status.CAPPED
         status = Status.REACHED if time_s is not None and in_time else ended

@@ -296,6 +296,8 @@ class _Scorer:
         falling = np.minimum.accumulate(chances, axis=1)
         tau = np.array(objective.fractions)
         weights = np.log(np.append(1.0, tau[:-1]) / tau)
+        # By the formula 0: equalling the leader's time gains nothing. Without a leader the time
+        # to be beaten is twice the longest run's, so that a hit at its end gains log 2.
         weights[0] = 0.05 if objective.has_leader else math.log(2.0)
         return np.asarray(falling @ weights)
 

@@ -43,6 +43,7 @@ class EarlyStopping:
         return None if self._is_audited(trial) else reason
 
     def _is_audited(self, trial: Trial) -> bool:
+        # A draw of the trial's own: the same at each report, and after a resume.
         draw = np.random.default_rng([self._seed, trial.number, 1]).random()
         return bool(draw < self._parts.audit_share)
 

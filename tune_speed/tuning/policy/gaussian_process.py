@@ -29,6 +29,7 @@ from scipy.optimize import minimize
 from tune_speed.tuning.policy.curve import FloatArray
 
 SQRT5 = math.sqrt(5.0)
+# A share of the values' variance.
 JITTER = 1e-8
 
 
@@ -145,6 +146,7 @@ def _kernel(a: FloatArray, b: FloatArray, scales: Scales) -> FloatArray:
     inverse = np.exp(-scales.log_lengths)
     left, right = a * inverse, b * inverse
     squared = (left**2).sum(1)[:, None] + (right**2).sum(1)[None, :] - 2 * left @ right.T
+    # Rounding leaves a little less than 0 between equal points.
     return _matern(np.sqrt(np.maximum(squared, 0.0)), scales)
 
 

@@ -11,12 +11,15 @@ class Parts:
 
     cost: bool = True
     """Replaces proposals whose cost, known beforehand, is too high to win."""
+    # Without it, best times are 1.42 (fixed length) and 2.26 (anytime) times as long; these and the
+    # ratios below are measured in tests/benchmarks, where less than 15 % is noise.
     graded: bool = True
     """Grades misses by their distance to the target; otherwise all misses are alike."""
     cap: bool = True
     """Stops a trial whose clock is past the leader's time."""
     forecast: bool = True
     """Stops a trial whose chance to win has become small."""
+    # Without it, best times in anytime mode are 1.69 times as long.
     rungs: bool = True
     """Stops a trial whose forecast is below most at the same clock; where the length is free."""
     memory: bool = True
@@ -28,12 +31,14 @@ class Parts:
     """Quasi-random proposals before the first of the model."""
     start_runs: float = 1.0
     """The start ends earlier when it took as long as so many of the longest runs."""
+    # With 1, it takes 1.41 times as long to come near the best in anytime mode.
     start_pool: int = 3
     """Each of these is the cheapest of so many."""
     explore_every: int = 10
     """After the start, one in so many proposals is quasi-random; 0: none."""
     no_chance: float = 0.005
     """Where the model gives no configuration a larger chance, one is drawn without it."""
+    # A quarter differs from it by less than the noise.
     least_chance: float = 0.1
     """A trial whose chance has fallen to this share of what it was proposed with is stopped."""
     least_whole: int = 8
@@ -42,6 +47,7 @@ class Parts:
     """Share of trials that neither forecast nor rung stops, so that both can be checked."""
     rung_factor: float = 3.0
     """Rungs lie at the time to beat over this, its square, its cube and its fourth power."""
+    # With a half, it takes 1.68 times as long to come near the best in anytime mode.
     rung_keeps: float = 0.25
     """Share that continues past a rung."""
     rung_runs: int = 2

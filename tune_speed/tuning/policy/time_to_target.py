@@ -187,6 +187,7 @@ class TimeToTarget:
                     self._optuna.take(trial_id, trial)
                     return Proposal(trial_id, params, f"{self._sampler}: the sampler's proposal")
                 self._optuna.reject(trial)
+        # By its number, so that a resumed search proposes what it would have without the break.
         choice = self._choose(np.random.default_rng([self._seed, number]))
         if choice is None:
             return None

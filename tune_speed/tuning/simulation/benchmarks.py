@@ -152,6 +152,7 @@ def compare(
             on_search(search, len(done), total)
     except KeyboardInterrupt:
         was_stopped = True
+    # Processes end in any order, and known searches come first.
     done.sort(key=lambda s: (names.index(s.benchmark), policies.index(s.policy), s.seed))
     return Comparison(done, was_stopped)
 

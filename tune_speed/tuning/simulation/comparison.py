@@ -105,6 +105,7 @@ def run_searches(
         known: finished searches of an earlier call; those of other terms are ignored.
         jobs: processes at the same time; 1: this one.
     """
+    # Seeds outermost: whenever it is interrupted, policies can be compared on the seeds so far.
     tasks = [Task(b.name, p, seed) for seed, b, p in product(seeds, benchmarks, policies)]
     found = {search.key[:3]: search for search in known if search.terms == terms}
     yield from (found[task] for task in tasks if task in found)
@@ -184,6 +185,7 @@ def _in_processes(bench: _Bench, tasks: Sequence[Task], *, jobs: int) -> Iterato
         is_complete = True
     finally:
         pool.shutdown(wait=is_complete, cancel_futures=True)
+        # `shutdown` cancels what waits; a search that has begun would run to its end.
         if not is_complete:
             for process in set(multiprocessing.active_children()) - others:
                 process.terminate()
@@ -191,7 +193,8 @@ def _in_processes(bench: _Bench, tasks: Sequence[Task], *, jobs: int) -> Iterato
 
 @contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Keeps the processes that start now from using a whole machine's threads each."""
+    # BLAS takes its number of threads when it is loaded, by default all cores in every process:
+    # set before the processes start.
     names = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
     added = [name for name in names if name not in os.environ]
     os.environ.update(dict.fromkeys(added, "1"))

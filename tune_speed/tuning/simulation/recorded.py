@@ -98,6 +98,7 @@ def _grouped(keys: Sequence[Any]) -> dict[Any, Any]:
 
 
 def _is_numeric(parameter: Parameter) -> bool:
+    # Python's bool is an int, but True and False have no distance.
     return all(isinstance(c, int | float) and not isinstance(c, bool) for c in parameter.choices)
 
 
@@ -120,6 +121,7 @@ DONE, DIVERGED, OOM = "done", "diverged", "oom"
 class Description(Config):
     """What a table says of itself, as far as a search needs it."""
 
+    # How a table was made is there for its readers, and has any fields.
     model_config = ConfigDict(extra="ignore")
 
     name: str

@@ -157,6 +157,8 @@ def _measured(search: Search, budget_runs: float, *, best_known_s: float) -> _Me
     best_s = best_at(search, until_s)
     near = [at_s for at_s, time_s in search.incumbents if time_s <= NEAR * best_known_s]
     is_near = bool(near) and near[0] <= until_s
+    # A geometric mean takes no infinity: a full run's time, and the whole budget, are less than the
+    # truth, so both favour the loser.
     return _Measured(
         seed=search.seed,
         best_s=best_s if math.isfinite(best_s) else full_s,
@@ -205,6 +207,7 @@ def ratio(log_ratios: Sequence[FloatArray]) -> Ratio:
     value = math.exp(np.mean([values.mean() for values in log_ratios]))
     if any(len(values) < 2 for values in log_ratios):
         return Ratio(value)
+    # Always the same draws: the same searches must give the same table.
     generator = np.random.default_rng(0)
     means = [
         values[generator.integers(len(values), size=(RESAMPLES, len(values)))].mean(axis=1)

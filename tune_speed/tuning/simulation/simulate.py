@@ -172,6 +172,7 @@ class _Simulation:
             heapq.heappush(self._events, (0.0, _ASK, 0, worker))
         while self._events and len(self._trace.trials) < MAX_TRIALS:
             now_s, kind, number, worker = heapq.heappop(self._events)
+            # What still runs has no outcome: a search whose time is over would stop it, too.
             if now_s > budget_s:
                 break
             if kind == _REPORT:

@@ -54,15 +54,15 @@ TREE: dict[str, Any] = {
 ACCURACY = 0.96
 MIN_EPOCHS = 4.0
 MAX_EPOCHS = 64.0
+# Standard deviation of an evaluation's accuracy.
 NOISE = 0.0015
-"""Standard deviation of an evaluation's accuracy."""
+# Configurations from which the target is taken: at a share of 1 %, 40 of them meet it.
 DRAWS = 4000
-"""Configurations from which the target is taken."""
 EVALUATIONS = 48
 PROGRESS = np.arange(1, EVALUATIONS + 1) / EVALUATIONS
 """Shares of the schedule at which a run is evaluated."""
+# Lengths that are tried for the best known time: neighbours lie 0.3 % apart.
 LENGTHS = 1000
-"""Lengths that are tried for the best known time, neighbours 0.3% apart."""
 
 
 class _Setting(NamedTuple):
@@ -111,6 +111,7 @@ class Synthetic:
     def target(self) -> float:
         """Accuracy that counts as reached."""
         curves = [self.curve(params).metric for params in self._draws()]
+        # `anytime` needs two evaluations in a row that hold, so the worse of the last two decides.
         num_last = 1 if self.mode == "fixed_length" else 2
         finals = [
             metric[-num_last:].min() if len(metric) and not np.isnan(metric).any() else 0.0
@@ -123,7 +124,8 @@ class Synthetic:
         setting = self._setting(params)
         if not setting.fits:
             return NO_CURVE
-        # Noise of its own, always the same for the same configuration.
+        # Noise of its own, always the same for the same configuration: `hash` of a text would
+        # differ from process to process.
         text = json.dumps([self.seed, sorted(params.items())]).encode()
         digest = int.from_bytes(hashlib.sha256(text).digest()[:8])
         noise = np.random.default_rng(digest).normal(size=EVALUATIONS)
@@ -175,6 +177,7 @@ class Synthetic:
 
         from tune_speed.tuning.policy.samplers import quiet_study
 
+        # Beyond the seeds of searches: `random` could otherwise propose these very configurations.
         study = quiet_study(RandomSampler(seed=10_000 + self.seed))
         return [suggest(self.space, study.ask()) for _ in range(DRAWS)]
 
@@ -212,9 +215,11 @@ class Synthetic:
         return 0.6 + 1.4 * math.pow(128 / batch_size, 0.7)
 
     def _fits(self, batch_size: int) -> bool:
+        # Memory differs by the seed: the largest batch is 256, 512 or 1024.
         return bool(batch_size <= 512 * 2 ** round(self._optimum[4]))
 
     def _metric(self, s: _Setting, progress: FloatArray) -> FloatArray:
+        # In doublings: a rate of more than 23 times the best one.
         if s.rate_error > 4.5:
             return np.where(progress > 0.25, np.nan, 0.1)
         done = s.epochs * progress
