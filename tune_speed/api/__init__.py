@@ -30,6 +30,7 @@ __all__ = [
     "train",
 ]
 
+# The calls' module is not found by its name as the objects' are: `calls` holds all four.
 _CALLS = ("ablate", "certify", "search", "train")
 
 

@@ -93,6 +93,7 @@ def save(ablation: Ablation, plot: Path | None, *, progress: Progress) -> Ablate
         picture = plot or saved.with_suffix(".png")
         plot_ablation(ablation.result, picture)
         progress.line(f"wrote {saved} and {picture}")
+    # After the figures are saved: MLflow may be away, and its absence is only a warning.
     for line in deliver(ablation.records, study=ablation.result.study):
         progress.warn(line)
     return Ablated(ablation=ablation, path=saved, picture=picture)

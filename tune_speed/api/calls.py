@@ -97,6 +97,7 @@ def search(
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
+    # Before anything that may import Ray, plugins included.
     agree_on_token(address)
     _load_plugins(plugins)
     from tune_speed.api.inputs import overrides_of, own_study_from, study_from, target_override
@@ -249,6 +250,7 @@ def certify(
     for name, number in (("top", top), ("seeds", seeds), ("final_seeds", final_seeds)):
         _check_least(name, number)
     _check_least("final", final, least=0)
+    # Before anything that may import Ray, plugins included.
     agree_on_token(address)
     _load_plugins(plugins)
     from tune_speed.api.certified import certify_study
@@ -265,6 +267,7 @@ def certify(
         CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
         folder=folder,
         device=device,
+        # On the cluster of the search, unless another one is given.
         address=address or searched_on,
         again=again,
         progress=progress,
@@ -326,6 +329,7 @@ def ablate(
         ablate__seeds=seeds,
         ablate__retune=retune,
     )
+    # Each arm reads its recipe again from a file, so a dict becomes one for as long as they run.
     with tempfile.TemporaryDirectory() as folder:
         return ablate_plan(
             _plan(recipe, workload, overrides, Path(folder), check_data=not download),
@@ -348,8 +352,10 @@ def agree_on_token(address: str | None) -> None:
 def _load_plugins(names: Sequence[str | Path]) -> None:
     from tune_speed.components.plugins.registry import load, load_from_environment
 
+    # A text is a sequence too: each of its characters would be taken for a plugin.
     if isinstance(names, str):
         raise ConfigError(f'plugins must be a list such as ["my_nets.py"], but got {names!r}.')
+    # The environment's first, as on the command line.
     load_from_environment()
     load(str(name) for name in names)
 
@@ -367,13 +373,14 @@ def _plan(
     *,
     check_data: bool,
 ) -> "AblationPlan":
-    """Returns the plan; a dict becomes a file in `folder`, as each arm reads the recipe again."""
+    """Returns the plan; a dict is written to a file in `folder`."""
     from tune_speed.api.inputs import recipe_from, source_of, workload_override
     from tune_speed.experiments.ablation.plan import plan_ablation
 
     if not isinstance(recipe, Mapping):
         every = [*workload_override(workload), *overrides]
         return plan_ablation(str(recipe), overrides=every, check_data=check_data)
+    # First as a dict: mistakes then name no file that will be gone when they are read.
     recipe_from(recipe, workload=workload, overrides=overrides, check_data=check_data)
     path = folder / "recipe.yaml"
     path.write_text(source_of(recipe, workload, file="recipe").text, encoding="utf-8")

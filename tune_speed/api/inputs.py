@@ -135,7 +135,9 @@ def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) 
     whole: dict[str, Any] = dict(_whole(tree))
     if workload is not None:
         whole["workload"] = _workload_tree(workload)
+    # By way of a file's text, so that a dict means exactly what its file would mean.
     source = scan_yaml(dump_yaml(_plain(whole, (), file)), file=file)
+    # The lines would be those of a text that nobody has seen.
     return dataclasses.replace(source, places=dict.fromkeys(source.places, Place(file, None)))
 
 
@@ -144,6 +146,7 @@ def overrides_of(given: Overrides | None, **options: Any) -> list[str]:
 
     A `__` in an option's name means a dot.
     """
+    # A text is a sequence too: its characters would be taken for overrides.
     if isinstance(given, str):
         raise ConfigError(
             f'set must be a dict such as {{"search.trials": 5}}, or a list, but got {given!r}.'
@@ -155,6 +158,7 @@ def overrides_of(given: Overrides | None, **options: Any) -> list[str]:
 
 
 def _override(path: str, value: Any) -> str:
+    # JSON is YAML, and its quotes keep a text that looks like a number a text.
     return f"{path}={json.dumps(_plain(value, (path,), 'set'))}"
 
 
@@ -169,6 +173,7 @@ def _workload_tree(workload: str | Tree | Workload) -> str | Tree:
 
 def _plain(value: Any, path: TreePath, file: str) -> Any:
     """Returns `value` as YAML reads it. Raises: ConfigError for what no file can hold."""
+    # A dict may hold itself: without a bound this would not end but by a RecursionError.
     if len(path) > MAX_DEPTH:
         raise _not_plain(value, path, file, f"must be nested at most {MAX_DEPTH} deep")
     if isinstance(value, Mapping):
@@ -190,6 +195,7 @@ def _scalar(value: Any, path: TreePath, file: str) -> str | int | float | bool |
         value = value.item()  # A number of NumPy's or torch's.
     if isinstance(value, float) and not math.isfinite(value):
         raise _not_plain(value, path, file, "must be a finite number")
+    # Exactly these types: PyYAML's safe dumper has no form for a subclass of them.
     if value is None or type(value) in (bool, int, float, str):
         return value  # type: ignore[no-any-return]
     must = "must be a dict, a list, text, a number, a boolean or None"
@@ -197,5 +203,6 @@ def _scalar(value: Any, path: TreePath, file: str) -> str | int | float | bool |
 
 
 def _not_plain(value: Any, path: TreePath, file: str, must: str) -> ConfigError:
+    # Cut, as the value may be a whole array.
     problem = Problem(path=dotted(path), must=must, given=repr(value)[:200], file=file)
     return ConfigError(problems=(problem,))

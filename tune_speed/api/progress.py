@@ -26,8 +26,10 @@ def is_shown(progress: bool | None) -> bool:
     """
     if progress is not None:
         return progress
+    # Not imported, which would take time: whoever runs inside IPython has it among the modules.
     ipython: Any = sys.modules.get("IPython")
     in_ipython = ipython is not None and ipython.get_ipython() is not None
+    # Python sets `sys.ps1` at its prompt alone.
     return in_ipython or hasattr(sys, "ps1")
 
 
@@ -57,6 +59,7 @@ class Progress:
 
     def line(self, text: str) -> None:
         """Reports a line."""
+        # A `Text`, and not folded: a line may hold a command to be copied.
         self._console.print(Text(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
@@ -68,6 +71,7 @@ class Progress:
 
     def decoded(self, done: int, total: int) -> None:
         """Reports how many images are decoded: on a terminal all along, else at the end."""
+        # Only a terminal gets each step: in a log `\r` ends no line.
         if done >= total:
             self.line(f"data: {total} images prepared")
         elif self._console.is_terminal:
@@ -106,6 +110,7 @@ class _LogLines(io.StringIO):
     """A text file whose lines are log records."""
 
     def write(self, text: str, /) -> int:
+        # rich writes a whole rendering at once, which may have several lines, and empty ones.
         for line in text.splitlines():
             if line.strip():
                 LOG.info("%s", printable_lines(line))

@@ -34,6 +34,7 @@ from tune_speed.tracking.reader.queries import TrackedTrial, find_trial
 from tune_speed.tracking.reader.studies import StudySummary, list_studies
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
 
+# `Int64` and not `int64`, which has no missing value: pandas would make floats of the whole column.
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "float64", "bool"
 MOMENT = "datetime64[ms, UTC]"
 EMPTY: Mapping[str, Sequence[Mapping[str, Any]]] = types.MappingProxyType({})
@@ -229,6 +230,7 @@ class Results:
 
         Raises: ServiceError if the store does not answer or has no such finished trial.
         """
+        # A text is an iterable of characters.
         names = [run] if isinstance(run, str) else list(run)
         found = [find_trial(self._uri, name) for name in names]
         rows = [row for trial in found for each in trial.record.runs for row in _curve(trial, each)]
@@ -293,10 +295,12 @@ def _series(values: Sequence[Any], dtype: str) -> "pd.Series[Any]":
         # An empty text is no moment; one without fractions of a second has another format.
         moments = pd.Series([value or None for value in values], dtype="string")
         return pd.to_datetime(moments, utc=True, format="ISO8601").dt.as_unit("ms")
+    # With its type given, as an empty column would have another one than the same with rows.
     return pd.Series(values, dtype=dtype)
 
 
 def _guessed(values: Sequence[Any]) -> "pd.Series[Any]":
+    # By exact type: bool is a subclass of int, but has a dtype of its own.
     kinds = {type(value) for value in values} - {types.NoneType}
     of_one_kind = {bool: "boolean", int: WHOLE, float: NUMBER, str: TEXT}
     if kinds == {int, float}:

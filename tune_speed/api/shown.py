@@ -55,5 +55,6 @@ class Shown(Displayed):
 def _html(part: Any) -> Markup:
     if isinstance(part, str):
         return html_text(part)
+    # What has no HTML of its own is drawn as text, in which nothing is markup.
     html: Markup = part.html() if hasattr(part, "html") else html_text(as_text(part, width=WIDE))
     return html

@@ -186,12 +186,14 @@ def search_study(
         certify_config=study.certify,
         loop=study.loop,
     )
+    # A store that is away costs no trial: the ledger has them, so this is no error.
     if result.undelivered:
         progress.warn(
             f"warning: MLflow at {found.uri} has not taken {names_of(result.undelivered)}"
             f" ({result.undelivered[0].reason}); the ledger in {result.folder} has them, and"
             " resuming the study (--resume, resume=True) delivers them."
         )
+    # Before the certification: what the search found is of use while that runs.
     progress.searched(found)
     if study.certify is None or found.was_stopped or found.best is None:
         return found
@@ -200,6 +202,7 @@ def search_study(
         study.certify,
         folder=result.folder,
         address=address,
+        # A search that was resumed may have other finalists than those certified before it.
         anew_if_changed=True,
         progress=progress,
         loop=study.loop,

@@ -97,5 +97,6 @@ def train_recipe(file: RecipeFile, *, seeds: int, download: bool, progress: Prog
 def warn_of_failure(found: Trained, progress: Progress) -> None:
     """Reports the last traceback where all runs failed."""
     runs = found.runs
+    # Where one seed works, the table's column `why` is enough for the others.
     if runs and runs[-1].traceback and all(run.status == "failed" for run in runs):
         progress.warn(runs[-1].traceback)

@@ -92,6 +92,7 @@ def show_ablated(found: "Ablated", form: Format) -> None:
         show(found, as_json=form is Format.JSON)
         return
     print_listing(tables.csv_rows(found.result), form, title="arms")
+    # CSV has the arms alone: effects have other columns, and a CSV file is one table.
     if found.effects and form is Format.MARKDOWN:
         say("")
         print_listing(tables.effect_rows(found.result), form, title="effects")

@@ -33,6 +33,7 @@ def run_checks() -> list[Finding]:
     for name, check in CHECKS.items():
         try:
             is_ok, found = check()
+        # Broken installations are what this command is for: one failed check hides no other.
         except (TuneSpeedError, OSError, ImportError, RuntimeError) as error:
             is_ok, found = False, f"{type(error).__name__}: {error}"
         findings.append(Finding(name, is_ok, found))
@@ -44,6 +45,8 @@ def _packages() -> tuple[bool, str]:
     versions = {}
     for name in names:
         try:
+            # From metadata: to import the libraries of a search takes 3.4 s, and one that is broken
+            # could not be imported.
             versions[name] = metadata.version(name)
         except metadata.PackageNotFoundError:
             versions[name] = "missing"
@@ -88,6 +91,7 @@ def _memory() -> tuple[bool, str]:
 
 def _writable(folder: Path) -> tuple[bool, str]:
     """Writes a file where `folder` is or would be; returns how much is free there."""
+    # The folder need not be there yet: then its nearest parent is what a search writes to.
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     with tempfile.TemporaryFile(dir=existing):
         free_gib = shutil.disk_usage(existing).free / GIB
@@ -95,6 +99,7 @@ def _writable(folder: Path) -> tuple[bool, str]:
 
 
 def _shared_memory() -> tuple[bool, str]:
+    # A Docker container has 64 MiB of it unless `--shm-size` says more.
     free_gib = shutil.disk_usage("/dev/shm").free / GIB
     return free_gib > 0.5, f"/dev/shm: {free_gib:.1f} GiB free (Ray's object store, loader workers)"
 
@@ -125,6 +130,7 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
     "device": _device,
     "cores": lambda: (
         True,
+        # `os.cpu_count` counts the machine's cores, of which a container or a job may have few.
         f"{len(os.sched_getaffinity(0))} usable, load {os.getloadavg()[0]:.1f}",
     ),
     "turnstile": _turnstile,

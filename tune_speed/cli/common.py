@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tune_speed.api.study import Study
 
 NOT_REACHED = 1
+# 128 and the number of SIGINT, 2: what a shell reports for a command that Ctrl-C ended.
 INTERRUPTED = 130
 
 
@@ -47,6 +48,7 @@ def load_plugins(names: list[str] | None) -> list[str] | None:
 
 def load_plugins_of_environment() -> None:
     """Loads what `TUNE_SPEED_PLUGINS` names, except for `--help`. Raises: ConfigError."""
+    # `--help` imports no library but typer; a plugin imports whatever it likes.
     if os.environ.get("TUNE_SPEED_PLUGINS") and "--help" not in sys.argv:
         from tune_speed.components.plugins import registry
 
@@ -107,6 +109,7 @@ def say(text: str, *, end: str = "\n") -> None:
 
 def say_json(value: Any) -> None:
     """Prints plain values as JSON on stdout. Raises: ValueError for NaN and infinity."""
+    # Python would write `NaN` and `Infinity`, which are no JSON: other parsers refuse them.
     say(json.dumps(value, indent=2, allow_nan=False))
 
 
@@ -134,6 +137,7 @@ def show_parts(parts: Iterable["RenderableType"], *, piped_width: int = 100) -> 
         printable_lines(part) if isinstance(part, str) else drawn(part, piped_width)
         for part in parts
     ]
+    # Not `say`: it would mark the colour codes of a drawn table, whose texts are printable already.
     print("\n\n".join(text.rstrip("\n") for text in texts))
 
 
@@ -145,6 +149,7 @@ def drawn(renderable: "RenderableType", piped_width: int, *, is_file: bool = Fal
     from tune_speed.reporting.display import PlainConsole
 
     is_terminal = sys.stdout.isatty() and not is_file
+    # None: rich takes the terminal's own width; a pipe has none.
     console = PlainConsole(width=None if is_terminal else piped_width)
     with console.capture() as captured:
         console.print(renderable)

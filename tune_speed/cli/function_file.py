@@ -47,6 +47,7 @@ def again_with(name: str) -> str:
 
 def _parts(name: str) -> tuple[str, str]:
     """Returns file and function. Raises: ConfigError if one of them is missing."""
+    # From the right, as a path may hold colons and a function's name cannot.
     path, colon, function = name.rpartition(":")
     if not colon:
         path, function = name, ""
@@ -67,6 +68,7 @@ def _functions_hint(module: ModuleType, function: str) -> str | None:
     there = [
         name
         for name, value in vars(module).items()
+        # What the file imports is callable too, but not its own.
         if callable(value) and getattr(value, "__module__", None) == module.__name__
     ]
     return near_miss(function, there) or (f"There are {', '.join(there[:8])}." if there else None)

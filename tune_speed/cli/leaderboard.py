@@ -130,6 +130,7 @@ def leaderboard(
     if out is None:
         show_parts([shown], piped_width=BOARD_WIDTH)
         return
+    # `is_file`: a terminal's width and colours have no place in a file, wherever stdout goes.
     text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
     write_text(out, text.rstrip("\n") + "\n")
     note(f"wrote {out}")

@@ -29,6 +29,7 @@ app = typer.Typer(
     # Rich's help imports markdown_it and pygments: `--help` took 2.2 times `import typer,
     # rich.table` with it, 1.2 times without.
     rich_markup_mode=None,
+    # click folds help after 80 characters by itself.
     context_settings={"max_content_width": 100},
     help="Find the training configuration that reaches a target accuracy soonest.",
     epilog="Exit codes: 0 done; 1 nothing met the target, or a bug; 2 wrong input; 3 data missing;"
@@ -60,6 +61,7 @@ for command in (
     show.schema,
     doctor.doctor,
 ):
+    # `list_` has its underscore only because `list` is Python's.
     app.command(command.__name__.rstrip("_"))(command)
 
 

@@ -58,6 +58,7 @@ def profile(
     from tune_speed.experiments.rerun import load_rerun
 
     if out is not None:
+        # Before the measurement, which a wrong suffix would waste.
         picture.check_format(out)
     overrides = [*(set_ or []), *([] if device is None else [f"run.device={device}"])]
     file = load_rerun(recipe, overrides=overrides, check_data=not download)

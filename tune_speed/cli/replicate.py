@@ -66,6 +66,7 @@ def replicate(
         save_outcome,
     )
 
+    # As an override, after those of `--set`: the option of its own name has the last word.
     overrides = [*(set_ or []), *([] if seeds is None else [f"ablate.seeds={seeds}"])]
     plan = plan_replication(
         name, profile=profile or _profile_here(), overrides=overrides, check_data=not download
@@ -109,6 +110,7 @@ def _print_replications(form: Format) -> None:
         }
         for row in replication_listing()
     ]
+    # JSON keeps lists as lists; a table's cell holds one text.
     print_listing(
         replication_listing() if form is Format.JSON else shown, form, title="replications"
     )

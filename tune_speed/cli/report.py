@@ -68,6 +68,7 @@ def write_whole(path: Path, text: str) -> None:
     from tune_speed.runtime.atomic_file import write_atomically
 
     try:
+        # A browser may reload the page while a running study's report is made again.
         with write_atomically(path) as file:
             file.write(text.encode())
     except OSError as error:
@@ -97,6 +98,7 @@ def _draw(view: "StudyView", folder: Path) -> list[Path]:
 
     several = len(view.parts) > 1
     places = [
+        # Parts are not comparable, so they never share a picture: each has its own, numbered.
         (part, name, folder / (f"{name}-{number}.png" if several else f"{name}.png"))
         for number, part in enumerate(view.parts, start=1)
         for name in FIGURES

@@ -69,6 +69,7 @@ def search(
     from tune_speed.api.shown import Boards
 
     def searched(found: "Study") -> None:
+        # Called between search and certification, so that the answer does not wait for the latter.
         steps = found.next_steps(certify=_certify_command(found.name, train))
         show_parts([Boards(found.boards), steps], piped_width=BOARD_WIDTH)
 
@@ -88,6 +89,7 @@ def search(
         say(found.to_json())
     if found.was_stopped:
         again = [argument for argument in sys.argv[1:] if argument != "--resume"]
+        # Redacted, as `--set search.storage=…` may hold a database's password.
         note(redact(f"stopped; resume with: tune-speed {shlex.join(again)} --resume"))
         raise typer.Exit(INTERRUPTED)
     if found.certification is not None:
@@ -143,6 +145,7 @@ def _function(train: str | None, address: str | None) -> Callable[..., Any] | No
     from tune_speed.api.calls import agree_on_token
     from tune_speed.cli.function_file import function_of
 
+    # Before the file runs: it may import Ray, which reads RAY_AUTH_MODE once, on import.
     agree_on_token(address)
     return function_of(train)
 

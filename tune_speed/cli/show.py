@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from tune_speed.reporting.trials.comparison import Comparison
     from tune_speed.tracking.reader.queries import TrackedTrial
 
+# Where `mlflow ui` shows its pages.
 UI_ADDRESS = "http://127.0.0.1:5000"
-"""Where `mlflow ui` shows its pages."""
 
 
 class Listing(StrEnum):
@@ -158,6 +158,7 @@ def compare(
     from tune_speed.tracking.store.uri import tracking_uri
 
     uri = tracking_uri()
+    # By run id: one result may be given twice, as its id and as STUDY/TRIAL.
     found = list({trial.run_id: trial for trial in (find_trial(uri, n) for n in runs)}.values())
     if len(found) == 1 and not with_paper:
         raise ConfigError(
@@ -240,6 +241,7 @@ def _print_trials(study: str | None, where: str | None, top: int | None, form: F
     chosen = None if where is None else parse_where(where)
     found = find_matching(tracking_uri(), chosen, study=study)
     boards = groupby(found, key=lambda trial: board_key(trial.record))
+    # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
     if form is Format.TABLE:
         show_parts([table.as_renderable(shown)])

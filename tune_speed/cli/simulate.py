@@ -64,6 +64,7 @@ def simulate(
     from tune_speed.tuning.simulation.comparison import Terms
 
     budgets = _budgets(budget or ("20,100" if compare else "20"))
+    # One search of the largest budget answers for all: its trace is read at the smaller ones too.
     terms = Terms(budget_runs=budgets[-1], num_workers=workers, trial_overhead_s=overhead_s)
     if compare:
         plot = plot or Path("policy_comparison.png")
@@ -94,6 +95,7 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
         raise ConfigError("--from-study NAME and --out FILE.parquet must be given together.")
 
     def reading(done: int, total: int) -> None:
+        # Piped, only the last count is written: `\r` overwrites nothing in a file.
         if sys.stderr.isatty() or done == total:
             end = "\n" if done == total else ""
             print(f"\rreading: {done}/{total} trials", end=end, file=sys.stderr, flush=True)
@@ -147,6 +149,7 @@ def _compare(
 
     checked = simulation.check_policies(policies or POLICY_NAMES)
     benchmarks = simulation.find_benchmarks(names or simulation.SYNTHETIC)
+    # Before anything is simulated: a wrong suffix must not cost a comparison.
     plots.check_format(plot)
 
     def simulated(search: "Search", done: int, total: int) -> None:

@@ -48,6 +48,7 @@ def train(
         download=download,
         progress=on_stderr(),
     )
+    # Ctrl-C in the first run leaves nothing to show.
     if found.runs:
         show(found, as_json=as_json)
     if found.was_stopped:

@@ -44,6 +44,7 @@ def _watch(reader: "StudyReader", interval_s: float, *, as_json: bool) -> None:
 
     if as_json:
         watch(reader, Json(), interval_s=interval_s)
+    # Only a terminal can be redrawn; piped, each change is a line.
     elif sys.stdout.isatty():
         with Screen(PlainConsole()) as screen:
             watch(reader, screen, interval_s=interval_s)

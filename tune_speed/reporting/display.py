@@ -23,14 +23,15 @@ class PlainConsole(Console):
     ) -> Iterable[Segment]:
         """Yields what is drawn, with a mark for each character that a terminal would obey."""
         for segment in super().render(renderable, options):
+            # rich's own control segments move the cursor; only texts come from others.
             if segment.control or segment.text.isprintable():
                 yield segment
             else:
                 yield Segment(printable_lines(segment.text), segment.style)
 
 
+# Characters of a line of text where there is no terminal.
 WIDTH = 100
-"""Characters of a line of text where there is no terminal."""
 
 
 class Displayed(ABC):
@@ -58,6 +59,7 @@ class Displayed(ABC):
 def as_text(renderable: RenderableType, *, width: int = WIDTH) -> str:
     """Returns what a terminal of this width would show, without colours."""
     out = io.StringIO()
+    # In a notebook rich shows a console below the cell unless `force_jupyter` is False.
     console = PlainConsole(
         file=out, width=width, color_system=None, force_terminal=False, force_jupyter=False
     )

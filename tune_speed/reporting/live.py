@@ -39,6 +39,7 @@ class LiveView:
         self._started = time.monotonic()
         self._num_before = len(finished)
         self._last_printed = time.monotonic()
+        # Transient: the moving line disappears in the end, and the lines on ended trials stay.
         self._live = Live(console=console, refresh_per_second=4, transient=True)
 
     def start(self) -> None:
@@ -108,6 +109,7 @@ class LiveView:
     def _left(self) -> str:
         """Returns the time left: the budget's, or as the pace so far suggests."""
         budget_s = self._time_left_s()
+        # Trials of earlier sessions took none of this one's time.
         done = sum(self._counts.values()) - self._num_before
         pace_s = (time.monotonic() - self._started) / done if done else None
         to_do = self.trials - sum(self._counts.values())
@@ -116,6 +118,7 @@ class LiveView:
         return f"about {duration(min(known))} left" if known else "time left unknown"
 
     def _print(self, line: str) -> None:
+        # A `Text`: `[bold]` in a name is no markup.
         self.console.print(Text(line), soft_wrap=True)
 
 

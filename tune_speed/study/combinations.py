@@ -39,16 +39,18 @@ def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -
     for (names, must), cases in broken.items():
         shared = {k: v for k, v in cases[0].items() if all(k in c and c[k] == v for c in cases)}
         values = ", ".join(f"{name}={value}" for name, value in (shared or cases[0]).items())
+        # What every corner breaks does not depend on what is searched: no value is to blame.
         given = values if len(cases) < num_corners else None
         text, hint = split_hint(must)
         yield Mistake((*path, *written_path(space.tree, names)), text, given, hint)
 
 
 def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
-    """Returns `tree` with components validated, each once: looking up a model takes time."""
+    """Returns `tree` with its components validated; `known` caches them."""
     validated = dict(tree)
     for name, field in Recipe.model_fields.items():
         component = component_of(field)
+        # Each component is validated once for all corners: looking up a model takes time.
         if component is not None and name in tree:
             key = json.dumps([name, tree[name]])
             if key not in known:

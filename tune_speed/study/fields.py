@@ -31,6 +31,7 @@ from tune_speed.study.yaml import TreePath
 
 def component_of(field: FieldInfo) -> Component | None:
     """Returns the table whose entries the field holds, or None."""
+    # pydantic moves only the outermost `Annotated` to `metadata`; that inside a union stays there.
     metadata = [*field.metadata, *_annotations(field.annotation)]
     return next((mark for mark in metadata if isinstance(mark, Component)), None)
 
@@ -67,6 +68,7 @@ def _is_config(kind: Any) -> bool:
 @functools.cache
 def properties(kind: type[Config]) -> dict[str, Any]:
     """Returns the JSON Schema of each field of `kind`."""
+    # Cached, as pydantic builds it again at every call.
     schema = kind.model_json_schema()
     fields: dict[str, Any] = schema.get("properties", {})
     return fields
@@ -79,6 +81,7 @@ def number_types(kind: type[Config], name: str) -> frozenset[str]:
     return frozenset({"integer", "number"} & {str(option.get("type")) for option in options})
 
 
+# By pydantic's error type: its own words for a mapping name a dictionary or a class of ours.
 _MUST = {
     "model_type": "must be a mapping of fields",
     "int_type": "must be an integer",
@@ -157,6 +160,7 @@ def _component_mistakes(
     try:
         name, fields = component.split(value)
     except ValueError as error:
+        # Each of several is still checked: that there is one too many must hide no mistake in them.
         known = component.table.keys() & value.keys() if isinstance(value, Mapping) else set()
         hint = "To search over several, put them under `choices:`." if len(known) > 1 else None
         yield Mistake(path, str(error), shown(value), hint)
@@ -220,6 +224,7 @@ def _leaf_mistakes(
     elif "number" not in taken and any(isinstance(number, float) for number in numbers.values()):
         yield Mistake(path, "low, high and step must be integers here", shown(leaf))
     else:
+        # A field's bounds are for its values: a step may be smaller than the least of them.
         for key in numbers.keys() - {"step"}:
             yield from _value_mistakes(kind, name, numbers[key], (*path, key))
 
@@ -231,7 +236,10 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
     except pydantic.ValidationError as error:
         found: dict[TreePath, list[str]] = {}
         for detail in error.errors(include_url=False):
+            # Other errors are those of required neighbours, which are missing here, and of rules
+            # between fields, which `combinations` checks on whole recipes.
             if detail["loc"][:1] == (name,):
+                # Positions only: pydantic's `loc` also names members of unions, which nobody wrote.
                 inside = tuple(part for part in detail["loc"][1:] if isinstance(part, int))
                 found.setdefault((*path, *inside), []).append(must_text(detail))
         for at, musts in found.items():
@@ -250,6 +258,7 @@ def split_hint(must: str) -> tuple[str, str | None]:
 
 def must_text(error: ErrorDetails) -> str:
     """Returns what must hold, in our words, for an error of pydantic's."""
+    # pydantic puts these words before the message of every ValueError of a validator.
     text = error["msg"].removeprefix("Value error, ").rstrip(".")
     subject, should, rest = text.partition(" should ")
     plain = f"must {rest}" if should and " " not in subject else text

@@ -44,6 +44,7 @@ def shipped_files() -> dict[str, Path]:
 def is_file(path: Path | str) -> bool:
     """Returns whether there is such a file; False too for what no file can be called."""
     try:
+        # Not `isfile`, which is false for a pipe: `<(...)` may be a study too.
         return os.path.exists(path) and not os.path.isdir(path)
     except ValueError:  # A NUL.
         return False
@@ -187,6 +188,7 @@ def recipe_of(
 
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
     """Returns the tree with overrides, and what is wrong with the others."""
+    # Written out before, so that an override can change one field of a built-in workload.
     source, problems = apply_overrides(_with_workload(source), overrides, schema=StudySchema)
     # Again, as an override may name a built-in workload.
     return _with_workload(source), problems
@@ -208,6 +210,7 @@ def checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mist
     found = [p for p in found if not (p.given == "null" and p.line in unread)]
     every = dict.fromkeys([*source.problems, *problems, *found])
     if every:
+        # Those of overrides, which have no line, come after those of the file.
         in_order = sorted(every, key=lambda p: (p.line is None, p.line or 0))
         rest = len(in_order) - MAX_PROBLEMS
         more = f"The first {MAX_PROBLEMS} mistakes; {rest} more follow them:" if rest > 0 else ""

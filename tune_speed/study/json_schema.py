@@ -49,6 +49,7 @@ def _field_schema(kind: type[Config], name: str, *, searched: bool) -> JsonSchem
     return {**described, **(options[0] if len(options) == 1 else {"anyOf": options})}
 
 
+# Not pydantic's own schema of a field alone, which knows nothing of values that are searched.
 def _options(kind: type[Config], name: str, *, searched: bool) -> list[JsonSchema]:
     """Returns every form that a field's value may have."""
     field = kind.model_fields[name]
@@ -106,6 +107,7 @@ def _range_schema(value: JsonSchema, number: str) -> JsonSchema:
 
 def _choices_schema(choices: Mapping[str, Any]) -> JsonSchema:
     bounds = {"minItems": 1, "uniqueItems": True, "minProperties": 1}
+    # The bounds of the other type would hold for any value of this one, and say nothing.
     own = {k: v for k, v in bounds.items() if ("Items" in k) == (choices["type"] == "array")}
     return {
         "type": "object",

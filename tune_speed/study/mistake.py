@@ -33,11 +33,13 @@ class Mistake(NamedTuple):
 
 def field_name(path: TreePath) -> str:
     """Returns the dotted name of a field, as parameters have it: without `choices`."""
+    # `choices` is only in the tree as it was written; parameters are named without it.
     return dotted(tuple(part for part in path if part != "choices" and isinstance(part, str)))
 
 
 def shown(value: Any, *, width: int = 80) -> str:
     """Returns `value` as a user would have written it, cut to `width` characters."""
+    # As JSON, since `true` and `null` are what was written, not Python's `True` and `None`.
     text = json.dumps(value, ensure_ascii=False, default=str)
     return text if len(text) <= width else text[: width - 1] + "…"
 

@@ -41,10 +41,12 @@ def _with_override(source: Source, override: str, place: Place, schema: type[Con
     if not text.strip():
         raise ConfigError(f"must have a value after `=`; try `{written}=null` for none")
     try:
+        # Parsed as YAML, so that `2`, `null` and `[1, 2]` mean what they mean in a file.
         value = parse_yaml(text).tree
     except ConfigError as error:
         musts = "; ".join(problem.must for problem in error.problems)
         raise ConfigError(f"the value {musts}") from None
+    # A section's name wins over a recipe field's: `recipe.` then says which is meant.
     prefix = () if names[0] in schema.model_fields else ("recipe",)
     walk = _Walk(source, num_hidden=len(prefix))
     path = walk.to((), schema, [*prefix, *names])

@@ -28,6 +28,7 @@ class Parameter:
     """Distance of neighbouring values from `low` on; None: 1 for `int`, none for `float`."""
     choices: tuple[Scalar, ...] = ()
     """Values of a categorical; no two are equal."""
+    # A dict has no hash: with it in the hash, no frozen parameter would have one.
     condition: Mapping[str, Scalar] = field(default_factory=dict, hash=False)
     """Values that other parameters must have for this one to be active."""
 
@@ -116,6 +117,7 @@ def branches(node: Any) -> dict[str, Any] | None:
 def listed_choices(leaf: Mapping[str, Any]) -> Iterator[tuple[int, Any]]:
     """Yields position and value of each single value under `choices`, repeated ones left out."""
     choices = leaf.get("choices")
+    # Cut first, as looking for repeated values takes time with the square of their number.
     listed = choices[:MAX_CHOICES] if isinstance(choices, list | tuple) else ()
     for position, choice in enumerate(listed):
         if is_scalar(choice) and choice not in listed[:position]:
@@ -208,6 +210,7 @@ def _range_value_mistakes(leaf: Mapping[str, Any], path: TreePath) -> Iterator[M
 
 
 def _step_mistakes(low: float, high: float, step: float, path: TreePath) -> Iterator[Mistake]:
+    # In decimals, as in floats 0.3 is no multiple of 0.1.
     first, last, width = (Decimal(str(number)) for number in (low, high, step))
     steps = _EXACT.divide_int(_EXACT.subtract(last, first), width)
     reached = _EXACT.add(first, _EXACT.multiply(steps, width))
@@ -222,6 +225,7 @@ def _step_mistakes(low: float, high: float, step: float, path: TreePath) -> Iter
 
 def is_number(value: Any) -> bool:
     """Returns whether `value` is a finite number; true and false are none."""
+    # In Python bool is a subclass of int.
     return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 

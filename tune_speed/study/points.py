@@ -36,6 +36,7 @@ def _mistakes(
     try:
         known[name].read(value)
     except ValueError as error:
+        # A mistake has a field of its own for what was given, so that it is not said twice.
         yield Mistake(path, str(error).partition(", but got ")[0], shown(value))
     whole = _with_conditions(known, point)
     needs = known[name].condition
@@ -83,5 +84,6 @@ def _middle(parameter: Parameter) -> Scalar:
     assert parameter.low is not None and parameter.high is not None
     if not parameter.log:
         return (parameter.low + parameter.high) / 2
+    # The middle of the logarithms.
     middle = math.sqrt(parameter.low * parameter.high)
     return middle if values is None else min(values, key=lambda value: abs(float(value) - middle))

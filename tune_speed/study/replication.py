@@ -57,8 +57,8 @@ AGAINST_BASE: tuple[FigureName, ...] = (
 )
 """Figures of an arm against the base, which the base itself does not have."""
 
+# Least and greatest number of an experiment or a doubt on the sheet of the source documents.
 ITEMS = (91, 121)
-"""Least and greatest number of an experiment or a doubt on the sheet of the source documents."""
 
 Name = Annotated[str, Field(min_length=1)]
 Overrides = dict[str, Any]

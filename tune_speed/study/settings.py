@@ -18,6 +18,7 @@ def parse_duration_s(duration: str | float) -> float:
     """Returns the seconds of a duration. Raises: ValueError unless it is finite and above 0."""
     if isinstance(duration, str):
         parts = _DURATION.fullmatch(duration.replace(" ", ""))
+        # Every part is optional, so the pattern fits an empty text too: its 0 s are refused below.
         numbers = parts.groups(default="0") if parts else ()
         duration_s = sum(float(n) * unit_s for n, unit_s in zip(numbers, _UNIT_S, strict=False))
     else:
@@ -32,8 +33,8 @@ SamplerName = Literal["gain", "tpe", "gp", "cmaes", "nsga2", "qmc", "random", "g
 DesignName = Literal["one-at-a-time", "leave-one-out", "factorial", "stacking", "cumulative"]
 # Endings of journal files, so that a stranger's study cannot append to any file.
 JOURNALS = (".journal", ".log", ".jsonl")
+# Schemes of the databases that Optuna supports; a driver may follow a `+`.
 DATABASES = ("postgresql", "mysql", "sqlite")
-"""Schemes of the databases that Optuna supports; a driver may follow a `+`."""
 
 
 class ResourceConfig(Config):

@@ -50,6 +50,7 @@ class SearchSpace:
         mistakes = list(tree_mistakes(tree))
         if mistakes:
             raise ConfigError(problems=tuple(mistake.problem() for mistake in mistakes))
+        # A copy, so that what a caller does to its tree afterwards cannot change the space.
         own_tree = copy.deepcopy(dict(tree))
         return cls(tree=own_tree, parameters=tuple(_parameters(own_tree, "", {})))
 
@@ -78,6 +79,7 @@ class SearchSpace:
             except ValueError as error:
                 problems.append(Problem(path=parameter.name, must=str(error)))
         conditions = {parameter.name: parameter.condition for parameter in self.parameters}
+        # After a mistake what depends on the missing value would seem to be one too many.
         for name in () if problems else [name for name in params if name not in read]:
             if name in conditions:
                 given = ", ".join(f"{other}={read.get(other)}" for other in conditions[name])
@@ -92,6 +94,7 @@ class SearchSpace:
     @functools.cached_property
     def hash(self) -> str:
         """Hash over all that is fixed or searched. The order of choices counts, as in Optuna."""
+        # Sorted, as the order of fields in a file means nothing.
         by_name = sorted((asdict(p) for p in self.parameters), key=lambda p: str(p["name"]))
         return canonical_hash({"searched": by_name, "fixed": flatten(_built(self.tree, "", None))})
 
@@ -106,6 +109,8 @@ class SearchSpace:
         """Returns the number of points of the sub-space that depends on exactly `condition`."""
         total = 1
         for parameter in self.parameters:
+            # Not the product over all parameters: it would count a point once for each value of
+            # those that are not active in it.
             if parameter.condition != condition:
                 continue
             options = values(parameter)
@@ -171,6 +176,7 @@ class SearchSpace:
             forced = {**parameter.condition, parameter.name: end}
             yield self._corner(lambda ends: ends[0], forced)
             yield self._corner(lambda ends: ends[-1], forced)
+        # A fixed seed, so that a file that was right once is never refused by chance.
         chooser = random.Random(0)
         for _ in range(limit):
             yield self._corner(chooser.choice, {})
@@ -209,6 +215,7 @@ def node_mistakes(node: Any, path: TreePath) -> Iterator[Mistake]:
         must = "a fixed value must be text, a finite number, true, false, null, or a list of these"
         yield Mistake(path, must, shown(node))
     for name, subtree in (subtrees or {}).items():
+        # A dot in a name would make dotted paths ambiguous.
         if not isinstance(name, str) or not name or "." in name:
             yield Mistake((*path, name), "a name must be text without dots", shown(name))
         yield from node_mistakes(subtree, (*path, name))
@@ -233,6 +240,7 @@ def _parameters(node: Any, name: str, condition: Mapping[str, Scalar]) -> Iterat
 def _built(node: Any, name: str, params: Params | None) -> Any:
     """Returns `node` with `params` in place of its leaves; for None, what all branches fix."""
     if not isinstance(node, Mapping):
+        # Copied, as a built recipe shares nothing with the space or with other recipes.
         return copy.deepcopy(node)
     if not is_leaf(node):
         return {key: _built(child, _join(name, key), params) for key, child in node.items()}

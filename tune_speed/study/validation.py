@@ -114,6 +114,7 @@ def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
     recipe = tree.get("recipe") if isinstance(tree, Mapping) else None
     yield from _searched(recipe, ("recipe",))
     if _is_right("recipe", tree, found):
+        # Only `device: cpu` says for certain that no GPU trains it; `auto` may find one.
         is_cpu = not found.get("run") and (tree.get("run") or {}).get("device") == "cpu"
         space = SearchSpace.from_tree(tree["recipe"])
         yield from combination_mistakes(space, ("recipe",), has_gpu=not is_cpu)
@@ -171,6 +172,7 @@ def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
     fixed = None if section == "recipe" else _FIXED.get(section, "only the recipe is searched")
     mistakes = list(field_mistakes(StudySchema, section, value, (section,), fixed=fixed))
     yield from mistakes
+    # A recipe's rules depend on what is chosen together: its space's corners are checked instead.
     if section != "recipe" and not mistakes:
         yield from rule_mistakes(StudySchema, section, value)
 
@@ -205,6 +207,7 @@ def _form_mistakes(source: Source, found: Found, *, check_data: bool) -> Iterato
     yield from name_mistakes(StudySchema, tree, ())
     for mistakes in found.values():
         yield from mistakes
+    # Without `study` the file's name is the study's, and so that of its folder.
     if tree.get("study") is None and not re.fullmatch(STUDY_NAME, source.stem):
         hint = "Give the study a name: `study: NAME`."
         yield Mistake((), f"a file's name must match {STUDY_NAME}", shown(source.stem), hint)
@@ -223,6 +226,7 @@ def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
     try:
         # The target does not matter here; the one that was given may be wrong.
         num_train = Workload.model_validate({**data, "target": {"value": 1.0}}).sizes().train
+    # Reported as one mistake of many: missing data must not hide the others.
     except DataError as error:
         yield Mistake(("workload", "dataset"), str(error).rstrip("."))
     except ConfigError as error:

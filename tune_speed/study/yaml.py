@@ -26,9 +26,10 @@ MAX_NODES = 20_000
 MAX_DEPTH = 40
 # Characters of a key. Messages repeat the keys around a value, so long ones would multiply.
 MAX_KEY = 200
+# Mistakes of one file that are reported.
 MAX_PROBLEMS = 100
-"""Mistakes of one file that are reported."""
 
+# YAML 1.1, which PyYAML resolves by itself, takes `yes` for true, `010` for 8 and `1e-3` for text.
 _NULLS = {"", "~", "null", "Null", "NULL"}
 _BOOLEANS = dict.fromkeys(("true", "True", "TRUE"), True)
 _BOOLEANS |= dict.fromkeys(("false", "False", "FALSE"), False)
@@ -116,12 +117,14 @@ def scan_file(path: Path | str) -> Source:
     """Like `read_yaml`, but mistakes that leave a readable tree go to `Source.problems`."""
     try:
         with open(path, "rb") as stream:
+            # A pipe has no size to look at beforehand: one byte too many says that it is too long.
             data = stream.read(MAX_BYTES + 1)
     except OSError as error:
         raise _error(f"must be a readable file: {error.strerror}", Place(str(path), None)) from None
     if len(data) > MAX_BYTES:
         raise _error(f"must be at most {MAX_BYTES >> 10} KiB long", Place(str(path), None))
     try:
+        # `utf-8-sig` drops the byte order mark with which Windows editors begin a file.
         return scan_yaml(data.decode("utf-8-sig"), file=str(path))
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
@@ -187,6 +190,7 @@ class _Reader:
 
     def unfold(self, node: _Node, path: TreePath, places: dict[TreePath, Place]) -> Any:
         """Returns the plain tree of `node` and fills `places`. Bounded: aliases multiply."""
+        # Counted again here: a few aliases of aliases in a short text unfold to billions of values.
         self._num_unfolded += 1
         if self._num_unfolded > MAX_NODES or len(path) > MAX_DEPTH:
             must = f"must have at most {MAX_NODES} values, {MAX_DEPTH} deep, aliases unfolded"
@@ -293,6 +297,7 @@ class _Reader:
                 must = f"must be given once; the first is on line {items[key].line}"
                 self._problem((*path, key), must, line)
             else:
+                # The key's line: a block mapping or list itself begins on the line below.
                 items[key] = _Node(value.value, line)
         return items
 
@@ -300,6 +305,7 @@ class _Reader:
         if _NO_TEXT.search(event.value):
             self._problem(path, "must be Unicode text without NUL", _line(event), given="an escape")
             return None
+        # Only plain scalars are resolved: what is quoted, or a block, is text.
         if event.style is not None or not event.implicit[0]:
             return event.value
         try:
@@ -330,6 +336,7 @@ def core_scalar(text: str) -> str | int | float | bool | None:
             raise ValueError("must be an integer of at most 64 bits")
         return integer
     if _FLOAT.fullmatch(text) or _NOT_FINITE.fullmatch(text):
+        # Python reads `inf` and `nan`, but not YAML's `.inf` and `.nan`.
         value = float(text.replace(".", "", 1)) if _NOT_FINITE.fullmatch(text) else float(text)
         if abs(value) < float("inf"):
             return value
@@ -368,8 +375,10 @@ def dump_yaml(tree: Any) -> str:
         sort_keys=False,
         default_flow_style=None,
         allow_unicode=True,
+        # PyYAML folds texts after 80 characters otherwise.
         width=sys.maxsize,
     )
+    # The reader has the last word: NaN, infinity, NUL and foreign types do not come back equal.
     if parse_yaml(text).tree != tree:
         raise ValueError(f"must be a tree of mappings, lists and finite scalars, but got {tree!r}.")
     return text

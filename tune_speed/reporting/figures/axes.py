@@ -21,6 +21,7 @@ NUM_TICKS = 5
 # Shares are drawn on a scale of errors from this target on: 0.98 is to 0.96 as 0.8 to 0.6.
 STEEP_FROM = 0.8
 TICKS = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995, 0.998, 0.999)
+# A metric of 1 has no place on a scale of errors: it is drawn where 0.9995 is.
 LEAST_ERROR = 5e-4
 # Least distance of two ticks, as a share of the axis.
 TICK_GAP = 0.09
@@ -45,6 +46,7 @@ def scale(axis: "Axis", values: Sequence[float], *, num_ticks: int = NUM_TICKS) 
         (panel.set_xscale if axis is panel.xaxis else panel.set_yscale)("log")
         subs = _subs(min(values), max(values), num_ticks)
         axis.set_major_locator(LogLocator(subs=subs, numticks=num_ticks + 1))
+        # On a short axis matplotlib labels minor ticks too, as powers of ten.
         axis.set_minor_formatter(NullFormatter())
     else:
         axis.set_major_locator(MaxNLocator(nbins=num_ticks, steps=[1, 2, 2.5, 5, 10]))

@@ -56,6 +56,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     unit, times = time_unit(ended[-1].clock_s), _hits(ended)
     time_axis = time_unit(max(times))
     steps = [(m.clock_s / unit.length_s, time_s_of(m.trial) / time_axis.length_s) for m in best]
+    # The best so far holds until the end of the search.
     steps.append((ended[-1].clock_s / unit.length_s, steps[-1][1]))
     panel = canvas.panel
     x, y = zip(*steps, strict=True)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 # Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there.
 WIDTH = 360
 POINTS_PER_INCH = 72
+# Size of text, in the same units.
 TEXT = 11.0
-"""Size of text, in the same units."""
 NAME_WIDTH = 16
 # Order of a text that covers lines but no points.
 UNDER_POINTS = 2.5
@@ -114,6 +114,7 @@ class Canvas:
             return
         tips = texts or [tooltip(spot.trial.record) for spot in spots]
         urls = [self._link(spot.trial, text) for spot, text in zip(spots, tips, strict=True)]
+        # Not clipped, as misses lie on the edge of a panel and would be cut in half.
         drawn = panel.scatter(
             [spot.x for spot in spots],
             [spot.y for spot in spots],
@@ -208,6 +209,7 @@ class Canvas:
         place = blended_transform_factory(self.figure.transFigure, panel.transAxes)
         written = panel.text(0.012, y, text, transform=place, color=self.palette[role])
         written.set_verticalalignment("top" if y < 1 else "bottom")
+        # Constrained layout would move the panels to make room for it.
         written.set_in_layout(False)
 
     def _ink(self, look: Look) -> dict[str, Any]:
@@ -248,8 +250,11 @@ class FigureKind:
 def style(palette: Palette) -> dict[Any, Any]:
     """Returns matplotlib's settings for the house style."""
     return {
+        # Texts stay texts, which can be selected and read aloud, and are smaller than outlines.
         "svg.fonttype": "none",
+        # Without a salt matplotlib makes ids at random.
         "svg.hashsalt": "tune_speed",
+        # A `$` in a name is no formula.
         "text.parse_math": False,
         "text.color": palette["ink"],
         "font.size": TEXT,

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 HEIGHT = 236.0
+# One for each colour: a palette has eight series.
 MOST = 8
 # Trials that missed the target are drawn only where there are fewer hits than this.
 MOST_WITH_MISSES = 4
@@ -71,6 +72,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     lines = []
     runs = [run for finalist in found for run in _runs(finalist)]
     is_log = _scale_time(panel, runs, unit.length_s)
+    # The leader last, so that it lies on top.
     for place, finalist in reversed(list(enumerate(found))):
         role, dash = SERIES[place], DASHES[place % len(DASHES)]
         for run in finalist.certified:
@@ -99,6 +101,7 @@ def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool
         scale(panel.xaxis, [])
         panel.set_xlim(0.0, 1.03 * max(ends))
         return False
+    # A decade at least: `scale` makes shorter axes linear.
     limits = (0.9 * min(first), max(10 * min(first), 1.05 * max(ends)))
     scale(panel.xaxis, limits)
     panel.set_xlim(*limits)

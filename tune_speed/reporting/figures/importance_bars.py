@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 MOST_PARAMS = 7
 ROW_HEIGHT = 19.0
 FRAME_HEIGHT = 52.0
+# Characters of a line of a note.
 NOTE_LINE = 60
-"""Characters of a line of a note."""
 NAME_WIDTH = 21
 TOLD = 3
 # A parameter is left out whose interval does not come so far, unless it is among the first.

@@ -28,8 +28,8 @@ COLUMNS = 2
 PANEL_HEIGHT = 128.0
 FRAME_HEIGHT = 20.0
 NAME_WIDTH = 23
+# Characters of all names of columns together.
 COLUMN_CHARACTERS = 22
-"""Characters of all names of columns together."""
 MOST_COLUMNS = 6
 OTHERS = "others"
 HIT = Look("o", "s1", True, 17.0)

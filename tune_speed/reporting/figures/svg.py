@@ -131,6 +131,7 @@ class _Finisher:
             return {"class": "mark"}
         # The table below holds every trial; the keyboard needs only the way to the leader's row.
         stop = {} if self._marks[number].is_leader else {"tabindex": "-1"}
+        # A trial's id comes from the store and may hold any character.
         return {"href": f"#{quote(row, safe='')}", **stop}
 
 
@@ -142,6 +143,7 @@ def _hoist_style(group: ET.Element) -> None:
         return
     others = {e.tag for e in group.iter()} - {"g", "a", "use", "title", "defs", "path"}
     is_alone = all(child.tag in ("a", "use", "defs") for child in group)
+    # A group's opacity applies to the group as one picture, not to each of its points.
     if others or not is_alone or "opacity" in (style := styles.pop()) or not style:
         return
     group.set("style", style)
@@ -155,6 +157,7 @@ def _style(value: str) -> dict[str, str]:
         lambda m: (f"font-weight: {m[1]}; " if m[1] else "") + f"font-size: {m[2]}px", value
     )
     parts = [part.strip() for part in weight_and_size.split(";")]
+    # Without a family a text takes the page's font.
     kept = [part for part in parts if part and not part.startswith("font-family")]
     text = ";".join(part.replace(": ", ":") for part in kept)
     for colour, variable in _COLOURS.items():

@@ -37,6 +37,7 @@ def number(value: float) -> str:
     if value and not 1e-3 <= abs(value) < 1e6:
         mantissa, _, exponent = f"{value:.2e}".partition("e")
         return f"{mantissa.rstrip('0').rstrip('.')}e{int(exponent)}"
+    # Formatted twice, as `.3g` alone writes 1230 as 1.23e+03.
     return f"{float(f'{value:.3g}'):.15g}"
 
 

@@ -15,6 +15,7 @@ from tune_speed.core.records import Status
 Palette = Mapping[str, str]
 """Role to colour, `#rrggbb`."""
 
+# Each series has a contrast of 3 on its surface, and colour-blind readers can tell any two apart.
 LIGHT: Palette = {
     "ink": "#1b1f24",
     "muted": "#59636e",
@@ -59,6 +60,7 @@ class Look(NamedTuple):
     """In square points."""
 
 
+# Each status has a shape of its own, as not everybody can tell the colours apart.
 LOOKS: Mapping[Status, Look] = {
     Status.REACHED: Look("o", "s1", True),
     Status.MISSED: Look("s", "s2", False, 22.0),

@@ -126,6 +126,7 @@ def importance(records: Sequence[TrialRecord], *, seed: int = 0) -> tuple[Import
     # their variance is Gini's impurity: regression trees are the same trees.
     met = [float(record.status is Status.REACHED) for record in finished]
     counted = [(record, _steps_to_target(record.runs[-1])) for record in finished]
+    # A target that held before the first step has no logarithm.
     reached = [record for record, steps in counted if steps]
     outcome = [math.log(steps) for _, steps in counted if steps]
     return (
@@ -176,6 +177,7 @@ def _answer(
     if why_none is not None:
         return _make(question, len(records), why_none=why_none)
     effects = main_effects(columns, rows, np.array(outcome), seed=seed)
+    # A forest that predicts no better than the mean has shares too, but of noise.
     if effects.explained <= 0:
         why_none = f"the settings do not predict it yet, from {len(records)} trials"
         return _make(question, len(records), why_none=why_none)

@@ -115,6 +115,7 @@ def main_effects(
         value = _share(column, points[column.name], predictions)
         shares = [_share(column, points[column.name], each) for each in resampled]
         low, high = map(float, np.quantile(shares, BAND))
+        # The band of 20 resamples need not hold the value of all trials: it is widened to it.
         by_name[column.name] = Effect(value, min(low, value), max(high, value))
     return Effects(forest.explained(chosen, outcome), by_name)
 
@@ -133,6 +134,7 @@ def _fitted(
                 min_samples_leaf=LEAF_TRIALS, random_state=int(rng.integers(2**31))
             )
             tree.fit(chosen[drawn], outcome[drawn], check_input=False)
+            # The bare tree: the checks of its estimator would cost more than the prediction.
             forest.trees.append(tree.tree_)
             forest.is_seen.append(np.isin(np.arange(len(outcome)), drawn))
     return forest
@@ -160,5 +162,6 @@ def _between(groups: NDArray[np.intp], values: Floats) -> float:
     counts = counts[counts > 0]
     total = float(((values - values.mean()) ** 2).sum())
     between = float((counts * (sums / counts - values.mean()) ** 2).sum())
+    # Chance alone parts the means of groups: its share goes, as in a one-way analysis of variance.
     by_chance = (len(counts) - 1) * (total - between) / max(1, len(values) - len(counts))
     return max(0.0, between - by_chance) / len(values)

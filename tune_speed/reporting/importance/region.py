@@ -25,8 +25,8 @@ LOG_SPAN = 10.0
 # Numbers of so many different values at most, each tried twice or more on average, are levels: a
 # choice of batch sizes, not a range.
 MAX_LEVELS = 8
+# Equal parts of a range, within which a parameter counts as held.
 NUM_PARTS = 16
-"""Equal parts of a range, within which a parameter counts as held."""
 
 
 class Parent(NamedTuple):
@@ -68,6 +68,7 @@ class Column:
         Codes must not be absent.
         """
         if self.levels is None:
+            # The greatest value, 1, belongs to the last part.
             return np.minimum((codes * NUM_PARTS).astype(np.intp), NUM_PARTS - 1)
         return np.asarray(np.searchsorted(self.levels, codes))
 
@@ -76,8 +77,10 @@ class Column:
 
         An absent number lies below the range; an absent category is none of them.
         """
+        # ABSENT is -1: one split of a tree tells it from the range, [0, 1].
         places = np.arange(len(self.categories))
         numbers = codes[:, None] == places if self.categories else codes[:, None]
+        # The type of scikit-learn's trees, which convert nothing where their checks are off.
         return np.asarray(numbers, dtype=np.float32)
 
 

@@ -53,6 +53,7 @@ def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
 
     Raises: ServiceError; ConfigError on a filter's field that no trial has.
     """
+    # A miss sets no record.
     found = chosen_trials(choice, only_reached=True)
     boards = boards_of(record_history(trial.record for trial in found))
     return [held for board in boards for held in board[-top:]]

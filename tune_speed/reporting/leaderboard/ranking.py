@@ -312,13 +312,10 @@ def _totals_by_study(
 
 
 def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
-    """Returns the rows by expected time with restarts, which for a single run is its time.
-
-    A recipe that misses in half of its runs or more has no rank and comes last. Of equal
-    times the better final metric comes first, then the trial id.
-    """
+    """Returns the rows by expected time with restarts, those without a rank last."""
 
     def order(row: Row) -> SortKey:
+        # The median is None where half of the runs or more missed: such a recipe has no rank.
         time_s = None if row.time_to_target_s is None else row.expected_s
         return sort_key(time_s, goodness(row.final_metric, target), row.study, row.trial_id)
 

@@ -59,6 +59,7 @@ class _Rows:
 
 def _table(board: Board, names: Sequence[str]) -> Table:
     has_misses = any(row.rank is None for row in board.rows)
+    # Without misses all rows met the target: their status says nothing.
     shown = [SHOWN[name] for name in names if name != "status" or has_misses]
     columns = [Column(each.narrow, each.is_left or each.narrow == "rank") for each in shown]
     ranks = _aligned([row.place for row in board.rows])

@@ -50,6 +50,8 @@ def render(template: str, context: Mapping[str, Any]) -> str:
                 **context,
                 "style": Markup(style),
                 "script": Markup(script),
+                # Inline styles must be allowed: a hash does not cover the `style` attributes that
+                # figures have.
                 "policy": (
                     f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
                     " img-src data:; base-uri 'none'; form-action 'none'"
@@ -63,7 +65,9 @@ def render(template: str, context: Mapping[str, Any]) -> str:
 def _environment() -> Environment:
     environment = Environment(
         loader=FunctionLoader(_text),
+        # Jinja escapes nothing by default, and names on a page are anybody's.
         autoescape=True,
+        # Otherwise a misspelt name in a template would be an empty text.
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,

@@ -135,6 +135,7 @@ def _commands(view: StudyView, answer: Answer, winner: ViewedTrial) -> tuple[tup
     if winner.record.is_own_loop:
         return _own_commands(answer, winner) if len(view.parts) == 1 else ()
     by_id = (f"Train {what} again, straight from MLflow", f"tune-speed train {winner.run_id}")
+    # With several parts `best --export` refuses to choose: only the run id is unambiguous.
     if answer.verdict == "missed" or len(view.parts) > 1:
         return (by_id,)
     be_sure = ("Be sure: run the fastest again with fresh seeds", f"tune-speed certify {study}")

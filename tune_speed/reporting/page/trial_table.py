@@ -139,6 +139,7 @@ def _cells(record: TrialRecord, params: Sequence[str]) -> tuple[Cell, ...]:
 
 
 def _figure(value: float | None, text: str) -> Cell:
+    # Sorted by the exact figure, not by what is shown of it.
     return Cell(text=text, key="" if value is None else repr(value))
 
 

@@ -8,6 +8,7 @@ from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 REACHED = "met the target"
 ENDED_BELOW = "ended below the target"
+# By words in the reasons: records hold sentences with their figures, not kinds.
 STOP_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("stopped: unlikely to meet the target", re.compile(r"likely to ")),
     ("stopped: slower than the leader", re.compile(r"leader .* met the target in")),
@@ -26,6 +27,7 @@ FIXED_KINDS = {
 PROCESS_DIED = "failed: its process died"
 OTHER_FAILURE = "failed"
 
+# Bounded, as what a stranger wrote may be one endless word.
 _ERROR = re.compile(r"(?:\w+\.)*([A-Za-z_]\w{0,40}):")
 
 

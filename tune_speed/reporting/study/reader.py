@@ -57,6 +57,7 @@ class StudyReader:
         """
         picture = self._picture
         picture.refresh()
+        # In the order in which they ended, on which histories and the lines of `watch` rely.
         finished = sorted(
             picture.finished.values(), key=lambda t: (t.record.finished_at, t.record.trial_id)
         )
@@ -116,6 +117,7 @@ def _best_first(trial: TrackedTrial) -> tuple[float, float]:
 
 
 def _running(trial: OpenTrial, tags: Mapping[str, str]) -> RunningTrial:
+    # A running trial has no record yet: its search says which of its parameters were chosen.
     names = tags.get("searched", "").split(", ")
     return RunningTrial(
         trial_id=trial.trial_id,

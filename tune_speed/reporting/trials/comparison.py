@@ -116,6 +116,7 @@ def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: 
         }
         tables.append(figures)
     hidden = () if is_ranked and len(rows) > 1 else RANKING
+    # Of a single run the expected time is its time, which has a line already.
     hidden = hidden if any(row.n > 1 for row in rows) else (*hidden, *EXPECTED)
     lines = [line for line in _lines("result", tables) if line.name not in hidden]
     return [line for line in lines if any(value is not None for value in line.values)]

@@ -141,6 +141,7 @@ def _made_by_function(record: TrialRecord) -> str:
 
 def _not_ours(record: TrialRecord, why: str) -> ConfigError:
     must = "must be one that this version writes"
+    # Cut, as a stranger's record decides how long it is.
     return ConfigError(f"the recipe of {_name(record)} {must}, but: {why.strip()[:1000]}")
 
 

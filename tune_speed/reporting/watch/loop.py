@@ -24,8 +24,8 @@ from tune_speed.reporting.watch.status import (
     improvements,
 )
 
+# How often a line says how far the search is.
 STANDING_S = 30.0
-"""How often a line says how far the search is."""
 OVER = (State.ENDED, State.NOT_BEGUN)
 
 
@@ -70,9 +70,11 @@ def watch(
         before = fingerprint(view)
         try:
             view, trouble = reader.read(with_boards=False), None
+        # A store that is away for a while must not end a watch.
         except (ServiceError, StorageError) as error:
             trouble = f"not fresh, asking again: {error}"
             continue
+        # By the monotonic clock, as the time of day may be set while this watches.
         changed_s = changed_s if fingerprint(view) == before else clock()
         seen = glance(view, now_s=now(), unchanged_s=clock() - changed_s)
 
@@ -82,6 +84,7 @@ class Screen:
 
     def __init__(self, console: Console) -> None:
         self._console = console
+        # Redrawn by `show` alone: nothing changes between two reads of the store.
         self._live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
 
     def __enter__(self) -> "Screen":
@@ -156,4 +159,5 @@ class Json:
     def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
         """See `Display`."""
         found = as_dict(seen, trouble=trouble)
+        # Python buffers a pipe by blocks: its reader would wait for many objects.
         print(json.dumps(found, allow_nan=False), flush=True)

@@ -18,8 +18,8 @@ from tune_speed.tracking.schema import metric_key
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 BAR_WIDTH, LABEL_WIDTH = 24, 9
+# Times of the record's history that are written out.
 MAX_RECORDS = 5
-"""Times of the record's history that are written out."""
 MAX_PARTS = 3
 MAX_SPARKS = 16
 # So many records are shown with their trials; more would not fit on the line.
@@ -49,6 +49,7 @@ def screen(
     """Returns the picture, of about `height` lines at most; `trouble`: why it is not fresh."""
     parts = list(_part_rows(seen))
     spent = 9 + 3 * min(len(parts), MAX_PARTS) + (4 if trouble else 0)
+    # The tables give way first: rich cuts off the end of what is higher than the terminal.
     rows = max(2 * MIN_ROWS, height - spent)
     running = seen.running[: max(MIN_ROWS, rows // 2)]
     ended = seen.last[: max(MIN_ROWS, rows - len(running))]

@@ -22,8 +22,8 @@ from tune_speed.reporting.study.view import (
 
 # A search that has written nothing for so long may be gone: trials are evaluated more often.
 QUIET_S = 120.0
+# Ended trials that are shown.
 NUM_LAST = 8
-"""Ended trials that are shown."""
 
 
 class State(StrEnum):
@@ -95,10 +95,12 @@ def glance(
         unchanged_s: seconds since the caller last saw a change.
     """
     now_s = time.time() if now_s is None else now_s
+    # At least 0: the clock of the machine that writes may be ahead of this one's.
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
     parts = tuple(map(_part, view.parts))
     counts = Counter(trial.record.status for trial in view.trials)
     planned, done, state = _planned(view.searches), len(view.trials), _state(view, quiet_s)
+    # A search that may be gone is not taken to run on after it wrote last.
     elapsed_s = _elapsed_s(view, now_s - quiet_s if state is State.QUIET else now_s)
     left_s = None
     if state is State.RUNNING and planned is not None and done:
