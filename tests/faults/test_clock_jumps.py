@@ -28,12 +28,12 @@ WALL_CLOCK = {
     "date.today",
 }
 TIMESTAMPS = {
-    "trial.utc_now": "when a trial began and ended, for people",
-    "page.boards.": "when a page was made, for people",
-    "study_reader.": "when a study was read, for people",
+    "training.trial.utc_now": "when a trial began and ended, for people",
+    "reporting.page.boards.": "when a page was made, for people",
+    "reporting.study.reader.": "when a study was read, for people",
     "tracking.": "MLflow keeps moments, since 1970",
-    "watch_loop.watch": "passes the moment on to the next",
-    "watch.glance": "compares moments that other machines wrote with now; nothing else can",
+    "reporting.watch.loop.watch": "passes the moment on to the next",
+    "reporting.watch.status.glance": "compares moments that other machines wrote with now",
 }
 """Where the wall clock may be read, by the beginning of the function's name, and why."""
 

@@ -191,7 +191,7 @@ def search_study(
         progress.warn(
             f"warning: MLflow at {found.uri} has not taken {names_of(result.undelivered)}"
             f" ({result.undelivered[0].reason}); the ledger in {result.folder} has them, and"
-            " resuming the study (--resume, resume=True) delivers them."
+            " --resume delivers them (resume=True in Python)."
         )
     # Before the certification: what the search found is of use while that runs.
     progress.searched(found)

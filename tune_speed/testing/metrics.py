@@ -6,6 +6,8 @@ from collections.abc import Callable
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status
 from tune_speed.testing.entry import MetricEntry
 
+SHOWN_BY = ("`tune-speed ", "`Results.")
+
 
 def metric_says_what_it_is_in_which_unit_and_whence(entry: MetricEntry) -> None:
     """As `tune-speed list metrics` prints."""
@@ -28,10 +30,10 @@ def metric_of_a_run_is_a_number_or_none(entry: MetricEntry) -> None:
     """Whatever a run's record lacks."""
     if entry.metric.of_run is None:
         entry.require(
-            f"`{entry.name}`" in entry.metric.about,
-            "a metric that is not of one run must name its function in `about`",
-            seen=f"`{entry.name}` is not in {entry.metric.about!r}",
-            fix="Give `of_run`, or say which function computes it.",
+            any(place in entry.metric.about for place in (f"`{entry.name}`", *SHOWN_BY)),
+            "a metric that is not of one run must name its function, or what shows it, in `about`",
+            seen=f"neither `{entry.name}` nor a command is in {entry.metric.about!r}",
+            fix="Give `of_run`, or say which function computes it or which command shows it.",
         )
         return
     # The record that lacks most: no evaluation, no step, no clock.
