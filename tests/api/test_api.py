@@ -476,6 +476,13 @@ def test_importing_the_package_imports_nothing_that_takes_long() -> None:
     assert with_search == "[]"
 
 
+def test_a_search_reads_its_study_before_torch_is_imported() -> None:
+    """Torch takes a second, in which Ray can start already."""
+    code = "import sys, tune_speed.api.study, tune_speed.api.inputs; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
 def test_every_export_is_there() -> None:
     assert [name for name in tune_speed.__all__ if not hasattr(tune_speed, name)] == []
     assert set(tune_speed.__all__) <= set(dir(tune_speed))

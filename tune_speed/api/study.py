@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import RenderableType
 
-from tune_speed.api.certified import Certified, certify_study
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
 from tune_speed.core.records import TrialRecord
@@ -27,6 +26,7 @@ from tune_speed.tuning import search as studies
 from tune_speed.tuning.search import SearchResult
 
 if TYPE_CHECKING:
+    from tune_speed.api.certified import Certified
     from tune_speed.api.results import Results
 
 
@@ -42,7 +42,7 @@ class Study(Shown):
     """Ray cluster that was searched on; None: a local one."""
     certify_config: CertifyConfig | None = None
     """Section `certify` of the study's file."""
-    certification: Certified | None = None
+    certification: "Certified | None" = None
     """Its result; None: the file has no such section, or no trial met the target."""
     loop: Loop | None = None
     """The training function that was searched; None: recipes were."""
@@ -109,7 +109,7 @@ class Study(Shown):
 
         return Results(self.result.uri)
 
-    def certify(self, **options: Any) -> Certified:
+    def certify(self, **options: Any) -> "Certified":
         """Runs the fastest again with fresh seeds: `tune_speed.certify(self, **options)`.
 
         Raises: ConfigError, DataError, ServiceError, StorageError.
@@ -197,6 +197,9 @@ def search_study(
     progress.searched(found)
     if study.certify is None or found.was_stopped or found.best is None:
         return found
+    # It needs torch, which takes 1.2 s to import: Ray starts before that.
+    from tune_speed.api.certified import certify_study
+
     certified = certify_study(
         study.name,
         study.certify,
