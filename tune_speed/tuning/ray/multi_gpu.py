@@ -40,7 +40,7 @@ from tune_speed.training.trial import TrialSpec
 from tune_speed.tuning.ray.liveness import Watchdog, leave
 from tune_speed.tuning.ray.node_query import on_nodes
 from tune_speed.tuning.ray.placement_groups import note_group
-from tune_speed.tuning.ray.worker import limit_memory_to, set_up_worker
+from tune_speed.tuning.ray.worker import set_up_worker
 
 # Settings of Ray Train, unless the environment has others.
 RAY_TRAIN = {
@@ -180,7 +180,9 @@ def _rank(config: dict[str, Any]) -> None:
     spec = TrialSpec.model_validate_json(config["spec"])
     note_group(config["holdings"], spec.trial_id)
     device = ray.train.torch.get_device()
-    limit_memory_to(spec.allotment, device)
+    from tune_speed.training.worker import limit_to
+
+    limit_to(spec.allotment, device)
     allotment = spec.allotment.model_copy(update={"device": str(device)})
     ranks, channel = Ranks.here(), _Channel(mailbox)
 

@@ -26,7 +26,7 @@ from tune_speed.tuning.ray.liveness import Watchdog, leave
 from tune_speed.tuning.ray.node_query import on_nodes, refuse_other_device
 from tune_speed.tuning.ray.reports import Sender
 from tune_speed.tuning.ray.trial_thread import End, TrialThread
-from tune_speed.tuning.ray.worker import limit_memory_to, set_up_worker
+from tune_speed.tuning.ray.worker import set_up_worker
 
 if TYPE_CHECKING:
     from tune_speed.training.objective import Trial
@@ -239,6 +239,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
 def _set_up_device(spec: SpecBase, config: dict[str, Any]) -> None:
     """Refuses a device of another kind, and bounds the memory that the trial may take."""
     from tune_speed.runtime.device import resolve_device
+    from tune_speed.training.worker import limit_to
 
     refuse_other_device(spec.allotment, config.get("device_type"))
-    limit_memory_to(spec.allotment, resolve_device(spec.allotment.device))
+    limit_to(spec.allotment, resolve_device(spec.allotment.device))
