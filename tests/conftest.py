@@ -13,6 +13,17 @@ TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-durations", metavar="FILE", help="see tests/durations.py")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    from durations_recorder import DurationsRecorder
+
+    if path := config.getoption("--record-durations"):
+        config.pluginmanager.register(DurationsRecorder(Path(path).absolute()))
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files that take longest first, so that no process waits for another at the end."""
     from longest_first import rank

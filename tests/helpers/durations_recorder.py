@@ -1,0 +1,42 @@
+"""Records how long tests and their fixtures take: `pytest --record-durations FILE`.
+
+Each process of a run appends lines of JSON to the same file, which `tests/durations.py` reads.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+class DurationsRecorder:
+    """Appends one line a phase of a test, and one a fixture that was set up."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
+        began = time.perf_counter()
+        try:
+            return (yield)  # type: ignore[return-value]
+        finally:
+            self._append(
+                fixture=f"{fixturedef.baseid}::{fixturedef.argname}",
+                scope=fixturedef.scope,
+                s=time.perf_counter() - began,
+            )
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
+        report: Any = yield
+        slow = item.get_closest_marker("slow") is not None
+        self._append(test=report.nodeid, phase=report.when, s=report.duration, slow=slow)
+        return report
+
+    def _append(self, **line: Any) -> None:
+        os.write(self._file, (json.dumps(line) + "\n").encode())
