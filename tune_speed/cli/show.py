@@ -80,7 +80,7 @@ def list_(
     if given and what is not Listing.TRIALS:
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
     if what is Listing.TECHNIQUES and form is Format.MARKDOWN:
-        from tune_speed.reporting.listings.techniques import techniques_table
+        from tune_speed.reporting.listings.listings import techniques_table
 
         say(techniques_table())
         return
@@ -192,7 +192,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
 def _field_rows() -> list[dict[str, Any]]:
     """Returns what filters can ask of results, then what of recipes."""
     from tune_speed.core.descriptions import descriptions
-    from tune_speed.reporting.listings.techniques import first_paragraph
+    from tune_speed.reporting.listings.listings import first_paragraph
     from tune_speed.tracking.columns import COLUMNS
     from tune_speed.training.recipe import Recipe
 

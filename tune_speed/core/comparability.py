@@ -63,12 +63,7 @@ def totals_of(records: Iterable[TrialRecord]) -> Totals:
 def sum_of(parts: Iterable[Totals]) -> Totals:
     """Returns what groups of different trials come to together."""
     counted = list(parts)
-    return Totals(
-        trials=sum(part.trials for part in counted),
-        reached=sum(part.reached for part in counted),
-        tuning_cost_s=sum(part.tuning_cost_s for part in counted),
-        device_s=sum(part.device_s for part in counted),
-    )
+    return Totals(**{name: sum(getattr(p, name) for p in counted) for name in Totals.model_fields})
 
 
 def sort_key(time_s: float | None, goodness: float, *names: str) -> SortKey:

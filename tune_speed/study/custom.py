@@ -13,7 +13,7 @@ from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
 from tune_speed.study.fields import config_mistakes, field_mistakes, name_mistakes
-from tune_speed.study.file import StudyFile, checked, optional
+from tune_speed.study.file import StudyFile, checked, searched_file
 from tune_speed.study.mistake import Mistake, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.points import point_mistakes
@@ -47,22 +47,10 @@ def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -
     Raises: ConfigError with every mistake of the tree and of the overrides.
     """
     source, problems = apply_overrides(source, overrides, schema=OwnStudySchema)
-    tree = checked(source, problems, _mistakes(source.tree)).tree
-    task = {**tree["workload"], "function": loop.name, "function_hash": loop.source_hash}
-    return StudyFile(
-        name=tree.get("study") or source.stem,
-        workload=OwnTask.model_validate(task),
-        space=SearchSpace.from_tree(tree["recipe"]),
-        search=SearchConfig.model_validate(tree.get("search") or {}),
-        certify=optional(CertifyConfig, tree.get("certify")),
-        run=None,
-        tracking=TrackingConfig(),
-        tree=tree,
-        text=source.text,
-        file=str(source.file),
-        source=source,
-        loop=loop,
-    )
+    source = checked(source, problems, _mistakes(source.tree))
+    made_by = {"function": loop.name, "function_hash": loop.source_hash}
+    task = OwnTask.model_validate({**source.tree["workload"], **made_by})
+    return searched_file(source, workload=task, run=None, tracking=TrackingConfig(), loop=loop)
 
 
 def _mistakes(tree: Any) -> Iterator[Mistake]:
@@ -80,11 +68,11 @@ def _mistakes(tree: Any) -> Iterator[Mistake]:
 
 def _section(name: str, value: Any) -> Iterator[Mistake]:
     if name == "recipe":
-        if not isinstance(value, Mapping) or not value:
+        if isinstance(value, Mapping) and value:
+            yield from node_mistakes(value, ("recipe",))
+        else:
             must = "must be a mapping from names to values or ranges"
             yield Mistake(("recipe",), must, shown(value))
-            return
-        yield from node_mistakes(value, ("recipe",))
         return
     mistakes = list(field_mistakes(OwnStudySchema, name, value, (name,), fixed=_FIXED))
     yield from mistakes

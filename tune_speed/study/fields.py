@@ -1,7 +1,7 @@
 """Checks a tree against config classes, field by field, searched leaves included.
 
 Every mistake is found: a wrong field hides none of its neighbours. Rules between fields are the
-business of `combinations.py`.
+business of `validation.py`.
 """
 
 import functools
@@ -237,7 +237,7 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
         found: dict[TreePath, list[str]] = {}
         for detail in error.errors(include_url=False):
             # Other errors are those of required neighbours, which are missing here, and of rules
-            # between fields, which `combinations` checks on whole recipes.
+            # between fields, which `validation` checks on whole recipes.
             if detail["loc"][:1] == (name,):
                 # Positions only: pydantic's `loc` also names members of unions, which nobody wrote.
                 inside = tuple(part for part in detail["loc"][1:] if isinstance(part, int))

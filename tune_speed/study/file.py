@@ -71,21 +71,25 @@ AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyFile:
+class _File:
+    name: str
+    tree: Mapping[str, Any]
+    """The file's tree, overrides put in."""
+    text: str
+    """The file as it was written."""
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile(_File):
     """What `tune-speed search` needs."""
 
-    name: str
     workload: Workload | OwnTask
     space: SearchSpace
     search: SearchConfig
     certify: CertifyConfig | None
     run: RunConfig | None
     tracking: TrackingConfig
-    tree: Mapping[str, Any]
-    """The file's tree with overrides."""
-    text: str
-    """The file as it was written."""
-    file: str
     source: Source
     """The tree with the place of each value, for messages."""
     loop: Loop | None = None
@@ -93,19 +97,13 @@ class StudyFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeFile:
+class RecipeFile(_File):
     """What `tune-speed train` needs."""
 
-    name: str
     workload: Workload
     recipe: Recipe
     run: RunConfig
     ablate: AblateConfig | None
-    tree: Mapping[str, Any]
-    """The file's tree, overrides put in."""
-    text: str
-    """The file as it was written."""
-    file: str
 
 
 def load_study(
@@ -121,33 +119,36 @@ def load_study(
     return study_of(source, overrides=overrides, check_data=check_data)
 
 
-def parse_study(
-    text: str, *, file: str, overrides: Sequence[str] = (), check_data: bool = True
-) -> StudyFile:
-    """Returns the study of a text; `file` is only named. As `load_study` otherwise."""
-    return study_of(scan_yaml(text, file=file), overrides=overrides, check_data=check_data)
-
-
 def study_of(
     source: Source, *, overrides: Sequence[str] = (), check_data: bool = True
 ) -> StudyFile:
     """Returns the study of a tree. As `load_study` otherwise."""
     source, problems = _resolved(source, overrides)
     source = checked(source, problems, study_mistakes(source, check_data=check_data))
+    return searched_file(
+        source,
+        workload=Workload.model_validate(source.tree["workload"]),
+        run=optional(RunConfig, source.tree.get("run")),
+        tracking=TrackingConfig.model_validate(source.tree.get("tracking") or {}),
+    )
+
+
+def searched_file(source: Source, **own: Any) -> StudyFile:
+    """Returns the study of a tree without mistakes; `own` are the fields that kinds differ in."""
     tree = source.tree
     return StudyFile(
-        name=tree.get("study") or source.stem,
-        workload=Workload.model_validate(tree["workload"]),
+        **_named(source),
         space=SearchSpace.from_tree(tree["recipe"]),
         search=SearchConfig.model_validate(tree.get("search") or {}),
         certify=optional(CertifyConfig, tree.get("certify")),
-        run=optional(RunConfig, tree.get("run")),
-        tracking=TrackingConfig.model_validate(tree.get("tracking") or {}),
-        tree=tree,
-        text=source.text,
-        file=str(source.file),
         source=source,
+        **own,
     )
+
+
+def _named(source: Source) -> dict[str, Any]:
+    name = source.tree.get("study") or source.stem
+    return {"name": name, "tree": source.tree, "text": source.text, "file": str(source.file)}
 
 
 def load_recipe(
@@ -175,14 +176,11 @@ def recipe_of(
     source, problems = _resolved(source, overrides)
     tree = checked(source, problems, recipe_mistakes(source, check_data=check_data)).tree
     return RecipeFile(
-        name=tree.get("study") or source.stem,
+        **_named(source),
         workload=Workload.model_validate(tree["workload"]),
         recipe=Recipe.model_validate(tree["recipe"]),
         run=RunConfig.model_validate(tree.get("run") or {}),
         ablate=optional(AblateConfig, tree.get("ablate")),
-        tree=tree,
-        text=source.text,
-        file=str(source.file),
     )
 
 

@@ -129,17 +129,18 @@ class SearchSpace:
         Raises: ConfigError if a float without `step`, or a wide range of integers, has too many.
         """
         wide = [p for p in self.parameters if _count(p.values() or ()) > MAX_STEPS]
-        if wide:
-            must = f"a grid needs a range of at most {MAX_STEPS} values"
-            raise ConfigError(
-                problems=tuple(Problem(path=p.name, must=must, given=p.text()) for p in wide)
-            )
-        endless = [parameter for parameter in self.parameters if parameter.values() is None]
-        if endless:
+        endless = [p for p in self.parameters if p.values() is None]
+        must, hint = f"a grid needs a range of at most {MAX_STEPS} values", None
+        if not wide and endless:
             must = "a grid needs a range of whole steps"
             hint = "Give the range a `step`, list its `choices`, or take another sampler."
-            problems = [Problem(path=p.name, must=must, given=p.text(), hint=hint) for p in endless]
-            raise ConfigError(problems=tuple(problems))
+        if wide or endless:
+            raise ConfigError(
+                problems=tuple(
+                    Problem(path=p.name, must=must, given=p.text(), hint=hint)
+                    for p in wide or endless
+                )
+            )
         return {parameter.name: list(parameter.values() or ()) for parameter in self.parameters}
 
     def points(self) -> Iterator[Params]:

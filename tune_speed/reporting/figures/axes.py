@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.canvas import Canvas
 from tune_speed.reporting.figures.facts import metric_words
-from tune_speed.reporting.figures.texts import TimeUnit, number, score
+from tune_speed.reporting.figures.texts import number, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -57,16 +57,24 @@ def scale(axis: "Axis", values: Sequence[float], *, num_ticks: int = NUM_TICKS) 
 def _subs(low: float, high: float, num_ticks: int) -> Sequence[float]:
     """Returns multiples of powers of ten that give a logarithmic axis so many ticks at most."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    choices = ((1.0, 2.0, 5.0), (1.0, 3.0))
-    for subs in choices:
+    for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)):
         if sum(low <= sub * 10.0**power <= high for power in powers for sub in subs) <= num_ticks:
             return subs
     return (1.0,)
 
 
-def unit_label(name: str, unit: TimeUnit) -> str:
-    """Returns `training time [s]`."""
-    return f"{name} [{unit.name}]"
+def padded(
+    values: Sequence[float], below: float, above: float, *, is_log: bool
+) -> tuple[float, float]:
+    """Returns the ends of an axis: least and greatest value, and room as shares of their span.
+
+    Values that are equal have a fifth of theirs as their span.
+    """
+    low, high = min(values), max(values)
+    if is_log:
+        return low / (high / low) ** below, high * (high / low) ** above
+    span = high - low or 0.2 * high
+    return low - below * span, high + above * span
 
 
 def draw_metric_axis(

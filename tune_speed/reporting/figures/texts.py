@@ -6,6 +6,7 @@ from typing import NamedTuple
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import middle_cut
 from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.study.view import ViewedTrial
 
 ELLIPSIS = "…"
 TOOLTIP_WIDTH = 110
@@ -17,6 +18,10 @@ class TimeUnit(NamedTuple):
 
     name: str
     length_s: float
+
+    def label(self, axis: str) -> str:
+        """Returns `training time [s]`."""
+        return f"{axis} [{self.name}]"
 
 
 def time_unit(longest_s: float) -> TimeUnit:
@@ -58,6 +63,11 @@ def clean(text: str) -> str:
 def shortened(text: str, width: int) -> str:
     """Returns `text`, clean, in `width` characters: what is too long loses its middle."""
     return middle_cut(clean(text), width)
+
+
+def name_of(trial: ViewedTrial, width: int = 24) -> str:
+    """Returns a trial's id in `width` characters."""
+    return shortened(trial.record.trial_id, width)
 
 
 def tooltip(record: TrialRecord) -> str:

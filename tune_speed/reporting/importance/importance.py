@@ -7,7 +7,7 @@ target is the steps to it times the time of a step, where the target is met at a
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -22,13 +22,8 @@ Question = Literal["reaching", "steps", "step_time"]
 # optimizer, everything but its name.
 LEARNING_ONLY = frozenset(
     {
-        "epochs",
-        "init_loss_scale",
-        "label_smoothing",
-        "loss_scale_growth_steps",
-        "lr_schedule",
-        "optimizer.",
-        "order",
+        *("epochs", "init_loss_scale", "label_smoothing", "loss_scale_growth_steps"),
+        *("lr_schedule", "optimizer.", "order"),
     }
 )
 
@@ -75,8 +70,7 @@ class Importance:
     """The greatest first; empty without an answer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Words:
+class _Words(NamedTuple):
     """What a question is about, in words."""
 
     title: str
@@ -170,51 +164,33 @@ def _answer(
         {k: v for k, v in r.params.items() if question != "step_time" or can_change_step_time(k)}
         for r in records
     ]
-    columns = columns_of(rows)
-    why_none = _too_little(question, outcome)
+    columns, words = columns_of(rows), QUESTIONS[question]
+    why_none, effects = _too_little(words, outcome), None
     if why_none is None and not columns:
         why_none = "no setting that could matter was given two values"
-    if why_none is not None:
-        return _make(question, len(records), why_none=why_none)
-    effects = main_effects(columns, rows, np.array(outcome), seed=seed)
-    # A forest that predicts no better than the mean has shares too, but of noise.
-    if effects.explained <= 0:
-        why_none = f"the settings do not predict it yet, from {len(records)} trials"
-        return _make(question, len(records), why_none=why_none)
-    shares = sorted(effects.by_name.items(), key=lambda item: (-item[1].value, item[0]))
-    return _make(
-        question,
-        len(records),
-        explained=effects.explained,
+    if why_none is None:
+        effects = main_effects(columns, rows, np.array(outcome), seed=seed)
+        # A forest that predicts no better than the mean has shares too, but of noise.
+        if effects.explained <= 0:
+            why_none = f"the settings do not predict it yet, from {len(records)} trials"
+            effects = None
+    by_name = effects.by_name.items() if effects else ()
+    shares = sorted(by_name, key=lambda item: (-item[1].value, item[0]))
+    return Importance(
+        question=question,
+        title=words.title,
+        about=f"Of {words.outcome}; over the {words.counted}. {HOW_TO_READ}",
+        n=len(records),
+        why_none=why_none,
+        explained=effects.explained if effects else None,
         params=tuple(ParamImportance(name=name, **e._asdict()) for name, e in shares),
     )
 
 
-def _too_little(question: Question, outcome: Sequence[float]) -> str | None:
+def _too_little(words: _Words, outcome: Sequence[float]) -> str | None:
     """Returns why so many trials with such outcomes give no answer, or None."""
-    words = QUESTIONS[question]
     if len(outcome) < words.least:
         return f"it takes {words.least} {words.counted} or more, and there are {len(outcome)}"
     if len(set(outcome)) > 1:
         return None
     return f"all {len(outcome)} {words.counted} {words.alike[outcome[0] != 0]}"
-
-
-def _make(
-    question: Question,
-    n: int,
-    *,
-    why_none: str | None = None,
-    explained: float | None = None,
-    params: tuple[ParamImportance, ...] = (),
-) -> Importance:
-    words = QUESTIONS[question]
-    return Importance(
-        question=question,
-        title=words.title,
-        about=f"Of {words.outcome}; over the {words.counted}. {HOW_TO_READ}",
-        n=n,
-        why_none=why_none,
-        explained=explained,
-        params=params,
-    )

@@ -1,8 +1,9 @@
 """Leaderboards as tables for a terminal and a notebook, and as JSON, CSV and Markdown."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from markupsafe import Markup
 from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderResult
@@ -11,7 +12,7 @@ from rich.text import Text
 from tune_speed.core.text import printable
 from tune_speed.reporting.display import html_line
 from tune_speed.reporting.leaderboard.columns import FASTER, MARKDOWN, SHOWN, TERMINAL
-from tune_speed.reporting.leaderboard.ranking import Board, Row
+from tune_speed.reporting.leaderboard.ranking import Board, BoardFacts, Row
 from tune_speed.reporting.leaderboard.text import NO_TRIALS, caption, describe_params, title
 from tune_speed.reporting.table import Column, Table, escape_markdown, fitting, named_lines
 
@@ -102,20 +103,25 @@ def boards_html(boards: Sequence[Board]) -> Markup:
     return Markup("").join(parts)
 
 
-def as_json(boards: Sequence[Board]) -> str:
-    """Returns the boards as JSON, figures unrounded."""
+def as_json(boards: Sequence[BoardFacts]) -> str:
+    """Returns boards, or the records of a history, as JSON, figures unrounded."""
     return json.dumps([board.model_dump(mode="json") for board in boards], indent=2)
 
 
 def as_csv(boards: Sequence[Board]) -> str:
     """Returns one line a row, the board's fields first; the searched parameters are JSON."""
     names = [*(name for name in Board.model_fields if name != "rows"), *Row.model_fields]
-    rows = [
+    rows = (
         {**board.model_dump(mode="json"), **row.model_dump(mode="json")}
         for board in boards
         for row in board.rows
-    ]
-    texts = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
+    )
+    return csv_of(names, rows)
+
+
+def csv_of(names: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> str:
+    """Returns one line a row, of these fields of it; the searched parameters are JSON."""
+    texts = ({**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows)
     return Table(map(Column, names), ([row[name] for name in names] for row in texts)).csv()
 
 

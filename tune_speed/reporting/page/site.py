@@ -4,6 +4,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
+from importlib import metadata
 from importlib.resources import files
 from typing import Any
 
@@ -11,6 +12,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from tune_speed.core import text
+from tune_speed.core.records import CLOCK_STATEMENT
 from tune_speed.reporting.figures import theme
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page import words
@@ -42,23 +44,18 @@ def render(template: str, context: Mapping[str, Any]) -> str:
     assert "</" not in style + script, "would end its element"
     # The content security policy: one script may run, and nothing may be fetched.
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            {
-                **context,
-                "style": Markup(style),
-                "script": Markup(script),
-                # Inline styles must be allowed: a hash does not cover the `style` attributes that
-                # figures have.
-                "policy": (
-                    f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
-                    " img-src data:; base-uri 'none'; form-action 'none'"
-                ),
-            }
-        )
-    )
+    shared = {
+        "style": Markup(style),
+        "script": Markup(script),
+        # Inline styles must be allowed: a hash does not cover the `style` attributes of figures.
+        "policy": (
+            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
+            " img-src data:; base-uri 'none'; form-action 'none'"
+        ),
+        "version": metadata.version("tune_speed"),
+        "clock": CLOCK_STATEMENT,
+    }
+    return _environment().get_template(template).render({**context, **shared})
 
 
 @cache
@@ -84,9 +81,7 @@ def _environment() -> Environment:
 
 
 def _text(name: str) -> str:
-    return (
-        files("tune_speed.reporting.page").joinpath("templates", name).read_text(encoding="utf-8")
-    )
+    return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @cache
@@ -94,15 +89,11 @@ def _style() -> str:
     light = _block("light", {**theme.LIGHT, **LIGHT})
     dark = _block("dark", {**theme.DARK, **DARK})
     is_dark = "screen and (prefers-color-scheme: dark)"
-    return "\n".join(
-        [
-            f":root {{{light}}}",
-            # What is printed is light, whatever the screen shows.
-            f"@media {is_dark} {{:root:not([data-theme=light]) {{{dark}}}}}",
-            f"@media screen {{:root[data-theme=dark] {{{dark}}}}}",
-            _text("style.css"),
-        ]
-    )
+    # What is printed is light, whatever the screen shows.
+    return f""":root {{{light}}}
+@media {is_dark} {{:root:not([data-theme=light]) {{{dark}}}}}
+@media screen {{:root[data-theme=dark] {{{dark}}}}}
+{_text("style.css")}"""
 
 
 def _block(scheme: str, colours: Mapping[str, str]) -> str:

@@ -13,6 +13,7 @@ from tune_speed.core.comparability import ComparisonKey, board_key, fastest
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.tracking.reader.study_snapshot import SearchRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,19 +46,6 @@ class RunningTrial:
     """At the latest evaluation."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All that MLflow has of it, by MLflow's names, each as it was last."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchFacts:
-    """One search of a study: its parent run in MLflow."""
-
-    run_id: str
-    started_at: str
-    updated_at: str
-    is_running: bool
-    """Begun and not ended; a killed driver leaves it so until the study is resumed."""
-    tags: Mapping[str, str]
-    """Its tags without the prefix: what the study file said of the search, versions, commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +82,7 @@ class StudyView:
     """Command that opens the store in MLflow's own pages; None where a server does."""
     read_at: str
     """UTC, ISO 8601."""
-    searches: tuple[SearchFacts, ...]
+    searches: tuple[SearchRun, ...]
     """In the order in which they began."""
     trials: tuple[ViewedTrial, ...]
     """Estimates, in the order in which they finished."""

@@ -161,23 +161,3 @@ def next_steps(
 def plugin_options() -> str:
     """Returns ` --plugin NAME` for each plugin that is loaded here: a further command needs it."""
     return "".join(f" --plugin {shlex.quote(plugin.name)}" for plugin in registry.loaded())
-
-
-def search_json(
-    records: tuple[TrialRecord, ...],
-    boards: tuple[Board, ...],
-    *,
-    study: str,
-    folder: str,
-    uri: str,
-) -> str:
-    """Returns what a search found as JSON."""
-    return to_json(
-        {
-            "study": study,
-            "trials": dict(counts(records)),
-            "boards": [board.model_dump(mode="json") for board in boards],
-            "folder": folder,
-            "tracking_uri": uri,
-        }
-    )

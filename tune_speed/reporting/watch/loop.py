@@ -13,7 +13,7 @@ from rich.text import Text
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import ended_line
-from tune_speed.reporting.study.view import StudyView
+from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.reporting.watch.screen import HINT, plain, screen, standing, state_text, target_text
 from tune_speed.reporting.watch.status import (
     State,
@@ -29,22 +29,15 @@ STANDING_S = 30.0
 OVER = (State.ENDED, State.NOT_BEGUN)
 
 
-class Reader(Protocol):
-    """Reads a study again and again."""
-
-    def read(self, *, with_boards: bool) -> StudyView:
-        """Returns the study as it is now. Raises: ServiceError or StorageError."""
-
-
 class Display(Protocol):
     """Shows what there is to say, in one form."""
 
-    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
+    def show(self, seen: StudyStatus, trouble: str | None) -> None:
         """Shows the study; `trouble`: why it is not fresh."""
 
 
 def watch(
-    reader: Reader,
+    reader: StudyReader,
     display: Display,
     *,
     interval_s: float,
@@ -63,7 +56,7 @@ def watch(
     view, trouble = reader.read(with_boards=False), None
     seen, changed_s = glance(view, now_s=now()), -math.inf
     while True:
-        display.show(view, seen, trouble)
+        display.show(seen, trouble)
         if seen.state in OVER and trouble is None:
             return
         sleep(interval_s)
@@ -94,7 +87,7 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
+    def show(self, seen: StudyStatus, trouble: str | None) -> None:
         """See `Display`."""
         hint = "" if seen.state in OVER else HINT
         height = self._console.size.height
@@ -113,22 +106,23 @@ class Lines:
         self._trouble: str | None = None
         self._told_at = 0.0
 
-    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
+    def show(self, seen: StudyStatus, trouble: str | None) -> None:
         """See `Display`."""
+        view = seen.view
         if trouble != self._trouble:
             self._print(trouble or "the store answers again")
         if self._last is None:
-            self._print(f"{seen.study}: {target_text(seen)}".removesuffix(": "))
-            for device in dict.fromkeys(part.key.device for part in seen.parts):
+            self._print(f"{view.study}: {target_text(seen)}".removesuffix(": "))
+            for device in dict.fromkeys(part.key.device for part in view.parts):
                 self._print(f"on {device}")
             self._seen = {trial.run_id: "ended" for trial in (*view.trials, *view.certified)}
         best = {trial.run_id for part in view.parts for trial in improvements(part.trials)}
         for trial in (*view.trials, *view.certified):
             if self._is_new(trial.run_id, "ended"):
-                is_best = trial.run_id in best
-                record = trial.record
-                line = ended_line(record, is_best=is_best and record.kind != "certified")
-                self._print(f"certified: {line}" if record.kind == "certified" else line)
+                is_certified = trial.record.kind == "certified"
+                is_best = trial.run_id in best and not is_certified
+                line = ended_line(trial.record, is_best=is_best)
+                self._print(f"certified: {line}" if is_certified else line)
         for running in view.running:
             if self._is_new(running.run_id, "running"):
                 chosen = f"  [{describe_params(running.params)}]" if running.params else ""
@@ -142,8 +136,9 @@ class Lines:
 
     def _tell_state(self, seen: StudyStatus) -> None:
         last = self._last
-        if last and seen.interrupted > last.interrupted:
-            self._print(f"{seen.interrupted - last.interrupted} interrupted, without an outcome")
+        more = seen.view.interrupted - last.view.interrupted if last else 0
+        if more > 0:
+            self._print(f"{more} interrupted, without an outcome")
         is_new_state = last is None or last.state is not seen.state
         if is_new_state or self._now() - self._told_at > STANDING_S:
             self._told_at = self._now()
@@ -156,7 +151,7 @@ class Lines:
 class Json:
     """Prints an object for each refresh, in a line."""
 
-    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
+    def show(self, seen: StudyStatus, trouble: str | None) -> None:
         """See `Display`."""
         found = as_dict(seen, trouble=trouble)
         # Python buffers a pipe by blocks: its reader would wait for many objects.

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.records import Status
-from tune_speed.core.text import duration
+from tune_speed.core.text import counted, duration
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import took_s
 from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
@@ -51,7 +51,7 @@ def screen(
     spent = 9 + 3 * min(len(parts), MAX_PARTS) + (4 if trouble else 0)
     # The tables give way first: rich cuts off the end of what is higher than the terminal.
     rows = max(2 * MIN_ROWS, height - spent)
-    running = seen.running[: max(MIN_ROWS, rows // 2)]
+    running = seen.view.running[: max(MIN_ROWS, rows // 2)]
     ended = seen.last[: max(MIN_ROWS, rows - len(running))]
     body = Table.grid(padding=(0, 2, 0, 0))
     body.add_column(no_wrap=True, style="dim", width=LABEL_WIDTH)
@@ -61,8 +61,8 @@ def screen(
     blocks: list[RenderableType] = [*_head(seen), Text(), body]
     if running:
         blocks += [Text(), _running_table(running, seen.target)]
-    if len(running) < len(seen.running):
-        more = f"and {len(seen.running) - len(running)} more"
+    if len(running) < len(seen.view.running):
+        more = f"and {len(seen.view.running) - len(running)} more"
         blocks.append(Text(f"{'':{LABEL_WIDTH + 2}}{more}", style="dim"))
     if ended:
         blocks += [Text(), _ended_table(ended)]
@@ -71,16 +71,32 @@ def screen(
 
 def standing(seen: StudyStatus) -> str:
     """Returns how far the search is, in a line."""
+    best = [glanced.records[-1].record for glanced in seen.parts[:1] if glanced.records]
+    return " · ".join(
+        [
+            _progress(seen),
+            *_counts(seen),
+            *(f"best {r.time_to_target_s:.2f} s ({plain(r.trial_id)})" for r in best),
+            *_times(seen),
+        ]
+    )
+
+
+def _progress(seen: StudyStatus) -> str:
     of = f" of {seen.planned}" if seen.planned is not None else ""
-    parts = [f"{seen.num_finished}{of} trials"]
-    parts += [f"{count} {status.value}" for status, count in seen.counts.items()]
-    parts += [f"{len(seen.running)} running"] if seen.running else []
-    parts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
-    best = [part.records[-1].record for part in seen.parts[:1] if part.records]
-    parts += [f"best {r.time_to_target_s:.2f} s ({plain(r.trial_id)})" for r in best]
-    parts.append(f"{duration(seen.elapsed_s)} searched")
-    parts += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
-    return " · ".join(parts)
+    return f"{seen.num_finished}{of} trials"
+
+
+def _counts(seen: StudyStatus) -> list[str]:
+    running, interrupted = len(seen.view.running), seen.view.interrupted
+    parts = [f"{count} {status.value}" for status, count in seen.counts.items()]
+    parts += [f"{running} running"] if running else []
+    return parts + ([f"{interrupted} interrupted"] if interrupted else [])
+
+
+def _times(seen: StudyStatus) -> list[str]:
+    left = [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
+    return [f"{duration(seen.elapsed_s)} searched", *left]
 
 
 def state_text(seen: StudyStatus) -> str:
@@ -109,62 +125,57 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _head(seen: StudyStatus) -> Iterator[RenderableType]:
-    title = Text(plain(seen.study), style="bold", overflow="fold")
+    title = Text(plain(seen.view.study), style="bold", overflow="fold")
     title.append("  ").append(state_text(seen), style=_STYLES[seen.state])
     yield title
     if target := target_text(seen):
         yield Text(target, overflow="fold")
-    counts = [f"{count} {status.value}" for status, count in seen.counts.items()]
-    counts += [f"{len(seen.running)} running"] if seen.running else []
-    counts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
-    of = f" of {seen.planned}" if seen.planned is not None else ""
-    times = [f"{duration(seen.elapsed_s)} searched"]
-    times += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
+    counts, times = _counts(seen), _times(seen)
     if seen.state is State.RUNNING and seen.quiet_s > WRITTEN_LATELY_S:
         times.append(f"written {duration(seen.quiet_s)} ago")
     bar = ""
     if seen.planned:
         filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
         bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
-    first = f"{bar}{seen.num_finished}{of} trials · {' · '.join(times)}"
-    yield Text("\n".join([first, *([" · ".join(counts)] if counts else [])]), overflow="fold")
+    lines = [f"{bar}{_progress(seen)} · {' · '.join(times)}", " · ".join(counts)]
+    yield Text("\n".join(filter(None, lines)), overflow="fold")
 
 
 def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
     """Yields the rows on each part; there is one, unless devices or workloads differ."""
-    for part in seen.parts[:MAX_PARTS]:
-        is_only = len(seen.parts) == 1
-        what = "" if is_only else f", workload {part.key.workload_hash[:8]}: {part.target}"
-        yield "device", Text(plain(f"{part.key.device}{what}"))
-        yield from _best_rows(part, seen.study)
+    for glanced in seen.parts[:MAX_PARTS]:
+        is_only, key = len(seen.parts) == 1, glanced.part.key
+        what = "" if is_only else f", workload {key.workload_hash[:8]}: {glanced.target}"
+        yield "device", Text(plain(f"{key.device}{what}"))
+        yield from _best_rows(glanced, seen.view.study)
     if len(seen.parts) > MAX_PARTS:
         yield "parts", Text(f"and {len(seen.parts) - MAX_PARTS} more")
     if not seen.parts:
         yield "best", Text("no trial has ended yet", style="dim")
 
 
-def _best_rows(part: PartGlance, study: str) -> Iterator[tuple[str, RenderableType]]:
-    if not part.records:
+def _best_rows(glanced: PartGlance, study: str) -> Iterator[tuple[str, RenderableType]]:
+    trials = glanced.records
+    if not trials:
         yield "best", Text("no trial has met the target yet", style="dim")
     else:
-        record = part.records[-1].record
+        record = trials[-1].record
         best = Text(f"{record.time_to_target_s:.2f} s  {plain(record.trial_id)}", style="bold")
         best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best
-    if len(part.records) > 1:
-        times_s = [trial.record.time_to_target_s or 0.0 for trial in part.records]
+    if len(trials) > 1:
+        times_s = [trial.record.time_to_target_s or 0.0 for trial in trials]
         times = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
         more = "… → " if len(times_s) > MAX_RECORDS else ""
         text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
         text.append(f"  {more}{times} s", style="default")
-        if len(part.records) <= MAX_NAMED:
-            names = " → ".join(plain(trial.record.trial_id) for trial in part.records)
+        if len(trials) <= MAX_NAMED:
+            names = " → ".join(plain(trial.record.trial_id) for trial in trials)
             text.append(f"  ({names})", style="dim")
         yield "record", text
-    if part.certified:
-        trials = "trial" if part.certified == 1 else "trials"
+    if certified := len(glanced.part.certified):
         command = f"tune-speed leaderboard --study {shlex.quote(study)}"
-        yield "certified", Text(plain(f"{part.certified} {trials}; see {command}"))
+        yield "certified", Text(plain(f"{counted(certified, 'trial')}; see {command}"))
 
 
 def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableType:
@@ -211,7 +222,7 @@ def _table() -> Table:
 
 
 def _foot(seen: StudyStatus, trouble: str | None, hint: str) -> Iterator[RenderableType]:
-    place = seen.url or seen.ui_command
+    place = seen.view.url or seen.view.ui_command
     if trouble is not None:
         yield Text()
         yield Text(plain(trouble), style="red", overflow="fold")
