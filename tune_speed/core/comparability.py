@@ -56,7 +56,11 @@ def totals_of(records: Iterable[TrialRecord]) -> Totals:
         trials=len(counted),
         reached=sum(record.status is Status.REACHED for record in counted),
         tuning_cost_s=sum(run.clocks.train_s for record in counted for run in record.runs),
-        device_s=sum(map(_device_s, counted)),
+        # Trials that share a device for an hour hold it for one hour together, not for one each.
+        device_s=sum(
+            sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)
+            for record in counted
+        ),
     )
 
 
@@ -129,8 +133,3 @@ def goodness(metric: float | None, target: Target) -> float:
 def final_goodness(record: TrialRecord) -> float:
     """Returns the goodness of the target's metric at the end of the last run."""
     return goodness(final_metric(record), target_of(record.workload))
-
-
-def _device_s(record: TrialRecord) -> float:
-    # Trials that share a device for an hour together hold it for one hour, not for one each.
-    return sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)

@@ -16,10 +16,9 @@ from tune_speed.study.fields import config_mistakes, field_mistakes, name_mistak
 from tune_speed.study.file import StudyFile, checked, searched_file
 from tune_speed.study.mistake import Mistake, shown
 from tune_speed.study.overrides import apply_overrides
-from tune_speed.study.points import point_mistakes
 from tune_speed.study.schema import STUDY_NAME
 from tune_speed.study.settings import CertifyConfig, SearchConfig, TrackingConfig
-from tune_speed.study.space import SearchSpace, node_mistakes
+from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
 from tune_speed.study.validation import grid_mistakes, policy_mistakes, rule_mistakes
 from tune_speed.study.yaml import Source
 

@@ -22,10 +22,9 @@ from tune_speed.study.fields import (
 )
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.parameter import branches, is_leaf
-from tune_speed.study.points import point_mistakes
 from tune_speed.study.schema import STUDY_NAME, StudySchema
 from tune_speed.study.settings import SearchConfig
-from tune_speed.study.space import Params, SearchSpace
+from tune_speed.study.space import Params, SearchSpace, point_mistakes
 from tune_speed.study.yaml import Source, TreePath
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload

@@ -1,6 +1,7 @@
 """The contracts of one entry, and of all entries of a plugin."""
 
 import importlib.util
+import inspect
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -22,13 +23,32 @@ Fields = Mapping[str, Any]
 Check = Callable[[], None]
 """Raises ContractError if a contract does not hold."""
 
-CONTRACTS: dict[str, tuple[Callable[[Any], None], ...]] = {
-    "MODELS": configs.CONTRACTS + models.CONTRACTS,
-    "DATASETS": configs.CONTRACTS + datasets.CONTRACTS,
-    "OPTIMIZERS": configs.CONTRACTS + optimizers.CONTRACTS,
-    "SCHEDULES": configs.CONTRACTS + schedules.CONTRACTS,
-    "SPEEDUPS": configs.CONTRACTS + speedups.CONTRACTS,
-    "METRICS": metrics.CONTRACTS,
+
+def _contracts_of(*modules: ModuleType) -> list[Callable[[Any], None]]:
+    """Returns the modules' contracts in their order: public functions of an entry alone.
+
+    They return nothing, raise ContractError if an entry breaks them, and their names say what must
+    hold.
+    """
+    return [
+        function
+        for module in modules
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
+        and not name.startswith("_")
+        and list(function.__annotations__) == ["entry", "return"]
+        and function.__annotations__["return"] is None
+    ]
+
+
+CONTRACTS: dict[str, list[Callable[[Any], None]]] = {
+    "MODELS": _contracts_of(configs, models),
+    "DATASETS": _contracts_of(configs, datasets),
+    "OPTIMIZERS": _contracts_of(configs, optimizers),
+    "SCHEDULES": _contracts_of(configs, schedules),
+    "SPEEDUPS": _contracts_of(configs, speedups),
+    "METRICS": _contracts_of(metrics),
 }
 """By the table's name."""
 # Before each contract, so that an entry that seeds by itself, with 0 or 1 say, is noticed.

@@ -2,7 +2,7 @@
 
 from tune_speed.core.config import Component, Config
 from tune_speed.core.descriptions import descriptions
-from tune_speed.testing.entry import Contract, Entry
+from tune_speed.testing.entry import Entry
 
 TYPES = "Take types that JSON has: numbers, text, true and false, lists, and Config classes."
 
@@ -52,10 +52,3 @@ def class_and_every_field_are_documented(entry: Entry[Config]) -> None:
         seen=f"there is no docstring below {', '.join(f'`{name}`' for name in bare)}",
         fix='Write below each, in """ """, what it means, its unit and its range.',
     )
-
-
-CONTRACTS: tuple[Contract[Config], ...] = (
-    config_round_trips_through_json,
-    config_round_trips_as_written_in_yaml,
-    class_and_every_field_are_documented,
-)

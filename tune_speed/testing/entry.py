@@ -1,6 +1,6 @@
 """One entry of a table, as the contracts see it, and how a contract says that it does not hold."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
@@ -107,10 +107,6 @@ class MetricEntry(Claims):
     def label(self) -> str:  # type: ignore[override]
         """Its name."""
         return f"Metric `{self.name}`"
-
-
-Contract = Callable[[Entry[Kind]], None]
-"""Raises ContractError if an entry breaks it; its name says what must hold."""
 
 
 @contextmanager

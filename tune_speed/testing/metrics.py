@@ -1,7 +1,6 @@
 """What holds for every entry.metric. It is an object, not a configuration."""
 
 import math
-from collections.abc import Callable
 
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status
 from tune_speed.testing.entry import MetricEntry
@@ -104,10 +103,3 @@ def _finished_run() -> RunResult:
         accumulation_steps=1,
         device="cpu (1 threads, test)",
     )
-
-
-CONTRACTS: tuple[Callable[[MetricEntry], None], ...] = (
-    metric_says_what_it_is_in_which_unit_and_whence,
-    metric_of_a_run_is_a_number_or_none,
-    metric_of_logits_is_a_number_and_leaves_them_alone,
-)

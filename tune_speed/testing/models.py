@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.testing.entry import Contract, Entry, seeded
+from tune_speed.testing.entry import Entry, seeded
 
 # Numbers of images, classes and channels differ, so that two in each other's place are seen.
 NUM_IMAGES = 4
@@ -194,14 +194,3 @@ def _weights(network: nn.Module) -> list[float]:
     return [
         float(parameter.detach().sum(dtype=torch.float64)) for parameter in network.parameters()
     ]
-
-
-CONTRACTS: tuple[Contract[ModelConfig], ...] = (
-    logits_are_one_row_an_image_and_one_column_a_class,
-    network_begins_in_training_mode,
-    gradients_reach_every_weight,
-    weights_follow_from_the_seed,
-    check_leaves_random_numbers_alone,
-    evaluation_looks_at_each_image_by_itself,
-    trains_under_bf16,
-)

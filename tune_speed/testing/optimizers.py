@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from tune_speed.components.optim import set_rates
 from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components.schedules.base import Factors
-from tune_speed.testing.entry import Contract, Entry, seeded
+from tune_speed.testing.entry import Entry, seeded
 
 # Other than the 1024 of `lr_per_examples`, so that a rate that is not scaled shows.
 BATCH_SIZE = 384
@@ -275,16 +275,3 @@ def _moved(
 
 def _names(names: set[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
-
-
-CONTRACTS: tuple[Contract[OptimizerConfig], ...] = (
-    steps_lower_a_quadratic,
-    base_rate_is_that_of_the_config,
-    a_rate_of_zero_leaves_the_weights_alone,
-    state_round_trips,
-    weight_decay_shrinks_weights_but_no_norms_or_biases,
-    frozen_weights_are_left_out,
-    weights_without_a_gradient_are_left_alone,
-    a_closure_computes_the_loss,
-    fused_kernels_take_the_same_steps,
-)

@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from tune_speed.components.schedules.base import Factors, ScheduleConfig
-from tune_speed.testing.entry import Contract, Entry
+from tune_speed.testing.entry import Entry
 
 # The shortest too: in a run of one step, progress is 1 at once.
 LENGTHS = (1, 2, 3, 7, 100, 1000)
@@ -99,10 +99,3 @@ def _difference(first: list[Factors], second: list[Factors]) -> str:
     pairs = enumerate(zip(first, second, strict=True))
     apart = [f"step {k} of 20 had {one} and then {two}" for k, (one, two) in pairs if one != two]
     return apart[0] if apart else ""
-
-
-CONTRACTS: tuple[Contract[ScheduleConfig], ...] = (
-    factors_are_finite_and_positive_in_runs_of_any_length,
-    factors_are_a_pure_function,
-    only_a_schedule_that_says_so_follows_the_loss,
-)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import is_timed, time_s_of
+from tune_speed.reporting.figures.facts import time_s_of
 from tune_speed.reporting.figures.texts import duration, name_of, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
@@ -30,7 +30,7 @@ class Moment(NamedTuple):
 
 def moments(part: StudyPart) -> list[Moment]:
     """Returns when each trial ended, in that order, on a clock that stops between sessions."""
-    trials = [trial for trial in part.trials if is_timed(trial)]
+    trials = [t for t in part.trials if t.record.started_at and t.record.finished_at]
     clock_s = search_clock_s(trials)
     ended = [Moment(clock_s[t.run_id], t.record.time_to_target_s, t) for t in trials]
     return sorted(ended, key=lambda moment: moment.clock_s)

@@ -9,7 +9,7 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import estimates_of, metric_words, target_of
+from tune_speed.reporting.figures.facts import estimates_of, metric_words
 from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
 from tune_speed.reporting.figures.theme import DASHES, SERIES, WORDS, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
@@ -41,7 +41,7 @@ class Finalist(NamedTuple):
 
 def finalists(part: StudyPart) -> list[Finalist]:
     """Returns the part's trials that have curves, the best first, and at most MOST of them."""
-    target = target_of(part)
+    target = part.target
 
     def order(trial: ViewedTrial) -> tuple[bool, float]:
         time_s = trial.record.time_to_target_s
@@ -72,7 +72,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if not found:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
-    panel, target = canvas.panel, target_of(part)
+    panel, target = canvas.panel, part.target
     lines, runs = [], [run for finalist in found for run in finalist.runs]
     unit = time_unit(max(run.evaluations[-1].train_s for run in runs))
     is_log = _scale_time(panel, runs, unit.length_s)

@@ -7,7 +7,7 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import End, by_status, ends_of, metric_words, target_of
+from tune_speed.reporting.figures.facts import End, by_status, ends_of, metric_words
 from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
 from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
@@ -34,7 +34,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if not ends:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
-    panel, target = canvas.panel, target_of(part)
+    panel, target = canvas.panel, part.target
     front = pareto(ends, target)
     unit = time_unit(max(end.train_s for end in ends))
     is_log = scale(panel.xaxis, [end.train_s / unit.length_s for end in ends])

@@ -47,11 +47,9 @@ def speeds(part: StudyPart) -> list[Speed]:
         precision = str(record.recipe.get("precision", "fp32"))
         line = f"{_model(record)}, {precision}" if has_models else precision
         devices = record.recipe.get("devices")
-        num_devices = devices if isinstance(devices, int) else 1
+        devices = devices if isinstance(devices, int) else 1
         found += [
-            Speed(
-                line, run.batch_size * (run.accumulation_steps or 1) * num_devices, run.step_time_ms
-            )
+            Speed(line, run.batch_size * (run.accumulation_steps or 1) * devices, run.step_time_ms)
             for run in record.runs
             if run.step_time_ms and run.batch_size
         ]
@@ -78,7 +76,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         if panel.get_yscale() == "linear":
             panel.set_ylim(bottom=0.0)
     _scale_batches(canvas.panels[-1], sorted({speed.batch for speed in shown}))
-    canvas.panels[-1].set_xlabel("effective batch size")
     named = [shortened(line, NAME_WIDTH) for line in lines]
     canvas.legend(list(zip(handles, named, strict=True)))
     return Sketch(canvas, _alt(shown))
@@ -127,6 +124,7 @@ def _scale_batches(panel: "Axes", batches: Sequence[int]) -> None:
     panel.set_xscale("log", base=2)
     panel.xaxis.set_minor_locator(NullLocator())
     panel.set_xticks(batches[::every], [str(batch) for batch in batches[::every]])
+    panel.set_xlabel("effective batch size")
 
 
 def _alt(found: Sequence[Speed]) -> str:

@@ -123,20 +123,15 @@ def importance(records: Sequence[TrialRecord], *, seed: int = 0) -> tuple[Import
     # A target that held before the first step has no logarithm.
     reached = [record for record, steps in counted if steps]
     outcome = [math.log(steps) for _, steps in counted if steps]
+    timed = [r for r in finished if r.runs[-1].step_time_ms and r.runs[-1].steps]
+    # A clock that neighbours slowed says as much of them as of the settings.
+    chosen = [r for r in timed if r.runs[-1].timing is not Timing.SHARED] or timed
+    step_ms = [record.runs[-1].step_time_ms for record in chosen]
     return (
         _answer("reaching", finished, met, seed=seed),
         _answer("steps", reached, outcome, seed=seed),
-        _step_time(finished, seed=seed),
+        _answer("step_time", chosen, [math.log(ms or 1.0) for ms in step_ms], seed=seed),
     )
-
-
-def _step_time(records: Sequence[TrialRecord], *, seed: int) -> Importance:
-    timed = [r for r in records if r.runs[-1].step_time_ms and r.runs[-1].steps]
-    # A clock that neighbours slowed says as much of them as of the settings.
-    undisturbed = [r for r in timed if r.runs[-1].timing is not Timing.SHARED]
-    chosen = undisturbed or timed
-    outcome = [math.log(record.runs[-1].step_time_ms or 1.0) for record in chosen]
-    return _answer("step_time", chosen, outcome, seed=seed)
 
 
 def _steps_to_target(run: RunResult) -> float | None:

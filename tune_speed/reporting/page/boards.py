@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from tune_speed.reporting.leaderboard.columns import PAGE, SEARCH, SHOWN
 from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.reporting.leaderboard.tables import PAGE, SEARCH, SHOWN
 from tune_speed.reporting.leaderboard.text import caption, title
 from tune_speed.reporting.page.site import render
 

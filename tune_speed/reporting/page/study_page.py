@@ -9,7 +9,7 @@ from tune_speed.core.comparability import totals_of
 from tune_speed.core.records import Status
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.leaderboard.ranking import Board
-from tune_speed.reporting.page.answer import Answer, answer_of, target_text
+from tune_speed.reporting.page.answer import Answer, answer_of
 from tune_speed.reporting.page.boards import board_table
 from tune_speed.reporting.page.site import render
 from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
@@ -62,7 +62,7 @@ def _section(
     return {
         "id": f"part-{number}",
         "key": part.key,
-        "target": target_text(part),
+        "target": part.target.words,
         "answer": answer,
         "totals": totals_of(records),
         "counts": {status.value: counts[status] for status in Status if counts[status]},

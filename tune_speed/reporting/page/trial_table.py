@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from tune_speed.core.comparability import best_first, final_metric, target_of
+from tune_speed.core.comparability import best_first, final_metric
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.text import compact, fixed, short_names
 from tune_speed.reporting.page.words import clock_text, moment, setting
@@ -55,7 +55,7 @@ class TrialTable(NamedTuple):
 def trial_table(part: StudyPart, *, anchors: Mapping[str, str]) -> TrialTable:
     """Returns the table of all estimates of `part`; `anchors` are element ids by run id."""
     names = short_names(name for trial in part.trials for name in trial.record.params)
-    metric, searched = target_of(part.workload).metric, []
+    metric, searched = part.target.metric, []
     for name, short in names.items():
         values = [trial.record.params.get(name) for trial in part.trials]
         is_number = all(isinstance(v, int | float) for v in values if v is not None)

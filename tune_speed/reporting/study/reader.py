@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from tune_speed.core.comparability import ComparisonKey, best_metric, goodness, target_of
@@ -15,9 +14,7 @@ from tune_speed.tracking.store.uri import strip_secrets
 CERTIFIED = "certified"
 
 
-def read_study(
-    uri: str, study: str, *, finalists: int = 10, with_running: bool = True
-) -> StudyView:
+def read_study(uri: str, study: str, *, finalists: int = 10) -> StudyView:
     """Returns a study as it is now.
 
     Args:
@@ -26,12 +23,10 @@ def read_study(
         finalists: so many estimates of each part come with their curves, the fastest first and
             then those that came nearest to the target, and with them all certified trials.
             0: no curves at all.
-        with_running: whether trials without an outcome are included.
 
     Raises: ServiceError if the store does not answer or does not hold the study; StorageError.
     """
-    view = StudyReader(uri, study).read(finalists=finalists)
-    return view if with_running else replace(view, running=(), interrupted=0)
+    return StudyReader(uri, study).read(finalists=finalists)
 
 
 class StudyReader:

@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tune_speed.core.comparability import ComparisonKey, board_key, fastest
+from tune_speed.core.comparability import ComparisonKey, board_key, fastest, target_of
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.targets import Target
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.tracking.reader.study_snapshot import SearchRun
@@ -62,9 +63,14 @@ class StudyPart:
         """The workload, as YAML has it."""
         return (self.trials or self.certified)[0].record.workload
 
+    @property
+    def target(self) -> Target:
+        """What had to be reached."""
+        return target_of(self.workload)
+
     @cached_property
     def leader(self) -> ViewedTrial | None:
-        """The fastest estimate, as `standing.fastest` says; None if none met the target."""
+        """The fastest estimate, None if none met the target."""
         record = fastest(trial.record for trial in self.trials)
         return next((trial for trial in self.trials if trial.record is record), None)
 

@@ -43,13 +43,11 @@ def watch(
     interval_s: float,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.time,
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Shows the study every `interval_s` until no search of it runs.
 
     A store that does not answer is reported and queried again; only the first time it is an error.
-    `now` gives the moment [s since 1970], with which moments in the store are compared, and `clock`
-    durations [s], whatever is done to the time of day.
+    `now` gives the moment [s since 1970], with which moments in the store are compared.
 
     Raises: ServiceError or StorageError if the study cannot be read the first time.
     """
@@ -68,8 +66,8 @@ def watch(
             trouble = f"not fresh, asking again: {error}"
             continue
         # By the monotonic clock, as the time of day may be set while this watches.
-        changed_s = changed_s if fingerprint(view) == before else clock()
-        seen = glance(view, now_s=now(), unchanged_s=clock() - changed_s)
+        changed_s = changed_s if fingerprint(view) == before else time.monotonic()
+        seen = glance(view, now_s=now(), unchanged_s=time.monotonic() - changed_s)
 
 
 class Screen:
@@ -98,8 +96,8 @@ class Screen:
 class Lines:
     """Prints a line for each change."""
 
-    def __init__(self, console: Console, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._now = console, now
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._seen: dict[str, str] = {}
         """How each trial stood, by run id."""
         self._last: StudyStatus | None = None
@@ -140,8 +138,8 @@ class Lines:
         if more > 0:
             self._print(f"{more} interrupted, without an outcome")
         is_new_state = last is None or last.state is not seen.state
-        if is_new_state or self._now() - self._told_at > STANDING_S:
-            self._told_at = self._now()
+        if is_new_state or time.monotonic() - self._told_at > STANDING_S:
+            self._told_at = time.monotonic()
             self._print(f"{state_text(seen)}: {standing(seen)}")
 
     def _print(self, line: str) -> None:

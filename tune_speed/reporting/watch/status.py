@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from tune_speed.core.comparability import fastest, target_of
+from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial, search_clock_s
@@ -89,7 +89,7 @@ def glance(
     parts = tuple(
         PartGlance(
             part,
-            target_of(part.workload).words,
+            part.target.words,
             str(part.workload.get("mode", "")),
             improvements(part.trials),
         )
