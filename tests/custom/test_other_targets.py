@@ -29,8 +29,7 @@ from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.reporting.trials.comparison import as_dict, compare_records
 from tune_speed.reporting.trials.recipe_export import called_with, recipe_yaml
-from tune_speed.reporting.trials.table import machine_row
-from tune_speed.reporting.trials.text import describe, next_steps
+from tune_speed.reporting.trials.text import describe, machine_row, next_steps
 from tune_speed.reporting.watch.status import glance
 from tune_speed.tracking import schema
 from tune_speed.tracking.filter.where import parse_where

@@ -43,11 +43,7 @@ class Table:
     """
 
     def __init__(
-        self,
-        columns: Iterable[Column],
-        rows: Iterable[Sequence[Any] | Section],
-        *,
-        title: str = "",
+        self, columns: Iterable[Column], rows: Iterable[Sequence[Any] | Section], *, title: str = ""
     ) -> None:
         self.columns, self.rows, self.title = tuple(columns), tuple(rows), title
 

@@ -185,7 +185,6 @@ def recipe_of(
 
 
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
-    """Returns the tree with overrides, and what is wrong with the others."""
     # Written out before, so that an override can change one field of a built-in workload.
     source, problems = apply_overrides(_with_workload(source), overrides, schema=StudySchema)
     # Again, as an override may name a built-in workload.

@@ -1,7 +1,7 @@
 """One entry of a table, as the contracts see it, and how a contract says that it does not hold."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -42,15 +42,18 @@ class Claims:
             raise ContractError(f"{self.label}: {claim}, but {seen}. {fix}")
 
     @contextmanager
-    def working(self, claim: str, *, fix: str) -> Iterator[None]:
+    def working(self, claim: str, *, fix: str, seed: int | None = None) -> Iterator[None]:
         """Turns whatever an entry's own code raises within into a broken contract, with its cause.
+
+        With `seed`, torch's random numbers are seeded within, and restored.
 
         Raises:
             ContractError: The block failed.
         """
         __tracebackhide__ = True
         try:
-            yield
+            with nullcontext() if seed is None else seeded(seed):
+                yield
         except ContractError:
             # A contract that is broken within says what to fix; that this block failed does not.
             raise

@@ -17,13 +17,9 @@ SIGNATURE = "`def network(self, *, in_channels: int, num_classes: int, image_siz
 def build(entry: Entry[ModelConfig], *, in_channels: int = 3, seed: int = 0) -> nn.Module:
     """Returns a fresh network, whose weights follow from the seed. Raises: ContractError."""
     config, size = entry.config(), entry.image_size
-    with (
-        seeded(seed),
-        entry.working(
-            f"`network` must build for images of {in_channels} x {size} x {size}",
-            fix=f"It is called as {SIGNATURE} and returns an nn.Module.",
-        ),
-    ):
+    claim = f"`network` must build for images of {in_channels} x {size} x {size}"
+    fix = f"It is called as {SIGNATURE} and returns an nn.Module."
+    with entry.working(claim, fix=fix, seed=seed):
         network = config.build(in_channels=in_channels, num_classes=NUM_CLASSES, image_size=size)
     entry.require(
         isinstance(network, nn.Module),
@@ -189,7 +185,6 @@ def _train_on(entry: Entry[ModelConfig], network: nn.Module) -> None:
 
 
 def _weights(network: nn.Module) -> list[float]:
-    """Returns a sum a parameter."""
     # Of the largest networks, copies would take gigabytes.
     return [
         float(parameter.detach().sum(dtype=torch.float64)) for parameter in network.parameters()

@@ -266,7 +266,6 @@ def _copies(network: nn.Module) -> dict[str, Tensor]:
 def _moved(
     network: nn.Module, before: Mapping[str, Tensor], *, rtol: float = 0.0, atol: float = 0.0
 ) -> set[str]:
-    """Returns the names of the weights that are not what they were."""
     weights = network.named_parameters()
     return {
         name for name, p in weights if not torch.allclose(p, before[name], rtol=rtol, atol=atol)

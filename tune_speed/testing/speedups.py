@@ -64,13 +64,9 @@ def accepted(entry: Entry[SpeedupConfig]) -> nn.Module:
 def changed(entry: Entry[SpeedupConfig]) -> nn.Module:
     """Returns the network as it is trained. Raises: ContractError."""
     network = accepted(entry)
-    with (
-        seeded(0),
-        entry.working(
-            "`change_model` must return the network that is trained",
-            fix="It is called as `def change_model(self, model, *, num_classes, seed)`.",
-        ),
-    ):
+    claim = "`change_model` must return the network that is trained"
+    fix = "It is called as `def change_model(self, model, *, num_classes, seed)`."
+    with entry.working(claim, fix=fix, seed=0):
         return entry.config().change_model(network, num_classes=NUM_CLASSES, seed=0)
 
 
@@ -78,14 +74,11 @@ def begin(entry: Entry[SpeedupConfig], network: nn.Module) -> None:
     """Sets the weights and begins, as before the first step."""
     config = entry.config()
     config.read_data()
-    with (
-        seeded(2),
-        entry.working(
-            "`begin` and `init_weights` must work",
-            fix="They are called as `def begin(self, model, *, seed)` and"
-            " `def init_weights(self, model, start)`.",
-        ),
-    ):
+    fix = (
+        "They are called as `def begin(self, model, *, seed)` and"
+        " `def init_weights(self, model, start)`."
+    )
+    with entry.working("`begin` and `init_weights` must work", fix=fix, seed=2):
         config.begin(network, seed=0)
         config.begin_step(network, config.shape(whole(entry), frac=0.0))
         config.init_weights(network, start_of(entry))
@@ -119,7 +112,7 @@ def run(entry: Entry[SpeedupConfig], network: nn.Module, steps: range, *, seed: 
     """Returns the loss of each of these steps of the run. Raises: ContractError."""
     optimizer, run_losses = torch.optim.SGD(network.parameters(), lr=0.01), list[float]()
     fix = "Look at the error below."
-    with seeded(seed), entry.working("its part of a step must work", fix=fix):
+    with entry.working("its part of a step must work", fix=fix, seed=seed):
         for step in steps:
             images, labels, _ = chosen(entry, network, step)
             logits, frac = network(images), (step + 1) / NUM_STEPS
@@ -253,7 +246,7 @@ def a_step_learns_from_as_many_samples_as_it_says(entry: Entry[SpeedupConfig]) -
     network = changed(entry)
     begin(entry, network)
     for step in range(NUM_STEPS):
-        with seeded(step), entry.working("a batch must be changed", fix="See the error."):
+        with entry.working("a batch must be changed", fix="See the error.", seed=step):
             images, labels, shape = chosen(entry, network, step)
         num_chosen = entry.config().kept(NUM_IMAGES, shape)
         seen = f"it got images {tuple(images.shape)} and {len(labels)} labels"
@@ -293,7 +286,7 @@ def loss_is_a_sum_over_samples(entry: Entry[SpeedupConfig]) -> None:
     """Micro-batches add up to the batch, and gradients flow."""
     network = changed(entry)
     begin(entry, network)
-    with seeded(0), entry.working("the loss must be computed", fix="See the error."):
+    with entry.working("the loss must be computed", fix="See the error.", seed=0):
         images, labels, _ = chosen(entry, network, 0)
         # A leaf of its own: the gradient that is asked for below is that of the loss alone.
         logits = network(images).detach().requires_grad_(True)

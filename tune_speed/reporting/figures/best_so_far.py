@@ -102,7 +102,6 @@ def _draw_trials(canvas: Canvas, spots: list[Spot], best: list[Spot]) -> None:
 
 
 def _tell_first(canvas: Canvas, x: float, clock_s: float) -> None:
-    """Marks the moment of the first hit."""
     panel = canvas.panel
     panel.axvline(x, color=canvas.palette["muted"], linewidth=0.9, linestyle=":")
     canvas.label(

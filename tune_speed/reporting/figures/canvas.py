@@ -192,11 +192,7 @@ class Canvas:
         num_columns = max(1, min(len(labels), int(LEGEND_LINE / widest)))
         self.grow(LEGEND_ROW * math.ceil(len(labels) / num_columns))
         self.figure.legend(
-            handles,
-            labels,
-            loc="outside lower left",
-            ncols=num_columns,
-            handlelength=handle_length,
+            handles, labels, loc="outside lower left", ncols=num_columns, handlelength=handle_length
         )
 
     def heading(self, panel: "Axes", text: str) -> None:
@@ -219,7 +215,6 @@ class Canvas:
         written.set_in_layout(False)
 
     def _ink(self, look: Look) -> dict[str, Any]:
-        """Returns the colours of a point."""
         # A filled point has a rim in the surface's colour: points that overlap stay apart.
         colour, surface = self.palette[look.role], self.palette["surface"]
         if look.marker in STROKES:

@@ -129,14 +129,12 @@ def _measured(run: RunResult, target: Target) -> list[tuple[Evaluation, float]]:
 def _curve(
     run: RunResult, target: Target, unit_s: float, *, is_log: bool
 ) -> tuple[list[float], list[float]]:
-    """Returns times and metrics."""
     # The start, at 0 s, has no place on a logarithmic axis.
     shown = [(e, metric) for e, metric in _measured(run, target) if e.train_s > 0 or not is_log]
     return [e.train_s / unit_s for e, _ in shown], [metric for _, metric in shown]
 
 
 def _nearest(trial: ViewedTrial, target: Target) -> float:
-    """Returns the best metric that the trial's last run came to."""
     metrics = [metric for _, metric in _measured(trial.record.runs[-1], target)]
     return max(metrics, key=lambda metric: goodness(metric, target))
 

@@ -75,7 +75,6 @@ def _draw_bars(
 
 
 def _why_none(answer: Importance) -> str:
-    """Returns the reason as a sentence."""
     text = clean(answer.why_none or "there is no answer").rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
 

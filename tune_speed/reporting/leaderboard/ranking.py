@@ -20,10 +20,7 @@ from tune_speed.core.comparability import (
 )
 from tune_speed.core.config import Config
 from tune_speed.core.records import RunResult, Timing, TrialRecord
-from tune_speed.core.stats import (
-    RunStatistics,
-    finite_or_none,
-)
+from tune_speed.core.stats import RunStatistics, finite_or_none
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
 

@@ -166,7 +166,6 @@ def _workloads() -> list[dict[str, Any]]:
 
 
 def _speedups() -> list[dict[str, Any]]:
-    """Returns the speed-ups by slot, then the plain settings of a recipe."""
     by_slot = sorted(SPEEDUPS.items(), key=lambda entry: entry[1].slot)
     about = {name: first_paragraph(descriptions(Recipe).get(name)) for name in SETTINGS}
     return [

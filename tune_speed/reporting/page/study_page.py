@@ -50,7 +50,6 @@ def _section(
     recipe_yaml: RecipeYaml,
     number: int,
 ) -> dict[str, Any]:
-    """Returns a part of the study as the template reads it."""
     boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
     answer = answer_of(part, boards)
     winner = answer.winner

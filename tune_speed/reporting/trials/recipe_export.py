@@ -35,7 +35,6 @@ def _header(
 
 
 def _result(record: TrialRecord, row: Row) -> str:
-    """Returns what the runs came to, and how sure that is."""
     if row.n == 1:
         time_s = row.time_to_target_s
         time = "no time" if time_s is None else f"{time_s:.3f} s"

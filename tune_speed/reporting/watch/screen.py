@@ -234,7 +234,6 @@ def _foot(seen: StudyStatus, trouble: str | None, hint: str) -> Iterator[Rendera
 
 
 def _value(text: str) -> float | str:
-    """Returns a parameter of MLflow as a number where it is one."""
     # MLflow's parameters are texts; as a number it is shown with four digits.
     try:
         return text if re.fullmatch(r"[+-]?\d+", text) else float(text)

@@ -88,10 +88,7 @@ def glance(
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
     parts = tuple(
         PartGlance(
-            part,
-            part.target.words,
-            str(part.workload.get("mode", "")),
-            improvements(part.trials),
+            part, part.target.words, str(part.workload.get("mode", "")), improvements(part.trials)
         )
         for part in view.parts
     )
