@@ -232,16 +232,13 @@ def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         yield Mistake(("workload", "dataset"), str(error).rstrip("."))
     except ConfigError as error:
         for problem in error.problems or [Problem(path="dataset", must=str(error).rstrip("."))]:
-            path = ("workload", *problem.path.split("."))
-            yield Mistake(path, problem.must, problem.given, problem.hint)
+            at = ("workload", *problem.path.split("."))
+            yield Mistake(at, problem.must, problem.given, problem.hint)
     else:
-        yield from _batch_size_mistakes(tree.get("recipe"), num_train)
-
-
-def _batch_size_mistakes(recipe: Any, num_train: int) -> Iterator[Mistake]:
-    for name in ("batch_size", "effective_batch_size"):
-        node = recipe.get(name) if isinstance(recipe, Mapping) else None
-        for path, value in _values(node, ("recipe", name)):
+        recipe = tree.get("recipe")
+        names = ("batch_size", "effective_batch_size") if isinstance(recipe, Mapping) else ()
+        sizes = (each for name in names for each in _values(recipe.get(name), ("recipe", name)))
+        for path, value in sizes:
             if isinstance(value, int) and value > num_train:
                 must = f"must be at most {num_train}, the size of the training part"
                 yield Mistake(path, must, shown(value))

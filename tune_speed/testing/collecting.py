@@ -16,7 +16,8 @@ from tune_speed.components.plugins.tables import TABLES, Entries, tables_of
 from tune_speed.components.plugins.validation import problems_of
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import ConfigError
-from tune_speed.testing import configs, datasets, metrics, models, optimizers, schedules, speedups
+from tune_speed.testing import datasets, metrics, models, optimizers, schedules, speedups
+from tune_speed.testing import entry as any_entry
 from tune_speed.testing.entry import ContractError, Entry, MetricEntry, seeded
 
 Fields = Mapping[str, Any]
@@ -43,11 +44,11 @@ def _contracts_of(*modules: ModuleType) -> list[Callable[[Any], None]]:
 
 
 CONTRACTS: dict[str, list[Callable[[Any], None]]] = {
-    "MODELS": _contracts_of(configs, models),
-    "DATASETS": _contracts_of(configs, datasets),
-    "OPTIMIZERS": _contracts_of(configs, optimizers),
-    "SCHEDULES": _contracts_of(configs, schedules),
-    "SPEEDUPS": _contracts_of(configs, speedups),
+    "MODELS": _contracts_of(any_entry, models),
+    "DATASETS": _contracts_of(any_entry, datasets),
+    "OPTIMIZERS": _contracts_of(any_entry, optimizers),
+    "SCHEDULES": _contracts_of(any_entry, schedules),
+    "SPEEDUPS": _contracts_of(any_entry, speedups),
     "METRICS": _contracts_of(metrics),
 }
 """By the table's name."""

@@ -76,7 +76,12 @@ def network_begins_in_training_mode(entry: Entry[ModelConfig]) -> None:
 def gradients_reach_every_weight(entry: Entry[ModelConfig]) -> None:
     """And are finite, and not all zero."""
     network = build(entry)
-    _train_on(entry, network)
+    # For what `forward` itself draws, as dropout does.
+    with seeded(0):
+        logits = logits_of(entry, network, images_for(entry))
+    fix = "Let `forward` return logits that depend on the weights by torch's operations."
+    with entry.working("the network must be differentiable", fix=fix):
+        functional.cross_entropy(logits, torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
     trained = {name: p.grad for name, p in network.named_parameters() if p.requires_grad}
     missed = [name for name, gradient in trained.items() if gradient is None]
     entry.require(
@@ -171,17 +176,6 @@ def trains_under_bf16(entry: Entry[ModelConfig]) -> None:
         seen="some are not",
         fix="Compute sums over many values, and exponentials, in float32.",
     )
-
-
-def _train_on(entry: Entry[ModelConfig], network: nn.Module) -> None:
-    # For what `forward` itself draws, as dropout does.
-    with seeded(0):
-        logits = logits_of(entry, network, images_for(entry))
-    with entry.working(
-        "the network must be differentiable",
-        fix="Let `forward` return logits that depend on the weights by torch's operations.",
-    ):
-        functional.cross_entropy(logits, torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
 
 
 def _weights(network: nn.Module) -> list[float]:

@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.canvas import Canvas
-from tune_speed.reporting.figures.facts import metric_words
-from tune_speed.reporting.figures.texts import number, score
+from tune_speed.reporting.figures.facts import metric_words, number, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -117,16 +116,11 @@ def _scale_errors(panel: "Axes", values: Sequence[float]) -> None:
     low, high = (float(height) for height in steep([min(values), max(values)]))
     room = 0.07 * (high - low)
     bottom, top = _from_steep([low - room, high + 1.8 * room])
-    shown = _spread([t for t in TICKS if bottom <= t <= top], gap=TICK_GAP * (high - low))
+    # From the top on, without those that come too near to the one above.
+    shown: list[float] = []
+    for tick in [tick for tick in reversed(TICKS) if bottom <= tick <= top]:
+        if not shown or float(steep(shown[-1]) - steep(tick)) >= TICK_GAP * (high - low):
+            shown.append(tick)
     panel.set_yticks(shown, [score(tick) for tick in shown])
     panel.yaxis.set_minor_locator(NullLocator())
     panel.set_ylim(float(bottom), float(top))
-
-
-def _spread(ticks: Sequence[float], *, gap: float) -> list[float]:
-    """Returns the ticks from the top on that do not come too near to one another."""
-    shown: list[float] = []
-    for tick in reversed(ticks):
-        if not shown or float(steep(shown[-1]) - steep(tick)) >= gap:
-            shown.append(tick)
-    return shown[::-1]

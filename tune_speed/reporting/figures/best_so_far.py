@@ -1,17 +1,13 @@
 """Best time to target so far, over the time that the search took."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import time_s_of
-from tune_speed.reporting.figures.texts import duration, name_of, time_unit
+from tune_speed.reporting.figures.facts import duration, name_of, time_s_of, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 HEIGHT = 220.0
 HIT = Look("o", "muted", False, 16.0)
@@ -63,7 +59,11 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     # The best so far holds until the end of the search.
     x, y = [*(spot.x for spot in line), spots[-1].x], [*(spot.y for spot in line), line[-1].y]
     panel.plot(x, y, drawstyle="steps-post", color=palette["s1"], linewidth=2.0, gid="best")
-    _scale_times(panel, [time_s / time_axis.length_s for time_s in times])
+    # With room below for the misses and above for a word.
+    shown = [time_s / time_axis.length_s for time_s in times]
+    is_log = scale(panel.yaxis, shown)
+    bottom, top = padded(shown, 0.14 if is_log else 0.16, 0.16, is_log=is_log)
+    panel.set_ylim(bottom if is_log else max(0.0, bottom), top)
     scale(panel.xaxis, [])
     panel.set_xlim(0.0, 1.02 * x[-1] or 1.0)
     _draw_trials(canvas, spots, line)
@@ -77,13 +77,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     looks |= {"missed": MISS} if len(times) < len(ended) else {}
     canvas.legend(canvas.entries(looks))
     return Sketch(canvas, _alt(ended, best, len(hits)))
-
-
-def _scale_times(panel: "Axes", times: list[float]) -> None:
-    """Scales the upright axis, with room below for the misses and above for a word."""
-    is_log = scale(panel.yaxis, times)
-    bottom, top = padded(times, 0.14 if is_log else 0.16, 0.16, is_log=is_log)
-    panel.set_ylim(bottom if is_log else max(0.0, bottom), top)
 
 
 def _draw_trials(canvas: Canvas, spots: list[Spot], best: list[Spot]) -> None:

@@ -9,8 +9,14 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import estimates_of, metric_words
-from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
+from tune_speed.reporting.figures.facts import (
+    duration,
+    estimates_of,
+    metric_words,
+    name_of,
+    score,
+    time_unit,
+)
 from tune_speed.reporting.figures.theme import DASHES, SERIES, WORDS, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -84,7 +90,10 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
             panel.plot(*seed, color=palette[role], linewidth=0.7, gid="seed")
         width = 1.3 if place else 2.8
         (line,) = panel.plot(*own, dash, color=palette[role], linewidth=width, gid="finalist")
-        lines.append((line, _label(finalist)))
+        record, time_s = finalist.trial.record, finalist.trial.record.time_to_target_s
+        seeded = f" +{len(seeds)}" if seeds else ""
+        outcome = WORDS[record.status] if time_s is None else duration(time_s)
+        lines.append((line, f"{name_of(finalist.trial, ID_WIDTH)}{seeded}, {outcome}"))
         look = Look("o", role, True, 20.0 if place else 44.0)
         canvas.points(panel, _crossing(finalist, target, unit.length_s), look)
     metrics = [metric for run in runs for _, metric in _measured(run, target)]
@@ -147,14 +156,6 @@ def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
     seen = _measured(finalist.trial.record.runs[-1], target)
     _, metric = min(seen, key=lambda each: abs(each[0].train_s - time_s))
     return [Spot(time_s / unit_s, metric, finalist.trial)]
-
-
-def _label(finalist: Finalist) -> str:
-    record = finalist.trial.record
-    time_s = record.time_to_target_s
-    outcome = WORDS[record.status] if time_s is None else duration(time_s)
-    seeds = f" +{len(finalist.certified)}" if finalist.certified else ""
-    return f"{name_of(finalist.trial, ID_WIDTH)}{seeds}, {outcome}"
 
 
 def _alt(found: Sequence[Finalist], target: Target) -> str:

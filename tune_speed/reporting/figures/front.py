@@ -7,8 +7,16 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import End, by_status, ends_of, metric_words
-from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
+from tune_speed.reporting.figures.facts import (
+    End,
+    by_status,
+    duration,
+    ends_of,
+    metric_words,
+    name_of,
+    score,
+    time_unit,
+)
 from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
 
@@ -43,7 +51,11 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         spots = [Spot(end.train_s / unit.length_s, end.metric, end.trial) for end in group]
         canvas.points(panel, spots, LOOKS[status])
     goal = draw_metric_axis(canvas, panel, [end.metric for end in ends], target)
-    _draw_front(canvas, front, unit.length_s)
+    right = panel.get_xlim()[1]
+    x = [*(end.train_s / unit.length_s for end in front), right]
+    y = [*(end.metric for end in front), front[-1].metric]
+    panel.plot(x, y, drawstyle="steps-post", color=palette["s1"], linewidth=1.6, gid="front")
+    panel.set_xlim(right=right)
     if not is_log:
         panel.set_xlim(left=min(0.0, panel.get_xlim()[0]))
     panel.set_xlabel(unit.label("training time at the end"))
@@ -54,15 +66,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     looks = {WORDS[status]: LOOKS[status] for status in groups}
     canvas.legend([*canvas.entries(looks), goal])
     return Sketch(canvas, _alt(ends, front, target))
-
-
-def _draw_front(canvas: Canvas, front: Sequence[End], unit_s: float) -> None:
-    panel = canvas.panel
-    right = panel.get_xlim()[1]
-    x = [end.train_s / unit_s for end in front] + [right]
-    y = [end.metric for end in front] + [front[-1].metric]
-    panel.plot(x, y, drawstyle="steps-post", color=canvas.palette["s1"], linewidth=1.6, gid="front")
-    panel.set_xlim(right=right)
 
 
 def _alt(ends: Sequence[End], front: Sequence[End], target: Target) -> str:

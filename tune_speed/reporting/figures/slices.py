@@ -9,13 +9,17 @@ from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import (
+    duration,
+    name_of,
     names_by_weight,
+    number,
     reached,
     searched_names,
     short_names,
+    shortened,
     time_s_of,
+    time_unit,
 )
-from tune_speed.reporting.figures.texts import duration, name_of, number, shortened, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -93,7 +97,10 @@ def _plain(value: Any) -> Any:
 
 
 def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, unit_s: float) -> None:
-    top = _scale_times(panel, [time_s_of(trial) / unit_s for trial in reached(part)])
+    # Alike in all panels: only the left ones have labels. Misses are drawn at the top.
+    times = [time_s_of(trial) / unit_s for trial in reached(part)]
+    bottom, top = padded(times, 0.1, 0.25, is_log=scale(panel.yaxis, times, num_ticks=NUM_TICKS))
+    panel.set_ylim(bottom, top)
     places = _numbers(panel, each) if each.is_numeric else _columns(panel, each)
     groups: dict[Look, list[tuple[Spot, str]]] = {MISS: [], HIT: [], LEADER: []}
     for x, trial, value in zip(places, each.trials, each.values, strict=True):
@@ -104,15 +111,6 @@ def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, uni
         groups[look].append((Spot(x, top if time_s is None else time_s / unit_s, trial), tip))
     for look, marks in groups.items():
         canvas.points(panel, [spot for spot, _ in marks], look, texts=[tip for _, tip in marks])
-
-
-def _scale_times(panel: "Axes", times: Sequence[float]) -> float:
-    """Scales the upright axis; returns its top, where misses are drawn."""
-    # Alike in all panels: only the left ones have labels.
-    is_log = scale(panel.yaxis, times, num_ticks=NUM_TICKS)
-    limits = padded(times, 0.1, 0.25, is_log=is_log)
-    panel.set_ylim(*limits)
-    return limits[1]
 
 
 def _numbers(panel: "Axes", each: Slice) -> list[float]:

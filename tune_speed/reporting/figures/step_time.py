@@ -8,7 +8,7 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.texts import number, shortened
+from tune_speed.reporting.figures.facts import number, shortened
 from tune_speed.reporting.figures.theme import DASHES, SERIES, Palette
 from tune_speed.reporting.study.view import StudyPart
 
@@ -58,6 +58,8 @@ def speeds(part: StudyPart) -> list[Speed]:
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     """Draws a line a precision; None where batch size and precision never varied."""
+    from matplotlib.ticker import NullLocator
+
     found = speeds(part) if part.trials or part.certified else []
     if len({(speed.line, speed.batch) for speed in found}) < 2:
         return None
@@ -75,7 +77,12 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         canvas.title(panel, title)
         if panel.get_yscale() == "linear":
             panel.set_ylim(bottom=0.0)
-    _scale_batches(canvas.panels[-1], sorted({speed.batch for speed in shown}))
+    batches = sorted({speed.batch for speed in shown})
+    ticks, lowest = batches[:: -(-len(batches) // MOST_TICKS)], canvas.panels[-1]
+    lowest.set_xscale("log", base=2)
+    lowest.xaxis.set_minor_locator(NullLocator())
+    lowest.set_xticks(ticks, [str(batch) for batch in ticks])
+    lowest.set_xlabel("effective batch size")
     named = [shortened(line, NAME_WIDTH) for line in lines]
     canvas.legend(list(zip(handles, named, strict=True)))
     return Sketch(canvas, _alt(shown))
@@ -115,16 +122,6 @@ def _draw_line(
         markeredgewidth=0.8,
     )
     return line
-
-
-def _scale_batches(panel: "Axes", batches: Sequence[int]) -> None:
-    from matplotlib.ticker import NullLocator
-
-    every = -(-len(batches) // MOST_TICKS)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.set_xticks(batches[::every], [str(batch) for batch in batches[::every]])
-    panel.set_xlabel("effective batch size")
 
 
 def _alt(found: Sequence[Speed]) -> str:

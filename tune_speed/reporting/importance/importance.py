@@ -13,8 +13,7 @@ import numpy as np
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
-from tune_speed.reporting.importance.main_effects import main_effects
-from tune_speed.reporting.importance.region import columns_of
+from tune_speed.reporting.importance.main_effects import columns_of, main_effects
 
 Question = Literal["reaching", "steps", "step_time"]
 

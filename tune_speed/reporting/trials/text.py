@@ -66,20 +66,15 @@ def _metric_lines(record: TrialRecord) -> list[str]:
         of_run = metric.of_run
         values = [] if of_run is None else [of_run(run) for run in record.runs]
         known = [value for value in values if value is not None]
-        if known:
-            unit = "" if metric.unit == "1" else f" {metric.unit}"
-            lines.append(f"  {name:<24} {_mean(known)}{unit}")
+        if not known:
+            continue
+        found, unit = mean_interval(known), "" if metric.unit == "1" else f" {metric.unit}"
+        text = significant(found.mean)
+        if found.sd is not None:
+            interval = f"{significant(found.low)} to {significant(found.high)}"
+            text += f" ± {significant(found.sd)} (sd, n = {found.n}; 95 %: {interval})"
+        lines.append(f"  {name:<24} {text}{unit}")
     return lines
-
-
-def _mean(values: list[float]) -> str:
-    found = mean_interval(values)
-    if found.sd is None:
-        return significant(found.mean)
-    interval = f"{significant(found.low)} to {significant(found.high)}"
-    return (
-        f"{significant(found.mean)} ± {significant(found.sd)} (sd, n = {found.n}; 95 %: {interval})"
-    )
 
 
 def _runs(record: TrialRecord) -> list[str]:
