@@ -236,8 +236,9 @@ def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(at, problem.must, problem.given, problem.hint)
     else:
         recipe = tree.get("recipe")
-        names = ("batch_size", "effective_batch_size") if isinstance(recipe, Mapping) else ()
-        sizes = (each for name in names for each in _values(recipe.get(name), ("recipe", name)))
+        fields = recipe if isinstance(recipe, Mapping) else {}
+        names = ("batch_size", "effective_batch_size")
+        sizes = (each for name in names for each in _values(fields.get(name), ("recipe", name)))
         for path, value in sizes:
             if isinstance(value, int) and value > num_train:
                 must = f"must be at most {num_train}, the size of the training part"
