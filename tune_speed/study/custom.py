@@ -12,14 +12,14 @@ from tune_speed.core.config import Config
 from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
-from tune_speed.study.fields import config_mistakes, field_mistakes, name_mistakes
+from tune_speed.study.fields import config_mistakes, name_mistakes
 from tune_speed.study.file import StudyFile, checked, searched_file
 from tune_speed.study.mistake import Mistake, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import STUDY_NAME
 from tune_speed.study.settings import CertifyConfig, SearchConfig, TrackingConfig
 from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
-from tune_speed.study.validation import grid_mistakes, policy_mistakes, rule_mistakes
+from tune_speed.study.validation import grid_mistakes, policy_mistakes, section_mistakes
 from tune_speed.study.yaml import Source
 
 _FIXED = "only the values under `recipe` are searched"
@@ -73,10 +73,7 @@ def _section(name: str, value: Any) -> Iterator[Mistake]:
             must = "must be a mapping from names to values or ranges"
             yield Mistake(("recipe",), must, shown(value))
         return
-    mistakes = list(field_mistakes(OwnStudySchema, name, value, (name,), fixed=_FIXED))
-    yield from mistakes
-    if not mistakes:
-        yield from rule_mistakes(OwnStudySchema, name, value)
+    yield from section_mistakes(OwnStudySchema, name, value, fixed=_FIXED)
 
 
 def _search_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -71,11 +71,9 @@ Found = Mapping[str, list[Mistake]]
 
 
 def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
-    """Yields every mistake of a study that is to be searched.
+    """Yields every mistake of a study that is to be searched, a built-in workload written out.
 
-    Args:
-        source: The file, a built-in workload written out.
-        check_data: Read the size of the data set.
+    With `check_data` the size of the data set is read.
     """
     tree = source.tree
     if _is_of_function(tree):
@@ -171,15 +169,18 @@ def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
         yield Mistake((section,), must, shown(value), near_miss(value, WORKLOADS))
         return
     fixed = None if section == "recipe" else _FIXED.get(section, "only the recipe is searched")
-    mistakes = list(field_mistakes(StudySchema, section, value, (section,), fixed=fixed))
+    yield from section_mistakes(StudySchema, section, value, fixed=fixed)
+
+
+def section_mistakes(
+    schema: type[Config], section: str, value: Any, *, fixed: str | None
+) -> Iterator[Mistake]:
+    """Yields what is wrong with the fields of a section or else with the rules between them."""
+    mistakes = list(field_mistakes(schema, section, value, (section,), fixed=fixed))
     yield from mistakes
     # A recipe's rules depend on what is chosen together: its space's corners are checked instead.
-    if section != "recipe" and not mistakes:
-        yield from rule_mistakes(StudySchema, section, value)
-
-
-def rule_mistakes(schema: type[Config], section: str, value: Any) -> Iterator[Mistake]:
-    """Yields the rules between the fields of a section; those of a recipe are checked later."""
+    if section == "recipe" or mistakes:
+        return
     try:
         schema.model_validate({section: value})
     except pydantic.ValidationError as error:

@@ -78,8 +78,7 @@ def contracts(
         image_size: height and width of the images that models and speed-ups get [pixels].
         model: network that speed-ups are checked on; None: a small one of ours.
 
-    Raises:
-        ConfigError: The file cannot be read, or `fields` names no entry.
+    Raises: ConfigError if the file cannot be read, or `fields` names no entry.
     """
     module = plugin if isinstance(plugin, ModuleType) else _module_of(Path(plugin))
     tables, given = _sound(tables_of(module)), fields or {}

@@ -30,16 +30,11 @@ class Claims:
     """Begins every message."""
 
     def require(self, holds: bool, claim: str, *, seen: str, fix: str) -> None:
-        """Does nothing where the claim holds.
+        """Does nothing where the claim holds, such as `logits must …`.
 
-        Args:
-            holds: whether it does.
-            claim: what must hold, as `logits must …`.
-            seen: what was seen instead, to follow "but".
-            fix: what to change, in whole sentences.
+        `seen` is what was seen instead, to follow "but", `fix` what to change, in whole sentences.
 
-        Raises:
-            ContractError: It does not.
+        Raises: ContractError if it does not hold.
         """
         __tracebackhide__ = True
         if not holds:
@@ -51,8 +46,7 @@ class Claims:
 
         With `seed`, torch's random numbers are seeded within, and restored.
 
-        Raises:
-            ContractError: The block failed.
+        Raises: ContractError if the block fails.
         """
         __tracebackhide__ = True
         try:

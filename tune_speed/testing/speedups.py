@@ -38,8 +38,7 @@ def whole(entry: Entry[SpeedupConfig]) -> Shape:
 def accepted(entry: Entry[SpeedupConfig]) -> nn.Module:
     """Returns the entry's network, or the first small one that it accepts, not yet changed.
 
-    Raises:
-        ContractError: It accepts none.
+    Raises: ContractError if it accepts none.
     """
     config, refusals = entry.config(), list[str]()
     models = (entry.model,) if entry.model else MODELS

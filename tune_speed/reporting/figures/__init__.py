@@ -62,14 +62,10 @@ class Drawn(NamedTuple):
 def draw_svg(
     name: str, part: StudyPart, *, id_prefix: str, anchors: Mapping[str, str] | None = None
 ) -> Drawn | None:
-    """Returns a figure as an `<svg>` element for a page; None where there is nothing to draw.
+    """Returns one of FIGURES as an `<svg>` element for a page; None where nothing can be drawn.
 
-    Args:
-        name: one of FIGURES.
-        part: of a study.
-        id_prefix: of the element's ids; figures that share a page need different ones.
-        anchors: ids of the elements about the trials, by run id; a point links to its
-            trial's. None: they are `trial-` and the trial's id.
+    `id_prefix` is that of its ids: figures that share a page need different ones. `anchors` are ids
+    of the elements about the trials, to which points link; see `as_svg`.
     """
     kind = FIGURES[name]
     with _sketched(kind, part, SENTINELS) as sketch:
@@ -97,10 +93,7 @@ def draw_png(name: str, part: StudyPart, path: Path) -> bool:
 
 @contextmanager
 def _sketched(kind: FigureKind, part: StudyPart, palette: Palette) -> Iterator[Sketch | None]:
-    """Yields the figure; within, matplotlib has the house's settings, whatever a matplotlibrc says.
-
-    rc_context puts the user's back.
-    """
+    """Yields the figure, and gives matplotlib the house's settings, whatever a matplotlibrc says."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():

@@ -33,10 +33,7 @@ def spans_decade(values: Iterable[float]) -> bool:
 
 
 def scale(axis: "Axis", values: Sequence[float], *, num_ticks: int = NUM_TICKS) -> bool:
-    """Gives an axis plain numbers, and a logarithmic scale where the values span a decade.
-
-    Returns whether it is logarithmic.
-    """
+    """Gives an axis plain numbers, and a log scale if values span a decade; returns if they do."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     is_log = spans_decade(values)
@@ -79,10 +76,7 @@ def padded(
 def draw_metric_axis(
     canvas: Canvas, panel: "Axes", values: Sequence[float], target: Target
 ) -> tuple["Line2D", str]:
-    """Scales the upright axis for `values`, and draws the target across.
-
-    Returns the target's entry in a legend.
-    """
+    """Scales the upright axis, and draws the target across; returns its entry in a legend."""
     shown = [*values, target.value]
     if not target.is_share or target.value < STEEP_FROM:
         scale(panel.yaxis, [])

@@ -62,16 +62,10 @@ class Canvas:
         heights: Sequence[float] = (),
         leader: ViewedTrial | None = None,
     ) -> None:
-        """Draws empty panels.
+        """Draws empty panels; with `share_x` a column's have one axis.
 
-        Args:
-            palette: colour of each role.
-            height: without a legend, in units, of which a figure is WIDTH wide.
-            rows: of panels.
-            columns: of panels.
-            share_x: whether a column's panels have one axis.
-            heights: of the rows, in any unit; empty: all are alike.
-            leader: the trial whose points the keyboard reaches.
+        `height` is in units, of which a figure is WIDTH wide, without a legend; `heights` are those
+        of the rows, in any unit (empty: all alike). The keyboard reaches the points of `leader`.
         """
         # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
         from matplotlib.figure import Figure
@@ -101,10 +95,7 @@ class Canvas:
     def points(
         self, panel: "Axes", spots: Sequence[Spot], look: Look, *, texts: Sequence[str] = ()
     ) -> None:
-        """Draws a point for each trial, with a link to its row.
-
-        `texts` are tooltips; empty: what `tooltip` says of each trial.
-        """
+        """Draws a point for each trial, with a link to its row and a text, or its `tooltip`."""
         if not spots:
             return
         tips = texts or [tooltip(spot.trial.record) for spot in spots]
@@ -126,10 +117,7 @@ class Canvas:
         drawn.set_urls([f"{MARK}{number}" for number in range(first, len(self.marks))])
 
     def name(self, panel: "Axes", spot: Spot, *, left_from: float = 0.5) -> None:
-        """Writes a trial's id and time above its point.
-
-        It is on the point's left from that share of the panel's width on.
-        """
+        """Writes a trial's id and time above its point; on its left from that share of width on."""
         time_s = spot.trial.record.time_to_target_s
         text = name_of(spot.trial, NAME_WIDTH)
         place = panel.transLimits.transform(panel.transScale.transform((spot.x, spot.y)))

@@ -61,14 +61,12 @@ def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
     # A study that was begun again has trial ids twice; a certificate knows the run.
     by_run = {trial.run_id: trial for trial in part.trials}
     by_id = {trial.record.trial_id: trial for trial in part.trials}
-    found = {
-        trial.run_id: by_run.get(
-            (trial.record.certificate or {}).get("provenance", {}).get("trial_run_id", "")
-        )
-        or by_id.get(trial.record.trial_id)
-        for trial in part.certified
-    }
-    return {run_id: trial for run_id, trial in found.items() if trial is not None}
+    found = {}
+    for trial in part.certified:
+        origin = (trial.record.certificate or {}).get("provenance", {}).get("trial_run_id", "")
+        if estimate := by_run.get(origin) or by_id.get(trial.record.trial_id):
+            found[trial.run_id] = estimate
+    return found
 
 
 def by_status(trials: Sequence[End]) -> dict[Status, list[End]]:

@@ -55,10 +55,7 @@ def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[
 
 
 def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
-    """Returns the latest `top` records of each board, in the order in which they were set.
-
-    Raises: ServiceError; ConfigError on a filter's field that no trial has.
-    """
+    """Returns the latest `top` records of each board as they were set; raises as `find_boards`."""
     # A miss sets no record.
     found = chosen_trials(choice, only_reached=True)
     boards = boards_of(record_history(trial.record for trial in found))
@@ -66,10 +63,7 @@ def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
 
 
 def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[TrackedTrial]:
-    """Returns all chosen trials, or those of them that met the target.
-
-    Raises: ServiceError; ConfigError on a filter's field that no trial has.
-    """
+    """Returns all chosen trials, or those of them that met the target; raises as `find_boards`."""
     return find_matching(choice.uri, choice.where, **choice.of_trial, only_reached=only_reached)
 
 

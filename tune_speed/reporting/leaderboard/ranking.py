@@ -153,12 +153,9 @@ class Row(BoardColumns, Ranked):
 
 
 def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) -> Row:
-    """Returns the row of a record, without its rank.
+    """Returns the row of a record of one run or more, without its rank.
 
-    Args:
-        record: with one run or more.
-        run_id: its MLflow run.
-        search: what the trials of the search that found it come to; None: not known.
+    `search` is what the trials of the search that found it come to; None: not known.
     """
     values: dict[str, Any] = values_of(record, BoardColumns)
     runs, expected = RunStatistics.of(record), timed(record)

@@ -25,12 +25,7 @@ RecipeYaml = Callable[[ViewedTrial], str]
 
 
 def study_page(view: StudyView, *, recipe_yaml: RecipeYaml) -> str:
-    """Returns `view` as one HTML page that needs no network.
-
-    Args:
-        view: the study.
-        recipe_yaml: gives the recipes that the page shows.
-    """
+    """Returns `view` as one HTML page that needs no network; `recipe_yaml` gives its recipes."""
     parts = view.parts
     anchors = trial_anchors(parts)
     sections = [

@@ -15,14 +15,10 @@ CERTIFIED = "certified"
 
 
 def read_study(uri: str, study: str, *, finalists: int = 10) -> StudyView:
-    """Returns a study as it is now.
+    """Returns a study as it is now, from the store of a tracking URI.
 
-    Args:
-        uri: tracking URI of the store.
-        study: its name.
-        finalists: so many estimates of each part come with their curves, the fastest first and
-            then those that came nearest to the target, and with them all certified trials.
-            0: no curves at all.
+    So many `finalists` of each part come with their curves, the fastest first and then those that
+    came nearest to the target, and with them all certified trials. 0: no curves at all.
 
     Raises: ServiceError if the store does not answer or does not hold the study; StorageError.
     """
@@ -38,11 +34,9 @@ class StudyReader:
         self._picture = StudyPicture(uri, study)
 
     def read(self, *, finalists: int = 0, with_boards: bool = True) -> StudyView:
-        """Returns the study as it is now. Raises: ServiceError or StorageError.
+        """Returns the study as it is now, as `read_study`; boards only `with_boards`.
 
-        Args:
-            finalists: as in `read_study`.
-            with_boards: whether the leaderboards are made.
+        Raises: ServiceError or StorageError.
         """
         picture = self._picture
         picture.refresh()

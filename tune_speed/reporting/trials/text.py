@@ -173,11 +173,7 @@ SPEED = ("step_time_ms", "images_per_s", "peak_memory_gib")
 
 
 def as_renderable(trials: Sequence[Trial]) -> RenderableType:
-    """Returns a table for each board, and below it what each trial chose.
-
-    Args:
-        trials: those of a board one after the other.
-    """
+    """Returns a table for each board, whose trials follow one another, and what each chose."""
     if not trials:
         return Text("No finished trial of the study fits.")
     parts: list[RenderableType] = []

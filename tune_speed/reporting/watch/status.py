@@ -78,10 +78,7 @@ def glance(
 ) -> StudyStatus:
     """Returns what there is to say.
 
-    Args:
-        view: the study.
-        now_s: seconds since 1970; None: now.
-        unchanged_s: seconds since the caller last saw a change.
+    `now_s`: seconds since 1970; `unchanged_s`: seconds since the caller last saw a change.
     """
     now_s = time.time() if now_s is None else now_s
     # At least 0: the clock of the machine that writes may be ahead of this one's.
