@@ -93,7 +93,7 @@ def draw_png(name: str, part: StudyPart, path: Path) -> bool:
 
 @contextmanager
 def _sketched(kind: FigureKind, part: StudyPart, palette: Palette) -> Iterator[Sketch | None]:
-    """Yields the figure, and gives matplotlib the house's settings, whatever a matplotlibrc says."""
+    """Yields the figure in the house's settings of matplotlib, whatever a matplotlibrc says."""
     import matplotlib
 
     with matplotlib.rc_context(), warnings.catch_warnings():
