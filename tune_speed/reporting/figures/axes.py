@@ -9,7 +9,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.canvas import Canvas
-from tune_speed.reporting.figures.facts import metric_words, number, score
+from tune_speed.reporting.figures.facts import metric_words
+from tune_speed.reporting.figures.texts import number, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -113,8 +114,8 @@ def _scale_errors(panel: "Axes", values: Sequence[float]) -> None:
     # From the top on, without those that come too near to the one above.
     shown: list[float] = []
     for tick in [tick for tick in reversed(TICKS) if bottom <= tick <= top]:
-        if not shown or float(steep(shown[-1]) - steep(tick)) >= TICK_GAP * (high - low):
-            shown.append(tick)
+        if not shown or float(steep(shown[0]) - steep(tick)) >= TICK_GAP * (high - low):
+            shown.insert(0, tick)
     panel.set_yticks(shown, [score(tick) for tick in shown])
     panel.yaxis.set_minor_locator(NullLocator())
     panel.set_ylim(float(bottom), float(top))

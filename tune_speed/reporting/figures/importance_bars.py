@@ -7,13 +7,8 @@ from typing import TYPE_CHECKING
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.facts import (
-    clean,
-    importances_of,
-    number,
-    searched_names,
-    short_names,
-)
+from tune_speed.reporting.figures.facts import importances_of, searched_names, short_names
+from tune_speed.reporting.figures.texts import clean, number
 from tune_speed.reporting.figures.theme import Palette
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import StudyPart

@@ -9,17 +9,13 @@ from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import (
-    duration,
-    name_of,
     names_by_weight,
-    number,
     reached,
     searched_names,
     short_names,
-    shortened,
     time_s_of,
-    time_unit,
 )
+from tune_speed.reporting.figures.texts import duration, name_of, number, shortened, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 

@@ -17,25 +17,18 @@ from tune_speed.reporting.figures import theme
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page import words
 
-LIGHT = {
-    "page": "#f5f6f8",
-    "line": "#d8dde3",
-    "accent": "#0a58a8",
-    "good": "#1a7032",
-    "warn": "#8a5a00",
-    "bad": "#b3261e",
-    "mark": "#fff3c4",
+_COLOURS = {
+    "page": ("#f5f6f8", "#0e1115"),
+    "line": ("#d8dde3", "#303841"),
+    "accent": ("#0a58a8", "#79b8ff"),
+    "good": ("#1a7032", "#6cd58a"),
+    "warn": ("#8a5a00", "#e5b95c"),
+    "bad": ("#b3261e", "#ff9b92"),
+    "mark": ("#fff3c4", "#3a3413"),
 }
-DARK = {
-    "page": "#0e1115",
-    "line": "#303841",
-    "accent": "#79b8ff",
-    "good": "#6cd58a",
-    "warn": "#e5b95c",
-    "bad": "#ff9b92",
-    "mark": "#3a3413",
-}
-"""Colours of the page besides those of the figures."""
+"""Colours of the page besides those of the figures, in light and in dark."""
+LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
+DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:

@@ -4,7 +4,6 @@ import json
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -29,16 +28,9 @@ STANDING_S = 30.0
 OVER = (State.ENDED, State.NOT_BEGUN)
 
 
-class Display(Protocol):
-    """Shows what there is to say, in one form."""
-
-    def show(self, seen: StudyStatus, trouble: str | None) -> None:
-        """Shows the study; `trouble`: why it is not fresh."""
-
-
 def watch(
     reader: StudyReader,
-    display: Display,
+    display: "Screen | Lines | Json",
     *,
     interval_s: float,
     sleep: Callable[[float], None] = time.sleep,
@@ -86,7 +78,7 @@ class Screen:
         self._live.stop()
 
     def show(self, seen: StudyStatus, trouble: str | None) -> None:
-        """See `Display`."""
+        """Shows the study; `trouble`: why it is not fresh."""
         hint = "" if seen.state in OVER else HINT
         height = self._console.size.height
         picture = screen(seen, trouble=trouble, height=height, hint=hint)
@@ -105,7 +97,7 @@ class Lines:
         self._told_at = 0.0
 
     def show(self, seen: StudyStatus, trouble: str | None) -> None:
-        """See `Display`."""
+        """Shows the study; `trouble`: why it is not fresh."""
         view = seen.view
         if trouble != self._trouble:
             self._print(trouble or "the store answers again")
@@ -150,7 +142,7 @@ class Json:
     """Prints an object for each refresh, in a line."""
 
     def show(self, seen: StudyStatus, trouble: str | None) -> None:
-        """See `Display`."""
+        """Shows the study; `trouble`: why it is not fresh."""
         found = as_dict(seen, trouble=trouble)
         # Python buffers a pipe by blocks: its reader would wait for many objects.
         print(json.dumps(found, allow_nan=False), flush=True)
