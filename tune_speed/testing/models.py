@@ -110,7 +110,11 @@ def gradients_reach_every_weight(entry: Entry[ModelConfig]) -> None:
 
 def weights_follow_from_the_seed(entry: Entry[ModelConfig]) -> None:
     """One seed, one network; another seed, another network."""
-    first, again, other = (_weights(build(entry, seed=seed)) for seed in (1, 1, 2))
+    # A sum a parameter: copies of the largest networks would take gigabytes.
+    first, again, other = (
+        [float(p.detach().sum(dtype=torch.float64)) for p in build(entry, seed=seed).parameters()]
+        for seed in (1, 1, 2)
+    )
     entry.require(
         first == again,
         "initial weights must be the same for the same torch seed",
@@ -176,10 +180,3 @@ def trains_under_bf16(entry: Entry[ModelConfig]) -> None:
         seen="some are not",
         fix="Compute sums over many values, and exponentials, in float32.",
     )
-
-
-def _weights(network: nn.Module) -> list[float]:
-    # Of the largest networks, copies would take gigabytes.
-    return [
-        float(parameter.detach().sum(dtype=torch.float64)) for parameter in network.parameters()
-    ]
