@@ -21,17 +21,8 @@ Question = Literal["reaching", "steps", "step_time"]
 # classes have it; not imported from there, as boards are read without torch.
 LEARNING_ONLY = frozenset(
     {
-<<<<<<< HEAD
         *("epochs", "init_loss_scale", "label_smoothing", "loss_scale_growth_steps"),
-        *("lr_schedule", "optimizer.", "order"),
-=======
-        "epochs",
-        "init_loss_scale",
-        "label_smoothing",
-        "loss_scale_growth_steps",
-        "lr_schedule",
-        "order",
->>>>>>> main
+        *("lr_schedule", "order"),
     }
 )
 OPTIMIZERS_LEARNING_ONLY = frozenset(
