@@ -75,13 +75,9 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
 
     With `check_data` the size of the data set is read.
     """
-    tree = source.tree
-    if _is_of_function(tree):
-        yield _NO_FUNCTION
-        return
-    found = _found(source)
+    tree, found = source.tree, _found(source)
     yield from _form_mistakes(source, found, check_data=check_data)
-    if _is_right("recipe", tree, found) and not found.get("search"):
+    if found.get("recipe") == [] and not found.get("search"):
         search = tree.get("search") or {}
         space = SearchSpace.from_tree(tree["recipe"])
         has_gpu = (search.get("resources") or {}).get("gpu", 0) > 0
@@ -98,21 +94,17 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
         yield from devices_mistakes(space, search)
         if search.get("sampler") == "grid":
             yield from grid_mistakes(space)
-    if _is_right("search", tree, found):
+    if found.get("search") == []:
         yield from policy_mistakes(tree["search"] or {})
 
 
 def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
     """Yields every mistake of a study that is to be trained once, searched leaves included."""
-    tree = source.tree
-    if _is_of_function(tree):
-        yield _NO_FUNCTION
-        return
-    found = _found(source)
+    tree, found = source.tree, _found(source)
     yield from _form_mistakes(source, found, check_data=check_data)
-    recipe = tree.get("recipe") if isinstance(tree, Mapping) else None
-    yield from _searched(recipe, ("recipe",))
-    if _is_right("recipe", tree, found):
+    if found:
+        yield from _searched(tree.get("recipe"), ("recipe",))
+    if found.get("recipe") == []:
         # Only `device: cpu` says for certain that no GPU trains it; `auto` may find one.
         is_cpu = not found.get("run") and (tree.get("run") or {}).get("device") == "cpu"
         space = SearchSpace.from_tree(tree["recipe"])
@@ -127,10 +119,8 @@ _NO_FUNCTION = Mistake(
 )
 
 
-def _is_of_function(tree: Any) -> bool:
+def _is_of_function(tree: Mapping[str, Any]) -> bool:
     """Returns whether a tree is a training function's: no data, and what no recipe of ours has."""
-    if not isinstance(tree, Mapping):
-        return False
     workload, recipe = tree.get("workload"), tree.get("recipe")
     if not isinstance(workload, Mapping) or not isinstance(recipe, Mapping) or not recipe:
         return False
@@ -140,7 +130,9 @@ def _is_of_function(tree: Any) -> bool:
 
 
 def _found(source: Source) -> Found:
-    tree = source.tree if isinstance(source.tree, Mapping) else {}
+    """Returns the mistakes of each section that is there; of a function's study, of none."""
+    is_ours = isinstance(source.tree, Mapping) and not _is_of_function(source.tree)
+    tree = source.tree if is_ours else {}
     # Plugins that a file needs may lie next to it.
     folders = [Path.cwd(), *([Path(source.file).parent] if source.file else [])]
     return {
@@ -157,10 +149,6 @@ def _with_plugin(mistake: Mistake, folders: Sequence[Path]) -> Mistake:
         return mistake
     hint = missing_plugin(table, mistake.given.strip('"'), folders=folders)
     return mistake if hint is None else mistake._replace(hint=hint)
-
-
-def _is_right(section: str, tree: Any, found: Found) -> bool:
-    return isinstance(tree, Mapping) and section in tree and not found.get(section)
 
 
 def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
@@ -205,6 +193,9 @@ def _form_mistakes(source: Source, found: Found, *, check_data: bool) -> Iterato
     tree = source.tree
     if not isinstance(tree, Mapping):
         yield from config_mistakes(StudySchema, tree, ())
+        return
+    if _is_of_function(tree):
+        yield _NO_FUNCTION
         return
     yield from name_mistakes(StudySchema, tree, ())
     for mistakes in found.values():

@@ -2,7 +2,7 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -37,6 +37,9 @@ _STYLES = {
     State.NOT_BEGUN: "bold yellow",
 }
 
+_Cells = tuple[str, Text, str, str]
+"""Trial id, how it is, its clock, and what is said of it."""
+
 
 def plain(text: str) -> str:
     """Returns `text` in one line, without what a terminal would obey."""
@@ -60,12 +63,12 @@ def screen(
         body.add_row(label, text)
     blocks: list[RenderableType] = [*_head(seen), Text(), body]
     if running:
-        blocks += [Text(), _running_table(running, seen.target)]
+        blocks += [Text(), _table("running", _running_rows(running, seen.target))]
     if len(running) < len(seen.view.running):
         more = f"and {len(seen.view.running) - len(running)} more"
         blocks.append(Text(f"{'':{LABEL_WIDTH + 2}}{more}", style="dim"))
     if ended:
-        blocks += [Text(), _ended_table(ended)]
+        blocks += [Text(), _table("ended", _ended_rows(ended))]
     return Group(*blocks, *_foot(seen, trouble, hint))
 
 
@@ -178,46 +181,33 @@ def _best_rows(glanced: PartGlance, study: str) -> Iterator[tuple[str, Renderabl
         yield "certified", Text(plain(f"{counted(certified, 'trial')}; see {command}"))
 
 
-def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableType:
-    table = _table()
+def _running_rows(trials: Sequence[RunningTrial], target: str) -> Iterator[_Cells]:
     metric = target.partition(" ")[0] or "accuracy"
-    for position, trial in enumerate(trials):
+    for trial in trials:
         own = trial.metrics.get(metric_key(metric))
         value = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}.get(metric, own)
         known = "not evaluated yet" if value is None else f"{metric} {value:.4f}"
         clock = "" if trial.train_s is None else f"{trial.train_s:.2f} s"
         chosen = describe_params({k: _value(v) for k, v in trial.params.items()})
-        table.add_row(
-            Text("" if position else "running", style="dim"),
-            Text(plain(trial.trial_id)),
-            Text(known),
-            Text(clock),
-            Text(plain(chosen) if trial.params else "", style="dim"),
-        )
-    return table
+        yield trial.trial_id, Text(known), clock, chosen if trial.params else ""
 
 
-def _ended_table(trials: Sequence[ViewedTrial]) -> RenderableType:
-    table = _table()
-    for position, trial in enumerate(trials):
-        record = trial.record
+def _ended_rows(trials: Sequence[ViewedTrial]) -> Iterator[_Cells]:
+    for record in [trial.record for trial in trials]:
         style = {Status.REACHED: "green", Status.FAILED: "red"}.get(record.status, "default")
-        table.add_row(
-            Text("" if position else "ended", style="dim"),
-            Text(plain(record.trial_id)),
-            Text(record.status.value, style=style),
-            Text(f"{took_s(record):.2f} s"),
-            Text(plain(record.stop_reason), style="dim"),
-        )
-    return table
+        status = Text(record.status.value, style=style)
+        yield record.trial_id, status, f"{took_s(record):.2f} s", record.stop_reason
 
 
-def _table() -> Table:
+def _table(label: str, rows: Iterable[_Cells]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True, width=LABEL_WIDTH)
     for justify in ("left", "left", "right"):
         table.add_column(no_wrap=True, justify=justify)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for position, (name, state, clock, rest) in enumerate(rows):
+        shown = Text("" if position else label, style="dim"), Text(plain(name)), state, Text(clock)
+        table.add_row(*shown, Text(plain(rest), style="dim"))
     return table
 
 
