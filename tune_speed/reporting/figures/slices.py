@@ -47,11 +47,6 @@ class Slice(NamedTuple):
     values: list[Any]
     trials: list[ViewedTrial]
 
-    @property
-    def is_numeric(self) -> bool:
-        """Whether all values are numbers, too many of them for a column each."""
-        return _are_numbers(self.values) and len(set(self.values)) > MOST_COLUMNS
-
 
 def slices(part: StudyPart) -> list[Slice]:
     """Returns slices along the most important parameters that were varied."""
@@ -97,7 +92,9 @@ def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, uni
     times = [time_s_of(trial) / unit_s for trial in reached(part)]
     bottom, top = padded(times, 0.1, 0.25, is_log=scale(panel.yaxis, times, num_ticks=NUM_TICKS))
     panel.set_ylim(bottom, top)
-    places = _numbers(panel, each) if each.is_numeric else _columns(panel, each)
+    # Numbers are on a scale where they are too many for a column each.
+    has_scale = _are_numbers(each.values) and len(set(each.values)) > MOST_COLUMNS
+    places = _numbers(panel, each) if has_scale else _columns(panel, each)
     groups: dict[Look, list[tuple[Spot, str]]] = {MISS: [], HIT: [], LEADER: []}
     for x, trial, value in zip(places, each.trials, each.values, strict=True):
         time_s = trial.record.time_to_target_s

@@ -98,10 +98,7 @@ def medians(found: Sequence[Speed], field: str) -> dict[int, tuple[float, float,
     groups: dict[int, list[float]] = {}
     for speed in sorted(found, key=lambda speed: speed.batch):
         groups.setdefault(speed.batch, []).append(getattr(speed, field))
-    return {
-        batch: (min(values), statistics.median(values), max(values))
-        for batch, values in groups.items()
-    }
+    return {batch: (min(v), statistics.median(v), max(v)) for batch, v in groups.items()}
 
 
 def _draw_line(
