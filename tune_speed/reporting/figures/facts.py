@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from tune_speed.core import text
-from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.texts import shortened
 from tune_speed.reporting.importance.importance import Importance, importance
@@ -59,12 +58,6 @@ def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
         if estimate := by_run.get(origin) or by_id.get(trial.record.trial_id):
             found[trial.run_id] = estimate
     return found
-
-
-def by_status(trials: Sequence[End]) -> dict[Status, list[End]]:
-    """Returns the ends of each status that has any, in the statuses' order."""
-    groups = {status: [t for t in trials if t.trial.record.status is status] for status in Status}
-    return {status: group for status, group in groups.items() if group}
 
 
 # The latest trials with their importances: two figures need them, and forests take seconds.

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 
 from tune_speed.core.comparability import goodness
+from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import End, by_status, ends_of, metric_words
+from tune_speed.reporting.figures.facts import End, ends_of, metric_words
 from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
 from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
@@ -38,7 +39,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     front = pareto(ends, target)
     unit = time_unit(max(end.train_s for end in ends))
     is_log = scale(panel.xaxis, [end.train_s / unit.length_s for end in ends])
-    groups = by_status(ends)
+    by_status = {s: [e for e in ends if e.trial.record.status is s] for s in Status}
+    groups = {status: group for status, group in by_status.items() if group}
     for status, group in reversed(groups.items()):
         spots = [Spot(end.train_s / unit.length_s, end.metric, end.trial) for end in group]
         canvas.points(panel, spots, LOOKS[status])
