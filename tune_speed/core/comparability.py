@@ -71,13 +71,10 @@ def sum_of(parts: Iterable[Totals]) -> Totals:
 
 
 def sort_key(time_s: float | None, goodness: float, *names: str) -> SortKey:
-    """Returns the key that sorts results best first.
+    """Returns the key that sorts results best first, by the ranked time [s] of `stats.ranked_s`.
 
-    Args:
-        time_s: Ranked time [s], see `stats.ranked_s`; results without one come last.
-        goodness: Of the final metric, which breaks ties: they are frequent where clocks are made of
-            isolated step times.
-        *names: Break the ties that are left, such as study and trial.
+    Results without one come last. The final metric's goodness breaks ties, which are frequent where
+    clocks are made of isolated step times, and names those that are left, such as study and trial.
     """
     return time_s is None, math.inf if time_s is None else time_s, -goodness, *names
 

@@ -24,14 +24,9 @@ def as_svg(
     """Returns the figure as an `<svg>` element for the inside of a page.
 
     It has no size of its own but its proportions, no script, and refers to nothing outside; the
-    page's fonts and custom properties (`--ink`, `--s1` …) are what it is drawn with.
-
-    Args:
-        canvas: drawn in sentinels.
-        id_prefix: of its ids, so that several figures can share a page.
-        alt: what it shows, in a sentence.
-        anchors: the id of each trial's row by run id; trials without one have no link. None: each
-            row's id is `trial-` and the trial's id.
+    page's fonts and custom properties (`--ink`, `--s1` …) are what it is drawn with, in the place
+    of sentinels. `alt` says what it shows; `anchors` has the id of each trial's row by run id.
+    Trials without one have no link. None: each row's id is `trial-` and the trial's id.
     """
     out = BytesIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))

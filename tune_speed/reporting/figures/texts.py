@@ -8,7 +8,6 @@ from tune_speed.core.text import middle_cut
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.study.view import ViewedTrial
 
-ELLIPSIS = "…"
 TOOLTIP_WIDTH = 110
 _UNPRINTABLE = {"Cc", "Cs", "Cn", "Co"}
 
@@ -76,4 +75,4 @@ def tooltip(record: TrialRecord) -> str:
     outcome = record.status.value if time_s is None else duration(time_s)
     text = f"{record.trial_id} · {outcome} · {describe_params(record.params)}"
     whole = clean(text)
-    return whole if len(whole) <= TOOLTIP_WIDTH else whole[: TOOLTIP_WIDTH - 1] + ELLIPSIS
+    return whole if len(whole) <= TOOLTIP_WIDTH else whole[: TOOLTIP_WIDTH - 1] + "…"

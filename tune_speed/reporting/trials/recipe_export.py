@@ -89,13 +89,8 @@ def recipe_yaml(
     """Returns a file for `tune-speed train` that repeats the record's last run.
 
     It holds what the run's figures depend on besides the recipe: seed, threads and kind of device.
-    Its first lines, a comment, say where it comes from and how far to believe it.
-
-    Args:
-        record: with its runs.
-        run_id: its MLflow run.
-        search: what the trials of the search that found it come to; None: not known.
-        rerun: the command that trains the file.
+    Its first lines, a comment, say where it comes from and how far to believe it: `search` is what
+    the trials of the search that found it come to (None: not known), `rerun` trains the file.
     """
     run = record.runs[-1]
     recipe = recipe_that_ran(record)

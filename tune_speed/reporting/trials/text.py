@@ -126,16 +126,11 @@ def next_steps(
     num_undelivered: int = 0,
     certify: str = "",
 ) -> str:
-    """Returns a search's last lines: how trials ended, and where to go from here.
+    """Returns a search's last lines: how all finished trials ended, and where to go from here.
 
-    Args:
-        records: all finished trials.
-        boards: the leaderboards.
-        study: its name.
-        folder: where ledger and study file are.
-        uri: of the MLflow store, without its password.
-        num_undelivered: trials that MLflow has not taken.
-        certify: what certifies the fastest of a training function; empty: it is not said.
+    `folder` has ledger and study file, `uri` of the MLflow store no password. MLflow has not taken
+    `num_undelivered` trials. `certify` certifies the fastest of a training function; empty: nothing
+    is said of it.
     """
     ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
     lines = [f"{len(records)} trials: {ended or 'none'}"]
