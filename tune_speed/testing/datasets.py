@@ -64,12 +64,8 @@ def images_are_uint8_in_the_order_n_h_w_c(entry: Entry[DatasetConfig]) -> None:
     for name, (pixels, _) in parts_of(data).items():
         dtype = whole_of(pixels)[0].dtype
         seen = f"those of `{name}` are {dtype} of the shape {pixels.shape}"
-        entry.require(
-            dtype == np.uint8,
-            "pixels must be uint8, from 0 to 255",
-            seen=seen,
-            fix="Do not normalise: that is done later. Convert by `.astype(np.uint8)`.",
-        )
+        fix = "Do not normalise: that is done later. Convert by `.astype(np.uint8)`."
+        entry.require(dtype == np.uint8, "pixels must be uint8, from 0 to 255", seen=seen, fix=fix)
         entry.require(
             len(pixels.shape) == 4 and pixels.shape[-1] in (1, 3, 4),
             "pixels must have the shape (images, height, width, channels)",
@@ -78,12 +74,9 @@ def images_are_uint8_in_the_order_n_h_w_c(entry: Entry[DatasetConfig]) -> None:
             " `.transpose(0, 2, 3, 1)`.",
         )
     sizes = {pixels.shape[1:] for pixels, _ in parts_of(data).values()}
-    entry.require(
-        len(sizes) == 1,
-        "training and test images must have one size",
-        seen=f"they have {sizes}",
-        fix="Scale or crop all to one size.",
-    )
+    claim = "training and test images must have one size"
+    fix = "Scale or crop all to one size."
+    entry.require(len(sizes) == 1, claim, seen=f"they have {sizes}", fix=fix)
 
 
 def labels_are_numbers_of_its_classes(entry: Entry[DatasetConfig]) -> None:
@@ -146,12 +139,9 @@ def sources_are_files(entry: Entry[DatasetConfig]) -> None:
     decode(entry)
     with entry.working("`sources` must answer", fix="Return a list, empty for none."):
         missing = [str(path) for path in entry.config().sources() if not path.is_file()]
-    entry.require(
-        not missing,
-        "`sources` must return the files that are read",
-        seen=f"there is no file {', '.join(missing[:3])}",
-        fix="Return pathlib.Path of each file (no folders); [] if it reads none.",
-    )
+    claim = "`sources` must return the files that are read"
+    fix = "Return pathlib.Path of each file (no folders); [] if it reads none."
+    entry.require(not missing, claim, seen=f"there is no file {', '.join(missing[:3])}", fix=fix)
 
 
 def progress_ends_with_every_image(entry: Entry[DatasetConfig]) -> None:

@@ -127,12 +127,9 @@ def config_round_trips_through_json(entry: Entry[Config]) -> None:
     config = entry.config()
     with entry.working("the configuration must be written to JSON and read", fix=TYPES):
         back = entry.kind.model_validate_json(config.model_dump_json())
-    entry.require(
-        back == config,
-        "the configuration must be the same when it is read back from JSON",
-        seen=f"{config!r} came back as {back!r}",
-        fix=f"{TYPES} A validator must not change what it has accepted before.",
-    )
+    claim = "the configuration must be the same when it is read back from JSON"
+    fix = f"{TYPES} A validator must not change what it has accepted before."
+    entry.require(back == config, claim, seen=f"{config!r} came back as {back!r}", fix=fix)
 
 
 def config_round_trips_as_written_in_yaml(entry: Entry[Config]) -> None:
@@ -143,23 +140,15 @@ def config_round_trips_as_written_in_yaml(entry: Entry[Config]) -> None:
     with entry.working("an exported recipe must be readable again", fix=fix):
         _, fields = component.split(component.join(config))
         back = entry.kind(**fields)
-    entry.require(
-        back == config,
-        "the configuration must be the same when it is read back from a recipe",
-        seen=f"{config!r} came back as {back!r}",
-        fix=fix,
-    )
+    claim = "the configuration must be the same when it is read back from a recipe"
+    entry.require(back == config, claim, seen=f"{config!r} came back as {back!r}", fix=fix)
 
 
 def class_and_every_field_are_documented(entry: Entry[Config]) -> None:
     """The docstrings are what `tune-speed list` and `tune-speed schema` print."""
     text = (entry.kind.__dict__.get("__doc__") or "").strip()
-    entry.require(
-        bool(text),
-        "the class must have a docstring",
-        seen="it has none",
-        fix='Write one line below `class …`, such as """What it is.""", and its source.',
-    )
+    fix = 'Write one line below `class …`, such as """What it is.""", and its source.'
+    entry.require(bool(text), "the class must have a docstring", seen="it has none", fix=fix)
     bare = sorted(entry.kind.model_fields.keys() - descriptions(entry.kind).keys())
     entry.require(
         not bare,

@@ -17,12 +17,9 @@ def metric_says_what_it_is_in_which_unit_and_whence(entry: MetricEntry) -> None:
         fix="Write more than 20 characters, with a full stop.",
     )
     for field in ("unit", "source"):
-        entry.require(
-            bool(getattr(entry.metric, field)),
-            f"`{field}` must be given",
-            seen="it is empty",
-            fix="A unit may be `1`; a source may be a paper, a page or your own definition.",
-        )
+        claim = f"`{field}` must be given"
+        fix = "A unit may be `1`; a source may be a paper, a page or your own definition."
+        entry.require(bool(getattr(entry.metric, field)), claim, seen="it is empty", fix=fix)
 
 
 def metric_of_a_run_is_a_number_or_none(entry: MetricEntry) -> None:
@@ -74,12 +71,9 @@ def metric_of_logits_is_a_number_and_leaves_them_alone(entry: MetricEntry) -> No
             seen=f"it returned {value!r}",
             fix="Convert by `float(…)`.",
         )
-        entry.require(
-            bool((logits == before).all()),
-            "`of_logits` must leave the logits as they are",
-            seen="they changed",
-            fix="Work on a copy: `logits.clone()`.",
-        )
+        claim = "`of_logits` must leave the logits as they are"
+        fix = "Work on a copy: `logits.clone()`."
+        entry.require(bool((logits == before).all()), claim, seen="they changed", fix=fix)
 
 
 def _finished_run() -> RunResult:

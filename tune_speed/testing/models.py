@@ -65,12 +65,9 @@ def network_begins_in_training_mode(entry: Entry[ModelConfig]) -> None:
     """The training loop does not switch it."""
     network = build(entry)
     still = [name or "the network" for name, part in network.named_modules() if not part.training]
-    entry.require(
-        not still,
-        "the network must begin in training mode",
-        seen=f"in evaluation mode is {', '.join(still[:5])}",
-        fix="Leave out `.eval()` in `network`.",
-    )
+    claim = "the network must begin in training mode"
+    fix = "Leave out `.eval()` in `network`."
+    entry.require(not still, claim, seen=f"in evaluation mode is {', '.join(still[:5])}", fix=fix)
 
 
 def gradients_reach_every_weight(entry: Entry[ModelConfig]) -> None:
@@ -115,18 +112,12 @@ def weights_follow_from_the_seed(entry: Entry[ModelConfig]) -> None:
         [float(p.detach().sum(dtype=torch.float64)) for p in build(entry, seed=seed).parameters()]
         for seed in (1, 1, 2)
     )
-    entry.require(
-        first == again,
-        "initial weights must be the same for the same torch seed",
-        seen="they differ",
-        fix="Draw them by torch (nn.init, torch.randn), not by numpy or random.",
-    )
-    entry.require(
-        first != other,
-        "initial weights must differ for another torch seed",
-        seen="they are the same",
-        fix="Leave out torch.manual_seed, and generators with a seed of their own, in `network`.",
-    )
+    claim = "initial weights must be the same for the same torch seed"
+    fix = "Draw them by torch (nn.init, torch.randn), not by numpy or random."
+    entry.require(first == again, claim, seen="they differ", fix=fix)
+    claim = "initial weights must differ for another torch seed"
+    fix = "Leave out torch.manual_seed, and generators with a seed of their own, in `network`."
+    entry.require(first != other, claim, seen="they are the same", fix=fix)
 
 
 def check_leaves_random_numbers_alone(entry: Entry[ModelConfig]) -> None:
@@ -174,9 +165,6 @@ def trains_under_bf16(entry: Entry[ModelConfig]) -> None:
         ):
             # In fp32, as the training loop computes its loss.
             functional.cross_entropy(logits.float(), torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
-    entry.require(
-        bool(logits.isfinite().all()),
-        "logits under bf16 autocast must be finite",
-        seen="some are not",
-        fix="Compute sums over many values, and exponentials, in float32.",
-    )
+    claim = "logits under bf16 autocast must be finite"
+    fix = "Compute sums over many values, and exponentials, in float32."
+    entry.require(bool(logits.isfinite().all()), claim, seen="some are not", fix=fix)

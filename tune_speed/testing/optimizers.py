@@ -125,12 +125,8 @@ def state_round_trips(entry: Entry[OptimizerConfig]) -> None:
     _descend(entry, network, optimizer, 3)
     _descend(entry, copied, resumed, 3)
     apart = _moved(copied, _copies(network))
-    entry.require(
-        not apart,
-        "after its state dict is loaded, it must take the same steps",
-        seen=f"{_names(apart)} went elsewhere",
-        fix=fix,
-    )
+    claim = "after its state dict is loaded, it must take the same steps"
+    entry.require(not apart, claim, seen=f"{_names(apart)} went elsewhere", fix=fix)
     rates = [[group.get("base_lr") for group in one.param_groups] for one in (optimizer, resumed)]
     entry.require(
         rates[0] == rates[1],
@@ -188,12 +184,9 @@ def weights_without_a_gradient_are_left_alone(entry: Entry[OptimizerConfig]) -> 
     before = _copies(network[2])
     _descend(entry, network, optimizer, 2)
     moved = _moved(network[2], before)
-    entry.require(
-        not moved,
-        "a step must leave weights without a gradient alone",
-        seen=f"it moved {_names(moved)}",
-        fix="Begin the loop over parameters with `if parameter.grad is None: continue`.",
-    )
+    claim = "a step must leave weights without a gradient alone"
+    fix = "Begin the loop over parameters with `if parameter.grad is None: continue`."
+    entry.require(not moved, claim, seen=f"it moved {_names(moved)}", fix=fix)
 
 
 def a_closure_computes_the_loss(entry: Entry[OptimizerConfig]) -> None:
@@ -213,12 +206,8 @@ def a_closure_computes_the_loss(entry: Entry[OptimizerConfig]) -> None:
     )
     with entry.working("`step` must take a closure", fix=fix):
         loss: object = optimizer.step(closure)  # type: ignore[arg-type]
-    entry.require(
-        isinstance(loss, Tensor),
-        "`step` must return what its closure returns",
-        seen=f"it returned {loss!r}",
-        fix=fix,
-    )
+    claim = "`step` must return what its closure returns"
+    entry.require(isinstance(loss, Tensor), claim, seen=f"it returned {loss!r}", fix=fix)
 
 
 def fused_kernels_take_the_same_steps(entry: Entry[OptimizerConfig]) -> None:
@@ -228,12 +217,9 @@ def fused_kernels_take_the_same_steps(entry: Entry[OptimizerConfig]) -> None:
         _descend(entry, network, build(entry, network, fused=fused), 3)
     # Fused kernels round otherwise, so that equal up to that is enough.
     apart = _moved(faster, _copies(plain), rtol=1e-4, atol=1e-5)
-    entry.require(
-        not apart,
-        "its steps must be the same with `fused=True` and without",
-        seen=f"{_names(apart)} went elsewhere",
-        fix="Let `fused` choose how a step is computed, not which; or pass over it.",
-    )
+    claim = "its steps must be the same with `fused=True` and without"
+    fix = "Let `fused` choose how a step is computed, not which; or pass over it."
+    entry.require(not apart, claim, seen=f"{_names(apart)} went elsewhere", fix=fix)
 
 
 def small_network() -> nn.Sequential:

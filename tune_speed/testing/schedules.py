@@ -71,12 +71,9 @@ def factors_are_a_pure_function(entry: Entry[ScheduleConfig]) -> None:
         fix="Keep nothing between calls and draw nothing: compute from `progress`, `step_frac`"
         " and `losses` alone.",
     )
-    entry.require(
-        losses == list(STALLED),
-        "`factors` must leave `losses` as they are",
-        seen=f"{list(STALLED)} became {losses}",
-        fix="Work on a copy: `sorted(losses)`, `[*losses]`.",
-    )
+    claim = "`factors` must leave `losses` as they are"
+    fix = "Work on a copy: `sorted(losses)`, `[*losses]`."
+    entry.require(losses == list(STALLED), claim, seen=f"{list(STALLED)} became {losses}", fix=fix)
 
 
 def only_a_schedule_that_says_so_follows_the_loss(entry: Entry[ScheduleConfig]) -> None:
@@ -86,12 +83,9 @@ def only_a_schedule_that_says_so_follows_the_loss(entry: Entry[ScheduleConfig]) 
     config = entry.config()
     without = factors_of_run(entry, config, 20)
     stalled = factors_of_run(entry, config, 20, losses=[1.0] * 50)
-    entry.require(
-        without == stalled,
-        "factors must not depend on losses where `follows_loss` is False",
-        seen=_difference(without, stalled),
-        fix="Write `follows_loss: ClassVar[bool] = True` into the class, or pass over `losses`.",
-    )
+    claim = "factors must not depend on losses where `follows_loss` is False"
+    fix = "Write `follows_loss: ClassVar[bool] = True` into the class, or pass over `losses`."
+    entry.require(without == stalled, claim, seen=_difference(without, stalled), fix=fix)
 
 
 def _difference(first: list[Factors], second: list[Factors]) -> str:

@@ -151,12 +151,9 @@ def slot_and_conflicts_are_named(entry: Entry[SpeedupConfig]) -> None:
     """The slot is its field of `speedups`."""
     slots = get_args(Slot)
     slot = getattr(entry.kind, "slot", None)
-    entry.require(
-        slot in slots,
-        f"`slot` must be one of {', '.join(slots)}",
-        seen=f"it is {slot!r}",
-        fix='Write, say, `slot: ClassVar[Slot] = "loss"` into the class.',
-    )
+    claim = f"`slot` must be one of {', '.join(slots)}"
+    fix = 'Write, say, `slot: ClassVar[Slot] = "loss"` into the class.'
+    entry.require(slot in slots, claim, seen=f"it is {slot!r}", fix=fix)
     silent = [name for name, reason in entry.kind.conflicts.items() if not reason.strip()]
     entry.require(
         not silent and entry.name not in entry.kind.conflicts,
@@ -196,12 +193,9 @@ def shape_is_a_pure_function(entry: Entry[SpeedupConfig]) -> None:
     # Backwards, so that a shape that depends on earlier calls differs.
     again = [config.shape(whole(entry), frac=frac) for frac in reversed(fracs)][::-1]
     apart = [pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]]
-    entry.require(
-        not apart,
-        "`shape` must give the same for the same `frac`",
-        seen=f"it gave {apart[:1]}",
-        fix="Compute from `frac` and the fields alone.",
-    )
+    claim = "`shape` must give the same for the same `frac`"
+    fix = "Compute from `frac` and the fields alone."
+    entry.require(not apart, claim, seen=f"it gave {apart[:1]}", fix=fix)
 
 
 def check_model_leaves_network_and_random_numbers_alone(entry: Entry[SpeedupConfig]) -> None:
