@@ -35,10 +35,8 @@ def metric_of_a_run_is_a_number_or_none(entry: MetricEntry) -> None:
     # The record that lacks most: no evaluation, no step, no clock.
     failed = RunResult(status=Status.FAILED, seed=0, stop_reason="failed")
     for run, what in ((failed, "a run that failed at once"), (_finished_run(), "a run")):
-        with entry.working(
-            f"`of_run` must answer for {what}",
-            fix="Return None where the record lacks what it needs.",
-        ):
+        fix = "Return None where the record lacks what it needs."
+        with entry.working(f"`of_run` must answer for {what}", fix=fix):
             value = entry.metric.of_run(run)
         entry.require(
             value is None or isinstance(value, float),
@@ -60,10 +58,8 @@ def metric_of_logits_is_a_number_and_leaves_them_alone(entry: MetricEntry) -> No
         logits = torch.randn((32, num_classes), generator=generator)
         labels = torch.randint(num_classes, (32,), generator=generator)
         before = logits.clone()
-        with entry.working(
-            f"`of_logits` must answer for {num_classes} classes",
-            fix="It is given logits (N, K), float32, and labels (N,), int64.",
-        ):
+        fix = "It is given logits (N, K), float32, and labels (N,), int64."
+        with entry.working(f"`of_logits` must answer for {num_classes} classes", fix=fix):
             value = entry.metric.of_logits(logits, labels)
         entry.require(
             isinstance(value, float) and math.isfinite(value),

@@ -39,10 +39,8 @@ def images_for(entry: Entry[ModelConfig], *, in_channels: int = 3) -> torch.Tens
 
 def logits_of(entry: Entry[ModelConfig], network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Returns the network's output. Raises: ContractError if it fails."""
-    with entry.working(
-        f"the network must take images of the shape {tuple(images.shape)}",
-        fix="Take the channels from `in_channels`, the size from `image_size` (or pool globally).",
-    ):
+    fix = "Take the channels from `in_channels`, the size from `image_size` (or pool globally)."
+    with entry.working(f"the network must take images of the shape {tuple(images.shape)}", fix=fix):
         logits: torch.Tensor = network(images)
     return logits
 

@@ -32,10 +32,8 @@ def build(
 ) -> Optimizer:
     """Returns the optimizer with some fields changed. Raises: ContractError if there is none."""
     config = entry.config().model_copy(update=changes)
-    with entry.working(
-        "`build` must return an optimizer over the network's weights",
-        fix=f"It is called as {SIGNATURE}; kernels of one's own may pass over `fused`.",
-    ):
+    fix = f"It is called as {SIGNATURE}; kernels of one's own may pass over `fused`."
+    with entry.working("`build` must return an optimizer over the network's weights", fix=fix):
         optimizer = config.build(network, effective_batch_size=batch_size, fused=fused)
     entry.require(
         isinstance(optimizer, Optimizer),

@@ -23,10 +23,8 @@ def factors_of_run(
 ) -> list[Factors]:
     """Returns the factors of each step of a run. Raises: ContractError if one cannot be had."""
     progress = [(k + 1) / num_steps for k in range(num_steps)]
-    with entry.working(
-        f"`factors` must answer for each step of a run of {num_steps}",
-        fix=f"It is called as {SIGNATURE}, with progress in (0, 1] and step_frac 1 / steps.",
-    ):
+    fix = f"It is called as {SIGNATURE}, with progress in (0, 1] and step_frac 1 / steps."
+    with entry.working(f"`factors` must answer for each step of a run of {num_steps}", fix=fix):
         return [config.factors(p, step_frac=1 / num_steps, losses=losses) for p in progress]
 
 
