@@ -234,10 +234,11 @@ class FigureKind:
 def style(palette: Palette) -> dict[Any, Any]:
     """Returns matplotlib's settings for the house style."""
     muted = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
-    sized = ("font", "axes.label", "axes.title", "xtick.label", "ytick.label", "legend.font")
+    sized = ["font.size", "axes.labelsize", "axes.titlesize", "legend.fontsize"]
+    sized += [f"{axis}tick.labelsize" for axis in "xy"]
     spines = tuple(f"axes.spines.{side}" for side in ("top", "right", "left"))
     ticks = [f"{axis}tick.{kind}.size" for axis in "xy" for kind in ("major", "minor")]
-    # A `$` in a name is no formula.
+    # `text.parse_math`: a `$` in a name is no formula.
     off = ("text.parse_math", *spines, "axes.unicode_minus", "legend.frameon")
     return {
         # Texts stay texts, which can be selected and read aloud, and are smaller than outlines.
@@ -249,7 +250,7 @@ def style(palette: Palette) -> dict[Any, Any]:
         "grid.linewidth": 0.8,
         "lines.solid_capstyle": "round",
         **dict.fromkeys(muted, palette["muted"]),
-        **{f"{name}.size" if name == "font" else f"{name}size": TEXT for name in sized},
+        **dict.fromkeys(sized, TEXT),
         **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
         **dict.fromkeys(off, False),
         **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
