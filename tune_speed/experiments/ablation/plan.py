@@ -36,10 +36,8 @@ class AblationPlan:
     """Each arm's recipe."""
     settings: Mapping[str, Mapping[str, Any]]
     """What each arm sets, by path."""
-    all_axes: tuple[Axis, ...]
-    """All axes of the file."""
     absent: tuple[Arm, ...]
-    """Levels of these, alone, that have no effect here or cannot be run."""
+    """Levels of the file's axes, alone, that have no effect here or cannot be run."""
     not_applicable: Mapping[str, str]
     """Why, by the arm's name."""
     load: Load
@@ -87,8 +85,10 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
         axes=left,
         arms=arms,
         files=_files(arms, left, load),
-        settings={arm.name: dict(settings_of(arm, left)) for arm in arms},
-        all_axes=axes,
+        settings={
+            **{arm.name: dict(settings_of(arm, left)) for arm in arms},
+            **{arm.name: dict(settings_of(arm, axes)) for arm in absent},
+        },
         absent=absent,
         not_applicable={arm.name: str(reasons[arm.name]) for arm in absent},
         load=load,

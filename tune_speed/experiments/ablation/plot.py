@@ -2,13 +2,13 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.text import percent, printable
-from tune_speed.experiments.ablation.effects import Estimate
-from tune_speed.experiments.ablation.footnotes import added_words
+from tune_speed.experiments.ablation.effects import Estimate, Kind
+from tune_speed.experiments.ablation.footnotes import kind_words
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Response
 from tune_speed.reporting.plot_style import COLOURS, write_figure
 
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     """One line of the plot."""
 
     name: str
-    by_response: dict[Response, Estimate | None]
+    by_response: Mapping[Response, Estimate | None]
     absent: str
     """Text in the place of a missing estimate."""
     colour: str
@@ -118,18 +118,14 @@ def _arm_row(arm: ArmResult) -> Row:
 
 def _effect_groups(result: AblationResult) -> list[tuple[str, list[Row]]]:
     """Returns the effects that are not against the base, by kind, each with what it is called."""
-    groups = []
-    for kind, words, colour in (
-        ("added", added_words(result.design), COLOURS[3]),
-        ("main", "main effects", COLOURS[2]),
-        ("interaction", "interactions", COLOURS[1]),
-    ):
-        own = [effect for effect in result.effects if effect.kind == kind]
-        by_name: dict[str, dict[Response, Estimate | None]] = {}
-        for effect in own:
-            by_name.setdefault(effect.name, {})[effect.response] = effect.estimate
-        groups.append((words, [Row(name, found, "–", colour) for name, found in by_name.items()]))
-    return groups
+    colours: dict[Kind, str] = {"added": COLOURS[3], "main": COLOURS[2], "interaction": COLOURS[1]}
+    return [
+        (
+            kind_words(kind, result.design),
+            [Row(name, found, "–", colour) for name, found in result.effects_of(kind).items()],
+        )
+        for kind, colour in colours.items()
+    ]
 
 
 def _row_inches(row: Row) -> float:

@@ -4,7 +4,6 @@ Each run is on disk before the next begins, so that the same command continues w
 """
 
 import json
-import re
 import shlex
 import signal
 import statistics
@@ -15,6 +14,7 @@ from typing import NamedTuple
 
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.custom.shipping import Loop
@@ -39,9 +39,8 @@ from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig
-from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
-from tune_speed.tracking.writer.tracker import Tracker, Undelivered
+from tune_speed.tracking.writer.tracker import Undelivered, deliver
 from tune_speed.training.trial import Allotment, SpecBase
 from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.provenance import Surroundings
@@ -55,10 +54,7 @@ DROPPING_RULE = (
 MAX_SHARED_RUNS = 3
 # Share of a run's time in which its threads wait for a core, from which on it is reported.
 LARGE_WAIT = 0.05
-DELIVERY_S = 60.0
 CERTIFICATION = "certification"
-
-_FILE = re.compile(r"certify-(\d+)\.jsonl")
 
 
 class CertifyResult(NamedTuple):
@@ -118,11 +114,11 @@ def certify(
         "workload_hash": first.workload_hash,
         "protocol_version": PROTOCOL_VERSION,
     }
-    path = _ledger_path(folder, again=again)
+    path = latest_log(folder, "certify", again=again)
     if anew_if_changed:
         with CertifyLedger(path) as ledger:
             is_another = bool(ledger.differences(header))
-        path = _ledger_path(folder, again=again or is_another)
+        path = latest_log(folder, "certify", again=again or is_another)
     with CertifyLedger(path) as ledger:
         ledger.begin(header)
         schedule = CertificationSchedule(
@@ -162,17 +158,10 @@ def certify(
         _save(folder / "certified", records, surroundings)
     # The leader has a certified record already; here it only ran next to the others.
     own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
-    undelivered = _deliver(uri, study, own, number=path.stem)
+    undelivered = deliver(own, study=study, search_id=path.stem, parent_kind=CERTIFICATION)
     return CertifyResult(
         records, tuple(finalists), origin.estimates, ranks, folder, undelivered, False
     )
-
-
-def _ledger_path(folder: Path, *, again: bool) -> Path:
-    """Returns the file of the last certification, or of a new one if there is none or `again`."""
-    matches = (_FILE.fullmatch(path.name) for path in folder.glob("certify-*.jsonl"))
-    last = max((int(match[1]) for match in matches if match), default=0)
-    return folder / f"certify-{last + 1 if again or not last else last}.jsonl"
 
 
 def _outlook(schedule: CertificationSchedule, finalists: list[Finalist]) -> str:
@@ -335,19 +324,3 @@ def _save(
         (folder / name).write_text(json.dumps(record.certificate, indent=2, allow_nan=False))
     code = next(iter(surroundings.values()))[0].code
     (folder / "packages.txt").write_text(code.lock)
-
-
-def _deliver(
-    uri: str, study: str, records: Sequence[TrialRecord], *, number: str
-) -> tuple[Undelivered, ...]:
-    tags = {
-        "workload": records[0].workload_name,
-        "workload_hash": records[0].workload_hash,
-        "protocol_version": str(PROTOCOL_VERSION),
-    }
-    client = open_store(uri)
-    tracker = Tracker(
-        client, study=study, study_tags=tags, search_id=number, parent_kind=CERTIFICATION
-    )
-    tracker.reconcile(records)
-    return tracker.close(timeout_s=DELIVERY_S)
