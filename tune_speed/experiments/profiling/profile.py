@@ -13,14 +13,13 @@ from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
 from tune_speed.experiments.profiling.advice import Situation, advise
-from tune_speed.experiments.profiling.averaging import averaging_s
-from tune_speed.experiments.profiling.blocks import StepsTaken, busy_s_per_sample, take_blocks
+from tune_speed.experiments.profiling.phases import StepsTaken, busy_s_per_sample, take_blocks
 from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline
-from tune_speed.experiments.profiling.rates import measure_rates
-from tune_speed.experiments.profiling.result import DeviceRates, ProfileResult
+from tune_speed.experiments.profiling.rates import averaging_s, measure_rates
+from tune_speed.experiments.profiling.result import ProfileResult
 from tune_speed.experiments.profiling.summarise import (
     found_for_auto,
-    step_bounds,
+    roofline,
     step_times,
     step_work,
 )
@@ -120,19 +119,32 @@ def _profile(
     check_stop()
     release_memory(device)
     on_line("measuring matrix products and copies")
-    rates = _rates(recipe, device)
+    loader = recipe.loader
+    rates = measure_rates(
+        dict.fromkeys((recipe.precision, "fp32", "bf16")),
+        device=device,
+        pin_memory=isinstance(loader, Streaming) and loader.pin_memory and device.type == "cuda",
+        synchronize=synchronizer(device),
+    )
     check_stop()
     num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     is_host, sync_s = device.type == "cpu", None
     if is_host or recipe.devices <= max(1, num_gpus):
-        sync_s = averaging_s(work.parts.gradients, size=recipe.devices, device=device)
+        sync_s = averaging_s(work.gradients, size=recipe.devices, device=device)
     found = ProfileResult(
         **_described(file, recipe, device, pipeline.shape),
         peak_memory_gib=peak_gib,
         times=step_times(taken, averaging_s=sync_s, idle_s=idle_s, is_host=is_host),
         work=step_work(work, taken),
         rates=rates,
-        bounds=step_bounds(work, taken, rates, precision=recipe.precision),
+        bounds=roofline(
+            work.flop,
+            work.moved_bytes,
+            rates,
+            precision=recipe.precision,
+            host_bytes=taken.copied_bytes,
+            step_s=taken.step_s,
+        ),
     )
     situation = Situation(
         recipe=recipe,
@@ -188,12 +200,11 @@ def _take(
     on_line: Callable[[str], None],
 ) -> StepsTaken:
     enough = min(MOST_STEPS, max(FEWEST_STEPS, int(ENOUGH_S / step_s)))
-    num_lines = 0
+    said = {0}
 
     def on_block(done: int, total: int) -> None:
-        nonlocal num_lines
-        if done * LINES // total > num_lines:
-            num_lines = done * LINES // total
+        if done * LINES // total not in said:
+            said.add(done * LINES // total)
             on_line(f"{done} of {total} steps, half of them with borders between the phases")
 
     return take_blocks(
@@ -219,13 +230,3 @@ def _idle_s(
     busy = busy_s_per_sample(pipeline.take, device=device)
     samples = recipe.samples_per_step * pipeline.shape.growth
     return None if busy is None else max(0.0, taken.step_s - busy * samples)
-
-
-def _rates(recipe: Recipe, device: torch.device) -> DeviceRates:
-    loader = recipe.loader
-    return measure_rates(
-        dict.fromkeys((recipe.precision, "fp32", "bf16")),
-        device=device,
-        pin_memory=isinstance(loader, Streaming) and loader.pin_memory and device.type == "cuda",
-        synchronize=synchronizer(device),
-    )

@@ -1,10 +1,21 @@
-"""From what was measured, in seconds and bytes, to the figures that are shown."""
+"""From what was measured, in seconds and bytes, to the figures that are shown.
+
+The roofline says how quick a step could be at best. With F operations and B bytes of a step (see
+`work`), the device's rates R [FLOP/s] and W [byte/s] (see `rates`), and H bytes from the host at V
+[byte/s]:
+
+    t_compute = F / R      t_memory = B / W      t_host = H / V      t ≥ max(t_compute, t_memory)
+
+The arithmetic intensity is I = F / B [FLOP/byte]; the roof over it, min(R, I · W), is reached by
+a step that takes exactly max(t_compute, t_memory). Where I < R / W, memory binds.
+
+Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
+multicore architectures", CACM 52(4), 2009. We differ in measuring both rates.
+"""
 
 from tune_speed.data.loaders.base import Streaming
-from tune_speed.experiments.profiling.blocks import StepsTaken
-from tune_speed.experiments.profiling.phases import Phase
+from tune_speed.experiments.profiling.phases import Phase, StepsTaken
 from tune_speed.experiments.profiling.result import Bounds, DeviceRates, StepTimes, StepWork
-from tune_speed.experiments.profiling.roofline import roofline
 from tune_speed.experiments.profiling.work import Work
 from tune_speed.training.autotune.step_options import CHOICES
 from tune_speed.training.recipe import Recipe
@@ -51,28 +62,48 @@ def step_work(work: Work, taken: StepsTaken) -> StepWork:
     """Returns what a step computes and moves."""
     return StepWork(
         gflop=_scaled(work.flop, 1e-9),
-        parameters_mib=work.parts.parameters / MIB,
-        optimizer_state_mib=work.parts.optimizer_state / MIB,
-        activations_mib=work.parts.saved / MIB,
+        parameters_mib=work.parameters / MIB,
+        optimizer_state_mib=work.optimizer_state / MIB,
+        activations_mib=work.saved / MIB,
         moved_mib=work.moved_bytes / MIB,
         copied_mib=taken.copied_bytes / MIB,
     )
 
 
-def step_bounds(
-    work: Work, taken: StepsTaken, rates: DeviceRates, *, precision: str
+def roofline(
+    flop: float | None,
+    moved_bytes: float,
+    rates: DeviceRates,
+    *,
+    precision: str,
+    host_bytes: float,
+    step_s: float,
 ) -> Bounds | None:
-    """Returns how quick a step could be; None for a network whose operations are not counted."""
-    if work.flop is None:
+    """Returns the bounds of a step; formulas and symbols are in this module's docstring.
+
+    Args:
+        flop: F, of a step; None, and then there are no bounds: they are not counted.
+        moved_bytes: B, within the device.
+        rates: R in the recipe's precision, W, and V where the device is not the host.
+        precision: of the recipe.
+        host_bytes: H, from the host.
+        step_s: what a step takes as it runs.
+    """
+    if flop is None:
         return None
-    return roofline(
-        flop=work.flop,
-        moved_bytes=work.moved_bytes,
-        host_bytes=taken.copied_bytes,
-        flop_per_s=1e12 * rates.matrix_tflop_per_s[precision],
-        memory_bytes_per_s=1e9 * rates.memory_gb_per_s,
-        host_bytes_per_s=_scaled(rates.host_to_device_gb_per_s, 1e9),
-        step_s=taken.step_s,
+    flop_per_s = 1e12 * rates.matrix_tflop_per_s[precision]
+    compute_s, memory_s = flop / flop_per_s, moved_bytes / (1e9 * rates.memory_gb_per_s)
+    host_rate = rates.host_to_device_gb_per_s
+    # Copies from the host can be hidden behind computing, so theirs is a bound by itself.
+    return Bounds(
+        compute_bound_ms=1e3 * compute_s,
+        memory_bound_ms=1e3 * memory_s,
+        host_bound_ms=1e3 * host_bytes / (1e9 * host_rate) if host_rate else None,
+        binding="compute" if compute_s >= memory_s else "memory",
+        intensity_flop_per_byte=flop / moved_bytes,
+        achieved_tflop_per_s=flop / step_s / 1e12,
+        peak_frac=flop / step_s / flop_per_s,
+        roof_frac=max(compute_s, memory_s) / step_s,
     )
 
 

@@ -39,8 +39,8 @@ from tune_speed.experiments.replication.ours import (
     own_figure,
     reasons_against,
 )
-from tune_speed.experiments.replication.plan import FULL
 from tune_speed.experiments.replication.published import PaperFigure, paper_figure
+from tune_speed.experiments.replication.shipped import FULL
 from tune_speed.study.replication import AGAINST_BASE, ClaimConfig, FigureName, UnitName
 
 Verdict = Literal[
@@ -91,6 +91,46 @@ class Agreement(Record):
     agrees: Verdict
     caveats: tuple[str, ...]
     """What limits the trust in either figure or in the comparison."""
+
+
+class CheckRow(Record):
+    """A question that needs no training, and its answers."""
+
+    check: str
+    """Name of the check."""
+    question: str
+    expected: str
+    """The paper's answer, or what must come out."""
+    ours: str
+    agrees: str
+    """`yes`, `no`, `not decided` or `not applicable here`."""
+    source: str = ""
+    """Where the question or the expected answer is from."""
+
+
+class Outcome(Record):
+    """The published figures of an experiment next to ours."""
+
+    name: str
+    items: tuple[int, ...]
+    """Numbers of the experiment on the sheet of the source documents."""
+    title: str
+    question: str
+    profile: str
+    about: str
+    """What is smaller than in the source, in one sentence; empty for `full`."""
+    overrides: tuple[str, ...] = ()
+    """What the user changed about the profile, as `path=value`."""
+    devices: tuple[str, ...]
+    """Devices of the runs."""
+    seeds: tuple[int, ...]
+    """Runs of each arm as planned, the different numbers of the parts."""
+    done_runs: int
+    planned_runs: int
+    rows: tuple[Agreement, ...]
+    checks: tuple[CheckRow, ...]
+    caveats: tuple[str, ...]
+    """What is known to be wrong with the source, or unlike it here."""
 
 
 def agreements(
