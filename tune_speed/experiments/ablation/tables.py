@@ -121,20 +121,16 @@ def _columns(arm: ArmResult, *names: str) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name in names:
         found: Figure | Median | Estimate | None = getattr(arm, name)
+        ends: dict[str, Any] = {} if found is None else found.model_dump()
         if isinstance(found, Figure):
-            ends: dict[str, Any] = found.model_dump()
-            order = ("mean", "sd", "low", "high")
+            order = ["mean", "sd", "low", "high"]
         elif isinstance(found, Median):
-            ends = found.model_dump()
-            order = ("median", "low", "high", "confidence")
-            if found.n:
-                ends = {end: math.inf if value is None else value for end, value in ends.items()}
-            else:
-                ends["confidence"] = None
+            order = ["median", "low", "high", "confidence"]
+            ends = {e: _or_inf(value, is_known=found.n > 0) for e, value in ends.items()}
+            ends["confidence"] = found.confidence if found.n else None
         else:
-            ends = found.model_dump() if found else {}
-            ends = {"": ends.get("value"), "p": ends.pop("p_value", None), **ends}
-            order = ("", "low", "high", "p", "p_holm")
+            order = ["", "low", "high", "p", "p_holm"]
+            ends = {"": ends.get("value"), "p": ends.get("p_value"), **ends}
         row |= {f"{name}_{end}".rstrip("_"): ends.get(end) for end in order}
         row[f"{name}_n"] = ends.get("n", 0)
     return row

@@ -19,17 +19,16 @@ from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecor
 from tune_speed.core.redact import redact
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
-from tune_speed.experiments.certification.assemble import Origin, certified_record
+from tune_speed.experiments.certification.assemble import Certification, certified_record
 from tune_speed.experiments.certification.finalists import (
-    Finalist,
     choose_finalists,
     find_estimates,
     find_leader,
     refuse_other_loop,
 )
-from tune_speed.experiments.certification.ledger import CertifyLedger
 from tune_speed.experiments.certification.schedule import (
     CertificationSchedule,
+    CertifyLedger,
     FinalRank,
     Plan,
     Turn,
@@ -39,6 +38,7 @@ from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig
+from tune_speed.tracking.reader.queries import TrackedTrial
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
 from tune_speed.tracking.writer.tracker import Undelivered, deliver
 from tune_speed.training.trial import Allotment, SpecBase
@@ -46,10 +46,6 @@ from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.provenance import Surroundings
 from tune_speed.tuning.ray.exclusive import ExclusiveDevice, Stopped
 
-DROPPING_RULE = (
-    "after each round a finalist is dropped whose expected time with restarts is above the best's"
-    " beyond doubt; the chance that the true best is dropped is at most 5 % over the whole race"
-)
 # A run during which others came to the device does not count; so many in a row are an error.
 MAX_SHARED_RUNS = 3
 # Share of a run's time in which its threads wait for a core, from which on it is reported.
@@ -62,7 +58,7 @@ class CertifyResult(NamedTuple):
 
     records: tuple[TrialRecord, ...]
     """Certified records, best first; empty if it was stopped."""
-    finalists: tuple[Finalist, ...]
+    finalists: tuple[TrackedTrial, ...]
     """Recipes that were certified, the best estimate first."""
     estimates: tuple[TrialRecord, ...]
     """All trials of the study that may be compared with these."""
@@ -135,36 +131,28 @@ def certify(
         ranks = schedule.ranks()
         if was_stopped:
             return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
-        origin = Origin(
+        done = Certification(
+            finalists=session.everyone,
+            runs=ledger.runs,
+            ranks=ranks,
+            surroundings={name: session.surroundings(name) for name in session.everyone},
             uri=strip_secrets(uri),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
             chosen_by=f"one of the {config.top} fastest of {len(estimates)} estimates of one seed"
             " each",
-            dropping_rule=DROPPING_RULE,
         )
-        surroundings = {name: session.surroundings(name) for name in session.everyone}
-        records = tuple(
-            certified_record(
-                placed,
-                finalists=session.everyone,
-                runs=ledger.runs,
-                surroundings=surroundings[placed.name],
-                origin=origin,
-                ranks={each.name: each for each in ranks},
-            )
-            for placed in ranks
-        )
-        _save(folder / "certified", records, surroundings)
+        records = tuple(certified_record(placed, done) for placed in ranks)
+        _save(folder / "certified", records, done)
     # The leader has a certified record already; here it only ran next to the others.
     own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
     undelivered = deliver(own, study=study, search_id=path.stem, parent_kind=CERTIFICATION)
     return CertifyResult(
-        records, tuple(finalists), origin.estimates, ranks, folder, undelivered, False
+        records, tuple(finalists), done.estimates, ranks, folder, undelivered, False
     )
 
 
-def _outlook(schedule: CertificationSchedule, finalists: list[Finalist]) -> str:
+def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> str:
     """Returns the runs to come and their time, predicted by the finalists' runs in the search."""
     runs = [each.record.runs[-1] for each in finalists]
     run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
@@ -181,7 +169,7 @@ class _Session:
         self,
         ledger: CertifyLedger,
         schedule: CertificationSchedule,
-        everyone: list[Finalist],
+        everyone: list[TrackedTrial],
         on_line: Callable[[str], None],
     ) -> None:
         self._ledger, self._schedule, self._on_line = ledger, schedule, on_line
@@ -238,7 +226,7 @@ class _Session:
 
     def _describe(self, device: ExclusiveDevice, *, is_last: bool) -> None:
         for name, each in self.everyone.items():
-            facts = Surroundings.model_validate_json(device.describe(_spec(each, seed=0)))
+            facts = Surroundings.model_validate_json(device.describe(_spec(each.record, seed=0)))
             if facts.machine.device != each.record.device:
                 raise ConfigError(
                     "a study must be certified on the device of its trials,"
@@ -249,7 +237,7 @@ class _Session:
 
     def _take_turn(self, turn: Turn, device: ExclusiveDevice) -> None:
         for _ in range(MAX_SHARED_RUNS):
-            record = device.run(_spec(self.everyone[turn.name], seed=turn.seed))
+            record = device.run(_spec(self.everyone[turn.name].record, seed=turn.seed))
             run = record.runs[0]
             if run.timing == Timing.EXCLUSIVE or run.status == Status.FAILED:
                 break
@@ -292,8 +280,8 @@ def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
         return nodes.allowed()
 
 
-def _spec(finalist: Finalist, *, seed: int) -> SpecBase:
-    record, task, kind = finalist.record, task_of(finalist.record), finalist.record.device_kind
+def _spec(record: TrialRecord, *, seed: int) -> SpecBase:
+    task, kind = task_of(record), record.device_kind
     is_own = record.is_own_loop
     return spec_type(task)(
         study=record.study,
@@ -311,16 +299,12 @@ def _spec(finalist: Finalist, *, seed: int) -> SpecBase:
     )
 
 
-def _save(
-    folder: Path,
-    records: Sequence[TrialRecord],
-    surroundings: dict[str, tuple[Surroundings, Surroundings]],
-) -> None:
+def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> None:
     """Writes each certificate, and the packages that it was made with."""
     folder.mkdir(parents=True, exist_ok=True)
     for record in records:
         # The leader may be of another study, whose names a stranger chose.
         name = f"{file_name(f'{record.study}-{record.trial_id}')}.json"
         (folder / name).write_text(json.dumps(record.certificate, indent=2, allow_nan=False))
-    code = next(iter(surroundings.values()))[0].code
-    (folder / "packages.txt").write_text(code.lock)
+    before, _ = next(iter(done.surroundings.values()))
+    (folder / "packages.txt").write_text(before.code.lock)

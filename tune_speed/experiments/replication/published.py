@@ -2,7 +2,6 @@
 
 import difflib
 from collections.abc import Callable, Mapping, Sequence
-from operator import truediv
 from typing import NamedTuple, Never
 
 from tune_speed.core.errors import ConfigError, Problem
@@ -108,7 +107,8 @@ def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
         _refuse("must be more than 0, and no share, for a ratio", this.row.printed, path)
     if figure not in _RATIOS and UNITS[figure] != ("×",):
         _refuse(f"must have no `over` with `{figure}`, which is no ratio", None, path)
-    return _RATIOS.get(figure, truediv)(base.value, this.value), UNITS[figure][0], defects
+    ratio = _RATIOS.get(figure, lambda base, this: base / this)
+    return ratio(base.value, this.value), UNITS[figure][0], defects
 
 
 def _other_epochs(published: PublishedConfig, over_model: str) -> tuple[str, ...]:
