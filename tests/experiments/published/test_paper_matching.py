@@ -20,7 +20,7 @@ from tune_speed.experiments.published.matching import (
     is_same,
     settings_of,
 )
-from tune_speed.experiments.published.settings import DATASETS_HERE, MODELS_HERE, base_of
+from tune_speed.experiments.published.published import DATASETS_HERE, MODELS_HERE, base_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Never
 
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.experiments.published import PublishedFigure, published_figures
+from tune_speed.experiments.published.published import PublishedFigure, published_figures
 from tune_speed.study.replication import UNITS, ClaimConfig, FigureName, PublishedConfig, UnitName
 
 PLACE = ("source", "table", "model", "dataset", "setting", "metric")
