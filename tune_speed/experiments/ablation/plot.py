@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.text import percent, printable
+from tune_speed.core.text import percent
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.footnotes import kind_words
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Response
-from tune_speed.reporting.plot_style import COLOURS, write_figure
+from tune_speed.reporting.plot_style import COLOURS, folded, plain_ticks, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -85,7 +85,7 @@ def ablation_figure(result: AblationResult) -> "Figure":
             _draw(pair[0], rows, "speed", label=f"speed-up, {words}")
             _draw(pair[1], rows, score, label=f"{score.replace('_', ' ')}, {words}")
             pair[1].tick_params(labelleft=False)
-    figure.suptitle(_folded(_title(result), TITLE_WIDTH), fontsize="medium")
+    figure.suptitle(folded(_title(result), TITLE_WIDTH), fontsize="medium")
     return figure
 
 
@@ -97,13 +97,6 @@ def _title(result: AblationResult) -> str:
     facts = ", ".join(fact for fact in (time, score) if fact)
     text = f"{result.study}{part}, on {result.device}; base: {facts}; "
     return f"{text}{percent(result.confidence)} intervals over up to {base.n} seeds"
-
-
-def _folded(text: str, width: int) -> str:
-    """Returns `text` in lines, no part of which Matplotlib takes for a formula."""
-    lines = textwrap.wrap(text, width)
-    # Line by line: a line feed would get a mark too, and `\$` must not be torn apart.
-    return "\n".join(printable(line).replace("$", r"\$") for line in lines)
 
 
 def _arm_row(arm: ArmResult) -> Row:
@@ -143,7 +136,7 @@ def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str)
     heights = [_row_inches(row) for row in rows]
     centres = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
     panel.set_ylim(sum(heights), 0)
-    panel.set_yticks(centres, [_folded(row.name, NAME_WIDTH) for row in rows])
+    panel.set_yticks(centres, [folded(row.name, NAME_WIDTH) for row in rows])
     panel.tick_params(axis="y", length=0, labelsize="small")
     panel.axvline(1 if is_speed else 0, color="black", linestyle=":", linewidth=0.8)
     for row, estimate, y in zip(rows, found, centres, strict=True):
@@ -217,13 +210,7 @@ def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
 
 def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> None:
     """Gives the axis plain numbers, such as 0.9 and 1.2, few enough not to overlap."""
-    from matplotlib.ticker import (
-        FixedLocator,
-        FuncFormatter,
-        MaxNLocator,
-        NullFormatter,
-        NullLocator,
-    )
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     panel.tick_params(axis="x", labelsize="small")
     linear = MaxNLocator(5, steps=[1, 2, 5, 10])
@@ -231,10 +218,7 @@ def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> Non
         panel.xaxis.set_major_locator(linear)
         return
     near = [tick for tick in linear.tick_values(low, high) if low <= tick <= high]
-    ticks = near if high / low < NEAR else _far_ticks(low, high)
-    panel.xaxis.set_major_locator(FixedLocator(ticks))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.xaxis.set_minor_formatter(NullFormatter())
+    plain_ticks(panel.xaxis, FixedLocator(near if high / low < NEAR else _far_ticks(low, high)))
     panel.xaxis.set_minor_locator(NullLocator())
 
 
