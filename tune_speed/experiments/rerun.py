@@ -121,9 +121,7 @@ def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:
 def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
     """Returns the fields that two recipes must have in common, by path."""
     # Where the data lies may differ: `_prepared` compares its hash.
-    fields = flatten({"workload": file.workload.model_dump(mode="json")})
-    for location in file.workload.dataset.location_fields:
-        fields.pop(f"workload.dataset.{location}", None)
+    fields = flatten({"workload": file.workload.task_fields()})
     device = resolve_device(file.run.device)
     # `cuda` and `cuda:0` are one device.
     name = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"

@@ -70,14 +70,9 @@ def run_ablation(
 ) -> Ablation:
     """Runs all arms with all seeds, or resumes them; finished runs survive Ctrl-C.
 
-    Args:
-        plan: What to run.
-        folder: Of all studies.
-        part: Of a replication; empty: there are no parts.
-        again: Start over although one was begun before.
-        download: Fetch the data set if it is missing.
-        on_progress: Called with images decoded, and all of them.
-        on_line: Called with a line on each run.
+    `folder` is that of all studies, `part` that of a replication. `again` starts over although an
+    ablation was begun before, `download` fetches the data set if it is missing. `on_progress` gets
+    images decoded, and all of them, and `on_line` a line on each run.
 
     Raises: ConfigError, DataError, StorageError.
     """
@@ -113,21 +108,12 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
         # Without its threads: each arm has its own.
         "machine": re.sub(r"\d+ threads, ", "", describe_device(resolve_device(base.run.device))),
         "protocol": PROTOCOL_VERSION,
-        "fields": _fields(base, data_hash),
-    }
-
-
-def _fields(file: RecipeFile, data_hash: str) -> dict[str, Any]:
-    """Returns what the hashes are of."""
-    # The hashes decide; with these a message can name the field that differs.
-    workload: dict[str, Any] = file.workload.model_dump(mode="json")
-    # Where data lie is no part of what they are: their hash is compared instead.
-    for location in file.workload.dataset.location_fields:
-        workload["dataset"].pop(location, None)
-    return {
-        "workload": {**workload, "data": data_hash},
-        "recipe": file.recipe.model_dump(mode="json"),
-        "run": {"cpu_threads": cpu_threads(file)},
+        # The hashes decide; with these a message can name the field that differs.
+        "fields": {
+            "workload": {**base.workload.task_fields(), "data": data_hash},
+            "recipe": base.recipe.model_dump(mode="json"),
+            "run": {"cpu_threads": cpu_threads(base)},
+        },
     }
 
 

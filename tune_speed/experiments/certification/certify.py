@@ -82,17 +82,11 @@ def certify(
 ) -> CertifyResult:
     """Runs the finalists of a study, or continues with them, and records their certified times.
 
-    Args:
-        study: as MLflow has it.
-        config: how many run how often.
-        folder: of the study's files.
-        device: part of the device's name, where the study has estimates of several.
-        address: Ray cluster; None: a local one.
-        again: start from scratch although a certification was begun before.
-        on_line: sees each run.
-        anew_if_changed: start from scratch where finalists, leader or numbers are not those that
-            were begun, instead of raising an error.
-        loop: the training function of the study; None where recipes were searched.
+    `study` is as MLflow has it, `folder` that of its files, and `device` part of the device's name,
+    where it has estimates of several. `address` is a Ray cluster's; None: a local one. `again`
+    starts from scratch although a certification was begun before; `anew_if_changed` does so where
+    finalists, leader or numbers are not those that were begun, instead of raising an error.
+    `on_line` sees each run. `loop` is the study's training function; None: recipes were searched.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """

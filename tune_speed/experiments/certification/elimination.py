@@ -92,15 +92,12 @@ class Elimination:
         least_success_rate: float = 0.5,
         miss_s: float | None = None,
     ) -> None:
-        """Starts a race.
+        """Starts a race of finalists, each given once.
 
-        Args:
-            names: The finalists, each once.
-            num_rounds: Rounds planned; nobody is dropped after the last, which would save nothing.
-            error_rate: Chance at most of dropping the true best.
-            least_success_rate: No leader's success rate is taken to be lower.
-            miss_s: The time limit [s] in the `anytime` mode, where a miss takes that long. None if
-                runs have a fixed length, met or missed.
+        Nobody is dropped after the last of `num_rounds`, which would save nothing. The true best is
+        dropped with a chance of `error_rate` at most. No leader's success rate is taken to be lower
+        than `least_success_rate`. `miss_s` is the time limit [s] in the `anytime` mode, where a
+        miss takes that long; None if runs have a fixed length, met or missed.
         """
         assert len(set(names)) == len(names) > 0, names
         assert 0 < error_rate < 1 and 0 < least_success_rate <= 1

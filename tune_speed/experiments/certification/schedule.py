@@ -83,14 +83,10 @@ class CertificationSchedule:
         seed_base: str,
         miss_s: float | None,
     ) -> None:
-        """Begins before the first run.
+        """Begins before the first run, with names: the best estimate's first.
 
-        Args:
-            finalists: names, the best estimate first.
-            leader: name of the present leader if it is none of them.
-            plan: rounds and numbers.
-            seed_base: text from which fresh seeds are hashed.
-            miss_s: what a miss costs in the `anytime` mode, see `Elimination`.
+        `leader` is the present leader if it is none of them, `seed_base` a text from which fresh
+        seeds are hashed, and `miss_s` what a miss costs in the `anytime` mode, see `Elimination`.
         """
         self.leader, self.plan = leader, plan
         self._seed_base, self._miss_s = seed_base, miss_s

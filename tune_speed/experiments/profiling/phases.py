@@ -96,9 +96,7 @@ class PhaseTimer:
     def enter(self, phase: Phase, *, ending_as: Phase | None = None) -> Phase | None:
         """Ends the phase under way, begins another one, and returns the one that ended.
 
-        Args:
-            phase: what begins.
-            ending_as: what the time up to now is counted as, if not as what had begun.
+        The time up to now is counted as `ending_as`, if not as what had begun.
         """
         before = self._phase
         # With the timer off, a border costs next to nothing: the same calls run in both kinds.
@@ -232,17 +230,11 @@ def take_blocks(
 ) -> StepsTaken:
     """Takes `num_steps` steps of either kind, or somewhat more to fill the last block.
 
-    Args:
-        take_step: does the next step of the pipeline; may leave it queued on the device.
-        timer: is on during half of the blocks.
-        num_steps: of each kind.
-        step_s: seconds of a step, roughly.
-        samples_per_step: effective batch size.
-        synchronize: waits for the device.
-        waited: seconds in `next()` so far.
-        core_waited: seconds that threads have waited for a core so far.
-        now: a monotonic clock [s].
-        on_block: gets the number of steps done and their number in all.
+    `take_step` does the next step of the pipeline, and may leave it queued on the device;
+    `synchronize` waits for the device. `timer` is on during half of the blocks. A step takes
+    `step_s` seconds, roughly, and `samples_per_step` samples. `waited` returns the seconds in
+    `next()` so far, and `core_waited` those that threads have waited for a core; `now` is a
+    monotonic clock [s]. `on_block` gets the number of steps done and their number in all.
     """
     few = min(BLOCK_STEPS, -(-num_steps // LEAST_BLOCKS))
     steps = min(num_steps, max(few, round(BLOCK_S / max(step_s, 1e-9))))

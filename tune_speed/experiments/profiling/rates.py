@@ -61,12 +61,8 @@ def measure_rates(
 ) -> DeviceRates:
     """Returns the device's rates, in about a second.
 
-    Args:
-        precisions: of matrix products, as recipes name them.
-        device: what is measured.
-        pin_memory: whether the host's memory is page-locked.
-        synchronize: waits for the device.
-        now: a monotonic clock [s].
+    `precisions` are those of matrix products, as recipes name them; `pin_memory`: the host's memory
+    is page-locked; `synchronize` waits for the device, and `now` is a monotonic clock [s].
     """
     products = {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions}
     is_host = device.type == "cpu"

@@ -79,15 +79,10 @@ def roofline(
     host_bytes: float,
     step_s: float,
 ) -> Bounds | None:
-    """Returns the bounds of a step; formulas and symbols are in this module's docstring.
+    """Returns the bounds of a step that takes `step_s` as it runs; None where F is not known.
 
-    Args:
-        flop: F, of a step; None, and then there are no bounds: they are not counted.
-        moved_bytes: B, within the device.
-        rates: R in the recipe's precision, W, and V where the device is not the host.
-        precision: of the recipe.
-        host_bytes: H, from the host.
-        step_s: what a step takes as it runs.
+    In this module's symbols: F is `flop`, B `moved_bytes` and H `host_bytes`; `rates` has R in the
+    recipe's precision, W, and V where the device is not the host.
     """
     if flop is None:
         return None

@@ -140,13 +140,9 @@ def agreements(
     profile: str,
     to_come: Collection[str] = (),
 ) -> tuple[Agreement, ...]:
-    """Returns a row on each claim.
+    """Returns a row on each claim, by the results of each part in the profile that was run.
 
-    Args:
-        claims: Of the replication.
-        results: By the name of the part.
-        profile: That was run.
-        to_come: Parts of the profile that were not begun.
+    `to_come` are the parts of the profile that were not begun.
 
     Raises: ConfigError for a claim whose published figure cannot be found.
     """

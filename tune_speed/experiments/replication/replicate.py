@@ -111,11 +111,7 @@ def arms_in_full(path: Path) -> dict[str, tuple[str, ...]]:
 
 
 def check_claims(claims: Sequence[ClaimConfig], arms: Mapping[str, Sequence[str]]) -> None:
-    """Checks that each claim has its figure, its part and its arm.
-
-    Args:
-        claims: Of a replication.
-        arms: Names of the arms of each part, in the profile `full`.
+    """Checks that each claim has its figure, its part and its arm, as `arms_in_full` has them.
 
     Raises: ConfigError with every mistake.
     """
@@ -196,17 +192,11 @@ def outcome(
     overrides: Sequence[str] = (),
     to_come: Collection[str] = (),
 ) -> Outcome:
-    """Returns what the results of each part say about the claims.
+    """Returns what the results of each part, or of `""`, say about the claims.
 
-    Args:
-        replication: The section of the file.
-        results: By the name of the part; `""` for a file without parts.
-        name: Of the replication.
-        profile: That was run.
-        scale: Its fields; None for `full`.
-        checks: Answers that needed no training.
-        overrides: What the user changed about the profile, as `path=value`.
-        to_come: Parts of the profile that were not begun.
+    `scale` has the fields of the profile that was run, None for `full`, and `overrides` what the
+    user changed about it; `to_come` are its parts that were not begun. `checks` are answers that
+    needed no training.
 
     Raises: ConfigError for a claim whose published figure cannot be found.
     """
