@@ -8,8 +8,7 @@ import numpy as np
 from making import WORKLOAD, make_evaluation, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
-from tune_speed.experiments.ablation.axes import read_axes
-from tune_speed.experiments.ablation.design import Design, arms_of, settings_of
+from tune_speed.experiments.ablation.design import Design, arms_of, read_axes, settings_of
 from tune_speed.experiments.ablation.result import AblationResult, AblationTask, TuningPoint
 from tune_speed.experiments.ablation.summarise import summarise_arms
 

@@ -22,8 +22,7 @@ from typing import Literal, NamedTuple
 
 from tune_speed.core.records import Record
 from tune_speed.core.significance import holm
-from tune_speed.experiments.ablation.axes import TIMES, Axis
-from tune_speed.experiments.ablation.design import Arm
+from tune_speed.experiments.ablation.design import TIMES, Arm, Axis
 
 # Contrasts that differ by less are equal but for rounding: no clock and no score is as fine.
 NO_SPREAD = 1e-9

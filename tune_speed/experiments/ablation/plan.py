@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.experiments.ablation.axes import Axis, read_axes
-from tune_speed.experiments.ablation.design import BASE, Arm, arms_of, settings_of
+from tune_speed.experiments.ablation.design import BASE, Arm, Axis, arms_of, read_axes, settings_of
 from tune_speed.experiments.rerun import load_rerun
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import RecipeFile

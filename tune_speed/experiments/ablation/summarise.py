@@ -16,8 +16,7 @@ from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, holm
 from tune_speed.core.stats import RunStatistics, TimeInterval, median_interval_s, median_time_s
-from tune_speed.experiments.ablation.axes import Axis
-from tune_speed.experiments.ablation.design import BASE, Arm
+from tune_speed.experiments.ablation.design import BASE, Arm, Axis
 from tune_speed.experiments.ablation.effects import (
     Contrast,
     Estimate,

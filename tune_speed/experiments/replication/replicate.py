@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.redact import redact
 from tune_speed.experiments.ablation.ablate import Ablation, run_ablation
-from tune_speed.experiments.ablation.axes import AND, read_axes
-from tune_speed.experiments.ablation.design import arms_of
+from tune_speed.experiments.ablation.design import AND, arms_of, read_axes
 from tune_speed.experiments.ablation.plan import AblationPlan, plan_ablation
 from tune_speed.experiments.ablation.result import AblationResult
 from tune_speed.experiments.replication.agreement import CheckRow, Outcome, agreements, claim_path
