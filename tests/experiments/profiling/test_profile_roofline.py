@@ -10,8 +10,8 @@ from training import CPU, make_recipe, make_splits
 
 from tune_speed.experiments.profiling import rates
 from tune_speed.experiments.profiling.pipeline import open_pipeline
+from tune_speed.experiments.profiling.profile import roofline
 from tune_speed.experiments.profiling.result import DeviceRates
-from tune_speed.experiments.profiling.summarise import roofline
 from tune_speed.experiments.profiling.work import (
     Work,
     count_work,

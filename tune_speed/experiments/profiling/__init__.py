@@ -2,7 +2,7 @@
 
 A recipe's own pipeline runs with borders between the phases of a step (`phases`), the
 device's rates are measured (`rates`), what a step computes and moves is counted (`work`), and the
-roofline model compares them (`summarise`). `advice` says what to try; `rows` and `picture` show it.
+roofline model compares them (`profile`). `advice` says what to try; `rows` and `picture` show it.
 """
 
 from tune_speed.core.lazy import lazy_names
