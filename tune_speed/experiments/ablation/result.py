@@ -185,7 +185,7 @@ class AblationTask(Record):
 class AblationResult(AblationTask):
     """What all arms of an ablation found."""
 
-    workload_hash: str
+    workload_hash: str = ""
     """Hash over the workload and its data; empty without a run."""
     metric: str
     """Target metric."""
@@ -195,13 +195,13 @@ class AblationResult(AblationTask):
     """Whether more of it is better, `max`, or less, `min`."""
     mode: str
     """Crossing mode: `fixed_length` or `anytime`."""
-    evaluated_on: str
+    evaluated_on: str = ""
     """Part of the data on which the target had to hold; empty without a run."""
-    device: str
+    device: str = ""
     """Device of the base's runs; empty without a run."""
-    cpu_threads: int
+    cpu_threads: int = 0
     """Threads of one operation on the CPU; 0 without a run."""
-    environment: dict[str, str]
+    environment: dict[str, str] = Field(default_factory=dict)
     """Versions of Python, torch, timm …, host, commit."""
     timing: dict[Timing, int]
     """What the training clocks are made of: number of runs of each kind."""

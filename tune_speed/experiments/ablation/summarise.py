@@ -120,12 +120,9 @@ def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
     """Returns where the runs ran; of the base's machine, as all arms share it."""
     record = together.get(BASE) or next(iter(together.values()), None)
     runs = [run for own in together.values() for run in own.runs]
+    names = ("workload_hash", "evaluated_on", "device", "cpu_threads", "environment")
     return {
-        "workload_hash": record.workload_hash if record else "",
-        "evaluated_on": record.evaluated_on if record else "",
-        "device": record.device if record else "",
-        "cpu_threads": record.cpu_threads if record else 0,
-        "environment": record.environment if record else {},
+        **({name: getattr(record, name) for name in names} if record else {}),
         "timing": dict(Counter(run.timing for run in runs)),
         "cotenants": tuple(sorted({name for run in runs for name in run.cotenants})),
     }

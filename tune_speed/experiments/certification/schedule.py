@@ -144,22 +144,20 @@ class CertificationSchedule:
         p_values = {n: c.p_value for n, c in compared.items() if n != leader}
         adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         dropped = {d.name: d for race in (self.first, self.final) if race for d in race.dropped}
-        placed = []
-        for name in names:
-            stage, runs = self._counting(name)
-            placed.append(
-                FinalRank(
-                    name=name,
-                    stage=stage,
-                    runs=tuple(run for _, run in runs),
-                    orders=tuple(order for order, _ in runs),
-                    rival=rivals[name],
-                    comparison=compared.get(name),
-                    adjusted_p_value=adjusted.get(name),
-                    dropped=dropped.get(name),
-                )
+        return tuple(
+            FinalRank(
+                name=name,
+                stage=stage,
+                runs=tuple(run for _, run in runs),
+                orders=tuple(order for order, _ in runs),
+                rival=rivals[name],
+                comparison=compared.get(name),
+                adjusted_p_value=adjusted.get(name),
+                dropped=dropped.get(name),
             )
-        return tuple(placed)
+            for name in names
+            for stage, runs in [self._counting(name)]
+        )
 
     @property
     def _race(self) -> tuple[Stage, Elimination]:

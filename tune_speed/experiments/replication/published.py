@@ -105,10 +105,11 @@ def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
         return round(this.value - base.value, 9), "points", defects
     if this.value <= 0 or base.value <= 0 or this.unit == "%":
         _refuse("must be more than 0, and no share, for a ratio", this.row.printed, path)
-    if figure not in _RATIOS and UNITS[figure] != ("×",):
+    is_ratio = UNITS[figure] == ("×",)
+    if not is_ratio and figure not in _RATIOS:
         _refuse(f"must have no `over` with `{figure}`, which is no ratio", None, path)
-    ratio = _RATIOS.get(figure, lambda base, this: base / this)
-    return ratio(base.value, this.value), UNITS[figure][0], defects
+    ratio = base.value / this.value if is_ratio else _RATIOS[figure](base.value, this.value)
+    return ratio, UNITS[figure][0], defects
 
 
 def _other_epochs(published: PublishedConfig, over_model: str) -> tuple[str, ...]:

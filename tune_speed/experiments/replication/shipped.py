@@ -37,18 +37,16 @@ def find(name: str) -> Path:
     shipped = shipped_replications()
     if name in shipped:
         return shipped[name]
-    return _of_item(int(name)) if name.isdecimal() else _refuse(name, near_miss(name, shipped))
-
-
-def _of_item(item: int) -> Path:
-    rows = replication_listing()
+    if not name.isdecimal():
+        _refuse(name, near_miss(name, shipped))
+    rows, item = replication_listing(), int(name)
     names = [row["name"] for row in rows if item in row["items"]]
     if not names:
         known = sorted({number for row in rows for number in row["items"]})
         _refuse(str(item), f"Experiments there are: {', '.join(map(str, known)) or 'none'}.")
     if len(names) > 1:
         _refuse(str(item), f"Several are of experiment {item}: {', '.join(names)}.")
-    return shipped_replications()[names[0]]
+    return shipped[names[0]]
 
 
 def _refuse(name: str, hint: str | None) -> Never:
