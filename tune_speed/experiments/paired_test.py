@@ -153,7 +153,6 @@ def _statement(verdict: Verdict, *, has_miss: bool) -> str:
 
 
 def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
-    """Returns what it would take to decide."""
     if verdict.num_pairs < LEAST_PAIRS:
         proves = "pair of runs proves" if verdict.num_pairs == 1 else "pairs of runs prove"
         return (

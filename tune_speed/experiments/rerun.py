@@ -119,7 +119,6 @@ def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:
 
 
 def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
-    """Returns the fields that two recipes must have in common, by path."""
     # Where the data lies may differ: `_prepared` compares its hash.
     fields = flatten({"workload": file.workload.task_fields()})
     device = resolve_device(file.run.device)

@@ -104,7 +104,6 @@ def interval_text(found: Estimate, *, digits: int = 2, sign: str = "") -> str:
 
 
 def _missing(result: AblationResult) -> Iterator[str]:
-    """Yields which arms and runs have no figures, and why; each reason once."""
     reasons = dict.fromkeys(a.not_applicable for a in result.arms if a.not_applicable is not None)
     for reason in reasons:
         names = "; ".join(arm.name for arm in result.arms if arm.not_applicable == reason)

@@ -142,7 +142,6 @@ def _reason(file: RecipeFile, base: RecipeFile) -> str | None:
 
 
 def _without(axes: Sequence[Axis], absent: Sequence[Arm]) -> Iterator[Axis]:
-    """Yields the axes with the levels that can be run here."""
     gone = {arm.levels for arm in absent}
     for number, axis in enumerate(axes):
         alone = [0] * len(axes)

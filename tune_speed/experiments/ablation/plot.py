@@ -156,28 +156,19 @@ def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str)
 def _draw_estimate(panel: "Axes", found: Estimate, y: float, *, colour: str, label: str) -> None:
     assert found.value is not None
     left, right = panel.get_xlim()
-    has_interval = found.low is not None
     if found.low is not None:
-        high = right if found.high is None else min(found.high, right)
-        panel.plot(
-            [max(found.low, left), high], [y, y], color=colour, lw=1.8, solid_capstyle="butt"
-        )
+        high = math.inf if found.high is None else found.high
+        ends = [max(found.low, left), min(high, right)]
+        panel.plot(ends, [y, y], color=colour, lw=1.8, solid_capstyle="butt")
+        arrows: dict[str, Any] = {"color": colour, "markersize": 5, "clip_on": False}
         if found.low < left:
-            panel.plot(left, y, "<", color=colour, markersize=5, clip_on=False)
-        if found.high is None or found.high > right:
-            panel.plot(right, y, ">", color=colour, markersize=5, clip_on=False)
-    face = colour if has_interval else "white"
+            panel.plot(left, y, "<", **arrows)
+        if high > right:
+            panel.plot(right, y, ">", **arrows)
+    face = "white" if found.low is None else colour
     panel.plot(found.value, y, "o", color=colour, markerfacecolor=face, markersize=5.5)
-    panel.annotate(
-        label,
-        (found.value, y),
-        xytext=(0, 4.5),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        size="x-small",
-        bbox=BEHIND,
-    )
+    style: dict[str, Any] = {"ha": "center", "va": "bottom", "size": "x-small", "bbox": BEHIND}
+    panel.annotate(label, (found.value, y), xytext=(0, 4.5), textcoords="offset points", **style)
 
 
 def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float]:

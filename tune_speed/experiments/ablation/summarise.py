@@ -160,7 +160,6 @@ def _figures(record: TrialRecord) -> dict[str, Any]:
 
 
 def _ln_speed(run: RunResult) -> float | None:
-    """Returns -ln of the time per epoch."""
     time_s = epoch_s(run)
     return -math.log(time_s) if time_s else None
 
@@ -235,7 +234,6 @@ def _as_factor(found: Estimate) -> Estimate:
 
 
 def _gains(name: str, effects: Sequence[EffectResult]) -> dict[str, Estimate | None]:
-    """Returns an arm's contrasts with the base."""
     own = {
         effect.response: effect.estimate
         for effect in effects

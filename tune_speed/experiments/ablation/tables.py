@@ -181,7 +181,6 @@ def _figure(name: str, digits: int | None = None) -> Cell:
 
 
 def _factor(found: Estimate | None) -> str:
-    """Returns `1.87×`, and its interval below it."""
     if found is None:
         return ABSENT
     ends = interval_text(found)
@@ -283,7 +282,6 @@ def _column(heading: str, width: int | None = None) -> Column:
 
 
 def _effects_table(result: AblationResult) -> Table:
-    """Returns a row an effect: what it does to speed, and to the target's metric."""
     score: Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
     interval = percent(result.confidence)
     headings = ("speed", interval, "p", score.replace("_", " "), interval, "p", "n")

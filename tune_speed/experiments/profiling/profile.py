@@ -179,7 +179,6 @@ def _profile(
 def _described(
     file: RecipeFile, recipe: Recipe, device: torch.device, shape: Shape
 ) -> dict[str, Any]:
-    """Returns the fields of a profile that are known without a measurement."""
     return {
         "name": file.name,
         "workload_name": file.workload.name,

@@ -53,7 +53,6 @@ class PaperTable:
 
 
 def _final(metric: str) -> Callable[[RunResult], float | None]:
-    """Returns a function that reads a metric of a run's last evaluation."""
     return lambda run: getattr(run.final, metric, None)
 
 

@@ -211,7 +211,6 @@ Reasoned = tuple[Verdict, str]
 def _without_arm(
     claim: ClaimConfig, result: AblationResult | None, *, profile: str, to_come: Collection[str]
 ) -> Reasoned:
-    """Returns why a claim's arm was not run."""
     if claim.ours.part in to_come:
         return "no runs", "this part was not begun"
     if result is None:
@@ -231,7 +230,6 @@ def _verdict(
     *,
     profile: str,
 ) -> Reasoned:
-    """Returns the verdict on an arm that was run, and what is to be said about it."""
     if own.value is None:
         return "no runs", f"no such figure from {arm.n} runs of `{arm.name}`" if arm.n else ""
     if paper.value is None:
