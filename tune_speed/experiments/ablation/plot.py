@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tune_speed.core.text import percent
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.footnotes import kind_words
-from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Response
+from tune_speed.experiments.ablation.result import GAINS, AblationResult, ArmResult, Response
 from tune_speed.reporting.plot_style import COLOURS, folded, plain_ticks, write_figure
 
 if TYPE_CHECKING:
@@ -101,11 +101,7 @@ def _title(result: AblationResult) -> str:
 
 def _arm_row(arm: ArmResult) -> Row:
     absent = NO_RUNS if arm.not_applicable is None else NOT_APPLICABLE
-    found: dict[Response, Estimate | None] = {
-        "speed": arm.speed_up,
-        "accuracy": arm.accuracy_gain,
-        "macro_f1": arm.macro_f1_gain,
-    }
+    found = {response: getattr(arm, field) for response, field in GAINS.items()}
     return Row(arm.name, found, absent if arm.n == 0 else "–", COLOURS[0])
 
 

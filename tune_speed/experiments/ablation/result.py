@@ -1,5 +1,6 @@
 """What an ablation found: frozen records for JSON, without NaN or infinity."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field
@@ -11,6 +12,12 @@ from tune_speed.experiments.ablation.effects import Estimate, Kind
 Response = Literal["speed", "accuracy", "macro_f1"]
 MEANS = ("epoch_s", "images_per_s", "accuracy", "macro_f1", "fed_ratio")
 """Metrics of a run of which an arm has the mean."""
+GAINS: Mapping[Response, str] = {
+    "speed": "speed_up",
+    "accuracy": "accuracy_gain",
+    "macro_f1": "macro_f1_gain",
+}
+"""Fields of an arm that have its contrasts with the base."""
 
 
 class Figure(Record):
@@ -106,14 +113,14 @@ class ArmResult(Record):
     """Upper end of it [s]; None likewise."""
     epochs_to_convergence: Median = Median()
     """First epoch after which accuracy hardly rises; infinite where a run ended before that."""
-    speed_up: Estimate | None
+    speed_up: Estimate | None = None
     """Base's time per epoch / the arm's; None for the base, and without a common seed."""
-    s_mixed: Estimate | None
+    s_mixed: Estimate | None = None
     """Time per epoch of the same arm with the base's precision / the arm's; None where the arm does
     not turn fp32 into mixed precision, and without that other arm."""
-    accuracy_gain: Estimate | None
+    accuracy_gain: Estimate | None = None
     """Accuracy less the base's; None likewise."""
-    macro_f1_gain: Estimate | None
+    macro_f1_gain: Estimate | None = None
     """Macro F1 less the base's; None likewise."""
     time_to_target_factor: float | None = None
     """Base's time to target / the arm's, above 1 where the arm is sooner: geometric mean where all

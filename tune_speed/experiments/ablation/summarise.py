@@ -25,6 +25,7 @@ from tune_speed.experiments.ablation.effects import (
     with_holm,
 )
 from tune_speed.experiments.ablation.result import (
+    GAINS,
     MEANS,
     AblationResult,
     AblationTask,
@@ -59,16 +60,11 @@ def summarise_arms(
 ) -> AblationResult:
     """Returns the figures of each arm and the contrasts of all of them.
 
-    Args:
-        task: What was planned.
-        records: Finished runs of each arm, one a record; arms may be missing.
-        axes: What the arms that can be run here are made of.
-        arms: All of the design, the base first, and others that cannot be run here.
-        settings: What each arm sets, by path.
-        workload: The whole workload, as YAML has it.
-        not_applicable: Arms that are not run here, and why.
-        tuning: Runs of the re-tuning, arm by arm.
-        lr_factors: What it chose, arm by arm.
+    `records` has the finished runs of each arm, one a record; arms may be missing. `axes` are what
+    the arms that can be run here are made of. `arms` are all of the design, the base first, and
+    those of `not_applicable`, which says why they are not run here. `settings` has what each arm
+    sets, by path, `tuning` its runs of the re-tuning, and `lr_factors` what that chose. `workload`
+    is the whole one, as YAML has it.
     """
     target = target_of(workload)
     together = {
@@ -79,11 +75,11 @@ def summarise_arms(
     here = [arm for arm in arms if arm.name not in not_applicable]
     # Without the base, which most contrasts are against, the arms have their own figures only.
     effects = _effects(together, contrasts_of(axes, here) if arms[0] in here else ())
+    against_base = [effect for effect in effects if effect.kind in ("alone", "together")]
     base = together.get(BASE)
     duels = {name: _duel(own, base) for name, own in together.items() if base and name != BASE}
-    tested = {
-        name: p for name, duel in duels.items() if (p := duel.get("time_to_target_p")) is not None
-    }
+    p_values = {name: duel.get("time_to_target_p") for name, duel in duels.items()}
+    tested = {name: p_value for name, p_value in p_values.items() if p_value is not None}
     p_holm = dict(zip(tested, holm(list(tested.values())), strict=True))
     found = tuple(
         ArmResult(
@@ -94,7 +90,7 @@ def summarise_arms(
             is_lr_at_edge=_is_at_edge(lr_factors.get(arm.name), tuning.get(arm.name, ())),
             tuning=tuple(tuning.get(arm.name, ())),
             **(_figures(together[arm.name]) if arm.name in together else {}),
-            **_gains(arm.name, effects),
+            **{GAINS[e.response]: e.estimate for e in against_base if e.name == arm.name},
             **duels.get(arm.name, {}),
             time_to_target_p_holm=p_holm.get(arm.name),
             s_mixed=_s_mixed(arm, here, axes, together) if arm in here else None,
@@ -231,19 +227,6 @@ def _as_factor(found: Estimate) -> Estimate:
         for name, log in logs.items()
     }
     return found.model_copy(update=factors)
-
-
-def _gains(name: str, effects: Sequence[EffectResult]) -> dict[str, Estimate | None]:
-    own = {
-        effect.response: effect.estimate
-        for effect in effects
-        if effect.name == name and effect.kind in ("alone", "together")
-    }
-    return {
-        "speed_up": own.get("speed"),
-        "accuracy_gain": own.get("accuracy"),
-        "macro_f1_gain": own.get("macro_f1"),
-    }
 
 
 def _s_mixed(

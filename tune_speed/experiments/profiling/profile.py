@@ -162,18 +162,12 @@ def _profile(
             step_s=taken.step_s,
         ),
     )
-    situation = Situation(
-        recipe=recipe,
-        found=found,
-        device=device,
-        num_devices=num_gpus,
-        # Beyond the threads of this process.
-        spare_cores=max(0, usable_cores() - torch.get_num_threads()),
-        # A pixel has one byte.
-        set_bytes=math.prod(splits.train.pixels.shape),
-        has_convolutions=any(isinstance(part, nn.Conv2d) for part in model.modules()),
-    )
-    return found.model_copy(update={"advice": advise(situation)})
+    has_convolutions = any(isinstance(part, nn.Conv2d) for part in model.modules())
+    # A pixel has one byte; spare cores are those beyond the threads of this process.
+    set_bytes = math.prod(splits.train.pixels.shape)
+    spare_cores = max(0, usable_cores() - torch.get_num_threads())
+    at = Situation(recipe, found, device, num_gpus, spare_cores, set_bytes, has_convolutions)
+    return found.model_copy(update={"advice": advise(at)})
 
 
 def _described(
