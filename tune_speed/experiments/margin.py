@@ -74,13 +74,10 @@ def estimate_slope(points: Sequence[tuple[float, float]]) -> Slope | None:
 
 
 def margin(metrics: Sequence[float], *, target: float, run_s: float, slope: float) -> Margin:
-    """Returns what a run costs with a margin and without.
+    """Returns what a run costs with a margin and without, by two runs of a fixed length or more.
 
-    Args:
-        metrics: Final metric of at least two runs of a fixed length.
-        target: What a run must reach.
-        run_s: Mean time of a run [s], misses included.
-        slope: Rise of the mean metric per unit of ln(length), above 0.
+    `metrics` are their final ones, `target` is what a run must reach. `run_s` is the mean time of a
+    run [s], misses included; `slope` the rise of the mean metric per ln(length), above 0.
     """
     mean, deviation = statistics.fmean(metrics), statistics.stdev(metrics)
     needed = needed_mean(target, deviation)

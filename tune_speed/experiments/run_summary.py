@@ -82,12 +82,7 @@ class Statistics(Record):
 
 
 def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statistics:
-    """Returns the statistics of a record's runs.
-
-    Args:
-        record: With at least one run.
-        slope: Gain per ln(length), if known; see `margin`.
-    """
+    """Returns the statistics of a record's runs, one at least; `slope` as in `margin`, if known."""
     runs, found = record.runs, RunStatistics.of(record, confidence=CONFIDENCE)
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
