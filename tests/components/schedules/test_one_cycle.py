@@ -60,7 +60,7 @@ def test_one_cycle_equals_torch_step_by_step(config, num_steps):
         our_rates(config, num_steps), torch_rates(config, num_steps), strict=True
     ):
         assert math.isclose(ours.lr, lr, rel_tol=1e-12, abs_tol=1e-15)
-        assert math.isclose(ours.momentum, momentum, rel_tol=1e-12)
+        assert math.isclose(ours.momentum, momentum, rel_tol=1e-12, abs_tol=1e-15)
 
 
 @pytest.mark.parametrize("num_steps", [2, 5, 10])

@@ -96,6 +96,7 @@ def test_no_configuration_is_run_twice(seed: int, mode: Mode) -> None:
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.slow
 @QUICK
 @given(seed=seeds, mode=modes)
 def test_same_seed_gives_the_same_search(seed: int, mode: Mode) -> None:
@@ -133,6 +134,7 @@ class Recorded:
         return getattr(self.policy, name)
 
 
+@pytest.mark.slow
 @QUICK
 @given(seed=seeds, mode=modes, share=st.floats(0.1, 0.9))
 def test_policy_rebuilt_from_its_ledger_goes_on_exactly(
