@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -23,6 +23,16 @@ class Config(BaseModel):
 
     # JSON has neither NaN nor infinity, and configurations are hashed and stored as JSON.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    untimed_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that cannot change how long an optimizer step takes; all others are taken to."""
+    switch_fields: ClassVar[frozenset[str]] = frozenset()
+    """Numbers that change it by whether they are 0 or null alone."""
+
+    def speed_fields(self) -> dict[str, Any]:
+        """Returns what of it can change how long an optimizer step takes, as JSON has it."""
+        fields = self.model_dump(mode="json", exclude=set(self.untimed_fields))
+        return {n: (v and True) if n in self.switch_fields else v for n, v in fields.items()}
 
     @classmethod
     def __get_pydantic_json_schema__(
@@ -98,18 +108,9 @@ class Component:
     def __get_pydantic_json_schema__(
         self, _: CoreSchema, __: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {"anyOf": [self._entry_schema(name, kind) for name, kind in self.table.items()]} | {
-            "description": self.form()
-        }
-
-    def _entry_schema(self, name: str, kind: type[Config]) -> JsonSchemaValue:
-        fields = kind.model_json_schema()
-        if self.tag:
-            properties = {self.tag: {"const": name}, **fields.get("properties", {})}
-            required = [self.tag, *fields.get("required", [])]
-            return {**fields, "properties": properties, "required": required}
-        nested = {"type": "object", "properties": {name: fields}, "required": [name]}
-        return {"anyOf": [{"const": name}, {**nested, "additionalProperties": False}]}
+        # Study files have a schema of their own (`study.json_schema`); plugins only need that there
+        # is one.
+        return {"description": self.form()}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
