@@ -30,9 +30,7 @@ def by_room(coverage: Coverage) -> dict[str, float]:
         _, found, _, missing, _ = coverage.analysis2(str(file))
         statements[room] += len(found)
         missed[room] += len(missing)
-    return {
-        room: 100 - 100 * missed[room] / count for room, count in statements.items() if count
-    }
+    return {room: 100 - 100 * missed[room] / count for room, count in statements.items() if count}
 
 
 def main() -> None:

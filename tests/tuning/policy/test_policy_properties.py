@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tune_speed.core.records import Status
@@ -26,7 +26,7 @@ SPACE = SearchSpace.from_tree(
     }
 )
 TARGET = 0.8
-QUICK = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=6)
 seeds = st.integers(0, 10_000)
 modes = st.sampled_from(["fixed_length", "anytime"])
 
