@@ -307,7 +307,7 @@ def _rows_of(
 ) -> tuple[list[dict[str, Any]], ...]:
     """Returns a trial's rows in the tables of runs, parameters, metrics, last metrics and tags."""
     run_id, name = uuid.uuid4().hex, record.trial_id
-    start_ms = schema.start_time_ms(record)
+    start_ms = schema.time_ms(record.started_at)
     assert start_ms is not None
     params = schema.param_entries(record.recipe, record.params)
     params |= schema.ran_entries(record.recipe, params)

@@ -7,18 +7,8 @@
 | child run  | a trial, named by its id, `mlflow.parentRunId` set                                 |
 | parameters | the recipe as it was proposed, flattened, and what the search chose; what ran      |
 |            | otherwise (a halved micro-batch) is next to it as `ran.<field>`                    |
-| metrics    | over steps: accuracy, macro_f1, micro_f1, val_loss, train_loss, train_s, others by |
-|            | their own names (see `metric_key`); once, at the end: reached, time_to_target_s,   |
-|            | gap, final_accuracy, final_macro_f1, `final_<metric>` of the target, images_per_s, |
-|            | step_time_ms, peak_memory_gib, shared_train_s, slowdown, init_s, fed_ratio,        |
-|            | gpu_utilisation, amortised_time_to_target_s, the clocks, and `recipe/<field>` for  |
-|            | each number of the recipe that ran; what leaderboards rank by: `expected_s`, the   |
-|            | expected time with restarts, which only a trial that has a rank has, and           |
-|            | `final_metric`, the target's metric at the end                                     |
-| tags       | `tune_speed.<name>`; `tune_speed.record` is the record without its curve,          |
-|            | `tune_speed.board` a hash of what trials share that may be ranked together; the    |
-|            | `tune_speed.plugin.<name>` the source hash of a plugin that was loaded; the        |
-|            | parent's `tune_speed.boards` is what all its trials come to, board by board        |
+| metrics    | of each evaluation at its step, and of the whole run once, at the end: `glossary`  |
+| tags       | `tune_speed.<name>`, see `glossary`                                                |
 | artifacts  | recipe.yaml, environment.json, record.json (the whole record)                      |
 
 A metric's timestamp is the run's start plus the training clock, not the time of day: MLflow's
@@ -54,7 +44,6 @@ from tune_speed.core.records import (
     Evaluation,
     RunResult,
     Status,
-    StepTime,
     TrialRecord,
     named_settings,
 )
@@ -85,7 +74,6 @@ EXPECTED, FINAL_METRIC = "expected_s", "final_metric"
 # Isolated step times that this very trial measured, as JSON.
 STEP_TIMES = f"{PREFIX}step_times"
 
-_RUN_STATUS = {Status.FAILED: "FAILED"}
 _SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key", re.I)
 
 
@@ -126,10 +114,9 @@ def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[
 
 def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[str, str]:
     """Returns `ran.<field>` for each field of the recipe that ran which was not proposed so."""
-    ran = param_entries(recipe, {})
     return {
         safe_key(f"ran.{key}"): value
-        for key, value in ran.items()
+        for key, value in param_entries(recipe, {}).items()
         if not _is_same(value, proposed.get(key))
     }
 
@@ -202,9 +189,9 @@ def record_points(
     points: list[Point] = []
     for run in record.runs:
         suffix = seed_suffix(record, run)
-        new = [e for e in run.evaluations if suffix or (e.step, e.train_s) not in without]
-        for evaluation in new:
-            points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
+        for evaluation in run.evaluations:
+            if suffix or (evaluation.step, evaluation.train_s) not in without:
+                points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
         points += run_points(record, run, start_ms=start_ms)
     ranks = rank_points(record, start_ms=start_ms)
     return [*points, *ranks, *recipe_points(record, start_ms=start_ms)]
@@ -299,18 +286,13 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         f"{PREFIX}started_at": record.started_at,
         f"{PREFIX}finished_at": record.finished_at,
     }
-    measured = step_times_of(record)
-    if measured:
+    label = f"{record.study}/{record.trial_id}"
+    every = (each for run in record.runs for each in run.step_times)
+    if measured := [each for each in every if each.measured_in == label]:
         facts[STEP_TIMES] = json.dumps([each.model_dump(mode="json") for each in measured])
     versions = {f"{PREFIX}env.{safe_key(k)}": v for k, v in _public(record.environment).items()}
     sources = {f"{PREFIX}plugin.{safe_key(k)}": v for k, v in record.plugins.items()}
     return {**_tags({**versions, **sources, **facts}), **pack_record(record)}
-
-
-def step_times_of(record: TrialRecord) -> list[StepTime]:
-    """Returns the isolated step times that the record's own runs measured."""
-    label = f"{record.study}/{record.trial_id}"
-    return [each for run in record.runs for each in run.step_times if each.measured_in == label]
 
 
 def pack_record(record: TrialRecord) -> dict[str, str]:
@@ -369,20 +351,11 @@ def artifact_files(record: TrialRecord) -> dict[str, str]:
 
 def run_status(status: Status) -> str:
     """Returns MLflow's status for ours: a miss is a finished measurement, only an error failed."""
-    return _RUN_STATUS.get(status, "FINISHED")
+    return "FAILED" if status is Status.FAILED else "FINISHED"
 
 
-def start_time_ms(record: TrialRecord) -> int | None:
-    """Returns when the record's trial started, in ms since 1970, if it says so."""
-    return _time_ms(record.started_at)
-
-
-def finish_time_ms(record: TrialRecord) -> int | None:
-    """Returns when the record's trial ended, in ms since 1970, if it says so."""
-    return _time_ms(record.finished_at)
-
-
-def _time_ms(text: str) -> int | None:
+def time_ms(text: str) -> int | None:
+    """Returns a record's ISO 8601 time in ms since 1970, or None if it is none."""
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:

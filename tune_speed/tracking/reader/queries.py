@@ -43,14 +43,14 @@ _RUN_ID = re.compile(rf"[0-9a-f]{{{MIN_RUN_ID_PREFIX},32}}")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrackedTrial:
     """A finished trial, and where MLflow stores it."""
 
     run_id: str
     experiment_id: str
     record: TrialRecord
-    has_curve: bool
+    has_curve: bool = False
     """False: each run has its last evaluation only, and a long traceback only its end."""
 
 
@@ -117,7 +117,8 @@ def find_trial(uri: str, trial: str) -> TrackedTrial:
         if record is None:
             raise ServiceError(_no_record(run, trial))
         whole = whole_record(client, run.info.run_id)
-        return as_tracked(run, whole or record, has_curve=whole is not None)
+        info, has_curve = run.info, whole is not None
+        return TrackedTrial(info.run_id, info.experiment_id, whole or record, has_curve)
 
 
 def is_on(name: str, device: str | None) -> bool:
@@ -180,17 +181,7 @@ def tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
         if record is None:
             _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
         else:
-            yield as_tracked(run, record, has_curve=False)
-
-
-def as_tracked(run: Any, record: TrialRecord, *, has_curve: bool) -> TrackedTrial:
-    """Returns a trial from MLflow's run and the record that it holds."""
-    return TrackedTrial(
-        run_id=run.info.run_id,
-        experiment_id=run.info.experiment_id,
-        record=record,
-        has_curve=has_curve,
-    )
+            yield TrackedTrial(run.info.run_id, run.info.experiment_id, record)
 
 
 def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:

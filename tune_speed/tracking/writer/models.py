@@ -65,6 +65,8 @@ def log_model(
 
     Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
     """
+    from mlflow.entities import LoggedModelOutput
+
     run = client.get_run(run_id)
     logged = client.create_logged_model(
         run.info.experiment_id, name=NAME, source_run_id=run_id, model_type="classifier"
@@ -79,7 +81,7 @@ def log_model(
         client.delete_logged_model(logged.model_id)
         raise
     client.finalize_logged_model(logged.model_id, "READY")
-    _link(client, run_id, logged.model_id)
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     uri = f"models:/{logged.model_id}"
     usage = descriptions.model_lines(uri, accuracy=accuracy, part=part, shape=image_shape)
     client.set_logged_model_tags(logged.model_id, {descriptions.NOTE: usage})
@@ -106,12 +108,6 @@ def forget_others(client: "MlflowClient", parent_id: str, *, but: str) -> None:
 
 def _experiment(client: "MlflowClient", run_id: str) -> str:
     return str(client.get_run(run_id).info.experiment_id)
-
-
-def _link(client: "MlflowClient", run_id: str, model_id: str) -> None:
-    from mlflow.entities import LoggedModelOutput
-
-    client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
 
 
 def _save(

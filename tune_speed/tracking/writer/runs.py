@@ -8,9 +8,9 @@ reached the server all the same: points carry fixed timestamps, parameters fixed
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
@@ -33,7 +33,6 @@ COMPLETE = ("FINISHED", "FAILED")
 ENDED = (*COMPLETE, "KILLED")
 """Status of a run that holds all there is: it is set last. KILLED is an interrupted trial."""
 
-Item = TypeVar("Item")
 Key = tuple[str, str]
 """Kind and trial id."""
 
@@ -200,15 +199,9 @@ class StudyRuns:
         param_batches = _batches([Param(k, v) for k, v in params.items()], MAX_ENTRIES)
         tag_batches = _batches([RunTag(k, v) for k, v in tags.items()], MAX_ENTRIES)
         metric_batches = _batches(metrics, MAX_METRICS)
-        while True:
-            batch = {
-                "metrics": next(metric_batches, []),
-                "params": next(param_batches, []),
-                "tags": next(tag_batches, []),
-            }
-            if not any(batch.values()):
-                return
-            self._client.log_batch(run_id, **batch)
+        none: list[Any] = []
+        for batch in zip_longest(metric_batches, param_batches, tag_batches, fillvalue=none):
+            self._client.log_batch(run_id, *batch)
 
     def _find_all(self) -> dict[Key, RunRef]:
         """Returns one run per trial; what a lost answer or an old fault left twice is deleted."""
@@ -224,14 +217,9 @@ class StudyRuns:
         for run in list(found):
             tags = run.data.tags
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
-            ref = RunRef(
-                run.info.run_id,
-                run.info.start_time,
-                run.info.status,
-                run.data.params,
-                has_board=schema.BOARD in tags,
-                has_points=bool(run.data.metrics),
-            )
+            info, has_board = run.info, schema.BOARD in tags
+            ref = RunRef(info.run_id, info.start_time, info.status, run.data.params, has_board)
+            ref.has_points = bool(run.data.metrics)
             first = refs.setdefault(key, ref)
             if first is not ref:
                 is_fuller = _fullness(ref) > _fullness(first)
@@ -244,21 +232,16 @@ def _fullness(ref: RunRef) -> tuple[bool, bool]:
     return ref.status in COMPLETE, ref.has_board
 
 
-def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
+def _batches(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
     """Yields lists of at most `size` items that stay well below MLflow's limit in bytes."""
-    remaining = iter(items)
-    while batch := list(islice(remaining, size)):
-        yield from _by_size(batch)
-
-
-def _by_size(batch: list[Any]) -> Iterator[list[Any]]:
     length = 0
     part: list[Any] = []
-    for item in batch:
+    for item in items:
         added = len(str(item.value)) + len(item.key)
-        if part and length + added > MAX_REQUEST_CHARACTERS:
+        if part and (len(part) == size or length + added > MAX_REQUEST_CHARACTERS):
             yield part
             length, part = 0, []
-        length, part = length + added, [*part, item]
+        length += added
+        part.append(item)
     if part:
         yield part
