@@ -17,12 +17,7 @@ MIN_RUNS = 5
 REPEATS = 3
 # Numbers that span this factor were searched over their logarithm.
 LOG_FACTOR = 10.0
-STATUSES = {
-    Status.REACHED: DONE,
-    Status.MISSED: DONE,
-    Status.DIVERGED: DIVERGED,
-    Status.OOM: OOM,
-}
+STATUSES = {Status.REACHED: DONE, Status.MISSED: DONE, Status.DIVERGED: DIVERGED, Status.OOM: OOM}
 
 
 class StudyTable(NamedTuple):
@@ -46,15 +41,10 @@ def table_from_records(
 
     Raises: ConfigError if fewer than five can be replayed.
     """
-    left_out: Counter[str] = Counter()
-    usable = []
     most = Counter(map(_setting, records)).most_common(1)
-    for record in records:
-        reason = _unusable(record, setting=most[0][0])
-        if reason is None:
-            usable.append(record)
-        else:
-            left_out[reason] += 1
+    judged = [(record, _unusable(record, setting=most[0][0])) for record in records]
+    usable = [record for record, reason in judged if reason is None]
+    left_out = Counter(reason for _, reason in judged if reason is not None)
     if len(usable) < MIN_RUNS or not any(STATUSES.get(r.status) == DONE for r in usable):
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none"
         raise ConfigError(
