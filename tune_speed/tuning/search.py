@@ -169,7 +169,6 @@ def search(
 
 
 def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str) -> str:
-    """Logs the fastest trial's model if the study wants it; returns what came of it, in words."""
     if study.tracking.log_model == "none":
         return ""
     try:
@@ -183,7 +182,6 @@ def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str)
 
 
 def _plan(study: StudyFile) -> SearchPlan:
-    """Returns the facts for descriptions in MLflow."""
     if Path(sys.argv[0]).name == "tune-speed":
         arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
     else:  # A call from Python: what a command line would be.

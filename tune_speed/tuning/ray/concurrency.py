@@ -71,7 +71,6 @@ def room_for(resources: ResourceConfig, nodes: Sequence[Node]) -> Room:
 
 
 def _fitting(node: Node, resources: ResourceConfig) -> int:
-    """Returns the trials that a node's cores and memory have room for."""
     needs = {"CPU": resources.cpu, "memory": (resources.memory_gib or 0.0) * 2**30}
     shares = [node.resources.get(n, 0.0) / need for n, need in needs.items() if need]
     return math.floor(min(shares) + 1e-9)
@@ -136,7 +135,6 @@ class Probers:
     """Processes on one node, see `concurrency.WorkerPool`."""
 
     def __init__(self, study: StudyFile, room: Room) -> None:
-        """Starts none yet."""
         self._room, resources = room, study.search.resources
         params = typical(study.space, study.search.points_to_evaluate)
         recipe = Recipe.model_validate(study.space.build(params)).located()
@@ -215,27 +213,20 @@ def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
 
     Where nothing can be measured, two at a time, and the packing says why.
     """
-    room = room_for(study.search.resources, nodes)
-    if room.here <= 1 or study.search.resources.gpu > 1:
-        return _packed(room, at_once=1, gains={}, note="no room for more on a device")
+    room, gpu = room_for(study.search.resources, nodes), study.search.resources.gpu
     most = min(room.here, study.search.trials)
-    try:
-        with Probers(study, room) as probers:
-            gains, why_no_more = concurrency.measure(probers, most=most)
-            note = "; ".join(filter(None, [why_no_more, probers.other_load]))
-            at_once, sharing = concurrency.best(gains), probers.sharing
-            return _packed(room, at_once=at_once, gains=gains, note=note, sharing=sharing)
-    except RayError as error:
-        reason = one_line(str(error).strip().splitlines()[-1])
-        note = f"not measured: {reason}"
-        at_once = 1 if study.search.resources.gpu == 1 else min(FALLBACK, most)
-        return _packed(room, at_once=at_once, gains={}, note=note)
-
-
-def _packed(
-    room: Room, *, at_once: int, gains: dict[int, float], note: str, sharing: str = ""
-) -> Packing:
-    gpu = room.resources.gpu
+    at_once, gains, sharing = 1, dict[int, float](), ""
+    if room.here <= 1 or gpu > 1:
+        note = "no room for more on a device"
+    else:
+        try:
+            with Probers(study, room) as probers:
+                gains, why_no_more = concurrency.measure(probers, most=most)
+                note = "; ".join(filter(None, [why_no_more, probers.other_load]))
+                at_once, sharing = concurrency.best(gains), probers.sharing
+        except RayError as error:
+            note = f"not measured: {one_line(str(error).strip().splitlines()[-1])}"
+            at_once = 1 if gpu == 1 else min(FALLBACK, most)
     return Packing(
         concurrent=room.everywhere(at_once),
         at_once=at_once,
@@ -255,13 +246,8 @@ def packed(
 ) -> tuple[StudyFile, Packing | None]:
     """Returns the study with numbers for `concurrent: auto`; any other study as it is, and None.
 
-    A measurement is stored in the study's folder and holds until resources or nodes change.
-
-    Args:
-        study: what is searched.
-        nodes: of its trials, settled.
-        folder: of the study.
-        on_line: shows a line to the user.
+    A measurement is stored in the study's folder and holds until resources or nodes change. The
+    nodes are settled; `on_line` shows a line to the user.
     """
     if study.search.concurrent != "auto":
         return study, None

@@ -86,9 +86,8 @@ def _death_check() -> Callable[[], str | None]:
         for name, process in node.dead_processes():
             if name in NEEDED:
                 code = process.returncode
-                how = (
-                    f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                )
+                killed, over = f"was killed by signal {-code}", f"ended with exit code {code}"
+                how = killed if code < 0 else over
                 return f"Ray's {NEEDED[name]} must run as long as the search does, but it {how}"
         return None
 

@@ -69,15 +69,11 @@ def run_on_cluster(
     node_ids: Sequence[str] = (),
     hang_after_s: float = math.inf,
 ) -> Trial:
-    """Runs one trial on devices of the cluster.
+    """Runs one trial on devices of the cluster, each of which gets a `ResourceConfig`.
 
-    Args:
-        spec: of the trial.
-        resources_json: what each device gets, a `ResourceConfig`.
-        holdings: name of the driver's `PlacementGroups`.
-        interrupt: polled about twice a second; a true answer raises `Interrupted`.
-        node_ids: of the nodes where its ranks may run; empty for any.
-        hang_after_s: how long rank 0, which waits for the others, may show no sign of life [s].
+    `holdings` is the name of the driver's `PlacementGroups`, `interrupt` is polled about twice a
+    second. Ranks run on the nodes named, or on any; rank 0, which waits for the others, may show no
+    sign of life for `hang_after_s` [s].
 
     Raises: Interrupted; RanksDied, because a trial whose process died may be run again.
     """
@@ -199,8 +195,6 @@ def _rank(config: dict[str, Any]) -> None:
 
 
 class _Mailbox:
-    """Passes messages between ranks and the trial's process, and lists the ranks' workers."""
-
     def __init__(self) -> None:
         self._said: asyncio.Queue[Standing | Ended] = asyncio.Queue()
         self._answers: asyncio.Queue[str | None] = asyncio.Queue()

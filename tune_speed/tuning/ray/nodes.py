@@ -134,8 +134,7 @@ class Nodes:
         if not self._kinds:
             self._query_new()
             self._wait()
-        fitting = [m for m in self._machines().values() if m.device == self.device_type]
-        first = (fitting or list(self._machines().values()))[0]
+        first = max(self._machines().values(), key=lambda each: each.device == self.device_type)
         return Machine(first.device, first.torch)
 
     def most_cpus(self) -> float:
@@ -154,7 +153,6 @@ class Nodes:
                 self._queries.submit(node.node_id)
 
     def _wait(self) -> None:
-        """Waits until all nodes have answered, or long enough."""
         started, first_s = time.monotonic(), None
         while set(self._nodes) - set(self._kinds):
             self._kinds.update(self._queries.results(timeout_s=0.5))
@@ -203,14 +201,11 @@ class Nodes:
         blind = [self._nodes[i].address for i in self._allowed if not machines[i].sees_study]
         if blind:
             self._messages.append(
-                "the study's folder is not visible on "
-                + ", ".join(blind)
-                + ": trials there leave no checkpoints or weights (search.storage_path may name"
-                " storage that all nodes see)"
+                f"the study's folder is not visible on {', '.join(blind)}: trials there leave no"
+                " checkpoints or weights (search.storage_path may name storage that all nodes see)"
             )
 
     def _left_out(self) -> list[str]:
-        """Returns for each node that runs no trial why."""
         return [
             f"{node.address}, {why}"
             for node_id, node in self._nodes.items()
