@@ -26,28 +26,20 @@ from scipy.stats import qmc
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Candidate, Objective, best_candidate
-from tune_speed.tuning.policy.base import (
-    CostOf,
-    Leader,
-    Outcome,
-    PriorTrial,
-    Proposal,
-    SearchTarget,
-)
+from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import Expected, distance
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import WHOLE, History, Trial
-from tune_speed.tuning.policy.one_thread import one_thread
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
 from tune_speed.tuning.policy.settings import Parts
 
 # Points of the Sobol sequence; proposals past them are drawn at random.
 NUM_QUASI = 4096
-# Proposals of Optuna's in a row that are rejected before one is drawn without it.
-MAX_REJECTED = 20
 NUM_REPEATED = 3
 """Best trials of other studies that are repeated first."""
 
@@ -62,8 +54,8 @@ class TimeToTarget:
         self,
         *,
         space: SearchSpace,
-        target: SearchTarget,
-        cost_of: CostOf,
+        target: base.SearchTarget,
+        cost_of: base.CostOf,
         seed: int,
         sampler: str = "gain",
         points: Sequence[Mapping[str, Any]] = (),
@@ -133,14 +125,13 @@ class TimeToTarget:
         """Returns the next configuration; None where no untried one could win."""
         for other in self._optuna.others():
             self._history.add_prior(other)
-        if self._again:
-            proposal = self._again.pop(0)
+        proposal = self._again.pop(0) if self._again else None
+        if proposal is not None:
             self._optuna.enter(proposal.trial_id, proposal.params)
-        elif (new := self._new_proposal()) is not None:
-            proposal = new
         else:
-            return None
-        self._history.begin(proposal)
+            proposal = self._new_proposal()
+        if proposal is not None:
+            self._history.begin(proposal)
         return proposal
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
@@ -181,12 +172,9 @@ class TimeToTarget:
         number = self._history.num_proposed
         trial_id = f"t{number:04d}"
         if self._sampler != "gain" and number >= len(self._points):
-            for _ in range(MAX_REJECTED):
-                trial, params = self._optuna.propose(number)
-                if self._allowed(params) is not None:
-                    self._optuna.take(trial_id, trial)
-                    return Proposal(trial_id, params, f"{self._sampler}: the sampler's proposal")
-                self._optuna.reject(trial)
+            params = self._optuna.propose(trial_id, lambda p: self._allowed(p) is not None)
+            if params is not None:
+                return Proposal(trial_id, params, f"{self._sampler}: the sampler's proposal")
         # By its number, so that a resumed search proposes what it would have without the break.
         choice = self._choose(np.random.default_rng([self._seed, number]))
         if choice is None:
@@ -250,7 +238,6 @@ class TimeToTarget:
             yield rng.random((size, self._quasi.shape[1]))
 
     def _filled(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a point with what it leaves out filled in."""
         units = self._quasi[self._history.num_proposed % NUM_QUASI].copy()
         given = self._encoder.units(point)
         for i, parameter in enumerate(self._space.parameters):
