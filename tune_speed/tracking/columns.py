@@ -197,8 +197,7 @@ class TrialColumns(BoardColumns):
         int, Column("training samples that the last run saw", of_run=lambda x: x.samples, unit="1")
     ]
     train_s: Annotated[
-        float,
-        Column("training clock of the last run", of_run=lambda x: x.clocks.train_s, unit="s"),
+        float, Column("training clock of the last run", of_run=lambda x: x.clocks.train_s, unit="s")
     ]
     wall_s: Annotated[
         float,

@@ -227,11 +227,7 @@ def _services(
 
 
 def _run(
-    controller: SearchController,
-    view: View,
-    notes: Sequence[str],
-    nodes: "Nodes",
-    tracker: Tracker,
+    controller: SearchController, view: View, notes: Sequence[str], nodes: "Nodes", tracker: Tracker
 ) -> bool:
     """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
     from tune_speed.tuning.ray import tuner

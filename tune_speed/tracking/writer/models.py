@@ -111,12 +111,7 @@ def _experiment(client: "MlflowClient", run_id: str) -> str:
 
 
 def _save(
-    model: Any,
-    path: Path,
-    logged: Any,
-    run_id: str,
-    image_shape: tuple[int, ...],
-    num_classes: int,
+    model: Any, path: Path, logged: Any, run_id: str, image_shape: tuple[int, ...], num_classes: int
 ) -> None:
     import mlflow.pytorch
     from mlflow.models import Model, ModelSignature

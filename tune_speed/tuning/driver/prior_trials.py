@@ -123,12 +123,7 @@ def carry_over(
 
 
 def _unusable(
-    record: TrialRecord,
-    space: SearchSpace,
-    workload: Workload,
-    data_hash: str,
-    *,
-    same_times: bool,
+    record: TrialRecord, space: SearchSpace, workload: Workload, data_hash: str, *, same_times: bool
 ) -> str | None:
     if record.status == Status.FAILED:
         return "an error, which says nothing of a recipe"

@@ -296,10 +296,7 @@ class _Search:
         return np.column_stack([points, column])
 
     def _of_distance(
-        self,
-        evidence: Evidence,
-        running: tuple[FloatArray, FloatArray],
-        rng: np.random.Generator,
+        self, evidence: Evidence, running: tuple[FloatArray, FloatArray], rng: np.random.Generator
     ) -> GaussianProcess:
         rows = np.flatnonzero(evidence.fits)
         first = evidence.distances[:, 0]
