@@ -30,23 +30,10 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    Totals,
-    board_key,
-    final_metric,
-    goodness,
-    target_of,
-)
+from tune_speed.core import comparability, records
+from tune_speed.core.comparability import ComparisonKey, Totals, target_of
 from tune_speed.core.config import flatten
-from tune_speed.core.records import (
-    MEASURED,
-    Evaluation,
-    RunResult,
-    Status,
-    TrialRecord,
-    named_settings,
-)
+from tune_speed.core.records import Evaluation, RunResult, Status, TrialRecord
 from tune_speed.core.stats import median_time_s, ranked_s
 from tune_speed.tracking.columns import run_metrics
 from tune_speed.tracking.glossary import METRICS
@@ -108,7 +95,7 @@ def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[
         safe_key(path): clean(
             value if isinstance(value, str) else json.dumps(value, default=str), limit=MAX_PARAM
         )
-        for path, value in {**flatten(named_settings(recipe)), **params}.items()
+        for path, value in {**flatten(records.named_settings(recipe)), **params}.items()
     }
 
 
@@ -129,7 +116,7 @@ def metric_key(metric: str) -> str:
     if metric == "loss":
         return "val_loss"
     key = safe_key(metric)
-    is_taken = key in METRICS and key not in MEASURED
+    is_taken = key in METRICS and key not in records.MEASURED
     return f"own.{key}" if is_taken or key == "val_loss" else key
 
 
@@ -175,7 +162,7 @@ def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     # As metrics, since MLflow compares parameters as text only.
     numbers = {
         f"recipe/{safe_key(path)}"[:MAX_KEY]: float(value)
-        for path, value in flatten(named_settings(record.recipe)).items()
+        for path, value in flatten(records.named_settings(record.recipe)).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     return _points(numbers, at_ms=start_ms, step=0, suffix="")
@@ -205,7 +192,7 @@ def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     if not record.runs:
         return []
     last, n = record.runs[-1], len(record.runs)
-    values = {EXPECTED: ranked_s(record), FINAL_METRIC: final_metric(record)}
+    values = {EXPECTED: ranked_s(record), FINAL_METRIC: comparability.final_metric(record)}
     if n > 1:
         hits = sum(run.status is Status.REACHED for run in record.runs)
         median_s = median_time_s([run.time_to_target_s for run in record.runs])
@@ -221,11 +208,12 @@ def gap(record: TrialRecord, run: RunResult) -> float | None:
     measured.
     """
     target = target_of(record.workload)
-    seen = [goodness(e.value(target.metric), target) for e in run.evaluations]
+    seen = [comparability.goodness(e.value(target.metric), target) for e in run.evaluations]
     if not seen or math.isnan(target.value):
         return None
     reached = max(seen) if record.workload.get("mode") == "anytime" else seen[-1]
-    return max(0.0, goodness(target.value, target) - reached) if math.isfinite(reached) else None
+    missing = comparability.goodness(target.value, target) - reached
+    return max(0.0, missing) if math.isfinite(reached) else None
 
 
 def seed_suffix(record: TrialRecord, run: RunResult) -> str:
@@ -271,7 +259,7 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         KIND: record.kind,
         STUDY: record.study,
         TRIAL_ID: record.trial_id,
-        BOARD: board_id(board_key(record)),
+        BOARD: board_id(comparability.board_key(record)),
         WORKLOAD: record.workload_name,
         f"{PREFIX}workload_hash": record.workload_hash,
         f"{PREFIX}space_hash": record.space_hash,

@@ -5,14 +5,8 @@ Leaderboards read there what all trials of a board come to, and fetch none but t
 
 from datetime import UTC, datetime
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    Totals,
-    board_key,
-    fastest,
-    sum_of,
-    totals_of,
-)
+from tune_speed.core import comparability
+from tune_speed.core.comparability import ComparisonKey, Totals, board_key, fastest, totals_of
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import schema
 
@@ -62,7 +56,7 @@ class Summary:
         boards: dict[ComparisonKey, list[Totals]] = {}
         for key, each in self._counted.values():
             boards.setdefault(key, []).append(each)
-        return {key: sum_of(parts) for key, parts in boards.items()}
+        return {key: comparability.sum_of(parts) for key, parts in boards.items()}
 
     def tags(self, *, now: datetime) -> dict[str, str]:
         """Returns the time of the last change, the fastest trial, and the totals."""

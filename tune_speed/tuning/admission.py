@@ -1,7 +1,8 @@
-"""Checks whether a study may be searched under its name; writes the header of its ledger."""
+"""Checks whether a study may be searched under its name and in its place; begins its ledger."""
 
 import uuid
 from collections import Counter
+from pathlib import Path
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError
@@ -12,6 +13,9 @@ from tune_speed.study.file import StudyFile
 from tune_speed.study.yaml import dump_yaml
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import device_of_one
+
+# Part of every path in a job's working directory. Ray deletes it some time after the job.
+WORKING_DIRS = "/runtime_resources/working_dir_files/"
 
 
 def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
@@ -88,3 +92,20 @@ def begin(
     )
     (ledger.folder / "study.yaml").write_text(redact(dump_yaml(study.tree)))
     return search_id
+
+
+def refuse_throw_away(folder: Path, uri: str) -> None:
+    """Raises a ConfigError if a study's files or results would be deleted with a job.
+
+    `uri` of the MLflow store is absolute.
+    """
+    places = {"TUNE_SPEED_STUDIES": str(folder), "MLFLOW_TRACKING_URI": uri}
+    lost = [name for name, place in places.items() if WORKING_DIRS in place]
+    if lost:
+        raise ConfigError(
+            "a search in a Ray job must keep its results outside of the job's working directory,"
+            f" which Ray deletes later, but got {' and '.join(places[name] for name in lost)}. Set"
+            f' {" and ".join(lost)}: ray job submit --runtime-env-json \'{{"env_vars":'
+            ' {"TUNE_SPEED_STUDIES": "/a/shared/folder", "MLFLOW_TRACKING_URI":'
+            ' "http://HOST:PORT"}}\' …'
+        )

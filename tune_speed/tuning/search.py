@@ -30,17 +30,16 @@ from tune_speed.tracking.writer.tracker import Tracker, Undelivered
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
 from tune_speed.tuning import precheck
-from tune_speed.tuning.admission import admit, begin, pinned_device
+from tune_speed.tuning.admission import admit, begin, pinned_device, refuse_throw_away
 from tune_speed.tuning.best_model import log_best_model
-from tune_speed.tuning.concurrency import Packing
 from tune_speed.tuning.driver.controller import Observer, SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.prepare import PreparedWorkload, prepare_workload
-from tune_speed.tuning.ray.job import refuse_throw_away
 from tune_speed.tuning.ray.token import agree_on_token
 from tune_speed.tuning.warm_start import describe, read_new
 
 if TYPE_CHECKING:  # Ray takes a second to import.
+    from tune_speed.tuning.ray.concurrency import Packing
     from tune_speed.tuning.ray.nodes import Nodes
 
 MIN_FREE_MIB = 200
@@ -277,7 +276,9 @@ def _misfits_refused(
         precheck.cancel(question)
 
 
-def tags_of(study: StudyFile, workload_hash: str, packing: Packing | None = None) -> dict[str, str]:
+def tags_of(
+    study: StudyFile, workload_hash: str, packing: "Packing | None" = None
+) -> dict[str, str]:
     """Returns the tags of the search's run in MLflow."""
     search, target = study.search, study.workload.target
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default

@@ -10,15 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    SortKey,
-    Totals,
-    best_first,
-    board_key,
-    sum_of,
-    totals_of,
-)
+from tune_speed.core import comparability
+from tune_speed.core.comparability import ComparisonKey, SortKey, Totals, board_key, sum_of
 from tune_speed.core.stats import ranked_s
 from tune_speed.tracking.reader.boards_mlflow import BoardReader, MlflowReader, Search
 from tune_speed.tracking.reader.boards_sql import TableReader
@@ -129,7 +122,7 @@ def _read(
     heads: dict[ComparisonKey, list[TrackedTrial]] = {}
     for trial in reader.trials_of(searches) if searches else ():
         key = board_key(trial.record)
-        parts.append(((key, trial.record.study), totals_of([trial.record])))
+        parts.append(((key, trial.record.study), comparability.totals_of([trial.record])))
         head = heads.setdefault(key, [])
         head.append(trial)
         # No store is held in memory as a whole.
@@ -140,7 +133,7 @@ def _read(
 
 def _first(trials: Iterable[TrackedTrial], count: int) -> list[TrackedTrial]:
     """Returns the first `count` that have a rank, or one that has none where none has."""
-    ordered = sorted(trials, key=lambda trial: best_first(trial.record))
+    ordered = sorted(trials, key=lambda trial: comparability.best_first(trial.record))
     ranked = [trial for trial in ordered if ranked_s(trial.record) is not None]
     return ranked[:count] or ordered[:1]
 
@@ -149,7 +142,7 @@ def _leading(in_order: Iterator[TrackedTrial], top: int) -> Iterator[TrackedTria
     """Yields the first `top`, and whoever ties with the last of them: names decide among these."""
     last: SortKey | None = None
     for number, trial in enumerate(in_order):
-        place = best_first(trial.record)[:3]
+        place = comparability.best_first(trial.record)[:3]
         if number >= top and place != last:
             return
         yield trial

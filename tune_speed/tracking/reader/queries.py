@@ -68,16 +68,9 @@ def find_trials(
 ) -> list[TrackedTrial]:
     """Returns finished trials, fastest first and misses last, `limit` of them at most.
 
-    Args:
-        uri: the store.
-        study: only of this study.
-        workload: only of this workload.
-        device: only of devices whose name contains this, in whatever case.
-        kind: only `estimate` or `certified`.
-        only_reached: only those that met the target.
-        limit: so many of them.
-        with_curves: with their curves, which take a request for each trial.
-        also: a condition in MLflow's filter language that must hold too.
+    Only those of the study, the workload and the kind (`estimate` or `certified`) that are given,
+    on devices whose name contains `device` in whatever case, and for which `also`, a condition in
+    MLflow's filter language, holds too. Curves take a request for each trial.
 
     Raises: ServiceError if the store does not answer or does not hold the study.
     """
@@ -185,7 +178,6 @@ def tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
 
 
 def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:
-    """Returns the one run that `trial` names."""
     study, slash, trial_id = trial.rpartition("/")
     experiments = experiments_of(client, uri, study if slash else None)
     if slash:

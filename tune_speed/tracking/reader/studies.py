@@ -34,8 +34,6 @@ class StudySummary:
 
 
 class _Search(NamedTuple):
-    """The run of a search."""
-
     status: str
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
@@ -85,7 +83,6 @@ def _from_tables(tables: Tables) -> list[_Study]:
 
 
 def _by_run(rows: Iterable[Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the pairs of key and value of each run."""
     found: dict[str, dict[str, Any]] = {}
     for run_id, key, value in rows:
         found.setdefault(run_id, {})[key] = value

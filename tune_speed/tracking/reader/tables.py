@@ -65,12 +65,8 @@ class Tables:
     ) -> Iterable[Row]:
         """Returns the rows that a statement finds.
 
-        Args:
-            query: the statement, with `:name` for bound values, `{key}` and so on for `Words`,
-                `{studies}` for the ids of the chosen experiments, `{runs}` for those of the runs.
-            values: the bound values.
-            study: the chosen one; None: all.
-            runs: their ids.
+        It has `:name` for bound values, `{key}` and so on for `Words`, `{studies}` for the ids of
+        the chosen experiments (`study` None: all), `{runs}` for those of the runs.
         """
         text = query.format(
             **self._words,

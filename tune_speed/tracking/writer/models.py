@@ -54,14 +54,8 @@ def log_model(
 ) -> str:
     """Logs a model on a trial's run, says so in its description, and returns the model's address.
 
-    Args:
-        client: of the store.
-        model: a torch module of pixels, on the CPU and in evaluation mode.
-        run_id: of the trial.
-        accuracy: of the model.
-        part: of the data, on which that is.
-        image_shape: of the images, (C, H, W).
-        num_classes: of its logits.
+    The model is a torch module of pixels (C, H, W), on the CPU and in evaluation mode, with
+    `num_classes` logits and this `accuracy` on a `part` of the data.
 
     Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
     """

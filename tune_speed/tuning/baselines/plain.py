@@ -28,7 +28,6 @@ class Baseline(ABC):
     """What baseline policies share: the numbers of trials, and those to propose again."""
 
     def __init__(self) -> None:
-        """Begins without any trial."""
         self._again: list[Proposal] = []
         self._num_proposed = 0
         self.leader: Leader | None = None

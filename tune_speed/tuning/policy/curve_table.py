@@ -184,8 +184,6 @@ def make_row(
 
 
 class _Fit(NamedTuple):
-    """A regression of a later place on an earlier one."""
-
     coefficients: FloatArray
     """(3,)"""
     precision: FloatArray

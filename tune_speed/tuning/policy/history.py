@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from tune_speed.core.records import Status
+from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Evidence
 from tune_speed.tuning.policy.base import (
     Cost,
@@ -18,9 +19,6 @@ from tune_speed.tuning.policy.base import (
     PriorTrial,
     Proposal,
     SearchTarget,
-    better,
-    params_key,
-    trial_number,
 )
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import CurveTable, distance, make_row
@@ -124,24 +122,24 @@ class History:
 
     def count(self, proposal: Proposal) -> None:
         """Counts a proposal, so that neither its number nor its configuration is proposed again."""
-        self._tried.add(params_key(proposal.params))
-        self.num_proposed = max(self.num_proposed, trial_number(proposal.trial_id) + 1)
+        self._tried.add(base.params_key(proposal.params))
+        self.num_proposed = max(self.num_proposed, base.trial_number(proposal.trial_id) + 1)
 
     def was_tried(self, params: Mapping[str, Any]) -> bool:
         """Returns whether a configuration was proposed before."""
-        return params_key(params) in self._tried
+        return base.params_key(params) in self._tried
 
     def begin(self, proposal: Proposal) -> None:
         """Adds a trial that starts."""
         self.count(proposal)
-        number = trial_number(proposal.trial_id)
+        number = base.trial_number(proposal.trial_id)
         self.running[proposal.trial_id] = self._trial(number, proposal)
 
     def finish(self, trial_id: str, outcome: Outcome) -> Trial:
         """Stores how a trial ended, and returns the trial."""
         trial = self.running.pop(trial_id)
         trial.outcome, trial.clock, trial.metric = outcome, [], []
-        self.leader = better(self.leader, trial_id, outcome)
+        self.leader = base.better(self.leader, trial_id, outcome)
         self._add(trial)
         return trial
 

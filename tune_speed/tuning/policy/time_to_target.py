@@ -3,12 +3,10 @@
 No Ray, no clock of its own, no randomness but its seed, and nothing that the ledger could not
 restore. It differs from a sampler and a pruner for accuracy in:
 
-- **Known costs.** A fixed-length run's cost is known before it starts. One that could not beat the
-  leader even if it met the target is replaced before it costs anything.
-- **Censored misses.** A miss says how far off it was, at every moment of its clock (`acquisition`),
-  or as a constraint (`optuna_study`); never as a penalty.
-- **Cheap runs first.** The start is the cheapest of quasi-random configurations; a short run goes
-  before a long one where it says more about it than it costs (`acquisition`).
+- **Known costs.** A fixed-length run that could not beat the leader even if it met the target is
+  replaced before it costs anything.
+- **Censored misses.** A miss says how far off it was (`acquisition`, `optuna_study`).
+- **Cheap runs first**, where they say more than they cost (`acquisition`).
 - **Early stopping** by caps, rungs and forecasts, with an audit (`early_stopping`).
 - **Memory.** What did not fit teaches what does not fit.
 - **Exploration.** Every tenth proposal is drawn without the model, which may be wrong.

@@ -9,7 +9,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from ray.exceptions import RayError
 
@@ -27,16 +27,6 @@ POLL_S = 5.0
 """How often to look for new nodes [s]."""
 
 
-class NodeQueries(Protocol):
-    """Queries nodes for their devices; see `node_query.RayQueries`."""
-
-    def submit(self, node_id: str) -> None:
-        """Sends the query and returns."""
-
-    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
-        """Returns what came from which node, waiting for all no longer than `timeout_s`."""
-
-
 class Nodes:
     """The nodes of the cluster that Ray is connected to, and their devices."""
 
@@ -47,7 +37,7 @@ class Nodes:
         pin: str | None,
         is_local: bool,
         study: Path | None = None,
-        queries: NodeQueries | None = None,
+        queries: RayQueries | None = None,
         look: Callable[[], Sequence[Node]] = alive_nodes,
     ) -> None:
         """Queries all nodes and returns; Ray must be connected.

@@ -230,7 +230,6 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
         """Leaves the order to Tune; FIFOScheduler would loop over all trials there ever were."""
 
     def actors(self) -> Mapping[str, Any]:
-        """Returns the actor handles of all trials that run or start, by Ray's trial id."""
         return {} if self.controller is None else compat.trial_actors(self.controller)
 
 

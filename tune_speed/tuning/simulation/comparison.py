@@ -89,16 +89,10 @@ def run_searches(
 ) -> Iterator[Search]:
     """Yields each search when it has ended, those already `known` first.
 
-    Ends its processes when it is closed or interrupted.
-
-    Args:
-        benchmarks: of different names.
-        policies: names, of `policies.py` or of `factories`.
-        seeds: of the searches; all benchmarks and policies come once before the next seed does.
-        terms: budget and workers.
-        factories: policies that have no name elsewhere.
-        known: finished searches of an earlier call; those of other terms are ignored.
-        jobs: processes at the same time; 1: this one.
+    Ends its processes when it is closed or interrupted. Benchmarks have different names; policies
+    are named as in `policies.py` or in `factories`. All benchmarks and policies come once before
+    the next seed does. Searches already `known`, but for those of other terms, are not run again.
+    So many `jobs` run as processes at the same time, one in this process.
     """
     # Seeds outermost: whenever it is interrupted, policies can be compared on the seeds so far.
     tasks = [(b.name, p, seed) for seed, b, p in product(seeds, benchmarks, policies)]
@@ -113,8 +107,6 @@ def run_searches(
 
 
 class _Bench:
-    """Simulates searches, in this process or, pickled, in another."""
-
     def __init__(
         self, benchmarks: Sequence[Benchmark], factories: Mapping[str, Factory], terms: Terms
     ) -> None:

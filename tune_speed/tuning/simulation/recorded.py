@@ -87,7 +87,6 @@ def _squares(differences: FloatArray) -> FloatArray:
 
 
 def _grouped(keys: Sequence[Any]) -> dict[Any, Any]:
-    """Returns the positions of each key."""
     groups: dict[Any, list[int]] = {}
     for position, key in enumerate(keys):
         groups.setdefault(key, []).append(position)

@@ -34,10 +34,8 @@ def table_from_records(
 ) -> StudyTable:
     """Returns the table of a study's finished trials, as far as they can be replayed.
 
-    Args:
-        records: of one study, with curves.
-        space: what was searched; None: what the records' parameters span.
-        command: how the table was made, for its metadata.
+    The records have curves; without a `space`, it is what their parameters span. `command`, by
+    which the table was made, goes into its metadata.
 
     Raises: ConfigError if fewer than five can be replayed.
     """
@@ -68,7 +66,6 @@ def table_from_records(
 
 
 def _setting(record: TrialRecord) -> tuple[str, str]:
-    """Returns what a table's runs must have in common."""
     return record.workload_hash, record.device
 
 
@@ -77,7 +74,6 @@ def _mode(record: TrialRecord) -> str:
 
 
 def _unusable(record: TrialRecord, *, setting: tuple[str, str]) -> str | None:
-    """Returns why a trial cannot be replayed, or None."""
     if _setting(record) != setting:
         return "on another device or workload"
     if record.status == Status.FAILED:
