@@ -20,13 +20,8 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.mlflow_filter import (
-    PAGE,
-    experiments_with,
-    has_tags,
-    runs_with,
-    tag_contains,
-)
+from tune_speed.tracking.reader import mlflow_filter
+from tune_speed.tracking.reader.mlflow_filter import PAGE, experiments_with, runs_with
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
@@ -81,7 +76,7 @@ def find_trials(
         schema.STATUS: Status.REACHED.value if only_reached else None,
     }
     tags = {key: value for key, value in wanted.items() if value is not None}
-    on_device = "" if device is None else tag_contains(schema.DEVICE, device)
+    on_device = "" if device is None else mlflow_filter.tag_contains(schema.DEVICE, device)
     with errors_of(uri):
         experiments = experiments_of(client, uri, study)
         runs = runs_with(
@@ -214,7 +209,7 @@ def _not_one(
 
 def _no_record(run: Any, trial: str) -> str:
     tags = run.data.tags
-    if has_tags(run, {schema.KIND: schema.SEARCH}):
+    if mlflow_filter.has_tags(run, {schema.KIND: schema.SEARCH}):
         return (
             f"{trial!r} must name a trial, but it is the search itself. Name a trial: study/t0000."
         )

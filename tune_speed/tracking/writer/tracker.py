@@ -18,6 +18,7 @@ from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.records import Evaluation, TrialRecord
+from tune_speed.core.text import counted
 from tune_speed.tracking import schema
 from tune_speed.tracking.search_summary import Summary
 from tune_speed.tracking.store import sqlite
@@ -54,7 +55,7 @@ class Undelivered(NamedTuple):
 def names_of(undelivered: Sequence[Undelivered]) -> str:
     """Returns the trials in words, such as `2 trials, t0003 and t0004`."""
     names = [each.trial_id for each in undelivered]
-    number = f"{len(names)} trial{'s' if len(names) > 1 else ''}"
+    number = counted(len(names), "trial")
     if len(names) > MOST_NAMED:
         return f"{number}, {', '.join(names[:MOST_NAMED])} and more"
     return f"{number}, {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}"

@@ -11,15 +11,7 @@ import numpy as np
 from tune_speed.core.records import Status
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Evidence
-from tune_speed.tuning.policy.base import (
-    Cost,
-    CostOf,
-    Leader,
-    Outcome,
-    PriorTrial,
-    Proposal,
-    SearchTarget,
-)
+from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import CurveTable, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
@@ -88,7 +80,12 @@ class History:
     """The trials of a policy."""
 
     def __init__(
-        self, *, encoder: Encoder, target: SearchTarget, cost_of: CostOf, share_first: bool = True
+        self,
+        encoder: Encoder,
+        target: base.SearchTarget,
+        cost_of: base.CostOf,
+        *,
+        share_first: bool,
     ) -> None:
         self._share_first = share_first
         self.encoder, self.target, self._cost_of = encoder, target, cost_of
@@ -143,7 +140,7 @@ class History:
         self._add(trial)
         return trial
 
-    def add_prior(self, prior: PriorTrial) -> None:
+    def add_prior(self, prior: base.PriorTrial) -> None:
         """Adds a trial of another study. It informs the model, but never leads.
 
         Without comparable times it says nothing where the length is free, and nothing of memory.

@@ -6,16 +6,8 @@ from functools import partial
 from typing import Any
 
 import optuna
-from optuna.samplers import (
-    BaseSampler,
-    BruteForceSampler,
-    CmaEsSampler,
-    GPSampler,
-    NSGAIISampler,
-    QMCSampler,
-    RandomSampler,
-    TPESampler,
-)
+from optuna import samplers
+from optuna.samplers import BaseSampler
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
@@ -34,7 +26,7 @@ def make_sampler(name: str, *, space: SearchSpace, seed: int) -> BaseSampler:
         return SAMPLERS[name](seed=seed)
 
 
-class _EveryPoint(BruteForceSampler):
+class _EveryPoint(samplers.BruteForceSampler):
     """Every point of a finite, also conditional, space once, in random order."""
 
     def after_trial(self, *_: Any, **__: Any) -> None:
@@ -59,14 +51,14 @@ WITHOUT_CONSTRAINTS = frozenset({"cmaes"})
 """Samplers that ignore constraints."""
 
 SAMPLERS: dict[str, Callable[..., BaseSampler]] = {
-    "gain": RandomSampler,  # The policy proposes itself and only reports trials to Optuna.
+    "gain": samplers.RandomSampler,  # The policy proposes itself and only reports trials to Optuna.
     # Without `group`, multivariate TPE samples conditional parameters at random. `constant_liar`
     # keeps concurrent trials apart.
-    "tpe": partial(TPESampler, multivariate=True, group=True, constant_liar=True),
-    "gp": GPSampler,
-    "cmaes": partial(CmaEsSampler, warn_independent_sampling=False),
-    "nsga2": NSGAIISampler,
-    "qmc": partial(QMCSampler, scramble=True),
-    "random": RandomSampler,
+    "tpe": partial(samplers.TPESampler, multivariate=True, group=True, constant_liar=True),
+    "gp": samplers.GPSampler,
+    "cmaes": partial(samplers.CmaEsSampler, warn_independent_sampling=False),
+    "nsga2": samplers.NSGAIISampler,
+    "qmc": partial(samplers.QMCSampler, scramble=True),
+    "random": samplers.RandomSampler,
     "grid": _EveryPoint,
 }

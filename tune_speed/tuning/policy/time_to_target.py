@@ -64,25 +64,16 @@ class TimeToTarget:
     ) -> None:
         """Begins without any trial.
 
-        Args:
-            space: What is searched.
-            target: Value, mode and time limit.
-            cost_of: From a configuration to its cost, as far as it is known.
-            seed: Of the proposals.
-            sampler: `gain`, or one of Optuna's by name.
-            points: Configurations to try first; what they leave out is filled in.
-            prior_trials: Trials of other studies to learn from.
-            storage: Of the Optuna study, see `search.storage`; None: in memory.
-            study_name: The Optuna study's name in a storage.
-            parts: What to leave out; None: nothing.
+        The sampler is `gain`, or one of Optuna's by name. What the points, which are tried first,
+        leave out is filled in. `prior_trials` are of other studies. The Optuna study has the name
+        `study_name` in `storage` (see `search.storage`), or is in memory. `parts` says what to
+        leave out; None: nothing.
         """
         parts = Parts() if parts is None else parts
         self._space, self._sampler, self._parts = space, sampler, parts
         self._seed, self._cost_of = seed, cost_of
         self._encoder = Encoder(space)
-        self._history = History(
-            encoder=self._encoder, target=target, cost_of=cost_of, share_first=parts.share_first
-        )
+        self._history = History(self._encoder, target, cost_of, share_first=parts.share_first)
         self._stopping = EarlyStopping(self._history, parts, seed=seed)
         self._optuna = OptunaStudy(
             space=space,

@@ -15,6 +15,7 @@ from ray.exceptions import RayError
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.text import counted
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.driver.prior_trials import Machine
 from tune_speed.tuning.ray.node_query import Answer, Node, RayQueries, Unfit, alive_nodes, here
@@ -42,13 +43,9 @@ class Nodes:
     ) -> None:
         """Queries all nodes and returns; Ray must be connected.
 
-        Args:
-            resources: what one device of a trial gets.
-            pin: type of device that the study has run on; None: it has not run yet.
-            is_local: whether this machine is the only node.
-            study: a file of the study's, which nodes see where storage is shared.
-            queries: of nodes; by default through Ray.
-            look: returns the nodes that are alive.
+        `resources` is what one device of a trial gets, `pin` the type of device that the study has
+        run on, None before its first trial. This machine `is_local` if it is the only node. Nodes
+        see `study`, a file of the study's, where storage is shared.
         """
         self._resources, self._pin, self._look = resources, pin, look
         self.device_type = resources.device_type or pin
@@ -165,7 +162,7 @@ class Nodes:
         there = Counter(machine.device for machine in self._machines().values())
         if self.device_type in there:
             return
-        found = ", ".join(f"{name} ({_nodes(n)})" for name, n in sorted(there.items()))
+        found = ", ".join(f"{name} ({counted(n, 'node')})" for name, n in sorted(there.items()))
         if self._pin is not None:
             raise ConfigError(
                 f"a study must stay on the type of device of its first trials, {self._pin}: times"
@@ -185,7 +182,7 @@ class Nodes:
     def _note_nodes(self) -> None:
         left_out = self._left_out()
         if len(self._nodes) > 1 or left_out:
-            line = f"trials run on {self.device_type} ({_nodes(len(self._allowed))})"
+            line = f"trials run on {self.device_type} ({counted(len(self._allowed), 'node')})"
             self._messages.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
         machines = self._machines()
         blind = [self._nodes[i].address for i in self._allowed if not machines[i].sees_study]
@@ -240,7 +237,3 @@ def _lack(node: Node, resources: ResourceConfig) -> str | None:
             what = "GiB of memory" if name == "memory" else name
             return f"it has {there / unit:g} {what} and a trial needs {wanted / unit:g}"
     return None
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"
