@@ -90,8 +90,8 @@ def add_study(client: Any, made: list[TrialRecord]) -> StudyRuns:
         summary.add(record)
     add_trials(client, runs, made, study_tags=tags)
     points, own = summary.points(), summary.tags(now=START)
-    runs.write_parent(points=points, tags=own)
-    runs.end_parent("FINISHED")
+    runs.write(runs.parent, points=points, tags=own)
+    runs.end(runs.parent, "FINISHED")
     return runs
 
 
@@ -118,7 +118,7 @@ def add_trials(
             )
         }
         for record in made[first : first + BATCH]:
-            tags = {**shared, PARENT: runs.parent_id}
+            tags = {**shared, PARENT: runs.parent.run_id}
             for table, new in zip(
                 rows, _rows_of(record, runs.experiment_id, location, tags), strict=True
             ):

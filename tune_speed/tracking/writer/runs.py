@@ -74,7 +74,7 @@ class StudyRuns:
     def __init__(
         self, client: "MlflowClient", *, experiment_id: str, parent_id: str, tags: dict[str, str]
     ) -> None:
-        self.experiment_id, self.parent_id = experiment_id, parent_id
+        self.experiment_id, self.parent = experiment_id, RunRef(parent_id, 0, "RUNNING")
         self._client, self._tags = client, tags
         self._refs: dict[Key, RunRef] | None = None
 
@@ -149,9 +149,16 @@ class StudyRuns:
         tags: Mapping[str, str] | None = None,
     ) -> None:
         """Writes metrics, parameters and tags, in as few requests as MLflow's limits allow."""
-        points = list(points)
-        self._write(ref.run_id, points=points, params=params or {}, tags=tags or {})
-        ref.has_points = ref.has_points or bool(points)
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in dict.fromkeys(points)]
+        metric_batches = _batches(metrics, MAX_METRICS)
+        param_batches = _batches([Param(k, v) for k, v in (params or {}).items()], MAX_ENTRIES)
+        tag_batches = _batches([RunTag(k, v) for k, v in (tags or {}).items()], MAX_ENTRIES)
+        none: list[Any] = []
+        for batch in zip_longest(metric_batches, param_batches, tag_batches, fillvalue=none):
+            self._client.log_batch(ref.run_id, *batch)
+        ref.has_points = ref.has_points or bool(metrics)
 
     def write_files(self, ref: RunRef, files: Mapping[str, str]) -> None:
         """Writes artifacts from texts."""
@@ -161,20 +168,12 @@ class StudyRuns:
             self._client.log_artifacts(ref.run_id, folder)
 
     def end(self, ref: RunRef, status: str) -> None:
-        """Gives a trial's run its last status."""
+        """Gives a run its last status."""
         self._client.set_terminated(ref.run_id, status)
         ref.status = status
 
-    def write_parent(self, *, points: Iterable[schema.Point], tags: Mapping[str, str]) -> None:
-        """Writes the state of the whole search."""
-        self._write(self.parent_id, points=points, params={}, tags=tags)
-
-    def end_parent(self, status: str) -> None:
-        """Gives the search's run its last status."""
-        self._client.set_terminated(self.parent_id, status)
-
     def _create(self, key: Key, *, start_ms: int) -> RunRef:
-        tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent_id}
+        tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent.run_id}
         refs, name = dict(self.known()), schema.clean(key[1], limit=schema.MAX_KEY)
         # Until the answer is here: an error may hide that the run was created.
         self.forget()
@@ -185,31 +184,13 @@ class StudyRuns:
         self._refs = {**refs, key: ref}
         return ref
 
-    def _write(
-        self,
-        run_id: str,
-        *,
-        points: Iterable[schema.Point],
-        params: Mapping[str, str],
-        tags: Mapping[str, str],
-    ) -> None:
-        from mlflow.entities import Metric, Param, RunTag
-
-        metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in dict.fromkeys(points)]
-        param_batches = _batches([Param(k, v) for k, v in params.items()], MAX_ENTRIES)
-        tag_batches = _batches([RunTag(k, v) for k, v in tags.items()], MAX_ENTRIES)
-        metric_batches = _batches(metrics, MAX_METRICS)
-        none: list[Any] = []
-        for batch in zip_longest(metric_batches, param_batches, tag_batches, fillvalue=none):
-            self._client.log_batch(run_id, *batch)
-
     def _find_all(self) -> dict[Key, RunRef]:
         """Returns one run per trial; what a lost answer or an old fault left twice is deleted."""
         refs: dict[Key, RunRef] = {}
         found = runs_with(
             self._client,
             [self.experiment_id],
-            {PARENT: self.parent_id},
+            {PARENT: self.parent.run_id},
             also=f"tags.`{schema.TRIAL_ID}` IS NOT NULL",
             order_by=["attributes.start_time ASC"],
         )

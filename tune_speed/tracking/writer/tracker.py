@@ -91,7 +91,7 @@ class Tracker:
         )
         with errors_of(self._uri):
             runs = within(OPEN_S, lambda: open_runs(tags=study_tags, plan=plan, is_only=is_only))
-        self.experiment_id, self.run_id = runs.experiment_id, runs.parent_id
+        self.experiment_id, self.run_id = runs.experiment_id, runs.parent.run_id
         self.trouble: str | None = None
         """Why nothing can be delivered at the moment; None if all is well."""
         self.expected: set[str] = set()
@@ -307,7 +307,7 @@ class Tracker:
         try:
             if self._summary.is_new:
                 tags = self._summary.tags(now=datetime.now(UTC)) | self._search_note()
-                self._runs.write_parent(points=self._summary.points(), tags=tags)
+                self._runs.write(self._runs.parent, points=self._summary.points(), tags=tags)
                 self._summary.is_new = False
             if is_last:
                 if self._had_trouble:
@@ -315,7 +315,7 @@ class Tracker:
                     # run of a trial; finding all runs again deletes it.
                     self._runs.forget()
                     self._runs.known()
-                self._runs.end_parent(self._last_status)
+                self._runs.end(self._runs.parent, self._last_status)
         except Exception as error:
             if not is_permanent(error):
                 raise

@@ -175,13 +175,12 @@ def best_candidate(
     half = settings.num_candidates // 2
     around = centers[rng.integers(len(centers), size=half)]
     scale = 10 ** rng.uniform(-2.2, -0.5, size=(half, 1))
-    mutate = _Mutation(encoder)
     search.add(rng.random((half, len(encoder.parameters))))
-    search.add(mutate(around, scale, rng))
+    search.add(_mutated(encoder, around, scale, rng))
     for narrow in (0.08, 0.02):
         if search.best:
             centers = np.array([candidate.units for _, candidate in search.best[:4]])
-            search.add(mutate(np.repeat(centers, 12, axis=0), narrow, rng))
+            search.add(_mutated(encoder, np.repeat(centers, 12, axis=0), narrow, rng))
     if not search.best:
         return None
     best = search.best[0][1]
@@ -344,23 +343,17 @@ def _some(
     return np.sort(np.concatenate([by_value[:num_best], others]))
 
 
-class _Mutation:
+def _mutated(
+    encoder: Encoder, units: FloatArray, scale: FloatArray | float, rng: np.random.Generator
+) -> FloatArray:
     """Mutates about half of the units: numbers a little, choices to a neighbour or anywhere."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        counts = [len(parameter.choices) for parameter in encoder.parameters]
-        self._num_choices = np.array([max(count, 1) for count in counts])
-        self._is_choice = np.array([count > 0 for count in counts])
-
-    def __call__(
-        self, units: FloatArray, scale: FloatArray | float, rng: np.random.Generator
-    ) -> FloatArray:
-        shape = units.shape
-        moves = rng.random(shape) < (0.5 if shape[1] > 2 else 1.0)
-        shifted = units + rng.normal(size=shape) * scale
-        side = np.where(rng.random(shape) < 0.5, -1.0, 1.0) / self._num_choices
-        kind, anywhere = rng.random(shape), rng.random(shape)
-        jumped = np.where(kind < 0.5 + np.maximum(scale, 0.1), anywhere, units)
-        stepped = np.where((kind < 0.5) & (self._num_choices > 2), units + side, jumped)
-        moved = np.where(self._is_choice, stepped, shifted)
-        return np.clip(np.where(moves, moved, units), 0.0, 1.0 - 1e-9)
+    counts = np.array([len(parameter.choices) for parameter in encoder.parameters])
+    shape = units.shape
+    moves = rng.random(shape) < (0.5 if shape[1] > 2 else 1.0)
+    shifted = units + rng.normal(size=shape) * scale
+    side = np.where(rng.random(shape) < 0.5, -1.0, 1.0) / np.maximum(counts, 1)
+    kind, anywhere = rng.random(shape), rng.random(shape)
+    jumped = np.where(kind < 0.5 + np.maximum(scale, 0.1), anywhere, units)
+    stepped = np.where((kind < 0.5) & (counts > 2), units + side, jumped)
+    moved = np.where(counts > 0, stepped, shifted)
+    return np.clip(np.where(moves, moved, units), 0.0, 1.0 - 1e-9)

@@ -5,13 +5,8 @@ Model, for points x in the unit cube and observations y with noise of its own fo
     y = m + f(x) + ε,   f ~ GP(0, s² · k(r)),   ε ~ N(0, n² + v),
     k(r) = (1 + √5·r + 5r²/3) · exp(−√5·r),   r² = Σ_d ((x_d − x'_d) / l_d)²
 
-| symbol | meaning                                       |
-|--------|-----------------------------------------------|
-| m      | mean of the observations                      |
-| s      | scale of the function                         |
-| l_d    | length over which coordinate d changes it     |
-| n      | scale of the noise                            |
-| v      | further variance of a point                   |
+with m the mean of the observations, s the scale of the function, l_d the length over which
+coordinate d changes it, n the scale of the noise, and v a further variance of a point.
 
 The logarithms of s, l, n are the maximum a posteriori under normal priors, found by L-BFGS. Source:
 Rasmussen and Williams 2006, algorithm 2.1 and section 5.4.1; the prior of the lengths follows

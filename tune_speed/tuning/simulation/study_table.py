@@ -120,27 +120,28 @@ def derived_tree(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     names = list(dict.fromkeys(name for params in configurations for name in params))
     seen = {name: [p[name] for p in configurations if name in p] for name in names}
-    return {
-        segment: _node(segment, seen)
-        for segment in dict.fromkeys(name.partition(".")[0] for name in names)
-    }
+    return _below("", seen)
+
+
+def _below(start: str, seen: Mapping[str, list[Scalar]]) -> dict[str, Any]:
+    """Returns the tree of the names that begin with `start`."""
+    names = (name.removeprefix(start) for name in seen if name.startswith(start))
+    segments = dict.fromkeys(name.partition(".")[0] for name in names)
+    return {segment: _node(f"{start}{segment}", seen) for segment in segments}
 
 
 def _node(path: str, seen: Mapping[str, list[Scalar]]) -> Any:
-    start = f"{path}."
-    names = (name.removeprefix(start) for name in seen if name.startswith(start))
-    below = list(dict.fromkeys(name.partition(".")[0] for name in names))
     if path not in seen:
-        return {segment: _node(f"{path}.{segment}", seen) for segment in below}
+        return _below(f"{path}.", seen)
     values = list(dict.fromkeys(seen[path]))
-    if not below:
-        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        if len(numbers) < len(values):
-            return {"choices": values}
-        numbers.sort()
-        if len(numbers) == 1 or REPEATS * len(numbers) <= len(seen[path]):
-            return {"choices": numbers}
-        low, high = numbers[0], numbers[-1]
-        is_log = low > 0 and high / low >= LOG_FACTOR
-        return {"low": low, "high": high, **({"log": True} if is_log else {})}
-    return {"choices": {str(v): _node(f"{path}.{v}", seen) for v in values}}
+    if any(name.startswith(f"{path}.") for name in seen):
+        return {"choices": {str(v): _node(f"{path}.{v}", seen) for v in values}}
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < len(values):
+        return {"choices": values}
+    numbers.sort()
+    if len(numbers) == 1 or REPEATS * len(numbers) <= len(seen[path]):
+        return {"choices": numbers}
+    low, high = numbers[0], numbers[-1]
+    is_log = low > 0 and high / low >= LOG_FACTOR
+    return {"low": low, "high": high, **({"log": True} if is_log else {})}
