@@ -24,7 +24,7 @@ from tune_speed.training.objective import load_splits
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.best_model import log_best_model
-from tune_speed.tuning.driver.best_weights import weights_file
+from tune_speed.tuning.driver.trial_files import weights_file
 
 STUDY = f"{TINY_STUDY}tracking: {{log_model: best}}\n"
 LOAD = """

@@ -13,7 +13,7 @@ _NAMES = {
     "search": ("SearchResult", "View"),
     "provenance": ("Surroundings",),
     "policies": ("make_policy",),
-    "prepare": ("prepare_workload",),
+    "admission": ("prepare_workload",),
 }
 
 __all__ = [name for names in _NAMES.values() for name in names]

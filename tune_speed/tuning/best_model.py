@@ -20,7 +20,7 @@ from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.tracking.writer.models import MODEL, forget_others, log_model, run_of_trial
-from tune_speed.tuning.driver.best_weights import weights_file
+from tune_speed.tuning.driver.trial_files import weights_file
 
 TIMEOUT_S = 600.0
 """Longest time for rebuilding, evaluating and logging a model [s]."""

@@ -29,12 +29,11 @@ from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.tracking.writer.tracker import Tracker, Undelivered
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
-from tune_speed.tuning import precheck
-from tune_speed.tuning.admission import admit, begin, pinned_device, refuse_throw_away
+from tune_speed.tuning import admission, precheck
+from tune_speed.tuning.admission import PreparedWorkload, prepare_workload
 from tune_speed.tuning.best_model import log_best_model
 from tune_speed.tuning.driver.controller import Observer, SearchController
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.prepare import PreparedWorkload, prepare_workload
 from tune_speed.tuning.ray.token import agree_on_token
 from tune_speed.tuning.warm_start import describe, read_new
 
@@ -105,7 +104,7 @@ def search(
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
-    refuse_throw_away(folder, uri)
+    admission.refuse_throw_away(folder, uri)
     data = None
     if isinstance(study.workload, Workload):
         data = prepare_workload(study.workload, download=download, on_progress=on_progress)
@@ -113,8 +112,8 @@ def search(
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
-        admit(ledger, study, workload_hash=workload_hash, resume=resume)
-        with _services(uri, address, study, pin=pinned_device(ledger)) as (client, nodes):
+        admission.admit(ledger, study, workload_hash=workload_hash, resume=resume)
+        with _services(uri, address, study, pin=admission.pinned_device(ledger)) as (client, nodes):
             from tune_speed.tuning.ray.concurrency import packed
 
             refuse_misfits()
@@ -125,7 +124,7 @@ def search(
                 carried = read_new(
                     study, ledger, uri=uri, data_hash=data.data_hash, machine=nodes.machine
                 )
-            search_id = begin(
+            search_id = admission.begin(
                 ledger, study, workload_hash=workload_hash, device_type=nodes.device_type
             )
             for name, found in carried.items():

@@ -17,13 +17,12 @@ from tune_speed.custom.spec import spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.points import read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
-from tune_speed.tuning.driver.best_weights import BestWeights
 from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import outcome_of
 from tune_speed.tuning.driver.retries import Attempts
-from tune_speed.tuning.driver.trial_file import read_trial_file
+from tune_speed.tuning.driver.trial_files import BestWeights, read_trial_file
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, params_key
 

@@ -23,7 +23,7 @@ from typing import Any, Self
 from tune_speed.core.event_log import EventLog, LogAdvice
 from tune_speed.core.records import TrialRecord
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
-from tune_speed.tuning.driver.trial_file import read_trial_file
+from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.policy.base import Cost, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve_table import Expected
 

@@ -20,7 +20,7 @@ from tune_speed.runtime import heartbeat, process
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
-from tune_speed.tuning.driver.trial_file import write_trial_file
+from tune_speed.tuning.driver.trial_files import write_trial_file
 from tune_speed.tuning.ray.liveness import Watchdog, leave
 from tune_speed.tuning.ray.node_query import on_nodes, refuse_other_device
 from tune_speed.tuning.ray.reports import Sender
