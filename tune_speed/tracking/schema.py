@@ -337,11 +337,6 @@ def artifact_files(record: TrialRecord) -> dict[str, str]:
     }
 
 
-def run_status(status: Status) -> str:
-    """Returns MLflow's status for ours: a miss is a finished measurement, only an error failed."""
-    return "FAILED" if status is Status.FAILED else "FINISHED"
-
-
 def time_ms(text: str) -> int | None:
     """Returns a record's ISO 8601 time in ms since 1970, or None if it is none."""
     try:

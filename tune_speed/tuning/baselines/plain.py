@@ -17,8 +17,7 @@ from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
-from tune_speed.tuning.policy.optuna_space import distributions, suggest
-from tune_speed.tuning.policy.samplers import make_sampler, quiet_study
+from tune_speed.tuning.policy.samplers import distributions, make_sampler, quiet_study, suggest
 
 # Value of a trial that missed the target. TPE looks at ranks only.
 PENALTY_S = 1e6

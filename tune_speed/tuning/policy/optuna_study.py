@@ -32,8 +32,7 @@ from tune_speed.tuning.policy import samplers
 from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget, trial_number
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.curve_table import gap
-from tune_speed.tuning.policy.optuna_space import distributions, suggest
-from tune_speed.tuning.policy.samplers import SEEDED_EACH_TIME, make_sampler
+from tune_speed.tuning.policy.samplers import SEEDED_EACH_TIME, distributions, make_sampler, suggest
 
 # `memory` of a trial that ran out of memory, whose true need is unknown: log2(2).
 OOM_MEMORY = 1.0

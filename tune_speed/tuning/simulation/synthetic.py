@@ -27,7 +27,7 @@ import numpy as np
 
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode, crossing
-from tune_speed.tuning.policy.optuna_space import suggest
+from tune_speed.tuning.policy.samplers import suggest
 
 TREE: dict[str, Any] = {
     "optimizer": {
