@@ -52,10 +52,8 @@ def make_spec(
 class Scripted(TrialProcess):
     """Runs what a trial's id says instead of a training."""
 
-    def _open(
-        self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
-    ) -> Any:
-        return SCRIPTS[spec.trial_id](spec, interrupt)
+    def _open(self, spec: TrialSpec, config: dict[str, Any]) -> Any:
+        return SCRIPTS[spec.trial_id](spec, self._interrupt)
 
 
 def steps(spec: TrialSpec, interrupt: Callable[[], bool]) -> Any:
