@@ -25,7 +25,7 @@ from tune_speed.cli.common import (
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tune_speed.experiments.published import PaperTable
+    from tune_speed.experiments.published.side_by_side import PaperTable
     from tune_speed.reporting.trials.comparison import Comparison
     from tune_speed.tracking.reader.queries import TrackedTrial
 
@@ -169,7 +169,7 @@ def compare(
     comparison = compare_records(trials, with_equal=all_)
     paper = None
     if with_paper:
-        from tune_speed.experiments.published import paper_table
+        from tune_speed.experiments.published.side_by_side import paper_table
 
         paper = paper_table([trial.record for trial in found])
     _print_comparison(comparison, paper, Format.JSON if as_json else format_)
@@ -181,7 +181,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
     if what is Listing.FIELDS:
         return _field_rows()
     if what is Listing.PAPERS:
-        from tune_speed.experiments.published import paper_listing
+        from tune_speed.experiments.published.published import paper_listing
 
         return paper_listing()
     from tune_speed.reporting.listings.listings import listing

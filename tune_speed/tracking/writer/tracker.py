@@ -17,17 +17,19 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.records import Evaluation, TrialRecord
+from tune_speed.core.records import PROTOCOL_VERSION, Evaluation, TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.tracking import schema
 from tune_speed.tracking.search_summary import Summary
 from tune_speed.tracking.store import sqlite
 from tune_speed.tracking.store.deadline import within
 from tune_speed.tracking.store.errors import errors_of, explain
-from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets
+from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets, tracking_uri
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.descriptions import SearchPlan
-from tune_speed.tracking.writer.outbox import Outbox, deliver, is_permanent
+from tune_speed.tracking.writer.outbox import Outbox, is_permanent
+from tune_speed.tracking.writer.outbox import deliver as deliver_outbox
 from tune_speed.tracking.writer.runs import StudyRuns
 
 if TYPE_CHECKING:
@@ -38,6 +40,8 @@ FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_AT_THE_END_S = 0.5, 30.0, 1.0
 LINGER_S = 1.0
 MOST_NAMED = 20
 """Undelivered trials that a message names."""
+# Longest wait for the store at the end [s]; what it has not taken is in the ledger.
+DELIVERY_S = 60.0
 # Longest wait for the study's experiment and parent run, some ten requests.
 OPEN_S = 120.0
 ESTIMATE = "estimate"
@@ -255,7 +259,7 @@ class Tracker:
     def _deliver_trial(self, trial_id: str) -> None:
         outbox = self._outboxes.pop(trial_id)
         try:
-            refused = deliver(outbox, self._runs)
+            refused = deliver_outbox(outbox, self._runs)
         except Exception as error:
             if not is_permanent(error):
                 # At the end: another trial is tried first.
@@ -339,3 +343,26 @@ def _outbox_of(record: TrialRecord) -> Outbox:
     params = schema.param_entries(record.recipe, record.params)
     key = (record.kind, record.trial_id)
     return Outbox(key, start_ms, params, tuple(record.params), record=record)
+
+
+def deliver(
+    records: Sequence[TrialRecord], *, study: str, search_id: str, parent_kind: str = schema.SEARCH
+) -> tuple[Undelivered, ...]:
+    """Delivers records of one workload as the trials of a study; returns what was not taken.
+
+    Raises: ServiceError or StorageError if the store cannot be opened.
+    """
+    tags = {
+        "workload": records[0].workload_name,
+        "workload_hash": records[0].workload_hash,
+        "protocol_version": str(PROTOCOL_VERSION),
+    }
+    tracker = Tracker(
+        open_store(tracking_uri()),
+        study=study,
+        study_tags=tags,
+        search_id=search_id,
+        parent_kind=parent_kind,
+    )
+    tracker.reconcile(records)
+    return tracker.close(timeout_s=DELIVERY_S)
