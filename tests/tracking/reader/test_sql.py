@@ -101,6 +101,7 @@ def test_a_server_that_keeps_silent_is_not_waited_for(monkeypatch: pytest.Monkey
             find_leaders(f"postgresql+psycopg2://me@127.0.0.1:{port}/db")
 
 
+@pytest.mark.slow
 def test_an_answer_is_not_waited_for_forever(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -109,6 +110,7 @@ def test_an_answer_is_not_waited_for_forever(
         read_directly(postgres.uri("empty"), lambda tables: tables.query("SELECT pg_sleep(1)"))
 
 
+@pytest.mark.slow
 def test_who_may_not_read_is_told_so_by_mlflow(postgres: Postgres) -> None:
     name = postgres.new_store().rsplit("/", 1)[1]
     postgres.run(name, f"CREATE ROLE stranger_{name} LOGIN PASSWORD 's3cret'")
@@ -120,6 +122,7 @@ def test_who_may_not_read_is_told_so_by_mlflow(postgres: Postgres) -> None:
         assert "s3cret" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_tables_of_another_mlflow_are_explained_by_mlflow(postgres: Postgres) -> None:
     uri = postgres.new_store()
     other = "UPDATE alembic_version SET version_num = 'other'"

@@ -66,13 +66,13 @@ def is_there_and_back(space: SearchSpace, seed: int) -> None:
 
 
 @every_space
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_params_become_units_and_the_same_params_again(name: str, seed: int) -> None:
     is_there_and_back(SPACES[name], seed)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(tree=TREES, seed=st.integers(0, 10**6))
 def test_random_spaces_go_there_and_back(tree: dict[str, Any], seed: int) -> None:
     is_there_and_back(SearchSpace.from_tree(tree), seed)
