@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.targets import Target
 from tune_speed.custom.shipping import packed
 from tune_speed.study.custom import own_study_of
@@ -206,5 +206,4 @@ def _scalar(value: Any, path: TreePath, file: str) -> str | int | float | bool |
 
 def _not_plain(value: Any, path: TreePath, file: str, must: str) -> ConfigError:
     # Cut, as the value may be a whole array.
-    problem = Problem(path=dotted(path), must=must, given=repr(value)[:200], file=file)
-    return ConfigError(problems=(problem,))
+    return ConfigError.of(dotted(path), must, given=repr(value)[:200], file=file)

@@ -28,7 +28,7 @@ from contextlib import ExitStack
 from functools import wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.custom import OwnRun, StopTraining
 
 try:
@@ -41,14 +41,10 @@ try:
         except ImportError:
             from pytorch_lightning import Callback
 except ImportError as error:
-    raise ConfigError(
-        problems=(
-            Problem(
-                path="tune_speed.custom.lightning",
-                must="needs Lightning, which is not installed",
-                hint="Install it with `pip install 'tune_speed[lightning]'`.",
-            ),
-        )
+    raise ConfigError.of(
+        "tune_speed.custom.lightning",
+        "needs Lightning, which is not installed",
+        hint="Install it with `pip install 'tune_speed[lightning]'`.",
     ) from error
 
 if TYPE_CHECKING:
@@ -92,21 +88,16 @@ class SpeedCallback(Callback):  # type: ignore[misc]
     def setup(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
         """Raises: ConfigError for a trainer of several processes, which have not this clock."""
         if trainer.world_size > 1:
-            raise _problem(
-                path="Trainer.devices",
-                must="must be 1: a trial trains on the device that it was given",
-                given=f"{trainer.world_size} processes",
-            )
+            must = "must be 1: a trial trains on the device that it was given"
+            given = f"{trainer.world_size} processes"
+            raise ConfigError.of("Trainer.devices", must, given=given)
 
     def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
-        """Starts the clock.
-
-        Raises: ConfigError if nothing is to be validated.
-        """
+        """Starts the clock. Raises: ConfigError if nothing is to be validated."""
         if not trainer.enable_validation:
-            raise _problem(
-                path="Trainer.fit",
-                must="must be given validation data, and the module a validation_step",
+            raise ConfigError.of(
+                "Trainer.fit",
+                "must be given validation data, and the module a validation_step",
                 hint=f"{self._metric} is read after each validation.",
             )
         self._steps = trainer.global_step
@@ -143,9 +134,9 @@ class SpeedCallback(Callback):  # type: ignore[misc]
             return
         if self._metric not in trainer.callback_metrics:
             logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-            raise _problem(
-                path="SpeedCallback.metric",
-                must=f"must be among what the module logged, which is {logged}",
+            raise ConfigError.of(
+                "SpeedCallback.metric",
+                f"must be among what the module logged, which is {logged}",
                 given=repr(self._metric),
                 hint=f'Log it in validation: self.log("{self._metric}", …).',
             )
@@ -217,7 +208,3 @@ class SpeedCallback(Callback):  # type: ignore[misc]
                 return call(*args, **kwargs)
 
         return untimed
-
-
-def _problem(*, path: str, must: str, given: str | None = None, hint: str = "") -> ConfigError:
-    return ConfigError(problems=(Problem(path=path, must=must, given=given, hint=hint),))

@@ -64,13 +64,12 @@ def _try(model: nn.Module, size: tuple[int, ...]) -> None:
 
 def too_small(height: int, width: int, error: Exception, *, path: str) -> ConfigError:
     """Returns what a user reads whose network refuses images of that size [pixels]."""
-    problem = Problem(
-        path=path,
-        must=f"must show the network images that it can take, but {height}x{width} pixels fail"
+    return ConfigError.of(
+        path,
+        f"must show the network images that it can take, but {height}x{width} pixels fail"
         f" with {first_line(error)}",
         hint="Begin with larger images, or take another model.",
     )
-    return ConfigError(problems=(problem,))
 
 
 def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.work import gpu_utilisation
 from tune_speed.components.speedups.base import Averager, Shape
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Evaluation, RunResult, Status, Timing
 from tune_speed.core.targets import SIGNS
 from tune_speed.data.base import Images
@@ -160,13 +160,12 @@ class Progress:
         if not target.holds(untrained):
             return
         harder, hint = ("exceed", "higher") if target.mode == "max" else ("be below", "lower")
-        problem = Problem(
-            path="workload.target.value",
-            must=f"must {harder} the {target.metric} before training, which is {untrained:.4f}",
+        raise ConfigError.of(
+            "workload.target.value",
+            f"must {harder} the {target.metric} before training, which is {untrained:.4f}",
             given=f"{target.value:g}",
             hint=f"Choose a {hint} target.",
         )
-        raise ConfigError(problems=(problem,))
 
     def verdict(self) -> str | None:
         """Sets the status and returns why the run has ended, or None if it continues."""

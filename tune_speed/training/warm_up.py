@@ -6,7 +6,7 @@ from itertools import repeat
 from torch import nn
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime
 from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
@@ -135,11 +135,10 @@ def _isolated(
 
 
 def _lone_image(batch_size: int, num_train: int) -> LoneImage:
-    problem = Problem(
-        path="recipe.batch_size",
-        must="must leave no micro-batch with a single image, because the model's batch norm has one"
+    return LoneImage.of(
+        "recipe.batch_size",
+        "must leave no micro-batch with a single image, because the model's batch norm has one"
         " value per channel of it, hence no variance",
         given=f"{batch_size} with {num_train} training images",
         hint="Try another batch size, or larger images or the model's `stem: cifar`.",
     )
-    return LoneImage(problems=(problem,))

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from tune_speed.core.config import Config
-from tune_speed.core.errors import ConfigError, Problem, first_line
+from tune_speed.core.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -93,10 +93,9 @@ class ModelConfig(Config):
         ways_out = ["larger images"]
         ways_out += ["`stem: cifar`"] if all_fields.get("stem") == "native" else []
         ways_out += ["`resize_to`"] if all_fields.get("resize_to", 0) is None else []
-        problem = Problem(
-            path="model",
-            must=f"must classify images of {' x '.join(map(str, size[1:]))} (channels, size, size)",
+        return ConfigError.of(
+            "model",
+            f"must classify images of {' x '.join(map(str, size[1:]))} (channels, size, size)",
             given=f"{type(self).__name__} {fields}, which {reason.rstrip('.')}",
             hint=f"Try {', '.join(ways_out)} or another model.",
         )
-        return ConfigError(problems=(problem,))

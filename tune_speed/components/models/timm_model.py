@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.fields import Pretrained, ResizeTo
 from tune_speed.core.config import did_you_mean
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -126,9 +126,7 @@ class Timm(ModelConfig):
             raise self._must("name", must, f"images of {image_size} pixels") from error
 
     def _must(self, field: str, must: str, given: object) -> ConfigError:
-        path = f"model.timm.{field}"
-        problem = Problem(path=path, must=f"{must} ({self.name})", given=str(given))
-        return ConfigError(problems=(problem,))
+        return ConfigError.of(f"model.timm.{field}", f"{must} ({self.name})", given=str(given))
 
     def _fit(self, network: "nn.Module") -> "nn.Module":
         from tune_speed.components.models.networks.resize import resize_images

@@ -15,7 +15,7 @@ import torch
 from torch import multiprocessing
 
 from tune_speed.components.plugins.registry import receive, shipped
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.device import resolve_device
 from tune_speed.training.distributed.supervisor import (
     GRACE_S,
@@ -54,7 +54,12 @@ class LocalCrew:
         size, device = spec.recipe.devices, resolve_device(spec.allotment.device)
         there = torch.cuda.device_count() if device.type == "cuda" else size
         if size > there:
-            raise _too_few(size, there)
+            raise ConfigError.of(
+                "recipe.devices",
+                f"must be at most the number of GPUs here, which is {there}",
+                given=str(size),
+                hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
+            )
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="tune_speed-ranks-")
         self._pipes: list[connection.Connection] = []
@@ -115,16 +120,6 @@ class LocalCrew:
         process = self._processes[rank]
         process.join(GRACE_S)
         raise RanksDied(f"the process of rank {rank} died with exit code {process.exitcode}")
-
-
-def _too_few(size: int, there: int) -> ConfigError:
-    problem = Problem(
-        path="recipe.devices",
-        must=f"must be at most the number of GPUs here, which is {there}",
-        given=str(size),
-        hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
-    )
-    return ConfigError(problems=(problem,))
 
 
 class _Plugins:

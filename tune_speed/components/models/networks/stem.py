@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 
 
 class Stem(NamedTuple):
@@ -114,13 +114,9 @@ def _small_conv(old: nn.Conv2d) -> nn.Conv2d:
 
 def _no_cifar_stem(library: str, name: str) -> ConfigError:
     kinds = sorted({kind.rsplit(".", 1)[1] for kind in STEMS if kind.startswith(library)})
-    return ConfigError(
-        problems=(
-            Problem(
-                path=f"model.{library}.stem",
-                must=f"must be native for {name}: there is no `cifar` stem for its kind of network",
-                given="cifar",
-                hint=f"Of {library}, these kinds have one: {', '.join(kinds)}.",
-            ),
-        )
+    return ConfigError.of(
+        f"model.{library}.stem",
+        f"must be native for {name}: there is no `cifar` stem for its kind of network",
+        given="cifar",
+        hint=f"Of {library}, these kinds have one: {', '.join(kinds)}.",
     )
