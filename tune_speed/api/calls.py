@@ -250,27 +250,29 @@ def certify(
     for name, number in (("top", top), ("seeds", seeds), ("final_seeds", final_seeds)):
         _check_least(name, number)
     _check_least("final", final, least=0)
-    # Before anything that may import Ray, plugins included.
-    agree_on_token(address)
-    _load_plugins(plugins)
-    from tune_speed.api.certified import certify_study
-    from tune_speed.custom.shipping import packed
-    from tune_speed.study.settings import CertifyConfig
-
     name, folder, searched_on, loop = (
         (study, None, None, None)
         if isinstance(study, str)
         else (study.name, study.folder, study.address, study.loop)
     )
+    # On the cluster of the search, unless another one is given.
+    address = address or searched_on
+    # Before anything that may import Ray, plugins included.
+    agree_on_token(address)
+    _load_plugins(plugins)
+    from tune_speed.api.certified import certify_study
+    from tune_speed.api.progress import Progress
+    from tune_speed.custom.shipping import packed
+    from tune_speed.study.settings import CertifyConfig
+
     return certify_study(
         name,
         CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
         folder=folder,
         device=device,
-        # On the cluster of the search, unless another one is given.
-        address=address or searched_on,
+        address=address,
         again=again,
-        progress=progress,
+        progress=Progress.of(progress),
         loop=loop if train is None else packed(train),
     )
 

@@ -88,7 +88,7 @@ def certify_study(
     address: str | None = None,
     again: bool = False,
     anew_if_changed: bool = False,
-    progress: bool | Progress | None = None,
+    progress: Progress,
     loop: Loop | None = None,
 ) -> Certified:
     """Certifies a study.
@@ -101,13 +101,9 @@ def certify_study(
         address: Ray cluster; None: a local one.
         again: start over although one was begun before.
         anew_if_changed: start over where the finalists are others.
-        progress: as in `tune_speed.api`.
+        progress: gets its lines.
         loop: the training function of the study; None where recipes were searched.
     """
-    if address is not None:
-        from tune_speed.tuning.ray.token import agree_on_token
-
-        agree_on_token(address)  # Before Ray is imported.
     result = certify(
         study,
         config=config,
@@ -115,7 +111,7 @@ def certify_study(
         device=device,
         address=address,
         again=again,
-        on_line=Progress.of(progress).line,
+        on_line=progress.line,
         anew_if_changed=anew_if_changed,
         loop=loop,
     )

@@ -10,13 +10,14 @@ def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable
 
     Args:
         package: Its name.
-        modules: Public names by the module that has them, relative to the package.
+        modules: Public names by the module that has them, relative to the package; a dot in
+            front leads to the package around it.
     """
     homes = {name: module for module, names in modules.items() for name in names}
 
     def getattr_(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        return getattr(import_module(f".{homes[name]}", package), name)
 
     return getattr_

@@ -16,10 +16,9 @@ from pydantic import Field, model_validator
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.data import randomness
-from tune_speed.data.base import Images
+from tune_speed.data.base import Images, MappedRows, Pixels
 from tune_speed.data.cache import PreparedData
 from tune_speed.data.loaders.shared_array import file_map
-from tune_speed.data.mapped_rows import MappedRows, Pixels
 
 Indices = NDArray[np.int64]
 # A larger part of a mapped set is not copied: its pages are shared by all processes of a node.

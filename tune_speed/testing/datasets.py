@@ -5,9 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tune_speed.data.base import DatasetConfig, DecodedData, Images
+from tune_speed.data.base import DatasetConfig, DecodedData, Images, whole_of
 from tune_speed.data.cache import prepare
-from tune_speed.data.mapped_rows import whole_of
 from tune_speed.data.split import SplitConfig, make_splits
 from tune_speed.testing.entry import Contract, Entry
 

@@ -52,8 +52,7 @@ def decode_parts(
     the centre is cropped; None: all images of a part must have one size. Progress is reported every
     1,000 images and at the end.
 
-    Raises:
-        DataError: An image cannot be decoded, has more than 8 bits a channel, or another size.
+    Raises: DataError if one cannot be decoded, has more than 8 bits a channel, or another size.
     """
     total = sum(part.size for part in parts)
     decoded: list[_Decoded] = []

@@ -66,11 +66,8 @@ class ImageParquet(DatasetConfig):
         names = self._class_names(parts[0])
         for path, labels in (item for part in parts for item in part.items()):
             check_labels(path, labels, len(names))
-        pixels = decode_parts(
-            [self._encoded(part) for part in parts],
-            image_size=self.image_size,
-            on_progress=on_progress,
-        )
+        encoded = [self._encoded(part) for part in parts]
+        pixels = decode_parts(encoded, image_size=self.image_size, on_progress=on_progress)
         train, *test = (
             Images(images, np.concatenate(list(part.values())))
             for images, part in zip(pixels, parts, strict=True)
@@ -114,8 +111,7 @@ DAMAGE = (UnicodeDecodeError, KeyError, IndexError, OverflowError, MemoryError)
 def find_files(field: str, place: str) -> list[Path]:
     """Returns the file `place`, or the `*.parquet` files of the folder `place` in name order.
 
-    Raises:
-        DataError: There is none; `field` is the configuration's field that named the place.
+    Raises: DataError if there is none; `field` is the configuration's that named the place.
     """
     path = Path(place)
     if path.is_file():
