@@ -5,7 +5,7 @@ import torch
 from torch import nn
 from training import CPU, Tiny
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.training.flops import num_parameters, training_flop_per_sample
 
 SHAPE = (3, 8, 8)

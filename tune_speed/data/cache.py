@@ -49,9 +49,8 @@ def prepare(
         on_progress: Progress callback; not called on a cache hit.
         lock_wait_s: Longest wait for another process that prepares the same set [s].
 
-    Raises:
-        DataError: The data are missing or unreadable.
-        StorageError: The cache cannot be written, or its lock stays taken.
+    Raises: DataError if the data are missing or unreadable; StorageError if the cache cannot be
+        written, or its lock stays taken.
     """
     folder = Path(os.path.abspath((cache_dir or default_cache_dir()).expanduser()))
     found = _read(folder / _entry_name(dataset))

@@ -63,8 +63,7 @@ class DamagedEntry(Exception):
 def read_entry(folder: Path) -> PreparedData | None:
     """Returns the data of the entry; None if there is none.
 
-    Raises:
-        DamagedEntry: Something in it is missing or was changed.
+    Raises: DamagedEntry if something in it is missing or was changed.
     """
     if not folder.is_dir():
         return None
@@ -86,8 +85,7 @@ def read_entry(folder: Path) -> PreparedData | None:
 def write_entry(folder: Path, data: DecodedData) -> None:
     """Writes `data` to `folder` in one step; what was there is removed.
 
-    Raises:
-        StorageError: The disk is full, or the folder cannot be written.
+    Raises: StorageError if the disk is full, or the folder cannot be written.
     """
     temporary: Path | None = None
     try:

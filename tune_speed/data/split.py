@@ -85,8 +85,7 @@ def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> Spl
 
     The data set brings `num_train` and `num_test` images; None: it has no test part.
 
-    Raises:
-        ConfigError: A part would be empty, or a subset is larger than what it is taken from.
+    Raises: ConfigError if a part would be empty, or a subset is larger than what it is taken from.
     """
     test = _share(split.test_frac, num_train) if num_test is None else num_test
     left = num_train - (test if num_test is None else 0)
@@ -103,9 +102,8 @@ def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> Spl
 def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
     """Returns the parts of `data`, in the data's order: copies, or left in the file if large.
 
-    Raises:
-        ConfigError: As `split_sizes`, or a class is too small for its part of the long tail.
-        DataError: A class has no training image, or a channel is the same in all of them.
+    Raises: ConfigError as `split_sizes`, or a class is too small for its part of the long tail;
+        DataError if a class has no training image, or a channel is the same in all of them.
     """
     num_test = None if data.test is None else len(data.test.labels)
     sizes = split_sizes(len(data.train.labels), num_test, split)
@@ -129,8 +127,7 @@ def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, 
 
     Of pixels (N, H, W, C).
 
-    Raises:
-        DataError: A channel has the same value everywhere: it cannot be normalised.
+    Raises: DataError if a channel has the same value everywhere: it cannot be normalised.
     """
     count = math.prod(pixels.shape[:-1])
     # The sums are integers, so that the result is exact to rounding.

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.base import Shape, SpeedupConfig, Start
 from tune_speed.core.errors import ConfigError
 from tune_speed.testing.entry import ContractError, Entry, seeded

@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn import functional
 
 from tune_speed.components.models import TorchVision
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.focal import Focal
 from tune_speed.core.errors import ConfigError
 

@@ -5,8 +5,8 @@ from torch import nn
 from training import make_recipe
 
 from tune_speed.components.models import Timm, TorchVision
-from tune_speed.components.models.networks.cifar_preact_resnet import CifarPreActResNet
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.networks.cifar_resnet import CifarPreActResNet
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.kaiming import Kaiming
 from tune_speed.core.errors import ConfigError
 

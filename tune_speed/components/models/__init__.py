@@ -16,8 +16,7 @@ from tune_speed.components.models.published import (
     SqueezeNet,
     ViT,
 )
-from tune_speed.components.models.resnet import PreActResNet, ResNet
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import PreActResNet, ResNet, ResNet20
 from tune_speed.components.models.speednet import SpeedNet
 from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.models.torchvision_model import TorchVision

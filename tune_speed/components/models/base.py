@@ -28,8 +28,7 @@ class ModelConfig(Config):
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with fresh weights, on torch's default device, in training mode.
 
-        Raises:
-            ConfigError: if this model cannot be had in that form.
+        Raises: ConfigError if this model cannot be had in that form.
         """
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
@@ -40,9 +39,8 @@ class ModelConfig(Config):
             num_classes: classes, the second dimension of the logits.
             image_size: height and width of an image [pixels].
 
-        Raises:
-            ConfigError: if this model cannot be had in that form.
-            DataError: if its weights cannot be fetched or read.
+        Raises: ConfigError if this model cannot be had in that form; DataError if its weights
+            cannot be fetched or read.
         """
         network = self.network(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
@@ -58,8 +56,7 @@ class ModelConfig(Config):
 
         The few networks that compute while they are built are run on the CPU instead.
 
-        Raises:
-            ConfigError: if the model cannot be had in that form or cannot take such images.
+        Raises: ConfigError if the model cannot be had in that form or cannot take such images.
         """
         size = (2, in_channels, image_size, image_size)
         try:

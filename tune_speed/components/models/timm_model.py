@@ -65,17 +65,15 @@ class Timm(ModelConfig):
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns a fresh network.
 
-        Raises:
-            ConfigError: if the model does not take a field that is set, or has no such stem.
+        Raises: ConfigError if the model does not take a field that is set, or has no such stem.
         """
         return self._fit(self._create(in_channels, num_classes, image_size, pretrained=False))
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with fresh weights, the published ones or those of the file.
 
-        Raises:
-            ConfigError: if the model does not take a field that is set, or has no such stem.
-            DataError: if the published weights cannot be fetched, or the file cannot be used.
+        Raises: ConfigError if the model does not take a field that is set, or has no such stem;
+            DataError if the published weights cannot be fetched, or the file cannot be used.
         """
         if not self.pretrained:
             return super().build(

@@ -80,19 +80,14 @@ class TorchVision(ModelConfig):
         return self
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns a fresh network.
-
-        Raises:
-            ConfigError: if the model has no such stem.
-        """
+        """Returns a fresh network. Raises: ConfigError if the model has no such stem."""
         return self._fit(self._create(num_classes, image_size), in_channels)
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with fresh weights, the published ones or those of the file.
 
-        Raises:
-            ConfigError: if the model has no such stem.
-            DataError: if the published weights cannot be fetched, or weights do not fit.
+        Raises: ConfigError if the model has no such stem; DataError if the published weights cannot
+            be fetched, or weights do not fit.
         """
         from tune_speed.components.models.networks.weights import load_weights
 

@@ -140,9 +140,8 @@ def receive(text: str) -> None:
     Args:
         text: what `shipped` returned there.
 
-    Raises:
-        ConfigError: a distribution is not installed here, or is another version.
-        StorageError: the cache cannot be written.
+    Raises: ConfigError if a distribution is not installed here, or is another version; StorageError
+        if the cache cannot be written.
     """
     for plugin in _PLUGINS.validate_json(text) if text else []:
         if hashes().get(plugin.title) == plugin.source_hash:

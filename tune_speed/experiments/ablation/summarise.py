@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from tune_speed.components.metrics.convergence import epochs_of_run as epochs_to_convergence
 from tune_speed.components.metrics.of_run import epoch_s
+from tune_speed.components.metrics.of_run import epochs_of_run as epochs_to_convergence
 from tune_speed.components.metrics.repeats import mean_interval
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord

@@ -18,8 +18,7 @@ SILENCE_S = 60.0
 def fetching(name: str, *, library: str) -> Iterator[None]:
     """Turns failures within into DataError, and bounds the wait for a silent server.
 
-    Raises:
-        DataError: for anything that fails within, except a ConfigError.
+    Raises: DataError for anything that fails within, except a ConfigError.
     """
     timeout_s = socket.getdefaulttimeout()
     socket.setdefaulttimeout(SILENCE_S)
@@ -40,8 +39,7 @@ def fetching(name: str, *, library: str) -> Iterator[None]:
 def load_weights_file(network: nn.Module, file: str, *, num_classes: int) -> nn.Module:
     """Returns `network` with the weights of `file`; see `load_weights` for what must match.
 
-    Raises:
-        DataError: if the file is missing, is no state dict of tensors, or does not match.
+    Raises: DataError if the file is missing, is no state dict of tensors, or does not match.
     """
     return load_weights(network, read_weights(file), num_classes=num_classes, origin=file)
 
@@ -54,8 +52,7 @@ def load_weights(
     The classifier alone may be of another class count (shapes that differ in the first dimension,
     where the network's is `num_classes`): then it keeps its fresh weights.
 
-    Raises:
-        DataError: if anything else differs; names the first differences and `origin`.
+    Raises: DataError if anything else differs; names the first differences and `origin`.
     """
     own = network.state_dict()
     others = {name for name, given in weights.items() if own.get(name, given).shape != given.shape}
@@ -74,8 +71,7 @@ def load_weights(
 def read_weights(file: str) -> dict[str, Tensor]:
     """Returns the state dict in `file`, on the CPU. Nothing but tensors is unpickled.
 
-    Raises:
-        DataError: if the file is missing, unreadable or no state dict of tensors.
+    Raises: DataError if the file is missing, unreadable or no state dict of tensors.
     """
     # False too for what no file can be called.
     if not os.path.isfile(file):
