@@ -104,21 +104,12 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         self._take_off_the_clock(trainer)
         self._heed(trainer, lambda: self._timed.enter_context(self._run.timed()))
 
-    def on_train_batch_start(
-        self, trainer: "Trainer", pl_module: "LightningModule", batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: Any, **__: Any) -> None:
         """Raises: StopTraining if Lightning continues although it was to stop."""
         if self._ended is not None:
             raise StopTraining(self._ended)
 
-    def on_train_batch_end(
-        self,
-        trainer: "Trainer",
-        pl_module: "LightningModule",
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: "Trainer", *_: Any, **__: Any) -> None:
         """Counts a step if the batch ended one."""
         # With accumulation, not each batch ends a step.
         if trainer.global_step > self._steps:
@@ -146,19 +137,12 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         """Stops the clock."""
         self._timed.close()
 
-    def on_exception(
-        self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException
-    ) -> None:
+    def teardown(self, *_: Any, **__: Any) -> None:
         """Stops the clock and leaves the trainer as it was."""
-        self._release()
-
-    def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
-        """Stops the clock and leaves the trainer as it was."""
-        self._release()
-
-    def _release(self) -> None:
         self._timed.close()
         self._wrapped.close()
+
+    on_exception = teardown
 
     def _heed(self, trainer: "Trainer", report: Callable[[], object]) -> None:
         """Calls the run; has Lightning stop if the run has ended."""
@@ -182,7 +166,7 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         )
 
     def _take_off_the_clock(self, trainer: "Trainer") -> None:
-        """Stops the clock in validation and in saving, until `_release`."""
+        """Stops the clock in validation and in saving, until `teardown`."""
         # Hooks would not do: Lightning makes the validation's iterator, and with it worker
         # processes, before the first of them, and saves after the last.
         validation = trainer.fit_loop.epoch_loop.val_loop

@@ -20,15 +20,4 @@ SCHEDULES: dict[str, type[ScheduleConfig]] = {
 }
 """Every schedule by the name it has in YAML."""
 
-__all__ = [
-    "SCHEDULES",
-    "Constant",
-    "Cosine",
-    "Factors",
-    "MultiStep",
-    "OneCycle",
-    "OneCycleFastai",
-    "ReduceOnPlateau",
-    "ScheduleConfig",
-    "Trapezoid",
-]
+__all__ = ["SCHEDULES", "Constant", "Factors", "ScheduleConfig"]
