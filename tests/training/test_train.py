@@ -31,8 +31,8 @@ from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import build, loop, progress
+from tune_speed.training.build import Job
 from tune_speed.training.evaluate import Scores
-from tune_speed.training.job import Job
 from tune_speed.training.ranks import ALONE
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps

@@ -18,7 +18,7 @@ from tune_speed.components.speedups.base import Shape, Start
 from tune_speed.data.loaders.base import Loader, eval_batches
 from tune_speed.data.orders.curriculum import Curriculum
 from tune_speed.data.split import Splits
-from tune_speed.training.job import Job
+from tune_speed.training.build import Job
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES, Forward
 from tune_speed.training.step.step import Group, Stepper, micro_batch_of, open_order

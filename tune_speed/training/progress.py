@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.work import gpu_utilisation
 from tune_speed.components.speedups.base import Averager, Shape
+from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import Evaluation, RunResult, Status, Timing
+from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, StepTime, Timing
 from tune_speed.core.targets import SIGNS
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
@@ -23,14 +25,59 @@ from tune_speed.runtime.device import (
     peak_memory_gib,
     release_memory,
 )
-from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.sharing import CotenantHistory, Sharing
 from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
+from tune_speed.training.build import Job, Part
 from tune_speed.training.evaluate import Scores, evaluate
-from tune_speed.training.job import Job, Part
-from tune_speed.training.progress_state import PhaseState, ProgressState
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import run_result
+
+
+class PhaseState(Config):
+    """What the steps of one shape take, and how many samples went through them."""
+
+    shape: tuple[int, int, int, float, int]
+    step_time: StepTime
+    samples_per_step: int
+    samples: int
+
+    @classmethod
+    def of(cls, shape: Shape, phase: Phase) -> Self:
+        """Returns the phase as a checkpoint stores it."""
+        return cls(
+            shape=(shape.height, shape.width, shape.growth, shape.kept_frac, shape.stage),
+            step_time=phase.step_time,
+            samples_per_step=phase.samples_per_step,
+            samples=phase.samples,
+        )
+
+
+class ProgressState(Config):
+    """How far a run is, as a checkpoint stores it: all of `Progress` but what is set up again."""
+
+    steps: int
+    samples: int
+    init_s: float
+    evaluations: tuple[Evaluation, ...]
+    losses: tuple[float, ...]
+    phases: tuple[PhaseState, ...]
+    eval_batch_size: int
+    loss_samples: int
+    waited_s: float
+    """For batches."""
+    cpu_wait_s: float | None
+    utilisations: tuple[float, ...]
+    peak_memory_gib: float
+    clocks: Clocks
+    seen: CotenantHistory
+
+    def phases_by_shape(self) -> dict[Shape, Phase]:
+        """Returns the phases with which the run continues; none: the clock counts."""
+        return {
+            Shape(*each.shape): Phase(each.step_time, each.samples_per_step, each.samples)
+            for each in self.phases
+        }
 
 
 class Progress:

@@ -14,8 +14,7 @@ from tune_speed.runtime.device import is_out_of_memory, synchronizer
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.step_timer import isolated_time
 from tune_speed.runtime.training_clock import Phase, Waits
-from tune_speed.training.build import open_dummy
-from tune_speed.training.job import Job
+from tune_speed.training.build import Job, open_dummy
 from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.step.batches import open_steps

@@ -26,7 +26,7 @@ from tune_speed.training.checkpoint import file
 from tune_speed.training.checkpoint.file import BadCheckpoint, Header
 from tune_speed.training.checkpoint.state import State, Training, progress_of, restore, state_of
 from tune_speed.training.checkpoint.store import CheckpointStore
-from tune_speed.training.progress_state import ProgressState
+from tune_speed.training.progress import ProgressState
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import CheckpointPlan, TrialSpec, environment
