@@ -25,7 +25,7 @@ Needs `pip install 'tune_speed[lightning]'`. With `pytorch_lightning`, import th
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import wraps
+from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tune_speed.core.errors import ConfigError
@@ -131,7 +131,17 @@ class SpeedCallback(Callback):  # type: ignore[misc]
                 given=repr(self._metric),
                 hint=f'Log it in validation: self.log("{self._metric}", …).',
             )
-        self._heed(trainer, lambda: self._report(trainer))
+        self._reported_steps = trainer.global_step
+        logged, batches = trainer.callback_metrics, trainer.num_training_batches
+        has_length = batches not in (0, float("inf"))
+        report = partial(
+            self._run.evaluated,
+            step=trainer.global_step,
+            metric=float(logged[self._metric]),
+            epoch=(trainer.fit_loop.total_batch_idx + 1) / batches if has_length else None,
+            loss=float(logged["val_loss"]) if "val_loss" in logged else None,
+        )
+        self._heed(trainer, report)
 
     def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Stops the clock."""
@@ -153,17 +163,6 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         except StopTraining as stop:
             self._ended = str(stop)
             trainer.should_stop = True
-
-    def _report(self, trainer: "Trainer") -> None:
-        self._reported_steps = trainer.global_step
-        logged, batches = trainer.callback_metrics, trainer.num_training_batches
-        has_length = batches not in (0, float("inf"))
-        self._run.evaluated(
-            step=trainer.global_step,
-            metric=float(logged[self._metric]),
-            epoch=(trainer.fit_loop.total_batch_idx + 1) / batches if has_length else None,
-            loss=float(logged["val_loss"]) if "val_loss" in logged else None,
-        )
 
     def _take_off_the_clock(self, trainer: "Trainer") -> None:
         """Stops the clock in validation and in saving, until `teardown`."""

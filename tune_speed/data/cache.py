@@ -93,7 +93,14 @@ def _build(
     _check(dataset, decoded)
     write_entry(folder / name, decoded)
     _remove(folder, f"{_set_name(dataset)}-*", keep=name)
-    return _read_back(folder / name)
+    try:
+        data = read_entry(folder / name)
+    except DamagedEntry as error:
+        raise StorageError(
+            f"{folder / name} must read back as it was written, but: {error}. Is the disk sound?"
+        ) from error
+    assert data is not None
+    return data
 
 
 def _read(entry: Path) -> PreparedData | None:
@@ -102,17 +109,6 @@ def _read(entry: Path) -> PreparedData | None:
     except DamagedEntry as error:
         logger.warning("The cached data set %s is damaged and is decoded again: %s.", entry, error)
         return None
-
-
-def _read_back(entry: Path) -> PreparedData:
-    try:
-        data = read_entry(entry)
-    except DamagedEntry as error:
-        raise StorageError(
-            f"{entry} must read back as it was written, but: {error}. Is the disk sound?"
-        ) from error
-    assert data is not None
-    return data
 
 
 def _check(dataset: DatasetConfig, decoded: DecodedData) -> None:

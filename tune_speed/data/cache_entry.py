@@ -134,7 +134,7 @@ def _write_files(folder: Path, data: DecodedData) -> None:
 
 def _write_array(folder: Path, name: str, array: Array) -> ArrayMeta:
     array = np.ascontiguousarray(array)
-    with _array_file(folder, name).open("wb") as file:
+    with (folder / f"{name}.npy").open("wb") as file:
         # Not through a memory map: on a full disk that would kill the process with SIGBUS.
         np.save(file, array, allow_pickle=False)
         file.flush()
@@ -150,7 +150,7 @@ def _write_array(folder: Path, name: str, array: Array) -> ArrayMeta:
 
 
 def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:
-    path = _array_file(folder, name)
+    path = folder / f"{name}.npy"
     status = path.stat()
     if status.st_size != meta.size_bytes:
         raise DamagedEntry(f"{path.name} has {status.st_size} bytes, not {meta.size_bytes}")
@@ -163,10 +163,6 @@ def _read_array(folder: Path, name: str, meta: ArrayMeta) -> Array:
     if is_suspect and _sha256(array) != meta.sha256:
         raise DamagedEntry(f"{path.name} does not match its checksum")
     return np.asarray(array)
-
-
-def _array_file(folder: Path, name: str) -> Path:
-    return folder / f"{name}.npy"
 
 
 def _sha256(array: Array) -> str:

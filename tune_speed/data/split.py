@@ -108,8 +108,19 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
     num_test = None if data.test is None else len(data.test.labels)
     sizes = split_sizes(len(data.train.labels), num_test, split)
     train, validation, test = _choose(data, split, sizes)
-    _check_classes(data, train, split)
+    counts = np.bincount(data.train.labels[train], minlength=len(data.class_names))
+    if not counts.all():
+        missing = int(counts.argmin())
+        brought = int((data.train.labels == missing).sum())
+        raise DataError(
+            "Every class must have an image in the training part, but class"
+            f" `{data.class_names[missing]}` has none of its {brought} there"
+            f" (train_samples={split.train_samples}). Add images of it, or raise train_samples."
+        )
     parts = [_rows(data.train, indices) for indices in (train, validation, test)]
+    digest = hashlib.sha256(data.data_hash.encode())
+    for part in (train, validation, test):
+        digest.update(f"/{len(part)}/".encode() + part.astype("<i8").tobytes())
     mean, std = channel_statistics(parts[0].pixels)
     return Splits(
         train=parts[0],
@@ -118,7 +129,7 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
         mean=mean,
         std=std,
         num_classes=len(data.class_names),
-        split_hash=_hash(data.data_hash, train, validation, test),
+        split_hash=digest.hexdigest()[:16],
     )
 
 
@@ -248,23 +259,3 @@ def _rows(images: Images, indices: Indices) -> Images:
     if num_bytes > MOST_COPIED_BYTES and file_map(pixels) is not None:
         return Images(MappedRows(pixels, indices), labels)
     return Images(pixels.take(indices, axis=0), labels)
-
-
-def _check_classes(data: PreparedData, train: Indices, split: SplitConfig) -> None:
-    counts = np.bincount(data.train.labels[train], minlength=len(data.class_names))
-    if counts.all():
-        return
-    missing = int(counts.argmin())
-    brought = int((data.train.labels == missing).sum())
-    raise DataError(
-        "Every class must have an image in the training part, but class"
-        f" `{data.class_names[missing]}` has none of its {brought} there"
-        f" (train_samples={split.train_samples}). Add images of it, or raise train_samples."
-    )
-
-
-def _hash(data_hash: str, *parts: Indices) -> str:
-    digest = hashlib.sha256(data_hash.encode())
-    for part in parts:
-        digest.update(f"/{len(part)}/".encode() + part.astype("<i8").tobytes())
-    return digest.hexdigest()[:16]

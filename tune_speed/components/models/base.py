@@ -47,9 +47,10 @@ class ModelConfig(Config):
         )
         if self.weights_file is None:
             return network
-        from tune_speed.components.models.networks.weights import load_weights_file
+        from tune_speed.components.models.networks.weights import load_weights, read_weights
 
-        return load_weights_file(network, self.weights_file, num_classes=num_classes)
+        file, weights = self.weights_file, read_weights(self.weights_file)
+        return load_weights(network, weights, num_classes=num_classes, origin=file)
 
     def check(self, *, in_channels: int, num_classes: int, image_size: int) -> None:
         """Runs a fresh network once, on torch's meta device: shapes alone, no memory, no weights.

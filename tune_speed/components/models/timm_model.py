@@ -105,23 +105,16 @@ class Timm(ModelConfig):
                 patch_size=self.patch_size,
             )
         except TypeError as error:
-            self._refuse_field(error, image_size)
+            # Which fields a model takes shows when it is made: the error names the argument.
+            for field in ("drop_rate", "drop_path_rate", "patch_size"):
+                if f"'{field}'" in str(error):
+                    must = "must be left out, as it takes none"
+                    raise self._must(field, must, getattr(self, field)) from error
+            if "'img_size'" in str(error):
+                must = "must be a model for any size of image, which it is not"
+                raise self._must("name", must, f"images of {image_size} pixels") from error
             raise
         return network
-
-    def _refuse_field(self, error: TypeError, image_size: int) -> None:
-        given = {
-            "drop_rate": self.drop_rate,
-            "drop_path_rate": self.drop_path_rate,
-            "patch_size": self.patch_size,
-        }
-        # Which fields a model takes shows when it is made: the TypeError names the argument.
-        for field, value in given.items():
-            if f"'{field}'" in str(error):
-                raise self._must(field, "must be left out, as it takes none", value) from error
-        if "'img_size'" in str(error):
-            must = "must be a model for any size of image, which it is not"
-            raise self._must("name", must, f"images of {image_size} pixels") from error
 
     def _must(self, field: str, must: str, given: object) -> ConfigError:
         return ConfigError.of(f"model.timm.{field}", f"{must} ({self.name})", given=str(given))

@@ -17,7 +17,7 @@ fastai's, `one_cycle_fastai`: with e = k / T, the share of the run before step k
 last. Momentum goes the other way: max, base, max.
 
 How they differ: `div_final` divides the *highest* rate, `final_div_factor` the first; fastai's
-first step lies on the curve's start and its last one step before the curve's end, where torch meets both
+first step lies on the curve's start, its last one step before the curve's end; torch meets both
 ends. At the same peak, with final_div_factor = div_final / div, the two differ by 3.6 % of the
 highest rate in 100 steps, and by less the longer the run.
 

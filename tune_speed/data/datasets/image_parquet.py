@@ -171,8 +171,17 @@ def check_labels(path: Path, labels: NDArray[np.int64], num_classes: int) -> Non
 
 def read_images(path: Path, column: str) -> Iterator[Encoded]:
     """Yields the encoded images of a file. Raises: DataError for a missing or unfit column."""
+    import pyarrow as pa
+
     with _open(path) as file:
-        _check_image_type(_column_type(file, path, column, field="image_column"), path, column)
+        kind = _column_type(file, path, column, field="image_column")
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            kind = kind.field("bytes").type
+        if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+            raise DataError(
+                f"Column `{column}` of {path} must hold encoded images, as bytes or as a struct"
+                f" with `bytes`, but holds {kind}."
+            )
         row = 0
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[column]):
             for value in batch.column(0).to_pylist():
@@ -188,18 +197,6 @@ def read_images(path: Path, column: str) -> Iterator[Encoded]:
                     )
                 yield Encoded(content, _row(path, row))
                 row += 1
-
-
-def _check_image_type(kind: "DataType", path: Path, column: str) -> None:
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        kind = kind.field("bytes").type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise DataError(
-            f"Column `{column}` of {path} must hold encoded images, as bytes or as a struct with"
-            f" `bytes`, but holds {kind}."
-        )
 
 
 def _column_type(file: "ParquetFile", path: Path, column: str, *, field: str) -> "DataType":

@@ -105,7 +105,15 @@ class UnscoredCurriculum(SampleOrder):
     def with_scores(self, scores: NDArray[np.floating]) -> Order:
         """Returns the curriculum by each image's loss, (N,). Not a number counts as hardest."""
         assert scores.shape == self.labels.shape, (scores.shape, self.labels.shape)
-        ranks = _ranks(scores, self.config.direction, self.seed)
+        direction = self.config.direction
+        if direction == "random":
+            ranks = randomness.permutation(self.seed, RANK, count=len(scores))
+        else:
+            exact = scores.astype(np.float64)
+            hardness = np.nan_to_num(exact, nan=np.inf, posinf=np.inf, neginf=-np.inf)
+            order = np.argsort(-hardness if direction == "anti" else hardness, kind="stable")
+            ranks = np.empty(len(scores), dtype=np.int64)
+            ranks[order] = np.arange(len(scores))
         sizes = [round(part * len(self.labels)) for part in self.config.fractions()[:-1]]
         return CurriculumOrder(
             self.num_samples,
@@ -129,13 +137,3 @@ def balanced(ranks: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.
     place = np.arange(len(labels)) - np.repeat(starts, counts)
     way = (place + 0.5) / np.repeat(counts, counts)
     return np.asarray(by_class[np.argsort(way, kind="stable")])
-
-
-def _ranks(scores: NDArray[np.floating], direction: Direction, seed: int) -> NDArray[np.int64]:
-    if direction == "random":
-        return randomness.permutation(seed, RANK, count=len(scores))
-    hardness = np.nan_to_num(scores.astype(np.float64), nan=np.inf, posinf=np.inf, neginf=-np.inf)
-    order = np.argsort(-hardness if direction == "anti" else hardness, kind="stable")
-    ranks = np.empty(len(scores), dtype=np.int64)
-    ranks[order] = np.arange(len(scores))
-    return ranks

@@ -56,7 +56,14 @@ def use_cifar_stem(network: nn.Module, *, library: str, name: str) -> nn.Module:
     path, conv = first_conv(network, within=stem.conv)
     if conv.stride not in ((2, 2), (4, 4)) or conv.groups != 1:
         raise _no_cifar_stem(library, name)
-    network.set_submodule(path, _small_conv(conv))
+    # The same class, as timm has convolutions that standardise their weights.
+    small = type(conv)(
+        conv.in_channels, conv.out_channels, kernel_size=3, padding=1, bias=conv.bias is not None
+    )
+    nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+    if small.bias is not None:
+        nn.init.zeros_(small.bias)
+    network.set_submodule(path, small)
     for dropped in dict(network.named_modules()).keys() & stem.dropped:
         network.set_submodule(dropped, nn.Identity())
     return network
@@ -98,17 +105,6 @@ def set_in_channels(network: nn.Module, in_channels: int) -> nn.Module:
         new.bias.data.copy_(old.bias.detach())
     network.set_submodule(path, new)
     return network
-
-
-def _small_conv(old: nn.Conv2d) -> nn.Conv2d:
-    # The same class, as timm has convolutions that standardise their weights.
-    new = type(old)(
-        old.in_channels, old.out_channels, kernel_size=3, padding=1, bias=old.bias is not None
-    )
-    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
-    if new.bias is not None:
-        nn.init.zeros_(new.bias)
-    return new
 
 
 def _no_cifar_stem(library: str, name: str) -> ConfigError:
