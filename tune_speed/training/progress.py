@@ -240,6 +240,11 @@ class Progress:
         # Since the first step.
         wall_s = passed_s - self.init_s
         isolated = {"timing": Timing.ISOLATED, "note": ""} if self.phases else {}
+        # The mean of a step, over the whole run where it is known beforehand.
+        steps_s, steps = train_s - self.init_s, self.steps
+        if self.phases:
+            per_shape = ((n, self.phases[shape].step_time) for shape, n in self.step_schedule)
+            steps_s, steps = sum(n * each.step_s for n, each in per_shape), self.total_steps
         return run_result(
             self.status,
             evaluations=self.evaluations,
@@ -251,7 +256,7 @@ class Progress:
             seed=self.seed,
             stop_reason=stop_reason,
             time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
-            step_time_ms=self._step_time_ms(),
+            step_time_ms=1000 * steps_s / steps if steps else None,
             fed_ratio=fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s),
             gpu_utilisation=statistics.fmean(self._utilisations) if self._utilisations else None,
             peak_memory_gib=self._peak_memory_gib(),
@@ -309,15 +314,6 @@ class Progress:
     def _peak_memory_gib(self) -> float:
         return max(self._peak_gib, peak_memory_gib(self.device))
 
-    def _step_time_ms(self) -> float | None:
-        """Returns the mean time of a step, over the whole run where it is known beforehand."""
-        if self.phases:
-            times_s = (
-                count * self.phases[shape].step_time.step_s for shape, count in self.step_schedule
-            )
-            return 1000 * sum(times_s) / self.total_steps
-        return 1000 * (self.train_s - self.init_s) / self.steps if self.steps else None
-
     def _is_last(self) -> bool:
         return self.steps == self.total_steps
 
@@ -366,21 +362,19 @@ class Progress:
             device=self.device,
             channels_last=self.recipe.is_channels_last,
         )
+
+        def one_by_one() -> Iterator[tuple[Tensor, Tensor]]:
+            for batch in batches:
+                self.clock.let_others_measure()
+                yield batch
+
         # Of accuracy, F1 and loss every evaluation has values by itself.
         metric = METRICS.get(self.workload.target.metric)
         return evaluate(
             self.evaluated_model,
-            self._one_by_one(batches),
+            one_by_one(),
             device=self.device,
             autocast_dtype=AUTOCAST_DTYPES[self.recipe.precision],
             predict=self.recipe.speedups.predict,
             of_logits=None if metric is None else metric.of_logits,
         )
-
-    def _one_by_one(
-        self, batches: Iterator[tuple[Tensor, Tensor]]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the batches; others may measure in between."""
-        for batch in batches:
-            self.clock.let_others_measure()
-            yield batch

@@ -88,7 +88,7 @@ class LoaderConfig(Config):
         """
         from tune_speed.data.loaders.batches import Batches
         from tune_speed.data.loaders.image_ops import Normalizer
-        from tune_speed.data.orders.shuffle import SampleOrder
+        from tune_speed.data.orders.base import SampleOrder
 
         assert batch_size >= 1
         _, height, width, _ = images.pixels.shape

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.data import randomness
-from tune_speed.data.orders.base import Order, OrderConfig
-from tune_speed.data.orders.shuffle import SampleOrder
+from tune_speed.data.orders.base import Order, OrderConfig, SampleOrder
 
 # Keys of random streams: of a pass within a round, under (seed, round, pass), and of the ranks
 # of the random control, under (seed).
