@@ -116,7 +116,6 @@ def _parts(kind: Any, seen: dict[int, Any]) -> Iterator[Any]:
 
 
 def _scope(kind: Any) -> dict[str, Any]:
-    """Returns what a function or class can name."""
     module = sys.modules.get(getattr(kind, "__module__", ""))
     return getattr(kind, "__globals__", None) or (dict(vars(module)) if module else {})
 

@@ -133,7 +133,6 @@ class CheckpointStore:
 
 
 def _words(error: Exception) -> str:
-    """Returns what went wrong."""
     # The system's own words leave out names of temporary files.
     reason = getattr(error, "strerror", None) or error
     return f"{type(error).__name__}: {reason}"
@@ -205,7 +204,6 @@ def _put_remote(place: str, beginning: bytes, payload: IO[bytes]) -> None:
 
 
 def _get(place: str, most_bytes: int | None) -> bytes | None:
-    """Returns the file, or its beginning."""
     size = -1 if most_bytes is None else most_bytes
     try:
         if (path := local_path(place)) is not None:

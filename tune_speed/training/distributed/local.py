@@ -130,7 +130,6 @@ class _Plugins:
 
 
 def _rank(_: None, spec: TrialSpec, rank: int, folder: Path, pipe: connection.Connection) -> None:
-    """What a process does from its start to its end."""
     _end_with_supervisor()
     device = torch.device(spec.allotment.device)
     with local_rank(rank, spec.recipe.devices, device, folder=folder) as ranks:
@@ -162,8 +161,6 @@ def _end_with_supervisor() -> None:
 
 
 class _Pipe:
-    """The channel to the supervisor."""
-
     def __init__(self, pipe: connection.Connection) -> None:
         self._pipe = pipe
 
