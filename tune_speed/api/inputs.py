@@ -189,17 +189,13 @@ def _plain(value: Any, path: TreePath, file: str) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, Path):
         return str(value)
-    return _scalar(value, path, file)
-
-
-def _scalar(value: Any, path: TreePath, file: str) -> str | int | float | bool | None:
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()  # A number of NumPy's or torch's.
     if isinstance(value, float) and not math.isfinite(value):
         raise _not_plain(value, path, file, "must be a finite number")
     # Exactly these types: PyYAML's safe dumper has no form for a subclass of them.
     if value is None or type(value) in (bool, int, float, str):
-        return value  # type: ignore[no-any-return]
+        return value
     must = "must be a dict, a list, text, a number, a boolean or None"
     raise _not_plain(value, path, file, must)
 
