@@ -67,7 +67,7 @@ def list_(
     if given and what is not Listing.TRIALS:
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
     if what is Listing.TECHNIQUES and form is common.Format.MARKDOWN:
-        from tune_speed.reporting.listings.techniques import techniques_table
+        from tune_speed.reporting.listings.listings import techniques_table
 
         common.say(techniques_table())
         return
@@ -179,7 +179,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
 def _field_rows() -> list[dict[str, Any]]:
     """Returns what filters can ask of results, then what of recipes."""
     from tune_speed.core.descriptions import descriptions
-    from tune_speed.reporting.listings.techniques import first_paragraph
+    from tune_speed.reporting.listings.listings import first_paragraph
     from tune_speed.tracking.columns import COLUMNS
     from tune_speed.training.recipe import Recipe
 
@@ -222,7 +222,7 @@ def _print_trials(
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
     from tune_speed.core.comparability import board_key
-    from tune_speed.reporting.trials import table
+    from tune_speed.reporting.trials import text
     from tune_speed.tracking.filter.where import parse_where
     from tune_speed.tracking.reader.matching import find_matching
     from tune_speed.tracking.store.uri import tracking_uri
@@ -233,12 +233,12 @@ def _print_trials(
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
     if form is common.Format.TABLE:
-        common.show_parts([table.as_renderable(shown)])
+        common.show_parts([text.as_renderable(shown)])
         return
     rows = {
-        common.Format.JSON: table.machine_row,
-        common.Format.CSV: table.csv_row,
-        common.Format.MARKDOWN: table.markdown_row,
+        common.Format.JSON: text.machine_row,
+        common.Format.CSV: text.csv_row,
+        common.Format.MARKDOWN: text.markdown_row,
     }
     common.print_listing([rows[form](trial) for trial in shown], form, title="trials")
 

@@ -38,10 +38,7 @@ class EventLog:
     def __init__(self, path: Path, *, what: str, advice: LogAdvice | None = None) -> None:
         """Opens the file, creating it and its folder if needed.
 
-        Args:
-            path: Of the file.
-            what: What it is about, for messages, such as `a certification`.
-            advice: What messages advise.
+        `what` it is about, such as `a certification`, and `advice` are for messages.
 
         Raises: ConfigError if another process holds it; StorageError if it cannot be written.
         """

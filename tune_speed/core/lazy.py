@@ -6,12 +6,9 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package.
+    """Returns the `__getattr__` of a package: public names by their module, relative to it.
 
-    Args:
-        package: Its name.
-        modules: Public names by the module that has them, relative to the package; a dot in
-            front leads to the package around it.
+    A dot in front of a module leads to the package around it.
     """
     homes = {name: module for module, names in modules.items() for name in names}
 
