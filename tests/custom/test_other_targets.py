@@ -15,7 +15,7 @@ from tune_speed.api.results import Results
 from tune_speed.core.comparability import best_metric, fastest, final_metric
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, TrialRecord
-from tune_speed.experiments.published import paper_table
+from tune_speed.experiments.published.side_by_side import paper_table
 from tune_speed.experiments.run_summary import describe_runs, runs_text
 from tune_speed.reporting.figures import FIGURES, draw_png, draw_svg
 from tune_speed.reporting.figures.facts import ends_of

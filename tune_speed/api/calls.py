@@ -326,7 +326,7 @@ def ablate(
     from tune_speed.api.progress import Progress
     from tune_speed.core.folders import studies_folder
     from tune_speed.experiments.ablation.ablate import run_ablation
-    from tune_speed.experiments.ablation.axes import parse_axes
+    from tune_speed.experiments.ablation.design import parse_axes
 
     shown = Progress.of(progress)
     overrides = overrides_of(

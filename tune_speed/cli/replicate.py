@@ -8,7 +8,7 @@ from tune_speed.cli import common
 from tune_speed.cli.ablate import show_ablated
 
 if TYPE_CHECKING:
-    from tune_speed.experiments.replication.outcome import Outcome
+    from tune_speed.experiments.replication.agreement import Outcome
 
 
 def replicate(

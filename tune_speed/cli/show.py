@@ -13,7 +13,7 @@ from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tune_speed.experiments.published import PaperTable
+    from tune_speed.experiments.published.side_by_side import PaperTable
     from tune_speed.reporting.trials.comparison import Comparison
 
 # Where `mlflow ui` shows its pages.
@@ -156,7 +156,7 @@ def compare(
     comparison = compare_records(trials, with_equal=all_)
     paper = None
     if with_paper:
-        from tune_speed.experiments.published import paper_table
+        from tune_speed.experiments.published.side_by_side import paper_table
 
         paper = paper_table([trial.record for trial in found])
     _print_comparison(comparison, paper, common.Format.JSON if as_json else format_)
@@ -168,7 +168,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
     if what is Listing.FIELDS:
         return _field_rows()
     if what is Listing.PAPERS:
-        from tune_speed.experiments.published import paper_listing
+        from tune_speed.experiments.published.published import paper_listing
 
         return paper_listing()
     from tune_speed.reporting.listings.listings import listing
