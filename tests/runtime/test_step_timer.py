@@ -11,6 +11,7 @@ from scipy.stats import binom
 
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.step_timer import (
+    BLOCK_S,
     LONGEST_S,
     MIN_BLOCKS,
     SHORTEST_S,
@@ -45,6 +46,7 @@ def timed(steps: Steps, *, step_s: float, num_train: int = 10**6, limit_s: float
         steps.take,
         samples_per_step=32,
         num_train=num_train,
+        block_s=BLOCK_S["cpu"],
         step_s=step_s,
         limit_s=limit_s,
         synchronize=lambda: None,
@@ -65,6 +67,43 @@ def test_long_even_steps_are_sure_after_six_blocks() -> None:
 def test_short_steps_are_timed_many_in_a_block() -> None:
     steps = Steps(0.001)
     assert timed(steps, step_s=0.001).num_steps % 10 == 0
+
+
+class Queue:
+    """A device that is slower than the host, which launches a step's first kernel in 0.4 ms."""
+
+    LAUNCH_S, STEP_S = 0.0004, 0.001
+
+    def __init__(self) -> None:
+        self.host_s = self.device_s = 0.0
+
+    def now(self) -> float:
+        return self.host_s
+
+    def take(self) -> int:
+        self.host_s += self.LAUNCH_S
+        self.device_s = max(self.device_s, self.host_s) + self.STEP_S
+        return 32
+
+    def synchronize(self) -> None:
+        self.host_s = max(self.host_s, self.device_s)
+
+
+def test_waiting_for_a_gpu_makes_its_steps_less_than_a_percent_slower() -> None:
+    queue = Queue()
+    found = time_steps(
+        queue.take,
+        samples_per_step=32,
+        num_train=10**6,
+        block_s=BLOCK_S["cuda"],
+        step_s=Queue.STEP_S,
+        limit_s=1.0,
+        synchronize=queue.synchronize,
+        now=queue.now,
+    )
+    # A run waits once, at its end: its steps take what the device takes.
+    assert found.step_s == pytest.approx(Queue.STEP_S, rel=0.01)
+    assert found.num_steps >= MIN_BLOCKS * 100
 
 
 def test_the_median_ignores_a_few_steps_that_were_held_up() -> None:
@@ -132,6 +171,7 @@ def isolated(steps: Steps, turnstile: Turnstile, synchronize: Callable[[], None]
         steps.take,
         samples_per_step=32,
         num_train=10**6,
+        block_s=BLOCK_S["cpu"],
         clock=Clock(synchronize=synchronize, now=steps.now),
         turnstile=turnstile,
         synchronize=synchronize,
