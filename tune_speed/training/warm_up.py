@@ -124,6 +124,7 @@ def _isolated(
         samples_per_step=stepper.recipe.samples_per_step * shape.growth,
         num_train=loader.num_samples,
         block_s=BLOCK_S[stepper.device.type],
+        period=stepper.recipe.speedups.period,
         clock=clock,
         turnstile=sharing.turnstile,
         synchronize=synchronizer(stepper.device),

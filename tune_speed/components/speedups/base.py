@@ -128,6 +128,11 @@ class SpeedupConfig(Config):
     def check_model(self, model: "nn.Module") -> None:
         """Raises: ConfigError if it cannot act on such a network."""
 
+    @property
+    def period(self) -> int:
+        """Optimizer steps after which what a step costs repeats, but for chance."""
+        return 1
+
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns the network that is trained in the place of `model`, which may be changed."""
         return model
