@@ -21,6 +21,7 @@ Bytes that are moved, at least, if nothing stays in a cache from one use to the 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -116,7 +117,8 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
     shape, model = pipeline.shape, pipeline.stepper.model
     _, _, _, channels = splits.train.pixels.shape
     group = Group(recipe.samples_per_step * shape.growth, ())
-    per_sample = training_flop_per_sample(
+    flop_per_sample = partial(
+        training_flop_per_sample,
         model,
         image_shape=(channels, shape.height, shape.width),
         device=device,
@@ -133,7 +135,12 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
         images=image_bytes,
         num_micro_batches=accumulation_of(recipe) * shape.growth,
     )
-    flop = None if per_sample is None else per_sample * group.num_learned(recipe, shape)
+    flop, num_learned = flop_per_sample(), group.num_learned(recipe, shape)
+    if flop is not None:
+        flop *= num_learned
+        if num_learned < group.num_samples:
+            # All of them go forward first, to be chosen from.
+            flop += (flop_per_sample(has_backward=False) or 0.0) * group.num_samples
     return Work(flop, moved_bytes(parts), parts)
 
 
