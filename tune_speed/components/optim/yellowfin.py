@@ -44,6 +44,10 @@ class YellowFin(OptimizerConfig):
     as under asynchronous training. Does nothing in synchronous training, at the cost of three more
     copies of the weights and a median over them."""
 
+    def rate_factor(self, samples: int, *, of: int) -> float:
+        """Returns 1: it finds the rate of the steps that it takes."""
+        return 1.0
+
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
         """Returns the optimizer; `fused` is of no use to it: its rate is known on the device."""
         from tune_speed.components.optim.torch.yellowfin import YellowFinOptimizer

@@ -54,10 +54,13 @@ class Start(NamedTuple):
     """Batches of epoch n: images (B, C, H, W), float32, normalised and augmented; labels (B,)."""
     num_train: int
     num_classes: int
+    batch_size: int
+    """Images of a batch, but for an epoch's last."""
     device: "torch.device"
     seed: int
     fit: "Callable[[nn.Module, Iterator[tuple[Tensor, Tensor]], int], None]"
-    """Trains a model for n optimizer steps on batches, as the recipe does, at its constant rate."""
+    """Trains a model for n optimizer steps on batches, as the recipe does, at its rate for steps of
+    that many samples, after a warm-up."""
 
 
 class Averager(Protocol):
