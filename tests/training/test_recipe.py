@@ -1,6 +1,7 @@
 """The words for batches, and the number of steps."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError

@@ -201,6 +201,8 @@ def test_refinement_begins_with_momentum_zero():
     fresh = copy.deepcopy(model)
     step(2)
     set_stage(fresh, 2)
+    # Both are in one place, so that the stage is not news to this one.
+    fresh.train()
     plain = torch.optim.SGD(fresh.parameters(), lr=0.1, momentum=0.9, nesterov=True)
     functional.cross_entropy(fresh(IMAGES), LABELS).backward()
     plain.step()
