@@ -1,6 +1,5 @@
 from typing import Annotated
 
-import jsonschema
 import pytest
 from pydantic import Field, ValidationError
 
@@ -76,9 +75,7 @@ def test_dumped_component_reads_back_equal(thing: Config) -> None:
         ({"thing": "small", "label": {"name": "other"}}, False),
     ],
 )
-def test_schema_takes_what_reading_takes(written: dict[str, object], fits: bool) -> None:
-    schema = jsonschema.Draft202012Validator(Box.model_json_schema())
-    assert schema.is_valid(written) == fits
+def test_only_entries_that_fit_are_read(written: dict[str, object], fits: bool) -> None:
     try:
         Box.model_validate(written)
     except ValidationError:
