@@ -12,7 +12,7 @@ from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import is_out_of_memory, synchronizer
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.runtime.step_timer import isolated_time
+from tune_speed.runtime.step_timer import BLOCK_S, isolated_time
 from tune_speed.runtime.training_clock import Phase, Waits
 from tune_speed.training.build import Job, open_dummy
 from tune_speed.training.precheck import too_small
@@ -122,6 +122,8 @@ def _isolated(
         step,
         samples_per_step=stepper.recipe.samples_per_step * shape.growth,
         num_train=loader.num_samples,
+        block_s=BLOCK_S[stepper.device.type],
+        period=stepper.recipe.speedups.period,
         clock=clock,
         turnstile=sharing.turnstile,
         synchronize=synchronizer(stepper.device),

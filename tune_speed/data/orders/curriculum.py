@@ -26,8 +26,10 @@ class Curriculum(OrderConfig):
     over its images, each in a new order, as its steps take. From the share of 1 on, rounds are
     epochs.
 
-    How hard an image is, is its loss after a short training, which the clock counts. The controls
-    `anti` and `random` pay for it as well, so that times compare.
+    How hard an image is, is its loss after a short training, which the clock counts: SGD with a
+    momentum of 0.9 and steps of one micro-batch, at a rate of its own, since scores by a network
+    that a high rate has just thrown about say little. The controls `anti` and `random` pay for it
+    as well, so that times compare.
 
     Source: Hacohen and Weinshall 2019, On The Power of Curriculum Learning (arXiv:1904.03626),
     exponential pacing. Deviation: batches go through a stage's images in passes, rather than being
@@ -47,6 +49,8 @@ class Curriculum(OrderConfig):
     """Optimizer steps of a stage."""
     scoring_epochs: float = Field(default=1.0, gt=0, le=100)
     """Passes of the short training whose losses are the scores."""
+    scoring_lr: float = Field(default=0.05, gt=0)
+    """Its rate for a step of 128 images, above 0; it is proportional to the images of a step."""
 
     def open(
         self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
