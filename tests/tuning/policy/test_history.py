@@ -19,14 +19,16 @@ SPACE = SearchSpace.from_tree({"epochs": {"low": 1, "high": 40}})
 ALL_STOP = Parts(audit_share=0.0)
 
 
-def make_history(mode: Any = "fixed_length", *, limit_s: float = 100.0, **fields: Any) -> History:
+def make_history(
+    mode: Any = "fixed_length", *, limit_s: float = 100.0, share_first: bool = True
+) -> History:
     """Returns one in which an epoch takes two seconds, and ten steps."""
 
     def cost_of(params: Any) -> Cost:
         return Cost(2.0 * params["epochs"], num_steps=10 * params["epochs"])
 
     target = SearchTarget(0.9, mode, limit_s)
-    return History(encoder=Encoder(SPACE), target=target, cost_of=cost_of, **fields)
+    return History(Encoder(SPACE), target, cost_of, share_first=share_first)
 
 
 def begin(history: History, number: int, epochs: int = 5) -> Trial:
