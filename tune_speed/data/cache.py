@@ -84,12 +84,9 @@ def prepare(
 ) -> PreparedData:
     """Returns the decoded data set from the cache, after decoding it if it is not there yet.
 
-    Args:
-        dataset: What to prepare.
-        cache_dir: Folder of the entries; None: `default_cache_dir()`.
-        download: Fetch missing data, where the data set knows from where.
-        on_progress: Progress callback; not called on a cache hit.
-        lock_wait_s: Longest wait for another process that prepares the same set [s].
+    The cache is at `cache_dir`, by default `default_cache_dir()`. `download` fetches missing data,
+    where the data set knows from where; `on_progress` is not called on a cache hit; `lock_wait_s`
+    [s] bounds the wait for another process that prepares the same set.
 
     Raises: DataError if the data are missing or unreadable; StorageError if the cache cannot be
         written, or its lock stays taken.

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from tune_speed.components.models import MODELS, Timm
-from tune_speed.components.speedups.modules.stochastic_depth import find_skipping, restart_draws
+from tune_speed.components.speedups.modules.stochastic_depth import draws_of, find_skipping
 from tune_speed.components.speedups.stochastic_depth import StochasticDepth
 from tune_speed.core.errors import ConfigError
 
@@ -155,7 +155,7 @@ def test_draws_depend_on_the_seed_alone_and_can_begin_again():
     gates = gates_of(first, 20)
     torch.manual_seed(2)
     assert gates_of(second, 20) == gates
-    restart_draws(second, seed=7)
+    draws_of(second).manual_seed(7)
     again = [now - then for now, then in zip(gates_of(second, 20), gates, strict=True)]
     assert again == gates
     assert gates_of(skipping_net(linear_net(9), seed=8).train(), 20) != gates

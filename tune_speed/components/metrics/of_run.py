@@ -39,13 +39,9 @@ def epochs_to_convergence(
 ) -> float | None:
     """Returns the first epoch after which accuracy rises by less than `least_rise`.
 
-    Within `further_epochs` more, that is; a run that ends sooner after a point says nothing on it.
-    None: the run did not last until convergence, or none of it shows.
-
-    Args:
-        curve: evaluations, by ascending epoch.
-        least_rise: accuracy, in (0, 1].
-        further_epochs: how far to look ahead, above 0.
+    Within `further_epochs` more, above 0, that is; a run that ends sooner after a point of its
+    curve, by ascending epoch, says nothing on it. `least_rise` is an accuracy, in (0, 1]. None: the
+    run did not last until convergence, or none of it shows.
 
     Source: S1, section 4 (epochs until accuracy "did not significantly improve").
     """
@@ -69,11 +65,7 @@ def epochs_of_run(run: RunResult) -> float | None:
 def top5_accuracy(logits: Any, labels: Any) -> float:
     """Returns the share of samples whose label is among the five largest of its logits.
 
-    Where there are five classes or fewer it is 1.
-
-    Args:
-        logits: (N, K), a tensor.
-        labels: (N,) integers in [0, K), a tensor.
+    Of tensors (N, K) and (N,), with integers in [0, K). With five classes or fewer it is 1.
     """
     largest = logits.topk(min(5, logits.shape[1]), dim=1).indices
     return float((largest == labels[:, None]).any(dim=1).double().mean())

@@ -34,10 +34,7 @@ class ModelConfig(Config):
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with the weights that training starts from: fresh, or the file's.
 
-        Args:
-            in_channels: channels C of an image.
-            num_classes: classes, the second dimension of the logits.
-            image_size: height and width of an image [pixels].
+        Images have `in_channels` channels, and `image_size` pixels as height and as width.
 
         Raises: ConfigError if this model cannot be had in that form; DataError if its weights
             cannot be fetched or read.

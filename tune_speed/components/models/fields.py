@@ -76,8 +76,3 @@ Depth = Annotated[
         " blocks with two convolutions each, and the classifier.",
     ),
 ]
-
-
-def blocks_per_stage(depth: int) -> int:
-    """Returns n of a depth 6n + 2."""
-    return (depth - 2) // 6

@@ -1,11 +1,11 @@
 """The CIFAR ResNets of He et al. (2016), which neither timm nor torchvision has."""
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from pydantic import Field
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.fields import Depth, blocks_per_stage
+from tune_speed.components.models.fields import Depth
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,20 +18,23 @@ class ResNet(ModelConfig):
     shortcut A.
     """
 
+    network_name: ClassVar[str] = "CifarResNet"
+
     depth: Depth = 20
     dropout: float = Field(default=0.0, ge=0, lt=1)
     """Share of the features before the classifier that is dropped in training, in [0, 1)."""
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns a fresh network; it takes images of any size."""
-        from tune_speed.components.models.networks.cifar_resnet import CifarResNet
+        from tune_speed.components.models.networks import cifar_resnet
 
-        return CifarResNet(
+        network: nn.Module = getattr(cifar_resnet, self.network_name)(
             in_channels=in_channels,
             num_classes=num_classes,
-            blocks_per_stage=blocks_per_stage(self.depth),
+            blocks_per_stage=(self.depth - 2) // 6,
             dropout=self.dropout,
         )
+        return network
 
 
 class PreActResNet(ResNet):
@@ -41,16 +44,7 @@ class PreActResNet(ResNet):
     appendix; two convolutions a block and shortcut A, as in the ResNet that it is compared with.
     """
 
-    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns a fresh network; it takes images of any size."""
-        from tune_speed.components.models.networks.cifar_resnet import CifarPreActResNet
-
-        return CifarPreActResNet(
-            in_channels=in_channels,
-            num_classes=num_classes,
-            blocks_per_stage=blocks_per_stage(self.depth),
-            dropout=self.dropout,
-        )
+    network_name: ClassVar[str] = "CifarPreActResNet"
 
 
 class ResNet20(ModelConfig):
@@ -67,11 +61,6 @@ class ResNet20(ModelConfig):
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns a fresh network; it takes images of any size."""
-        from tune_speed.components.models.networks.cifar_resnet import CifarResNet
-
-        return CifarResNet(
-            in_channels=in_channels,
-            num_classes=num_classes,
-            blocks_per_stage=3,
-            dropout=self.dropout,
+        return ResNet(dropout=self.dropout).network(
+            in_channels=in_channels, num_classes=num_classes, image_size=image_size
         )

@@ -120,8 +120,7 @@ class Timm(ModelConfig):
         return ConfigError.of(f"model.timm.{field}", f"{must} ({self.name})", given=str(given))
 
     def _fit(self, network: "nn.Module") -> "nn.Module":
-        from tune_speed.components.models.networks.resize import resize_images
-        from tune_speed.components.models.networks.stem import use_cifar_stem
+        from tune_speed.components.models.networks.stem import resize_images, use_cifar_stem
 
         resize_images(network, self.resize_to)
         if self.stem == "native":

@@ -134,8 +134,11 @@ class TorchVision(ModelConfig):
         return network
 
     def _fit(self, network: "nn.Module", in_channels: int) -> "nn.Module":
-        from tune_speed.components.models.networks.resize import resize_images
-        from tune_speed.components.models.networks.stem import set_in_channels, use_cifar_stem
+        from tune_speed.components.models.networks.stem import (
+            resize_images,
+            set_in_channels,
+            use_cifar_stem,
+        )
 
         network = resize_images(set_in_channels(network, in_channels), self.resize_to)
         if self.stem == "native":

@@ -31,12 +31,10 @@ class OptimizerConfig(Config):
 
     @abstractmethod
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
-        """Returns the optimizer over the trainable parameters of `model`.
+        """Returns the optimizer over the trainable parameters of `model`, already on its device.
 
-        Args:
-            model: the network, already on its device.
-            effective_batch_size: samples of one optimizer step, for `lr_per_examples`.
-            fused: use torch's fused kernels; the model's device must have them.
+        A step has `effective_batch_size` samples, for `lr_per_examples`. With `fused` it uses
+        torch's fused kernels, which the device must have.
         """
 
     def step_lr(self, effective_batch_size: int) -> float:

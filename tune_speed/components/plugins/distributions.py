@@ -85,10 +85,7 @@ class PluginDistribution:
 def missing_plugin(table: str, name: str, *, folders: Iterable[Path]) -> str | None:
     """Returns which `--plugin` would bring an entry, as a sentence; None if none is known to.
 
-    Args:
-        table: such as `MODELS`.
-        name: of the entry.
-        folders: whose Python files are read.
+    `table` is such as `MODELS`; the folders' Python files are read.
     """
     here = Path.cwd()
     for folder in dict.fromkeys(path.absolute() for path in folders):

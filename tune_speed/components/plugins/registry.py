@@ -61,8 +61,7 @@ _PLUGINS = TypeAdapter(list[Plugin])
 def load(names: Iterable[str]) -> tuple[Plugin, ...]:
     """Loads plugins and returns them; what is loaded already stays as it is.
 
-    Args:
-        names: files that end in `.py`, or installed distributions.
+    They are named as files that end in `.py`, or as installed distributions.
 
     Raises: ConfigError with every mistake of theirs; then none of them is loaded.
     """
@@ -95,11 +94,7 @@ def hashes() -> dict[str, str]:
 
 
 def expect(recorded: Mapping[str, str], *, of: str) -> None:
-    """Refuses to continue without the plugins of a record; warns where their source has changed.
-
-    Args:
-        recorded: what a record has as `plugins`.
-        of: the record, for messages.
+    """Refuses to continue without the `plugins` of a record; warns where their source has changed.
 
     Raises: ConfigError if one is not loaded.
     """
@@ -133,12 +128,9 @@ def shipped() -> str:
 
 
 def receive(text: str) -> None:
-    """Loads what another process has loaded, where this one has not.
+    """Loads what another process has loaded, as `shipped` returned there, where this one has not.
 
     A file is written to `<cache>/plugins/<source_hash>/`, and run from there.
-
-    Args:
-        text: what `shipped` returned there.
 
     Raises: ConfigError if a distribution is not installed here, or is another version; StorageError
         if the cache cannot be written.

@@ -105,11 +105,7 @@ def _names_of(node: ast.stmt) -> list[str]:
 def read_file(name: str, *, must: str) -> PythonFile:
     """Returns a file, with an absolute path; nothing of it is run.
 
-    Args:
-        name: as the user wrote it.
-        must: what it must be, for the message if there is no such file.
-
-    Raises: ConfigError if it cannot be read.
+    Raises: ConfigError if it cannot be read; `must` says what it is to be if there is none.
     """
     path = Path(name).expanduser().absolute()
     try:
@@ -132,12 +128,9 @@ def read_file(name: str, *, must: str) -> PythonFile:
 
 
 def run_file(file: PythonFile, *, prefix: str, one_file: str) -> ModuleType:
-    """Runs a file as a module of a name of its own, once a process; returns the module.
+    """Runs a file as a module of a name of its own, with that prefix, once a process; returns it.
 
-    Args:
-        file: what `read_file` returned.
-        prefix: what the module's name begins with.
-        one_file: what to do about an import of a neighbouring file, as a sentence.
+    `one_file` says what to do about an import of a neighbouring file, as a sentence.
 
     Raises: ConfigError if it fails.
     """

@@ -47,12 +47,7 @@ class Mistake(NamedTuple):
 
 
 def problems_of(module: ModuleType, file: str) -> list[Problem]:
-    """Returns all that is wrong with the plugin dicts of a module, by file and line.
-
-    Args:
-        module: that was imported.
-        file: its source.
-    """
+    """Returns all that is wrong with the plugin dicts of an imported module, by file and line."""
     source = PythonFile.of_module(module.__name__)
     if tables := tables_of(module):
 
@@ -69,12 +64,7 @@ def problems_of(module: ModuleType, file: str) -> list[Problem]:
 
 
 def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
-    """Yields all that is wrong with entries.
-
-    Args:
-        tables: what a plugin has for our tables; values that are no dict are a mistake.
-        place: finds file and line for messages.
-    """
+    """Yields all that is wrong with what a plugin has for our tables; what is no dict is a mistake."""
     for table, entries in tables.items():
         if not isinstance(entries, dict) or not entries:
             must = f'{table} must be a dict of entries, such as {table} = {{"my_entry": MyClass}}'
@@ -142,14 +132,7 @@ def _takes(function: Callable[..., Any], num_arguments: int) -> bool:
 
 
 def class_problems(name: str, kind: Any, table: PluginTable, place: Place) -> Iterator[Problem]:
-    """Yields what is wrong with the class of an entry.
-
-    Args:
-        name: of the entry.
-        kind: what the table has under it.
-        table: ours, that it goes into.
-        place: file and line of the entry, for classes that are none.
-    """
+    """Yields what is wrong with the class of an entry; `place` is for what is no class."""
     if (
         not isinstance(kind, type)
         or not issubclass(kind, table.base)
@@ -220,12 +203,7 @@ _REST = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
-    """Returns what must hold of a method so that every call of `ours` fits it; None if it does.
-
-    Args:
-        theirs: what a class's body has in the place of the method.
-        ours: the method of the base.
-    """
+    """Returns what must hold of `theirs` so that every call of `ours` fits it; None if it does."""
     if not isinstance(theirs, FunctionType):
         return f"must be a method with `self`, not a {type(theirs).__name__}"
     if inspect.iscoroutinefunction(theirs) and not inspect.iscoroutinefunction(ours):
@@ -242,13 +220,7 @@ def signature_mistake(theirs: Any, ours: FunctionType) -> str | None:
 
 
 def _parameter_mistake(place: int, ours: Parameter, there: list[Parameter]) -> str | None:
-    """Returns why an argument is not taken in the way in which it is given: by place, or by name.
-
-    Args:
-        place: of the parameter of the base's method, which has `self` at 0.
-        ours: that parameter.
-        there: all parameters of the plugin's method.
-    """
+    """Returns why an argument is not taken in the way in which it is given, by place or by name."""
     if ours.kind in _BY_PLACE:
         takes_rest = any(each.kind is Parameter.VAR_POSITIONAL for each in there[: place + 1])
         here = [each.name for each in there[place : place + 1] if each.kind in _BY_PLACE]

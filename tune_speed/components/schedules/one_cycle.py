@@ -22,9 +22,6 @@ ends. At the same peak, with final_div_factor = div_final / div, the two differ 
 highest rate in 100 steps, and by less the longer the run.
 
 fastai goes with Adam (decoupled decay 0.01, beta2 0.99, eps 1e-5) and a base rate of 1e-3.
-
-Source: Smith and Topin, "Super-Convergence", arXiv 1708.07120; torch.optim.lr_scheduler.OneCycleLR;
-fastai 2, `Learner.fit_one_cycle` and `combined_cos`.
 """
 
 from collections.abc import Sequence
@@ -45,7 +42,8 @@ from tune_speed.components.schedules.base import (
 class OneCycle(ScheduleConfig):
     """The rate rises to its base value, then falls far below where it began; momentum mirrors it.
 
-    Source: Smith and Topin, arXiv 1708.07120; equal to torch's OneCycleLR at every step.
+    Source: Smith and Topin, "Super-Convergence", arXiv 1708.07120; equal to torch's OneCycleLR at
+    every step.
     """
 
     pct_start: float = Field(default=0.3, gt=0, lt=1)
@@ -102,7 +100,8 @@ def rise_position(progress: float, *, pct_start: float, step_frac: float) -> flo
 class OneCycleFastai(ScheduleConfig):
     """One-cycle as fastai counts it: both divisors divide the highest rate.
 
-    Source: fastai's fit_one_cycle, equal to it at every step; Smith and Topin, arXiv 1708.07120.
+    Source: fastai 2, `Learner.fit_one_cycle` and `combined_cos`, equal to it at every step; Smith
+    and Topin, arXiv 1708.07120.
     """
 
     pct_start: float = Field(default=0.25, gt=0, lt=1)

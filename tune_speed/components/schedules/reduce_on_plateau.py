@@ -8,8 +8,6 @@ step after the evaluation.
 
 Deviations: `min_factor`, relative to the base rate, replaces torch's `min_lr` and its `eps` (no
 change of a rate below 1e-8). In a warm-up losses count too, and its factor multiplies the drops'.
-
-Source: torch.optim.lr_scheduler.ReduceLROnPlateau.
 """
 
 import math

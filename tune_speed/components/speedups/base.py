@@ -190,13 +190,9 @@ class SpeedupConfig(Config):
         *,
         losses: "Callable[[Tensor, Tensor], Tensor]",
     ) -> "tuple[Tensor, Tensor]":
-        """Returns the `kept` samples that are learned from.
+        """Returns the `kept` samples of a micro-batch (N, C, H, W) that are learned from.
 
-        Args:
-            images: a micro-batch (N, C, H, W).
-            labels: its labels (N,).
-            shape: of the step.
-            losses: the samples' losses (N,), by the model as it is, without gradients.
+        `losses` gives the samples' losses (N,), by the model as it is, without gradients.
         """
         return images, labels
 
@@ -205,11 +201,7 @@ class SpeedupConfig(Config):
     ) -> "Tensor | None":
         """Returns the sum over samples of the loss, fp32; None: cross-entropy, as always.
 
-        Args:
-            logits: (N, K), fp32.
-            labels: (N,).
-            frac: of the run, in (0, 1], that the step ends at.
-            label_smoothing: the recipe's.
+        Of logits (N, K), fp32, and labels (N,); the step ends at `frac` of the run, in (0, 1].
         """
         return None
 

@@ -1,9 +1,9 @@
 """A batch that grows over the run."""
 
 from itertools import pairwise
-from typing import Annotated, Any, ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, model_validator
 
 from tune_speed.components.speedups.base import Slot, SpeedupConfig
 
@@ -25,16 +25,11 @@ class BatchStages(SpeedupConfig):
     slot: ClassVar[Slot] = "batch_growth"
     untimed_fields = frozenset({"factors", "at"})
 
-    factors: tuple[Factor, ...] = (1, 2, 4)
+    # YAML and JSON have lists, which strict validation does not take for a tuple.
+    factors: tuple[Factor, ...] = Field(default=(1, 2, 4), strict=False)
     """Samples of a step over `effective_batch_size` in each stage."""
-    at: tuple[Share, ...] = (0.0, 0.5, 0.75)
+    at: tuple[Share, ...] = Field(default=(0.0, 0.5, 0.75), strict=False)
     """Share of the run's samples at which each stage begins: ascending, the first 0."""
-
-    @field_validator("factors", "at", mode="before")
-    @classmethod
-    def _from_list(cls, value: Any) -> Any:
-        # YAML and JSON have lists, which strict validation does not take for a tuple.
-        return tuple(value) if isinstance(value, list) else value
 
     @model_validator(mode="after")
     def _check_stages(self) -> Self:

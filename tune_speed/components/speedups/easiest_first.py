@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 PATH = "speedups.loss.easiest_first"
 Group = Annotated[int, Field(ge=0, lt=10_000)]
+# YAML and JSON have lists, which strict validation does not take for a tuple.
+Groups = Annotated[tuple[Group, ...], Field(strict=False)]
 
 
 class EasiestFirst(SpeedupConfig):
@@ -35,18 +37,12 @@ class EasiestFirst(SpeedupConfig):
         "selective_backprop": "it ranks samples by a loss that knows of no second head.",
     }
 
-    groups: Literal["cifar100"] | tuple[Group, ...] = "cifar100"
+    groups: Literal["cifar100"] | Groups = "cifar100"
     """Group of each class, from 0, as a list; cifar100: its 20 superclasses."""
     start_frac: float = Field(default=0.1, ge=0, lt=1)
     """Share of the run after which classes begin to count."""
     ramp_frac: float = Field(default=0.1, ge=0, le=1)
     """Share of the run within which they come to count whole."""
-
-    @field_validator("groups", mode="before")
-    @classmethod
-    def _from_list(cls, value: Any) -> Any:
-        # YAML and JSON have lists, which strict validation does not take for a tuple.
-        return tuple(value) if isinstance(value, list) else value
 
     @field_validator("groups")
     @classmethod

@@ -87,18 +87,18 @@ class StochasticDepth(SpeedupConfig):
 
     def begin(self, model: "nn.Module", *, seed: int) -> None:
         """Restarts the draws: warm-up and step timing have drawn, and must leave no trace."""
-        from tune_speed.components.speedups.modules.stochastic_depth import restart_draws
+        from tune_speed.components.speedups.modules.stochastic_depth import draws_of
 
-        restart_draws(model, seed=seed)
+        draws_of(model).manual_seed(seed)
 
     def state(self, model: "nn.Module") -> dict[str, Any]:
         """Returns how far the draws are."""
-        from tune_speed.components.speedups.modules.stochastic_depth import draws_state
+        from tune_speed.components.speedups.modules.stochastic_depth import draws_of
 
-        return {"draws": draws_state(model)}
+        return {"draws": draws_of(model).get_state()}
 
     def restore(self, model: "nn.Module", state: dict[str, Any]) -> None:
         """Continues the draws."""
-        from tune_speed.components.speedups.modules.stochastic_depth import set_draws_state
+        from tune_speed.components.speedups.modules.stochastic_depth import draws_of
 
-        set_draws_state(model, state["draws"])
+        draws_of(model).set_state(state["draws"])

@@ -29,6 +29,21 @@ class Tta(SpeedupConfig):
 
     def predict(self, model: "nn.Module", images: "Tensor") -> "Tensor | None":
         """Returns the mean logits (N, K) of the views of images (N, C, H, W)."""
-        from tune_speed.components.speedups.modules.views import mirrored, mirrored_and_shifted
-
         return mirrored(model, images) if self.views == 2 else mirrored_and_shifted(model, images)
+
+
+def mirrored(model: "nn.Module", images: "Tensor") -> "Tensor":
+    """Returns the mean logits (N, K) of the images (N, C, H, W) and their mirror images."""
+    logits: Tensor = (model(images) + model(images.flip(3))) / 2
+    return logits
+
+
+def mirrored_and_shifted(model: "nn.Module", images: "Tensor") -> "Tensor":
+    """Returns the mean of `mirrored` over images, with weight 1/2, and two shifts of them."""
+    from torch.nn.functional import pad
+
+    height, width = images.shape[2:]
+    padded = pad(images, (1, 1, 1, 1), mode="reflect")
+    up_left, down_right = padded[:, :, 2:, 2:], padded[:, :, :height, :width]
+    shifted = (mirrored(model, up_left) + mirrored(model, down_right)) / 2
+    return (mirrored(model, images) + shifted) / 2

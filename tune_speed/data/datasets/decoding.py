@@ -1,7 +1,6 @@
 """Encoded image files to uint8 arrays, with errors that say which image is at fault."""
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
 from io import BytesIO
 from pathlib import Path
 from typing import NamedTuple
@@ -58,7 +57,11 @@ def decode_parts(
     decoded: list[_Decoded] = []
     for part in parts:
         before = sum(len(earlier.pixels) for earlier in decoded)
-        decoded.append(_decode_part(part, image_size, partial(_report, on_progress, before, total)))
+
+        def report(done: int, before: int = before) -> None:
+            on_progress(before + done, total)
+
+        decoded.append(_decode_part(part, image_size, report))
     if all(part.is_grey for part in decoded):
         return [np.ascontiguousarray(part.pixels[..., :1]) for part in decoded]
     return [part.pixels for part in decoded]
@@ -97,10 +100,6 @@ def _check_count(position: int, part: Part, *, is_last: bool = False) -> None:
     if position >= part.size or (is_last and position != part.size - 1):
         found = f"only {position + 1} images" if is_last else "more images"
         raise DataError(f"{part.name} must hold {part.size} images, one a label, but has {found}.")
-
-
-def _report(on_progress: OnProgress, before: int, total: int, done: int) -> None:
-    on_progress(before + done, total)
 
 
 def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8], bool]:

@@ -70,19 +70,12 @@ class LoaderConfig(Config):
         order: Order | None = None,
         share: Share = WHOLE,
     ) -> Loader:
-        """Returns a loader of `images`; to be closed.
+        """Returns a loader of `images`, the training part; to be closed.
 
-        Args:
-            images: The training part.
-            mean: Mean of each channel, pixels in [0, 1].
-            std: Standard deviation of each channel, pixels in [0, 1].
-            batch_size: Images of a batch; the last of an epoch may be smaller.
-            augmentation: What is changed at random.
-            seed: With the epoch's number, it fixes the order of the images and their changes.
-            device: Where batches are wanted, and where they are augmented.
-            channels_last: Use torch's channels-last memory format.
-            order: Of the images, with this batch size; by default a new shuffle each epoch.
-            share: What this device takes of it, where several do; by default everything.
+        Mean and standard deviation are those of each channel, pixels in [0, 1]. The last batch of
+        an epoch may be smaller. The seed and the epoch's number fix the order of the images and
+        their changes; an `order` of this batch size replaces the new shuffle of each epoch. Batches
+        come, and are augmented, on `device`, which takes its `share` of the order.
 
         Raises: ConfigError if the images are too small for the augmentation.
         """

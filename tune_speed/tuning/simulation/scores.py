@@ -188,8 +188,7 @@ def _log_ratios(measured: _ByPolicy, policy: str) -> FloatArray:
 def ratio(log_ratios: Sequence[FloatArray]) -> Ratio:
     """Returns the geometric mean over benchmarks of that over seeds, with its interval.
 
-    Args:
-        log_ratios: for each benchmark, one logarithm a seed: (S,).
+    `log_ratios` has, for each benchmark, one logarithm a seed: (S,).
     """
     value = math.exp(np.mean([values.mean() for values in log_ratios]))
     if any(len(values) < 2 for values in log_ratios):

@@ -1,14 +1,16 @@
-"""Fitting the first layers of a published network to small images or other channels.
+"""Fitting a published network to small images, by its first layers or by resizing, or to channels.
 
 Networks for ImageNet shrink an image four-fold or more before their first stage: a 32-pixel image
 would end as one pixel. The `cifar` stem keeps the resolution: the first convolution becomes 3x3
 with stride 1, and the max-pool after it goes. The further convolutions of a deep stem stay.
 """
 
+import functools
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from torch import nn
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 from tune_speed.core.errors import ConfigError
 
@@ -105,6 +107,18 @@ def set_in_channels(network: nn.Module, in_channels: int) -> nn.Module:
         new.bias.data.copy_(old.bias.detach())
     network.set_submodule(path, new)
     return network
+
+
+def resize_images(network: nn.Module, size: int | None) -> nn.Module:
+    """Returns `network`, which resizes its images to `size` pixels a side; None: as they are."""
+    # A hook, so that the weights keep their names.
+    if size is not None:
+        network.register_forward_pre_hook(functools.partial(_resized, size=size))
+    return network
+
+
+def _resized(_: nn.Module, images: tuple[Tensor], *, size: int) -> Tensor:
+    return F.interpolate(images[0], size=(size, size), mode="bicubic")
 
 
 def _no_cifar_stem(library: str, name: str) -> ConfigError:

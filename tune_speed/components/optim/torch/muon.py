@@ -3,17 +3,18 @@
 import math
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
-from torch.optim.sgd import sgd
 
 from tune_speed.components.optim.torch.tensor_lists import (
     Closure,
     evaluated,
     gradients_of,
+    momentum_buffers,
+    sgd_step,
     with_gradients,
 )
 
@@ -93,7 +94,10 @@ class MuonOptimizer(Optimizer):
             if group["orthogonal"]:
                 self._muon_step(group, weights)
             else:
-                self._sgd_step(group, weights)
+                # The weights were decayed already, apart from the gradient.
+                names = ("fused", "momentum", "lr", "nesterov")
+                settings = {name: group[name] for name in names}
+                sgd_step(self, weights, weight_decay=0.0, **settings)
         return loss
 
     def _muon_step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
@@ -103,7 +107,7 @@ class MuonOptimizer(Optimizer):
             # The least norm only keeps a weight that is all zeros from becoming NaN.
             factors = torch._foreach_div(torch._foreach_clamp_min(norms, 1e-12), roots)
             torch._foreach_div_(weights, factors)
-        gradients, buffers = gradients_of(weights), self._buffers(weights)
+        gradients, buffers = gradients_of(weights), momentum_buffers(self, weights)
         torch._foreach_mul_(buffers, group["momentum"])
         torch._foreach_add_(buffers, gradients)
         updates = (
@@ -116,25 +120,3 @@ class MuonOptimizer(Optimizer):
         scales = [math.sqrt(max(1.0, len(w) * len(w) / w.numel())) for w in weights]
         torch._foreach_mul_(steps, [-group["lr"] * scale for scale in scales])
         torch._foreach_add_(weights, steps)
-
-    def _sgd_step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
-        sgd(
-            weights,
-            gradients_of(weights),
-            self._buffers(weights),
-            fused=group["fused"],
-            # `step` has decayed the weights already, apart from the gradient.
-            weight_decay=0.0,
-            momentum=group["momentum"],
-            lr=group["lr"],
-            dampening=0.0,
-            nesterov=group["nesterov"],
-            maximize=False,
-        )
-
-    def _buffers(self, weights: list[Tensor]) -> list[Any]:
-        """Returns the momentum buffers, zeros at first."""
-        for weight in weights:
-            if "momentum_buffer" not in self.state[weight]:
-                self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-        return [cast(Tensor, self.state[weight]["momentum_buffer"]) for weight in weights]

@@ -4,16 +4,15 @@ import math
 from typing import Any, TypedDict, cast
 
 import torch
-from torch import Tensor
 from torch.optim import Adam, Optimizer
-from torch.optim.sgd import sgd
 
 from tune_speed.components.optim.torch.tensor_lists import (
     Closure,
     decayed_gradients,
     evaluated,
     flat,
-    gradients_of,
+    sgd_step,
+    shared_state,
     with_gradients,
 )
 
@@ -79,7 +78,7 @@ class SwatsOptimizer(Adam):
         super().__init__(groups, betas=betas, eps=eps, fused=fused)
         self.switch_tolerance = switch_tolerance
         self.switch_at_step = switch_at_step
-        self._records["switch"] = NOT_SWITCHED
+        shared_state(self)["switch"] = NOT_SWITCHED
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Adam's own reads every weight's step count, which none has after the switch. State
@@ -89,14 +88,9 @@ class SwatsOptimizer(Adam):
             group.update({**self.defaults, **group})
 
     @property
-    def _records(self) -> dict[Any, Any]:
-        """The state, which also holds what belongs to no single weight."""
-        return cast(dict[Any, Any], self.state)
-
-    @property
     def switch(self) -> Switch:
         """How far the switch is; part of `state_dict()`."""
-        return cast(Switch, self._records["switch"])
+        return cast(Switch, shared_state(self)["switch"])
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:
@@ -105,7 +99,7 @@ class SwatsOptimizer(Adam):
         if self.switch["switch_step"] is not None:
             self._sgd_step()
             return loss
-        self._records["switch"] = next_switch(
+        shared_state(self)["switch"] = next_switch(
             self.switch,
             self._adam_step(),
             beta2=self.param_groups[0]["betas"][1],
@@ -147,25 +141,17 @@ class SwatsOptimizer(Adam):
             if not weights:
                 continue
             beta1 = group["betas"][0]
-            for weight in weights:
-                if "momentum_buffer" not in self.state[weight]:
-                    self.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
-            buffers: list[Tensor | None] = [self.state[w]["momentum_buffer"] for w in weights]
-            sgd(
+            sgd_step(
+                self,
                 weights,
-                gradients_of(weights),
-                buffers,
                 fused=group["fused"],
                 weight_decay=group["weight_decay"],
                 momentum=beta1,
                 # Without dampening, momentum adds equal gradients up to 1 / (1 - beta1) times one.
                 lr=(1 - beta1) * group["lr"],
-                dampening=0.0,
                 nesterov=False,
-                maximize=False,
             )
 
 
 def _factor(group: dict[str, Any]) -> float:
-    """Returns the schedule's factor of this step."""
     return float(group["lr"] / group["base_lr"])

@@ -2,10 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
+from torch.optim import Optimizer
+from torch.optim.sgd import sgd
 
 # Computes the loss and its gradients again; only callers outside this package give one.
 Closure = Callable[[], Any]
@@ -29,6 +31,25 @@ def with_gradients(groups: Sequence[dict[str, Any]]) -> list[Tensor]:
 def gradients_of(weights: Sequence[Tensor]) -> list[Tensor]:
     """Returns the gradients of weights that all have one."""
     return [weight.grad for weight in weights if weight.grad is not None]
+
+
+def momentum_buffers(optimizer: Optimizer, weights: Sequence[Tensor]) -> list[Any]:
+    """Returns the momentum buffers of the weights, zeros at first."""
+    for weight in weights:
+        if "momentum_buffer" not in optimizer.state[weight]:
+            optimizer.state[weight]["momentum_buffer"] = torch.zeros_like(weight)
+    return [optimizer.state[weight]["momentum_buffer"] for weight in weights]
+
+
+def sgd_step(optimizer: Optimizer, weights: list[Tensor], **settings: Any) -> None:
+    """Does torch's step of SGD without dampening, of weights that all have a gradient."""
+    buffers = momentum_buffers(optimizer, weights)
+    sgd(weights, gradients_of(weights), buffers, dampening=0.0, maximize=False, **settings)
+
+
+def shared_state(optimizer: Optimizer) -> dict[Any, Any]:
+    """Returns the optimizer's state, which also holds what belongs to no single weight."""
+    return cast(dict[Any, Any], optimizer.state)
 
 
 def decayed_gradients(groups: Sequence[dict[str, Any]]) -> list[Tensor]:

@@ -11,6 +11,7 @@ from tune_speed.components.optim.torch.tensor_lists import (
     decayed_gradients,
     evaluated,
     flat,
+    shared_state,
     squared_norm,
     with_gradients,
 )
@@ -153,17 +154,12 @@ class YellowFinOptimizer(Optimizer):
         self.closed_loop = closed_loop
         self.staleness = staleness
         device = self.param_groups[0]["params"][0].device
-        self._records["tuner"] = new_record(window=window, device=device)
-
-    @property
-    def _records(self) -> dict[Any, Any]:
-        """The state, which also holds what belongs to no single weight."""
-        return cast(dict[Any, Any], self.state)
+        shared_state(self)["tuner"] = new_record(window=window, device=device)
 
     @property
     def tuner(self) -> Record:
         """What the tuner remembers, with the last momentum and rate; part of `state_dict()`."""
-        return cast(Record, self._records["tuner"])
+        return cast(Record, shared_state(self)["tuner"])
 
     @torch.no_grad()
     def step(self, closure: Closure | None = None) -> Any:

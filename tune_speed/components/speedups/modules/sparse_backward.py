@@ -14,6 +14,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+Gradients = tuple[Tensor | None, Tensor | None, Tensor | None, None, None]
+"""dx, dw, db; None for what needs no gradient."""
+
 
 class SparseLinear(nn.Linear):
     """Shares the parameters of a linear layer; its backward pass keeps `k` outputs."""
@@ -46,10 +49,8 @@ class SparseBackward(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(
-        ctx: Any, dy: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        """Returns dx, dw, db; None for what needs no gradient."""
+    def backward(ctx: Any, dy: Tensor) -> Gradients:
+        """Returns the gradients of the first three arguments of `forward`."""
         x, w = ctx.saved_tensors
         needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]
         products = unified_products if ctx.unified else products_by_sample
@@ -153,10 +154,8 @@ class SparseConvolution(torch.autograd.Function):
 
     @staticmethod
     @torch.autograd.function.once_differentiable
-    def backward(
-        ctx: Any, dy: Tensor
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None, None, None]:
-        """Returns dx, dw, db; None for what needs no gradient."""
+    def backward(ctx: Any, dy: Tensor) -> Gradients:
+        """Returns the gradients of the first three arguments of `forward`."""
         x, w = ctx.saved_tensors
         needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]
         # Five times faster than vector_norm on a CPU with channels last.

@@ -8,23 +8,6 @@ from torch import Tensor, nn
 from tune_speed.components.speedups.modules.residual import Block, Parts
 
 
-class Draws:
-    """Yes or no at random, by a generator on the CPU that all blocks of a network share."""
-
-    def __init__(self, seed: int) -> None:
-        self.generator = torch.Generator().manual_seed(seed)
-
-    def is_yes(self, probability: float) -> bool:
-        """Returns True with that probability."""
-        # On the CPU: the host decides what is launched, and would have to wait for a GPU's draw.
-        draw = torch.rand((), generator=self.generator, device="cpu")
-        return draw.item() < probability
-
-    def restart(self, seed: int) -> None:
-        """Begins again, as if made with `seed`."""
-        self.generator.manual_seed(seed)
-
-
 class Skipping:
     """The `forward` of a block that is skipped at random; it replaces the block's own.
 
@@ -33,7 +16,7 @@ class Skipping:
 
     # No module, so that the network's parameters keep their names.
 
-    def __init__(self, block: Block, survival: float, draws: Draws) -> None:
+    def __init__(self, block: Block, survival: float, draws: torch.Generator) -> None:
         self.module, self.survival, self.draws = block.module, survival, draws
         self._parts: Parts = block.parts
         self.executions = 0
@@ -42,7 +25,8 @@ class Skipping:
         """Returns the block's output for features (N, C, H, W)."""
         if not self.module.training:
             return self._expected(features)
-        if self.draws.is_yes(self.survival):
+        # On the CPU: the host decides what is launched, and would have to wait for a GPU's draw.
+        if torch.rand((), generator=self.draws, device="cpu").item() < self.survival:
             self.executions += 1
             return self._whole(features)
         # A number on the CPU: it costs no kernel on a GPU, and keeps the shortcut's type.
@@ -63,26 +47,14 @@ class Skipping:
 
 def skip_at_random(blocks: Iterable[Block], survivals: Sequence[float], *, seed: int) -> None:
     """Lets each block be executed with its probability only, from now on."""
-    draws = Draws(seed)
+    draws = torch.Generator().manual_seed(seed)
     for block, survival in zip(blocks, survivals, strict=True):
         block.module.forward = Skipping(block, survival, draws)
 
 
-def restart_draws(model: nn.Module, *, seed: int) -> None:
-    """Begins the draws of a network's blocks again."""
-    for skipping in find_skipping(model):
-        skipping.draws.restart(seed)
-
-
-def draws_state(model: nn.Module) -> Tensor:
-    """Returns the state of the generator that a network's blocks share, uint8 on the CPU."""
-    return next(find_skipping(model)).draws.generator.get_state()
-
-
-def set_draws_state(model: nn.Module, state: Tensor) -> None:
-    """Continues the draws from what `draws_state` returned."""
-    for skipping in find_skipping(model):
-        skipping.draws.generator.set_state(state)
+def draws_of(model: nn.Module) -> torch.Generator:
+    """Returns the generator, on the CPU, that a network's blocks share."""
+    return next(find_skipping(model)).draws
 
 
 def find_skipping(model: nn.Module) -> Iterator[Skipping]:
