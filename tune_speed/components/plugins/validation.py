@@ -64,7 +64,7 @@ def problems_of(module: ModuleType, file: str) -> list[Problem]:
 
 
 def entry_problems(tables: Entries, *, place: FindPlace) -> Iterator[Problem]:
-    """Yields all that is wrong with what a plugin has for our tables; what is no dict is a mistake."""
+    """Yields all that is wrong with what a plugin has for our tables; no dict is a mistake."""
     for table, entries in tables.items():
         if not isinstance(entries, dict) or not entries:
             must = f'{table} must be a dict of entries, such as {table} = {{"my_entry": MyClass}}'
