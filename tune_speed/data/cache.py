@@ -176,7 +176,6 @@ def _set_name(dataset: DatasetConfig) -> str:
 
 
 def _entry_name(dataset: DatasetConfig) -> str:
-    """Returns the set's name with a fingerprint of its files."""
     states: list[list[str | int]] = []
     with reading(dataset):
         for path in dataset.sources():

@@ -178,7 +178,6 @@ def long_tail(num_classes: int, total: int, *, ratio: float) -> Indices:
 
 
 def _channel_sums(pixels: Pixels) -> tuple[list[int], list[int]]:
-    """Returns the sums of the values and of their squares, by channel."""
     # Summing images at equal positions keeps the inner loop long: 30 times quicker than summing
     # (pixels, channels) over its first axis.
     width = int(np.prod(pixels.shape[1:]))

@@ -2,7 +2,7 @@ import pytest
 from making import make_evaluation, make_run
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.of_run import amortised_s, epoch_s, execution_s, train_s
+from tune_speed.components.metrics.of_run import OF_RUN, epoch_s
 from tune_speed.core.records import Clocks, RunResult, Status
 
 
@@ -23,8 +23,8 @@ def test_run_without_a_step_has_no_epoch_time() -> None:
 
 
 def test_execution_is_all_of_the_run_and_training_a_part_of_it() -> None:
-    assert execution_s(run_of(1.0)) == 20.0
-    assert train_s(run_of(1.0)) == 12.0
+    assert OF_RUN["execution_s"](run_of(1.0)) == 20.0
+    assert OF_RUN["train_s"](run_of(1.0)) == 12.0
 
 
 def test_miss_has_no_time_to_target() -> None:
@@ -36,6 +36,11 @@ def test_miss_has_no_time_to_target() -> None:
 
 def test_amortised_time_leaves_out_what_the_first_weights_took() -> None:
     pretrained = make_run(time_s=3.0).model_copy(update={"init_s": 1.25})
-    assert amortised_s(pretrained) == 1.75
-    assert amortised_s(make_run(time_s=3.0)) is None
-    assert amortised_s(make_run(Status.MISSED).model_copy(update={"init_s": 1.0})) is None
+    assert OF_RUN["amortised_time_to_target_s"](pretrained) == 1.75
+    assert OF_RUN["amortised_time_to_target_s"](make_run(time_s=3.0)) is None
+    assert (
+        OF_RUN["amortised_time_to_target_s"](
+            make_run(Status.MISSED).model_copy(update={"init_s": 1.0})
+        )
+        is None
+    )

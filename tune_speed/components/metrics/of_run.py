@@ -71,21 +71,6 @@ def top5_accuracy(logits: Any, labels: Any) -> float:
     return float((largest == labels[:, None]).any(dim=1).double().mean())
 
 
-def execution_s(run: RunResult) -> float | None:
-    """Returns the wall-clock time of the whole run [s], start-up and evaluations included."""
-    return run.clocks.wall_s or None
-
-
-def train_s(run: RunResult) -> float | None:
-    """Returns the training clock at the end [s]."""
-    return run.clocks.train_s or None
-
-
-def amortised_s(run: RunResult) -> float | None:
-    """Returns the time to target where the first step's weights are at hand [s]."""
-    return run.amortised_time_to_target_s if run.init_s else None
-
-
 def epoch_s(run: RunResult) -> float | None:
     """Returns the training clock over the passes done, which need not be whole [s]."""
     epochs = run.final.epoch if run.final else 0.0
@@ -100,7 +85,6 @@ def peak_memory_frac(run: RunResult) -> float | None:
 
 
 def _final(read: Callable[[Evaluation], float | None]) -> Callable[[RunResult], float | None]:
-    """Returns a function that reads a run's last evaluation."""
     return lambda run: None if run.final is None else read(run.final)
 
 
@@ -111,10 +95,12 @@ OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
     "top5_accuracy": _final(lambda evaluation: evaluation.values.get("top5_accuracy")),
     "loss": _final(lambda evaluation: evaluation.loss),
     "train_loss": _final(lambda evaluation: evaluation.train_loss),
-    "execution_s": execution_s,
-    "train_s": train_s,
+    "execution_s": lambda run: run.clocks.wall_s or None,
+    "train_s": lambda run: run.clocks.train_s or None,
     "time_to_target_s": lambda run: run.time_to_target_s,
-    "amortised_time_to_target_s": amortised_s,
+    "amortised_time_to_target_s": lambda run: (
+        run.amortised_time_to_target_s if run.init_s else None
+    ),
     "epoch_s": epoch_s,
     "epochs_to_convergence": epochs_of_run,
     "images_per_s": lambda run: run.images_per_s,

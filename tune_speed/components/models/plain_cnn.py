@@ -14,8 +14,8 @@ class PlainCNN(ModelConfig):
     """A plain CNN without max-pooling: strided convolutions, 1.4 million parameters.
 
     Source: Springenberg et al., "Striving for Simplicity: The All Convolutional Net", 2015, table
-    1, model C, with strides in the place of pooling. Deviations: the last 3x3 convolution is
-    padded too, so that it takes images of any size; `batch_norm` is not theirs.
+    1, model C, and section 3.1, with strides in the place of pooling. Deviations: the last 3x3
+    convolution is padded too, so that it takes images of any size; `batch_norm` is not theirs.
     """
 
     width: int = Field(default=96, ge=1, le=4096)

@@ -20,10 +20,10 @@ class SpeedNet(ModelConfig):
     their scale is fixed at 1. With `speedups.init: whitening`, which is meant for it, the first
     convolution decorrelates the patches; without, its filters are drawn like any others.
 
-    Source: K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv 2404.00498, and
-    KellerJordan/cifar10-airbench (airbench94); after D. Page, "How to train your ResNet", 2019.
-    Deviations: the last pooling takes all that is left of a map, 3x3 pixels of an image of 32x32,
-    and maps of one pixel are not pooled, so that it takes images of any size from 2x2 on.
+    Source: K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv 2404.00498,
+    section 3, and KellerJordan/cifar10-airbench (airbench94); after D. Page, "How to train your
+    ResNet", 2019. Deviations: the last pooling takes all that is left of a map, 3x3 pixels of an
+    image of 32x32, and maps of one pixel are not pooled, so that it takes images from 2x2 on.
     """
 
     width1: int = Field(default=64, ge=1, le=4096)

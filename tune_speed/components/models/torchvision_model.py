@@ -16,18 +16,10 @@ if TYPE_CHECKING:
 
 # What torchvision calls `drop_rate`, by family. Some of the other families swallow unknown
 # arguments without a word, so that trying would not tell.
+_CNNS = ("alexnet", "efficientnet", "googlenet", "inception", "mnasnet", "mobilenet", "squeezenet")
 DROP_RATE_ARGUMENTS: Mapping[str, str] = {
-    "alexnet": "dropout",
+    **dict.fromkeys((*_CNNS, "swin", "vgg", "vit"), "dropout"),
     "densenet": "drop_rate",
-    "efficientnet": "dropout",
-    "googlenet": "dropout",
-    "inception": "dropout",
-    "mnasnet": "dropout",
-    "mobilenet": "dropout",
-    "squeezenet": "dropout",
-    "swin": "dropout",
-    "vgg": "dropout",
-    "vit": "dropout",
 }
 
 # What torchvision calls `drop_path_rate`, by family; Swin and MaxViT fix theirs by the name.
@@ -111,7 +103,6 @@ class TorchVision(ModelConfig):
 
     @property
     def _family(self) -> str:
-        """The letters that the name begins with, such as `resnet`."""
         return re.split(r"[^a-z]", self.name)[0]
 
     def _create(self, num_classes: int, image_size: int) -> "nn.Module":

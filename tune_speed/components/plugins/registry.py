@@ -193,7 +193,6 @@ def _unload(titles: set[str]) -> None:
 
 
 def _set_variable() -> None:
-    """Names in the environment what the processes that this one starts are to load."""
     names = [plugin.file or plugin.name for plugin in loaded()]
     if names:
         os.environ[VARIABLE] = os.pathsep.join(names)

@@ -95,7 +95,6 @@ class PythonFile:
 
 
 def _names_of(node: ast.stmt) -> list[str]:
-    """Returns what a statement defines, or assigns to."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
         return [node.name]
     targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

@@ -38,13 +38,8 @@ class ScheduleConfig(Config):
         """Returns the factors of one optimizer step.
 
         Of T optimizer steps k = 0 … T-1, step k has `progress` (k + 1) / T, in (0, 1], and every
-        step has `step_frac` 1 / T, which is the progress of the first.
-
-        Args:
-            progress: share of the run that is over after this step.
-            step_frac: share of the run that one step is.
-            losses: mean validation loss of each evaluation so far, the untrained model's first.
-                All are finite.
+        step has `step_frac` 1 / T, which is the progress of the first. `losses` are the mean
+        validation losses of all evaluations so far, the untrained model's first; all are finite.
         """
 
 

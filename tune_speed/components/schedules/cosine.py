@@ -3,9 +3,6 @@
 With e = k / T, the share of the run before step k, and w = warmup_frac, the factor from w on is
 final_frac + (1 - final_frac) (1 + cos(pi x)) / 2, x = (e - w) / (1 - w). The run's *end*, one step
 after its last, would have x = 1: so no step has a rate of 0, even for a final_frac of 0.
-
-Source: Loshchilov and Hutter, "SGDR", arXiv 1608.03983, equation 5, without restarts; equal to
-torch.optim.lr_scheduler.CosineAnnealingLR(T_max=T - wT), after LinearLR if there is a warm-up.
 """
 
 from collections.abc import Sequence
@@ -19,8 +16,8 @@ from tune_speed.components.schedules.warmup import WithWarmup
 class Cosine(WithWarmup):
     """The rate falls along half a cosine, from the base rate to `final_frac` of it.
 
-    Source: Loshchilov and Hutter, arXiv 1608.03983, without restarts; equal to torch's
-    CosineAnnealingLR.
+    Source: Loshchilov and Hutter, "SGDR", arXiv 1608.03983, equation 5, without restarts; equal to
+    torch's CosineAnnealingLR(T_max=T - wT), after LinearLR if there is a warm-up.
     """
 
     final_frac: float = Field(default=0.0, ge=0, le=1)

@@ -2,9 +2,6 @@
 
 The factor of step k is gamma^n, times that of the warm-up, where n is the number of milestones m
 with m <= k / T: the drop comes with the first step that begins at the milestone or after it.
-
-Source: He et al., arXiv 1512.03385, section 4.2; Goyal et al., arXiv 1706.02677, section 5.1;
-equal to torch.optim.lr_scheduler.MultiStepLR where milestones are whole steps.
 """
 
 from collections.abc import Sequence
@@ -25,7 +22,8 @@ ROUNDING = 1e-6
 class MultiStep(WithWarmup):
     """The rate is multiplied by `gamma` at each milestone.
 
-    Source: He et al., arXiv 1512.03385; equal to torch's MultiStepLR, also after a warm-up.
+    Source: He et al., arXiv 1512.03385, section 4.2; Goyal et al., arXiv 1706.02677, section 5.1;
+    equal to torch's MultiStepLR where milestones are whole steps, also after a warm-up.
     """
 
     milestones: tuple[Milestone, ...] = (0.5, 0.75)

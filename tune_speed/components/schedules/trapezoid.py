@@ -12,9 +12,6 @@ every value goes with every `warmup_frac`, also in a search.
     flat_frac 0                   the triangle of airbench94: 0.2 -> 1 at 0.23 -> 0.07
     flat_frac 0, warmup_frac 0    the straight line down of airbench94_muon
     flat_frac 0.6, warmup_frac 0  the shape of modded-nanogpt, whose last 40 % fall to 0.1
-
-Source: K. Jordan, "94% on CIFAR-10 in 3.29 Seconds", arXiv 2404.00498 (triangle); Hägele et al.,
-arXiv 2405.18392 (flat top, then a fall).
 """
 
 from collections.abc import Sequence
@@ -28,7 +25,8 @@ from tune_speed.components.schedules.warmup import WithWarmup
 class Trapezoid(WithWarmup):
     """The rate rises in a straight line, stays, and falls in a straight line.
 
-    Source: the speed-runs' shape: K. Jordan, arXiv 2404.00498; Hägele et al., arXiv 2405.18392.
+    Source: the speed-runs' shape: K. Jordan, "94% on CIFAR-10 in 3.29 Seconds", arXiv 2404.00498
+    (triangle); Hägele et al., arXiv 2405.18392 (flat top, then a fall).
     """
 
     warmup_frac: float = Field(default=0.1, ge=0, lt=1)

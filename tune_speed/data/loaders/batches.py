@@ -91,7 +91,7 @@ class Batches:
                 pixels, indices, pad=pad, shift_y=y, shift_x=x, is_flipped=is_flipped
             )
         else:
-            gathered = image_ops.gather(pixels, indices)
+            gathered = pixels.index_select(0, indices)
         images = self.normalize(gathered)
         if side:
             image_ops.cut_out(images, side=side, corner_y=plan.corner_y, corner_x=plan.corner_x)

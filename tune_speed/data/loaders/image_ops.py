@@ -34,11 +34,6 @@ class Normalizer:
         return values.mul_(self._scale).sub_(self._shift).view(pixels.shape)
 
 
-def gather(pixels: Tensor, indices: Tensor) -> Tensor:
-    """Returns the images `indices` (B,) of `pixels` (N, H, W, C)."""
-    return pixels.index_select(0, indices)
-
-
 def gather_moved(
     pixels: Tensor,
     indices: Tensor,

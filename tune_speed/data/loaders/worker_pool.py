@@ -120,7 +120,6 @@ class WorkerPool:
         return _Worker(process, ours)
 
     def _ask(self, num_batches: int) -> None:
-        """Asks for so many batches, for which there are free slots."""
         for indices in itertools.islice(self._batches, num_batches):
             job = _Job(self._num_asked % len(self._slots.array), len(indices))
             self._indices.array[job.slot, : job.size] = indices
@@ -131,7 +130,6 @@ class WorkerPool:
                 self._worker(job).connection.sendall(gather_worker.REQUEST.pack(*job))
 
     def _receive(self) -> _Job:
-        """Returns the oldest job, when its batch is there."""
         job = self._asked.popleft()
         self._wait_for(self._worker(job))
         return job

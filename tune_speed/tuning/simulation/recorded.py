@@ -197,7 +197,6 @@ class RecordedBenchmark:
 
 
 def _read(path: Path) -> tuple[Any, Description, SearchSpace]:
-    """Returns the table, what it says of itself, and its space. Raises: ConfigError."""
     if not path.is_file():
         raise ConfigError(f"{path} must be a recorded benchmark, but there is no such file.")
     try:

@@ -71,8 +71,6 @@ class Overall:
 
 
 class _Measured(NamedTuple):
-    """One search within one budget."""
-
     best_s: float
     is_missed: bool
     near_s: float

@@ -124,7 +124,6 @@ def derived_tree(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _below(start: str, seen: Mapping[str, list[Scalar]]) -> dict[str, Any]:
-    """Returns the tree of the names that begin with `start`."""
     names = (name.removeprefix(start) for name in seen if name.startswith(start))
     segments = dict.fromkeys(name.partition(".")[0] for name in names)
     return {segment: _node(f"{start}{segment}", seen) for segment in segments}

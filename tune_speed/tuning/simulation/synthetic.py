@@ -66,8 +66,6 @@ LENGTHS = 1000
 
 
 class _Setting(NamedTuple):
-    """What a configuration amounts to."""
-
     rate_error: float
     """log2 of the learning rate over the best one."""
     decay_error: float

@@ -29,7 +29,12 @@ class CifarResNet(nn.Module):
         super().__init__()
         self.conv = conv3x3(in_channels, WIDTHS[0])
         self.norm = nn.BatchNorm2d(WIDTHS[0])
-        self.blocks = nn.Sequential(*residual_blocks(blocks_per_stage))
+        self.blocks = nn.Sequential(
+            *(
+                BasicBlock(inside, outside, stride=stride)
+                for inside, outside, stride in block_shapes(blocks_per_stage)
+            )
+        )
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(WIDTHS[-1], num_classes)
         self.apply(init_conv)
@@ -89,7 +94,12 @@ class CifarPreActResNet(nn.Module):
         super().__init__()
         self.conv = conv3x3(in_channels, WIDTHS[0])
         self.first_norm = nn.BatchNorm2d(WIDTHS[0])
-        self.blocks = nn.Sequential(*preact_blocks(blocks_per_stage))
+        self.blocks = nn.Sequential(
+            *(
+                PreActBlock(inside, outside, stride=stride, is_activated=number == 0)
+                for number, (inside, outside, stride) in enumerate(block_shapes(blocks_per_stage))
+            )
+        )
         self.last_norm = nn.BatchNorm2d(WIDTHS[-1])
         self.dropout = nn.Dropout(dropout)
         self.classifier = nn.Linear(WIDTHS[-1], num_classes)
@@ -165,22 +175,6 @@ def subsample(features: Tensor, *, stride: int, new_channels: int) -> Tensor:
     before = new_channels // 2
     padding = (0, 0, 0, 0, before, new_channels - before)
     return F.pad(features[:, :, ::stride, ::stride], padding)
-
-
-def residual_blocks(blocks_per_stage: int) -> list[BasicBlock]:
-    """Returns the blocks of all stages."""
-    return [
-        BasicBlock(in_channels, out_channels, stride=stride)
-        for in_channels, out_channels, stride in block_shapes(blocks_per_stage)
-    ]
-
-
-def preact_blocks(blocks_per_stage: int) -> list[PreActBlock]:
-    """Returns the blocks of all stages; the first takes the stem's activated features."""
-    return [
-        PreActBlock(in_channels, out_channels, stride=stride, is_activated=number == 0)
-        for number, (in_channels, out_channels, stride) in enumerate(block_shapes(blocks_per_stage))
-    ]
 
 
 def block_shapes(blocks_per_stage: int) -> Iterator[tuple[int, int, int]]:

@@ -1,7 +1,4 @@
-"""A shallow network for small images, with few layers and small maps.
-
-Source: K. Jordan, "94% on CIFAR-10 in 3.29 Seconds on a Single GPU", arXiv 2404.00498, section 3.
-"""
+"""A shallow network for small images, with few layers and small maps; `SpeedNet` has the source."""
 
 from collections.abc import Sequence
 from itertools import pairwise

@@ -1,8 +1,4 @@
-"""Convolutions one after the other, of which two have stride 2.
-
-Source: Springenberg et al., "Striving for Simplicity: The All Convolutional Net", 2015, table 1,
-model C, and section 3.1.
-"""
+"""Convolutions one after the other, of which two have stride 2; `PlainCNN` has the source."""
 
 from torch import Tensor, nn
 

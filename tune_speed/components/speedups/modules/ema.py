@@ -49,7 +49,6 @@ class MovingAverage:
 
 @torch.no_grad()
 def _move(average: nn.Module, model: nn.Module, *, weight: float) -> None:
-    """Brings the average nearer to the model, by `weight` of their distance."""
     pairs = list(zip(_tensors(average), _tensors(model), strict=True))
     floats = [(mean, new) for mean, new in pairs if mean.is_floating_point()]
     torch._foreach_lerp_([mean for mean, _ in floats], [new for _, new in floats], weight)

@@ -1,10 +1,6 @@
 """Patches of images as a convolution sees them, their covariance, and filters that whiten them.
 
-| symbol | meaning                                                       |
-|--------|---------------------------------------------------------------|
-| D      | values of a patch: channels · kernel height · kernel width    |
-| P      | patches of an image                                           |
-| F      | filters of the convolution                                    |
+A patch has D values, channels · kernel height · kernel width, and an image P patches.
 """
 
 from collections.abc import Iterable, Iterator

@@ -29,24 +29,16 @@ class Block(NamedTuple):
     parts: Parts
 
 
-# The modules of a branch in the order in which they are called, by the block's class. timm's
-# `drop_path` is missing: it does nothing in evaluation, and in training it is refused.
-BRANCHES = {
-    ("torchvision.models.resnet", "BasicBlock"): "conv1 bn1 relu conv2 bn2",
-    ("torchvision.models.resnet", "Bottleneck"): "conv1 bn1 relu conv2 bn2 relu conv3 bn3",
-    ("timm.models.resnet", "BasicBlock"): "conv1 bn1 drop_block act1 aa conv2 bn2 se",
-    ("timm.models.resnet", "Bottleneck"): (
-        "conv1 bn1 act1 conv2 bn2 drop_block act2 aa conv3 bn3 se"
-    ),
+TORCHVISION, TIMM = "torchvision.models.resnet", "timm.models.resnet"
+# The modules of a branch in the order in which they are called, and what is applied to the sum of
+# branch and shortcut, by the block's class. timm's `drop_path` is missing: it does nothing in
+# evaluation, and in training it is refused.
+LIBRARY_BLOCKS = {
+    (TORCHVISION, "BasicBlock"): ("conv1 bn1 relu conv2 bn2", "relu"),
+    (TORCHVISION, "Bottleneck"): ("conv1 bn1 relu conv2 bn2 relu conv3 bn3", "relu"),
+    (TIMM, "BasicBlock"): ("conv1 bn1 drop_block act1 aa conv2 bn2 se", "act2"),
+    (TIMM, "Bottleneck"): ("conv1 bn1 act1 conv2 bn2 drop_block act2 aa conv3 bn3 se", "act3"),
 }
-
-LAST_ACTIVATIONS = {
-    ("torchvision.models.resnet", "BasicBlock"): "relu",
-    ("torchvision.models.resnet", "Bottleneck"): "relu",
-    ("timm.models.resnet", "BasicBlock"): "act2",
-    ("timm.models.resnet", "Bottleneck"): "act3",
-}
-"""What is applied to the sum of branch and shortcut."""
 
 
 class LibraryBlock:
@@ -54,10 +46,11 @@ class LibraryBlock:
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module
+        self.branch_names, self.last_activation = LIBRARY_BLOCKS[_kind(module)]
 
     def branch(self, features: Tensor) -> Tensor:
         """Returns the branch's output."""
-        for name in BRANCHES[_kind(self.module)].split():
+        for name in self.branch_names.split():
             # timm sets the modules that a block does not have to None.
             if (layer := getattr(self.module, name)) is not None:
                 features = layer(features)
@@ -70,8 +63,7 @@ class LibraryBlock:
 
     def join(self, branch: Tensor, shortcut: Tensor) -> Tensor:
         """Returns the activated sum."""
-        activation = getattr(self.module, LAST_ACTIVATIONS[_kind(self.module)])
-        return cast(Tensor, activation(branch + shortcut))
+        return cast(Tensor, getattr(self.module, self.last_activation)(branch + shortcut))
 
 
 def find_blocks(model: nn.Module) -> list[Block]:
@@ -84,7 +76,7 @@ def parts_of(module: nn.Module) -> Parts | None:
     """Returns the parts of a residual block, or None where `module` is none that is known."""
     if all(callable(getattr(module, name, None)) for name in ("branch", "shortcut", "join")):
         return cast(Parts, module)
-    return LibraryBlock(module) if _kind(module) in BRANCHES else None
+    return LibraryBlock(module) if _kind(module) in LIBRARY_BLOCKS else None
 
 
 def _kind(module: nn.Module) -> tuple[str, str]:

@@ -29,7 +29,6 @@ def why_one_size(model: nn.Module) -> Exception | None:
 
 
 def _error_of(network: nn.Module, images: torch.Tensor) -> Exception | None:
-    """Returns with what error the network refuses such images, or None if it does not."""
     try:
         with torch.no_grad(), torch.random.fork_rng(devices=[]):
             network(images)

@@ -38,7 +38,10 @@ class SparseLinear(nn.Linear):
 
 
 class SparseBackward(torch.autograd.Function):
-    """y = x wᵀ + b, with dx and dw of the k largest |dy|, and db of all of it."""
+    """y = x wᵀ + b, with dx and dw of the k largest |dy|, and db of all of it.
+
+    The largest are each sample's or, if `unified`, the outputs with the largest Σ |dy| over them.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, w: Tensor, b: Tensor | None, k: int, unified: bool) -> Tensor:
@@ -53,30 +56,18 @@ class SparseBackward(torch.autograd.Function):
         """Returns the gradients of the first three arguments of `forward`."""
         x, w = ctx.saved_tensors
         needs_dx, needs_dw, needs_db = ctx.needs_input_grad[:3]
-        products = unified_products if ctx.unified else products_by_sample
-        dx, dw = products(dy, x, w, k=ctx.k, needs_dx=needs_dx, needs_dw=needs_dw)
+        if ctx.unified:
+            # In fp32, as sums over many samples may overflow fp16.
+            kept = dy.abs().sum(dim=0, dtype=torch.float32).topk(ctx.k, sorted=False).indices
+            small = dy.index_select(1, kept)
+            dx = small @ w.index_select(0, kept) if needs_dx else None
+            dw = torch.zeros_like(w).index_copy_(0, kept, small.T @ x) if needs_dw else None
+        else:
+            kept = dy.abs().topk(ctx.k, dim=1, sorted=False).indices
+            sparse = torch.zeros_like(dy).scatter_(1, kept, dy.gather(1, kept))
+            dx = sparse @ w if needs_dx else None
+            dw = sparse.T @ x if needs_dw else None
         return dx, dw, dy.sum(dim=0) if needs_db else None, None, None
-
-
-def unified_products(
-    dy: Tensor, x: Tensor, w: Tensor, *, k: int, needs_dx: bool, needs_dw: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Returns dx and dw of the k outputs with the largest Σ |dy| over the samples."""
-    # In fp32, as sums over many samples may overflow fp16.
-    kept = dy.abs().sum(dim=0, dtype=torch.float32).topk(k, sorted=False).indices
-    small = dy.index_select(1, kept)
-    dx = small @ w.index_select(0, kept) if needs_dx else None
-    dw = torch.zeros_like(w).index_copy_(0, kept, small.T @ x) if needs_dw else None
-    return dx, dw
-
-
-def products_by_sample(
-    dy: Tensor, x: Tensor, w: Tensor, *, k: int, needs_dx: bool, needs_dw: bool
-) -> tuple[Tensor | None, Tensor | None]:
-    """Returns dx and dw of each sample's k largest |dy|."""
-    kept = dy.abs().topk(k, dim=1, sorted=False).indices
-    sparse = torch.zeros_like(dy).scatter_(1, kept, dy.gather(1, kept))
-    return sparse @ w if needs_dx else None, sparse.T @ x if needs_dw else None
 
 
 def sparsify(model: nn.Module, *, k: int, unified: bool) -> None:
