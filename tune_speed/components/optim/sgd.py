@@ -45,36 +45,26 @@ class Sgd(OptimizerConfig):
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
         """Returns torch's SGD, or timm's SGDW for decoupled decay."""
+        groups = self.groups(model, effective_batch_size)
+        settings: dict[str, Any] = {"momentum": self.momentum, "nesterov": self.nesterov}
         if self.decoupled_weight_decay:
-            return self._sgdw(model, effective_batch_size)
-        from torch import zeros_like
+            from timm.optim import SGDW
+
+            sgdw: Optimizer = SGDW(groups, **settings)
+            return sgdw
         from torch.optim import SGD
 
-        optimizer = SGD(
-            self.groups(model, effective_batch_size),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            fused=fused_or_default(fused),
-        )
+        from tune_speed.components.optim.torch.tensor_lists import momentum_buffers
+
+        optimizer = SGD(groups, **settings, fused=fused_or_default(fused))
         if fused and self.momentum:
             # Torch makes buffers as gradients come, but its fused kernel fails where some weights
             # had one before others, as with blocks that are skipped at random.
             for group in optimizer.param_groups:
-                for parameter in group["params"]:
-                    optimizer.state[parameter]["momentum_buffer"] = zeros_like(parameter)
+                momentum_buffers(optimizer, group["params"])
         return optimizer
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
         """Returns the groups of every optimizer, norms and biases apart if they have a rate."""
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)
         return with_bias_lr(super().groups(model, effective_batch_size), rate)
-
-    def _sgdw(self, model: "nn.Module", effective_batch_size: int) -> "Optimizer":
-        from timm.optim import SGDW
-
-        optimizer: Optimizer = SGDW(
-            self.groups(model, effective_batch_size),
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-        )
-        return optimizer
