@@ -193,7 +193,7 @@ def serve(arguments: argparse.Namespace) -> None:
 
 
 def num_images(batch_size: int) -> int:
-    """Returns the images of an epoch: whole batches, as a ragged step would be cheap for neither."""
+    """Returns the images of an epoch, in whole batches: both sides count a ragged one as a step."""
     return math.ceil(LEAST_IMAGES / batch_size) * batch_size
 
 

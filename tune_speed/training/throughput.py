@@ -5,9 +5,9 @@
 | `model` and all below it                       | the arithmetic of a sample                      |
 | `optimizer`, its name only                     | the arithmetic of an update                     |
 | `batch_size`, `accumulation_steps`             | samples of a step, and into how many parts      |
-| `precision`, `channels_last`, `compile`,       | which kernels do the same arithmetic            |
+| `precision`, `matmul_precision`, `compile`,    | which kernels do the same arithmetic            |
 | `compile_mode`, `cuda_graph`, `deterministic`, |                                                 |
-| `optimizer_kernels`                            |                                                 |
+| `channels_last`, `optimizer_kernels`           |                                                 |
 | `augmentation`, `loader` and all below them    | making a batch is on the training clock         |
 | `clip_norm`, `clip_value`, whether null        | a pass over the whole gradient                  |
 | `speedups`, as far as they change a step       | what is computed of a sample                    |
@@ -15,7 +15,8 @@
 | growth, share learned from, stage              |                                                 |
 | `devices`                                      | they wait for one another                       |
 | shape and number of the images, classes        | size of the arithmetic, where epochs end        |
-| device, threads, versions of torch and ours    | what does the arithmetic                        |
+| device, processor and threads of the host,     | what does the arithmetic, and what launches it  |
+| driver, allocator, TF32, versions              |                                                 |
 | source of the plugins, if any is loaded        | what does the arithmetic                        |
 
 Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
@@ -31,7 +32,9 @@ from tune_speed.components.plugins import registry
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.config import canonical_hash
 from tune_speed.data.split import Splits
+from tune_speed.runtime.cpu_name import cpu_device_name
 from tune_speed.runtime.device import describe_device
+from tune_speed.runtime.device_settings import speed_settings
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import environment
 
@@ -56,6 +59,8 @@ def throughput_key(
     num_train: int,
     num_classes: int,
     device: str,
+    host: str,
+    settings: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> str:
     """Returns the key of a recipe whose micro-batch is resolved, on one kind of device.
@@ -67,10 +72,12 @@ def throughput_key(
         num_train: images of an epoch.
         num_classes: size of the last layer.
         device: name with threads, such as `cpu (2 threads, AMD EPYC)`.
+        host: processor and threads that launch its work.
+        settings: of the device, see `speed_settings`.
         environment: versions, as `trial.environment` has them.
     """
     versions = {name: environment.get(name, "") for name in VERSIONS}
-    place = {"device": device, "versions": versions}
+    place = {"device": device, "host": host, "settings": dict(settings), "versions": versions}
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
     fields = {"recipe": speed_fields(recipe), "shape": shape._asdict()}
     theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
@@ -88,6 +95,9 @@ def step_key(
         num_train=num_train,
         num_classes=splits.num_classes,
         device=describe_device(device),
+        # The host launches what a GPU computes: short steps take as long as that does.
+        host=cpu_device_name(threads=torch.get_num_threads()),
+        settings=speed_settings(device),
         environment=environment(),
     )
 
