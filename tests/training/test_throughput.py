@@ -7,9 +7,10 @@ from tune_speed.components.models.resnet20 import ResNet20
 from tune_speed.components.optim import Adam, Sgd
 from tune_speed.components.schedules import OneCycle
 from tune_speed.components.speedups.base import Shape
+from tune_speed.training import throughput
 from tune_speed.training.build import set_seed
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.throughput import LEARNING_ONLY, speed_fields, throughput_key
+from tune_speed.training.throughput import throughput_key
 
 SETTINGS = {"driver": "570.133.20", "tf32_conv": "True", "allocator": "default"}
 PLACE: dict[str, Any] = {
@@ -36,10 +37,9 @@ def key(recipe: Recipe | None = None, **changes: Any) -> str:
 @pytest.mark.parametrize(
     "change",
     [
-        {"optimizer": Sgd(lr=3.0, momentum=0.5, weight_decay=0.1)},
+        {"optimizer": Sgd(lr=3.0, momentum=0.5)},
         {"lr_schedule": OneCycle(pct_start=0.2)},
         {"epochs": 7.5},
-        {"label_smoothing": 0.1},
     ],
 )
 def test_what_changes_only_learning_is_not_in_the_key(change: dict[str, Any]) -> None:
@@ -50,6 +50,9 @@ def test_what_changes_only_learning_is_not_in_the_key(change: dict[str, Any]) ->
     "change",
     [
         {"optimizer": Adam(lr=0.1)},
+        {"optimizer": Sgd(lr=0.1, weight_decay=0.1)},
+        {"optimizer": Sgd(lr=0.1, decoupled_weight_decay=True)},
+        {"label_smoothing": 0.1},
         {"batch_size": 16},
         {"accumulation_steps": 2},
         {"precision": "bf16"},
@@ -97,7 +100,7 @@ def test_one_norm_costs_as_much_as_another() -> None:
 
 def test_each_field_of_a_recipe_is_in_the_key_unless_it_is_named() -> None:
     """A new field of the recipe is taken to change a step's speed until somebody says otherwise."""
-    assert set(speed_fields(make_recipe())) == set(Recipe.model_fields) - LEARNING_ONLY
+    assert set(make_recipe().speed_fields()) == set(Recipe.model_fields) - Recipe.untimed_fields
 
 
 @pytest.mark.parametrize("precision", ["high", "highest"])
@@ -109,3 +112,9 @@ def test_matrix_products_have_the_recipes_precision(precision: str) -> None:
         assert torch.backends.cuda.matmul.allow_tf32 == (precision == "high")
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+def test_keys_of_an_earlier_protocol_are_not_met(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = key()
+    monkeypatch.setattr(throughput, "PROTOCOL", throughput.PROTOCOL - 1)
+    assert key() != now

@@ -8,7 +8,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
@@ -23,6 +23,16 @@ class Config(BaseModel):
 
     # JSON has neither NaN nor infinity, and configurations are hashed and stored as JSON.
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    untimed_fields: ClassVar[frozenset[str]] = frozenset()
+    """Fields that cannot change how long an optimizer step takes; all others are taken to."""
+    switch_fields: ClassVar[frozenset[str]] = frozenset()
+    """Numbers that change it by whether they are 0 or null alone."""
+
+    def speed_fields(self) -> dict[str, Any]:
+        """Returns what of it can change how long an optimizer step takes, as JSON has it."""
+        fields = self.model_dump(mode="json", exclude=set(self.untimed_fields))
+        return {n: (v and True) if n in self.switch_fields else v for n, v in fields.items()}
 
     @classmethod
     def __get_pydantic_json_schema__(

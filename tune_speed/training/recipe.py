@@ -3,7 +3,7 @@
 import math
 from collections.abc import Iterator
 from itertools import groupby
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -37,6 +37,19 @@ class Recipe(Config):
     Give either the first two, or `effective_batch_size` with `accumulation_steps: auto`: then the
     fastest micro-batch that fits is measured before training.
     """
+
+    # The effective batch size is implied by other fields, once `auto` is resolved.
+    untimed_fields = frozenset(
+        {
+            "lr_schedule",
+            "epochs",
+            "effective_batch_size",
+            "order",
+            "init_loss_scale",
+            "loss_scale_growth_steps",
+        }
+    )
+    switch_fields = frozenset({"label_smoothing", "clip_norm", "clip_value"})
 
     model: Annotated[ModelConfig, Component(MODELS)]
     """The network."""
@@ -192,6 +205,18 @@ class Recipe(Config):
                 "effective_batch_size": None,
             }
         )
+
+    def speed_fields(self) -> dict[str, Any]:
+        """Returns what a step's speed depends on beyond its shape, as JSON has it."""
+        kind = type(self.optimizer)
+        # A plugin's class may share its name with one of ours.
+        is_ours = kind.__module__.startswith("tune_speed.")
+        name = kind.__name__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"
+        parts = {
+            "optimizer": {name: self.optimizer.speed_fields()},
+            "speedups": self.speedups.speed_fields(),
+        }
+        return {**super().speed_fields(), **parts}
 
     def located(self) -> Self:
         """Returns the same recipe with absolute paths: trials run in folders of their own."""

@@ -3,13 +3,14 @@
 | in the key                                     | because                                         |
 |------------------------------------------------|-------------------------------------------------|
 | `model` and all below it                       | the arithmetic of a sample                      |
-| `optimizer`, its name only                     | the arithmetic of an update                     |
+| `optimizer`, as far as it changes a step       | the arithmetic of an update                     |
 | `batch_size`, `accumulation_steps`             | samples of a step, and into how many parts      |
 | `precision`, `matmul_precision`, `compile`,    | which kernels do the same arithmetic            |
 | `compile_mode`, `cuda_graph`, `deterministic`, |                                                 |
 | `channels_last`, `optimizer_kernels`           |                                                 |
 | `augmentation`, `loader` and all below them    | making a batch is on the training clock         |
 | `clip_norm`, `clip_value`, whether null        | a pass over the whole gradient                  |
+| `label_smoothing`, whether 0                   | one more term of the loss                       |
 | `speedups`, as far as they change a step       | what is computed of a sample                    |
 | the step's shape: size of the images it sees,  | phases of one run                               |
 | growth, share learned from, stage              |                                                 |
@@ -19,12 +20,13 @@
 | driver, allocator, TF32, versions              |                                                 |
 | source of the plugins, if any is loaded        | what does the arithmetic                        |
 
-Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
+A field of a component is in the key unless its class lists it in `untimed_fields`. Rates, schedule
+and length change what is learned, not how fast; of decay and momentum it matters whether there is
+any (`switch_fields`).
 A phase of a run with another shape (smaller images, other batches) has a key of its own.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import torch
 
@@ -38,17 +40,10 @@ from tune_speed.runtime.device_settings import speed_settings
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import environment
 
-# Fields of a recipe that leave a step's speed alone, or are implied by others.
-LEARNING_ONLY = {
-    "lr_schedule",
-    "epochs",
-    "label_smoothing",
-    "effective_batch_size",
-    "order",
-    "init_loss_scale",
-    "loss_scale_growth_steps",
-}
 VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
+PROTOCOL = 2
+"""What keys hold and how steps are timed: 1 knew an optimizer by its name alone and no host of a
+GPU, and took medians. Times of another protocol are not taken over."""
 
 
 def throughput_key(
@@ -79,7 +74,7 @@ def throughput_key(
     versions = {name: environment.get(name, "") for name in VERSIONS}
     place = {"device": device, "host": host, "settings": dict(settings), "versions": versions}
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
-    fields = {"recipe": speed_fields(recipe), "shape": shape._asdict()}
+    fields = {"recipe": recipe.speed_fields(), "shape": shape._asdict(), "protocol": PROTOCOL}
     theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
     return canonical_hash({**fields, "data": data, **place, **theirs})
 
@@ -100,16 +95,3 @@ def step_key(
         settings=speed_settings(device),
         environment=environment(),
     )
-
-
-def speed_fields(recipe: Recipe) -> dict[str, Any]:
-    """Returns the fields of a recipe that a step's speed depends on."""
-    kind = type(recipe.optimizer)
-    # A plugin's class may share its name with one of ours.
-    is_ours = kind.__module__.startswith("tune_speed.")
-    fields = recipe.model_dump(mode="json", exclude=LEARNING_ONLY)
-    fields["optimizer"] = kind.__name__ if is_ours else f"{kind.__module__}.{kind.__qualname__}"
-    fields["clip_norm"] = recipe.clip_norm is not None
-    fields["clip_value"] = recipe.clip_value is not None
-    fields["speedups"] = recipe.speedups.speed_fields()
-    return fields

@@ -2,14 +2,15 @@ import numpy as np
 import pytest
 from making import make_evaluation, make_record, make_run
 
+from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
 from tune_speed.reporting.importance.importance import (
     LEARNING_ONLY,
+    OPTIMIZERS_LEARNING_ONLY,
     can_change_step_time,
     importance,
 )
 from tune_speed.training.recipe import Recipe
-from tune_speed.training.throughput import LEARNING_ONLY as NOT_IN_THE_KEY
 
 
 def _run(status: Status, *, steps: int, step_ms: float) -> RunResult:
@@ -71,8 +72,15 @@ def test_step_time_asks_only_what_can_change_it():
 
 def test_what_cannot_change_a_steps_time_is_what_the_throughput_key_leaves_out():
     # An effective batch size without the micro-batch becomes one, which the key holds.
-    assert LEARNING_ONLY - {"optimizer."} == NOT_IN_THE_KEY - {"effective_batch_size"}
-    assert LEARNING_ONLY - {"optimizer."} <= set(Recipe.model_fields)
+    of_recipe = Recipe.untimed_fields | {"label_smoothing"}
+    assert of_recipe - {"effective_batch_size"} == LEARNING_ONLY
+    assert set(Recipe.model_fields) >= LEARNING_ONLY
+    kinds = OPTIMIZERS.values()
+    assert (
+        set().union(*(kind.untimed_fields | kind.switch_fields for kind in kinds))
+        == OPTIMIZERS_LEARNING_ONLY
+    )
+    assert can_change_step_time("optimizer.muon.newton_schulz_steps")
 
 
 def test_stopped_and_starved_trials_count_as_not_met_but_failed_ones_do_not_count():

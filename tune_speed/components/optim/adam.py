@@ -20,6 +20,8 @@ class Adam(OptimizerConfig):
     Source: Kingma and Ba, arXiv 1412.6980; the code is torch.optim.Adam.
     """
 
+    untimed_fields = OptimizerConfig.untimed_fields | {"beta1", "beta2", "eps"}
+
     torch_name: ClassVar[str] = "Adam"
 
     beta1: float = Field(default=0.9, ge=0, lt=1)

@@ -1,7 +1,7 @@
 """What every optimizer offers, and the fields that they share."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -15,6 +15,9 @@ if TYPE_CHECKING:
 
 class OptimizerConfig(Config):
     """A rule that turns gradients into steps."""
+
+    untimed_fields: ClassVar[frozenset[str]] = frozenset({"lr", "lr_per_examples"})
+    switch_fields: ClassVar[frozenset[str]] = frozenset({"weight_decay"})
 
     lr: float = Field(gt=0)
     """Learning rate, above 0: of one step, or per `lr_per_examples` examples."""

@@ -38,6 +38,9 @@ class Muon(OptimizerConfig):
     KellerJordan/cifar10-airbench, airbench94_muon.py. Deviation: decoupled decay for SGD as well.
     """
 
+    untimed_fields = OptimizerConfig.untimed_fields | {"sgd_lr"}
+    switch_fields = OptimizerConfig.switch_fields | {"momentum", "sgd_momentum", "bias_lr"}
+
     momentum: float = Field(default=0.95, ge=0, lt=1)
     """Momentum of all weights, in [0, 1); the CIFAR-10 record has 0.6 for hidden weights. A
     schedule that cycles the momentum replaces it."""

@@ -25,6 +25,8 @@ class Sgd(OptimizerConfig):
     the rate of the step (the paper scales it by the schedule alone). SGDW has no fused kernels.
     """
 
+    switch_fields = OptimizerConfig.switch_fields | {"momentum", "bias_lr"}
+
     momentum: float = Field(default=0.9, ge=0, lt=1)
     """Momentum, in [0, 1); a schedule that cycles the momentum replaces it."""
     nesterov: bool = True

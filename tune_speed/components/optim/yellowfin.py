@@ -27,6 +27,8 @@ class YellowFin(OptimizerConfig):
     (auto_clip_fac, force_non_inc_step, sparsity_debias); clip_thresh is the recipe's clip_norm.
     """
 
+    untimed_fields = OptimizerConfig.untimed_fields | {"beta"}
+
     lr: float = Field(default=1.0, gt=0)
     """Factor on the rate that YellowFin finds, above 0; 1 is YellowFin's own."""
     beta: float = Field(default=0.999, ge=0, lt=1)

@@ -106,7 +106,10 @@ def refusal(path: str, *, must: str, given: str, hint: str | None = None) -> Con
 
 
 class SpeedupConfig(Config):
-    """A technique that a search can switch on; every method is a hook and does nothing here."""
+    """A technique that a search can switch on; every method is a hook and does nothing here.
+
+    `untimed_fields` are those that change a step's duration by its `Shape` alone, too.
+    """
 
     slot: ClassVar[Slot]
     """Its field of a recipe's `speedups`."""
@@ -114,8 +117,6 @@ class SpeedupConfig(Config):
     """Why it cannot be had together with another technique, by that one's name."""
     leaves_gradients_out: ClassVar[bool] = False
     """Whether a step may give some parameters no gradient."""
-    timed_fields: ClassVar[set[str] | None] = None
-    """Fields that change a step's duration beyond its `Shape`; None: all."""
     is_recordable: ClassVar[bool] = True
     """Whether forward and backward do the same operations in all steps of one `Shape`, whatever the
     images, the draws and the part of the run, and without waiting for the device."""
@@ -126,10 +127,6 @@ class SpeedupConfig(Config):
 
     def check_model(self, model: "nn.Module") -> None:
         """Raises: ConfigError if it cannot act on such a network."""
-
-    def speed_fields(self) -> dict[str, Any]:
-        """Returns what of it changes a step's duration beyond its `Shape`, as JSON has it."""
-        return self.model_dump(mode="json", include=self.timed_fields)
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns the network that is trained in the place of `model`, which may be changed."""

@@ -23,7 +23,7 @@ class BatchStages(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "batch_growth"
-    timed_fields: ClassVar[set[str] | None] = set()
+    untimed_fields = frozenset({"factors", "at"})
 
     factors: tuple[Factor, ...] = (1, 2, 4)
     """Samples of a step over `effective_batch_size` in each stage."""

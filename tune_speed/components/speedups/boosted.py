@@ -40,7 +40,7 @@ class Boosted(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "depth"
-    timed_fields: ClassVar[set[str] | None] = {"stages"}
+    untimed_fields = frozenset({"refine_frac", "max_weight"})
     is_recordable: ClassVar[bool] = False
     leaves_gradients_out: ClassVar[bool] = True
     conflicts: ClassVar[dict[str, str]] = {

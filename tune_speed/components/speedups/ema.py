@@ -24,7 +24,7 @@ class Ema(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "averaging"
-    timed_fields: ClassVar[set[str] | None] = {"every"}
+    untimed_fields = frozenset({"half_life"})
     conflicts: ClassVar[dict[str, str]] = {
         "boosted": "weights of a stage that was not trained yet are no part of a sensible average.",
     }

@@ -25,7 +25,7 @@ class Kaiming(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "init"
-    timed_fields: ClassVar[set[str] | None] = set()
+    untimed_fields = frozenset({"zero_init_last"})
 
     zero_init_last: bool = False
     """Set the scale of the last batch norm of each residual block to 0, so that each begins as its

@@ -29,7 +29,7 @@ class PretrainOther(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "init"
-    timed_fields: ClassVar[set[str] | None] = set()
+    untimed_fields = frozenset({"dataset", "train_samples", "epochs", "batch_size"})
     conflicts: ClassVar[dict[str, str]] = {
         "boosted": "pretraining would train the blocks of the first stage alone.",
         "easiest_first": "its groups are those of other classes.",

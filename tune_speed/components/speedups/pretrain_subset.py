@@ -27,7 +27,7 @@ class PretrainSubset(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "init"
-    timed_fields: ClassVar[set[str] | None] = set()
+    untimed_fields = frozenset({"part", "epochs"})
 
     part: float = Field(default=0.1, gt=0, le=1)
     """Share of the training part."""

@@ -25,7 +25,7 @@ class ProgressiveResizing(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "resolution"
-    timed_fields: ClassVar[set[str] | None] = {"mode"}
+    untimed_fields = frozenset({"initial_scale", "delay_frac", "finetune_frac", "multiple"})
 
     initial_scale: float = Field(default=0.5, gt=0, le=1)
     """Side of the first images over that of whole ones, in (0, 1]."""

@@ -27,7 +27,7 @@ class SelectiveBackprop(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "selection"
-    timed_fields: ClassVar[set[str] | None] = set()
+    untimed_fields = frozenset({"start", "end", "keep"})
     is_recordable: ClassVar[bool] = False
 
     start: float = Field(default=0.5, ge=0, lt=1)

@@ -20,7 +20,7 @@ class Tta(SpeedupConfig):
     """
 
     slot: ClassVar[Slot] = "views"
-    timed_fields: ClassVar[set[str] | None] = set()
+    untimed_fields = frozenset({"views"})
 
     views: Literal[2, 6] = 2
     """2: the image and its mirror image, evenly. 6: these, shifted by one pixel up and left, and

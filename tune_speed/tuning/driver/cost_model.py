@@ -6,7 +6,7 @@ changes a step's speed, the *throughput key*, and is known when the first trial 
 | in the key                                         | because                                     |
 |----------------------------------------------------|---------------------------------------------|
 | `model` and all below it                           | the arithmetic of a sample                  |
-| `optimizer`, its name only                         | the arithmetic of an update                 |
+| `optimizer`, but for its `untimed_fields`          | the arithmetic of an update                 |
 | `batch_size`, `accumulation_steps`,                | samples of a step, and into how many parts  |
 | `effective_batch_size`                             | they are cut                                |
 | `precision`, `matmul_precision`, `compile`,        | which kernels do the same arithmetic        |
@@ -16,7 +16,8 @@ changes a step's speed, the *throughput key*, and is known when the first trial 
 | `speedups` and all below them                      | what is computed of a sample                |
 | `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
 
-Rates, decay, momentum, schedule, label smoothing and length change what is learned, not how fast.
+Rates, schedule and length change what is learned, not how fast; of decay, momentum and label
+smoothing it matters whether there is any.
 All that is not searched is the same in every trial, so a key is made of searched values alone.
 
 Every bound errs towards letting a trial run: contention and warm-up only slow a step, so the
@@ -30,9 +31,11 @@ from typing import Any
 
 import numpy as np
 
+from tune_speed.components.optim import OPTIMIZERS, OptimizerConfig
 from tune_speed.components.speedups.chosen import Speedups
 from tune_speed.core.records import TrialRecord
 from tune_speed.study.space import SearchSpace
+from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.policy.base import Cost
 from tune_speed.tuning.policy.curve import FloatArray
 
@@ -96,7 +99,6 @@ OWN = (
     "devices",
 )
 """Fields that are in the key themselves."""
-CLIPS = ("clip_norm", "clip_value")
 Growth = tuple[tuple[float, int], ...]
 """Stages of the batch size: share of the run's samples, factor."""
 # Factor on a step time from another key, for a lower bound: few keys differ by more.
@@ -114,8 +116,8 @@ class CostModel:
             num_train: Size of the training part.
         """
         names = [parameter.name for parameter in space.parameters]
-        in_key = (*OWN, *CLIPS)
-        self._names = tuple(n for n in names if n.split(".")[0] in WHOLE or n in in_key)
+        self._names = tuple(n for n in names if _is_timed(n))
+        self._switches = frozenset(n for n in self._names if _is_switch(n))
         self._model = tuple(i for i, n in enumerate(self._names) if n.split(".")[0] == "model")
         self._space, self._num_train = space, num_train
         self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
@@ -187,7 +189,8 @@ class CostModel:
 
     def _key(self, params: Mapping[str, Any]) -> Key:
         values = ((name, params.get(name)) for name in self._names)
-        return tuple([value is not None if name in CLIPS else value for name, value in values])
+        switches = self._switches
+        return tuple([(value and True) if name in switches else value for name, value in values])
 
     def _carried_over(self, key: Key, params: Mapping[str, Any]) -> tuple[float, float] | None:
         """Returns least and most likely step time [s] of a key that never ran, or None."""
@@ -221,6 +224,22 @@ class CostModel:
         same_model = [o for o in self._seen if all(key[i] == o[i] for i in self._model)]
         nearest = min(same_model, key=distance, default=None)
         return None if nearest is None else self._seen[nearest]
+
+
+def _is_timed(name: str) -> bool:
+    """Returns whether the key has the setting at a dotted path."""
+    root, *path = name.split(".")
+    if root == "optimizer" and path:
+        return path[1] not in OPTIMIZERS.get(path[0], OptimizerConfig).untimed_fields
+    return root in WHOLE or name in OWN or _is_switch(name)
+
+
+def _is_switch(name: str) -> bool:
+    """Returns whether of the setting at a dotted path it matters only if it is 0 or null."""
+    root, *path = name.split(".")
+    if root == "optimizer" and path:
+        return path[1] in OPTIMIZERS.get(path[0], OptimizerConfig).switch_fields
+    return name in Recipe.switch_fields
 
 
 def _reader(space: SearchSpace, name: str, default: Any) -> Callable[[Mapping[str, Any]], Any]:

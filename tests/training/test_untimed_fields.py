@@ -1,0 +1,163 @@
+"""What a throughput key leaves out costs nothing: torch does the same operations without it."""
+
+from collections import Counter
+from collections.abc import Iterator
+from itertools import repeat
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch.utils._python_dispatch import TorchDispatchMode
+from training import CPU, make_recipe, make_splits
+
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.optim import OPTIMIZERS, set_rates
+from tune_speed.components.schedules import SCHEDULES
+from tune_speed.components.speedups import SPEEDUPS
+from tune_speed.components.speedups.base import Shape
+from tune_speed.core.config import Config
+from tune_speed.data import ORDERS
+from tune_speed.runtime.training_clock import Waits
+from tune_speed.training.build import build_model, open_loader
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.batches import open_steps
+from tune_speed.training.step.step import Stepper
+
+NUM_STEPS = 3
+REQUIRED: dict[str, dict[str, Any]] = {
+    "pretrain_other": {"dataset": {"name": "digits"}},
+    "easiest_first": {"groups": (0, 0, 1)},
+    "multi_step": {"milestones": (0.5,)},
+}
+"""Fields without a default, or whose default is for other data."""
+OTHERS = (True, False, 2, 3, 4, 6, 0.05, 0.3, 0.7, 1e-5, (0.0, 0.3, 0.6), (1, 3, 4), None)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations by name and number of tensors, as a foreach operation takes many."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[tuple[str, int]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        num_tensors = sum(len(arg) for arg in args if isinstance(arg, list))
+        # Libraries ask for their versions as they are imported.
+        self.counts[str(func), num_tensors] += func.namespace == "aten"
+        return func(*args, **(kwargs or {}))
+
+
+def operations(recipe: Recipe, shape: Shape) -> Counter[tuple[str, int]]:
+    """Returns the operations of a few steps, loading included, of images of 8 x 8 pixels."""
+    splits = make_splits(40)
+    torch.manual_seed(0)
+    model = build_model(recipe, splits, seed=0, device=CPU)
+    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=CPU)
+    stepper = Stepper(model, model, recipe, device=CPU)
+    stepper.averager = recipe.speedups.averaging.averager(model)
+    recipe.speedups.begin(model, seed=0)
+    steps = open_steps(loader, recipe, repeat((shape, 1)), Waits())
+    # The first step fills caches.
+    stepper.take(next(steps)[1], shape, frac=0.5)
+    with Operations() as counted:
+        for number in range(1, NUM_STEPS + 1):
+            factors = recipe.lr_schedule.factors(
+                number / NUM_STEPS, step_frac=1 / NUM_STEPS, losses=[1.0, 0.5]
+            )
+            set_rates(stepper.optimizer, factors)
+            _, group = next(steps)
+            stepper.take(group, shape, frac=0.5)
+    loader.close()
+    return counted.counts
+
+
+def left_out(config: Config) -> Iterator[tuple[str, Config, Config]]:
+    """Yields each field whose value makes no difference to the key, with two configurations."""
+    for field in type(config).model_fields:
+        for value in OTHERS:
+            if isinstance(value, bool) != isinstance(getattr(config, field), bool):
+                continue
+            given = {name: getattr(config, name) for name in config.model_fields_set}
+            try:
+                other = type(config)(**{**given, field: value})
+            except (ValidationError, AttributeError):
+                continue
+            if other != config and other.speed_fields() == config.speed_fields():
+                yield field, config, other
+                break
+
+
+def cases(table: dict[str, type[Any]], **fields: Any) -> Iterator[Any]:
+    for name, kind in table.items():
+        config = kind(**{**fields, **REQUIRED.get(name, {})})
+        for field, one, other in left_out(config):
+            yield pytest.param(one, other, id=f"{name}-{field}")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    # With decay, so that another decay is one of the fields.
+    [*cases(OPTIMIZERS, lr=0.01, weight_decay=0.1)],
+)
+def test_fields_of_an_optimizer_that_the_key_leaves_out_cost_nothing(one: Any, other: Any) -> None:
+    shape = Shape(6, 6)
+    model = ResNet20()
+    first, second = (make_recipe(model=model, optimizer=each) for each in (one, other))
+    assert operations(first, shape) == operations(second, shape)
+
+
+@pytest.mark.parametrize(("one", "other"), [*cases(SPEEDUPS)])
+def test_fields_of_a_speedup_that_the_key_leaves_out_cost_nothing(one: Any, other: Any) -> None:
+    recipes = [make_recipe(model=ResNet20(), speedups={each.slot: each}) for each in (one, other)]
+    # What differs by the shape of the step has a key for each shape.
+    for shape in {one.shape(Shape(6, 6), frac=k / 10) for k in range(10)}:
+        assert operations(recipes[0], shape) == operations(recipes[1], shape)
+
+
+FIELDS = {"order": ORDERS, "lr_schedule": SCHEDULES}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        *(
+            pytest.param({f: kind(**REQUIRED.get(name, {}))}, id=name)
+            for f, table in FIELDS.items()
+            for name, kind in table.items()
+        ),
+        {"epochs": 7.0},
+        {"init_loss_scale": 2.0},
+        {"loss_scale_growth_steps": 3},
+    ],
+)
+def test_fields_of_a_recipe_that_the_key_leaves_out_cost_nothing(changes: dict[str, Any]) -> None:
+    shape, model = Shape(6, 6), ResNet20()
+    plain, changed = make_recipe(model=model), make_recipe(model=model, **changes)
+    assert plain.speed_fields() == changed.speed_fields()
+    assert operations(plain, shape) == operations(changed, shape)
+
+
+@pytest.mark.parametrize("name", sorted(OPTIMIZERS))
+def test_rates_are_left_out_and_what_costs_is_not(name: str) -> None:
+    kind = OPTIMIZERS[name]
+    assert kind(lr=0.1).speed_fields() == kind(lr=0.2, lr_per_examples=64).speed_fields()
+    assert kind(lr=0.1).speed_fields() != kind(lr=0.1, weight_decay=0.1).speed_fields()
+    assert kind.untimed_fields | kind.switch_fields <= set(kind.model_fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes"),
+    [
+        ("muon", {"newton_schulz_steps": 20}),
+        ("muon", {"normalize_weights": True}),
+        ("yellowfin", {"closed_loop": True}),
+        ("yellowfin", {"clip": False}),
+        ("sgd", {"decoupled_weight_decay": True}),
+    ],
+)
+def test_what_does_more_operations_is_in_the_key(name: str, changes: dict[str, Any]) -> None:
+    plain, changed = (OPTIMIZERS[name](lr=0.01, **each) for each in ({}, changes))
+    first, second = (make_recipe(model=ResNet20(), optimizer=each) for each in (plain, changed))
+    assert operations(first, Shape(6, 6)) != operations(second, Shape(6, 6))
+    assert first.speed_fields() != second.speed_fields()
