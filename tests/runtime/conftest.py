@@ -14,6 +14,7 @@ def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
     class Properties:
         uuid = UUID.removeprefix("GPU-")
+        total_memory = 141 * 2**30
         pci_domain_id, pci_bus_id, pci_device_id = 0, 0x18, 0
 
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
