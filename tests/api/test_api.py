@@ -33,7 +33,8 @@ from tune_speed.core.records import Status, TrialRecord
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.leaderboard.tables import boards_html
-from tune_speed.study.file import load_study, parse_study
+from tune_speed.study.file import load_study, study_of
+from tune_speed.study.yaml import scan_yaml
 from tune_speed.training.workload import WORKLOADS
 from tune_speed.tuning.search import SearchResult
 
@@ -382,11 +383,11 @@ def test_workload_may_be_a_name_a_dict_or_an_object(space: Any, given: Any) -> N
 
 def test_text_of_a_study_is_checked_as_its_file_is() -> None:
     text = load_study("digits_quickstart", check_data=False).text
-    parsed = parse_study(text, file="mine.yaml", check_data=False)
+    parsed = study_of(scan_yaml(text, file="mine.yaml"), check_data=False)
     assert parsed.tree == load_study("digits_quickstart", check_data=False).tree
     number = text.splitlines().index("  precision: fp32") + 1
     wrong = text.replace("  precision: fp32", "  precision: fp33")
-    (line,) = problems_of(lambda: parse_study(wrong, file="mine.yaml", check_data=False))
+    (line,) = problems_of(lambda: study_of(scan_yaml(wrong, file="mine.yaml"), check_data=False))
     assert line.startswith(f"mine.yaml:{number}: recipe.precision: ")
 
 

@@ -10,7 +10,7 @@ import pytest
 from command import TINY_STUDY, TUNE_SPEED, environment, run
 
 from tune_speed.cli import main, show
-from tune_speed.reporting.listings.techniques import techniques_table
+from tune_speed.reporting.listings.listings import techniques_table
 from tune_speed.study.yaml import read_yaml
 
 RECIPE = TINY_STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1")

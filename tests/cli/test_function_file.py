@@ -10,7 +10,8 @@ from tune_speed.api.inputs import own_study_from
 from tune_speed.cli.function_file import again_with, function_of
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.custom.shipping import packed
-from tune_speed.study.file import parse_recipe, parse_study
+from tune_speed.study.file import recipe_of, study_of
+from tune_speed.study.yaml import scan_yaml
 
 LOOP = '''"""A training function."""
 
@@ -132,9 +133,9 @@ def test_further_commands_get_the_option_as_a_shell_takes_it() -> None:
 
 
 def test_study_of_a_function_without_it_says_only_that_it_is_missing() -> None:
-    for parse in (parse_study, parse_recipe):
+    for read in (study_of, recipe_of):
         with pytest.raises(ConfigError) as caught:
-            parse(OWN, file="hill.yaml")
+            read(scan_yaml(OWN, file="hill.yaml"))
         (problem,) = caught.value.problems
         assert (problem.path, problem.line) == ("workload.dataset", 2)
         assert "--train FILE.py:FUNCTION" in str(problem)
@@ -143,7 +144,7 @@ def test_study_of_a_function_without_it_says_only_that_it_is_missing() -> None:
 def test_study_of_recipes_that_lacks_its_data_hears_of_all_its_mistakes() -> None:
     text = "workload: {target: {value: 0.9}}\nrecipe: {model: resnet20, epochs: 0}\n"
     with pytest.raises(ConfigError) as caught:
-        parse_study(text, file="lacking.yaml")
+        study_of(scan_yaml(text, file="lacking.yaml"))
     paths = [problem.path for problem in caught.value.problems]
     assert {"workload.dataset", "recipe.optimizer", "recipe.epochs"} <= set(paths)
 
@@ -163,5 +164,5 @@ def test_no_study_file_can_name_a_function(folder: Path) -> None:
     (folder / "ran.py").write_text("open('ran', 'w').close()\ndef f(params, run): pass\n")
     for text in (f"{OWN}train: ran.py:f\n", OWN.replace("depth: 3", "train: ran.py:f")):
         with pytest.raises(ConfigError):
-            parse_study(text, file="hill.yaml")
+            study_of(scan_yaml(text, file="hill.yaml"))
     assert not (folder / "ran").exists()

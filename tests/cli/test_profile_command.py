@@ -12,8 +12,8 @@ from ablating import RECIPE, write_recipe
 from command import environment, run, start
 
 from tune_speed.cli import main
-from tune_speed.experiments.profiling.averaging import averaging_s
 from tune_speed.experiments.profiling.phases import PHASES
+from tune_speed.experiments.profiling.rates import averaging_s
 from tune_speed.experiments.profiling.result import ProfileResult
 
 pytestmark = pytest.mark.slow

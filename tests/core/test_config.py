@@ -57,6 +57,43 @@ def test_dumped_component_reads_back_equal(thing: Config) -> None:
     assert Box.model_validate(box.model_dump(mode="json")) == box
 
 
+@pytest.mark.parametrize(
+    ("written", "fits"),
+    [
+        ({"thing": "small"}, True),
+        ({"thing": {"small": {"size": 3}}}, True),
+        ({"thing": {"large": {"rate": 2.5}}, "label": {"name": "small", "size": 2}}, True),
+        ({"thing": "small", "label": {"name": "large", "rate": 1.5}}, True),
+        ({"thing": "smal"}, False),
+        ({"thing": {"small": {"size": 0}}}, False),
+        ({"thing": {"small": {}, "large": {"rate": 1.0}}}, False),
+        ({"thing": {}}, False),
+        ({"thing": {"large": {}}}, False),
+        ({"thing": "small", "label": {"size": 2}}, False),
+        ({"thing": "small", "label": {"name": "large"}}, False),
+        ({"thing": "small", "label": {"name": "small", "rate": 1.5}}, False),
+        ({"thing": "small", "label": {"name": "other"}}, False),
+    ],
+)
+def test_only_entries_that_fit_are_read(written: dict[str, object], fits: bool) -> None:
+    try:
+        Box.model_validate(written)
+    except ValidationError:
+        assert not fits
+    else:
+        assert fits
+
+
+def test_forms_of_a_component_are_in_its_messages_and_its_schema() -> None:
+    plain = "one of small, large, written as a name or as {small: {…}}"
+    tagged = "one of small, large, written as a name or as {name: small, …}"
+    properties = Box.model_json_schema()["properties"]
+    shown = [properties[name]["description"] for name in ("thing", "label")]
+    assert shown == [plain, tagged]
+    with pytest.raises(ValidationError, match=r"label\n  must be one of small, large, .* {name: "):
+        Box.model_validate({"thing": "small", "label": {"small": {}}})
+
+
 def test_unknown_component_names_the_nearest() -> None:
     with pytest.raises(ValidationError, match="did you mean `small`"):
         Box.model_validate({"thing": "smal"})
@@ -91,6 +128,11 @@ def test_hash_ignores_order_and_sees_values() -> None:
     assert canonical_hash({"a": 1}) != canonical_hash({"a": 1.5})
 
 
+def test_hash_is_the_start_of_sha256_over_sorted_json() -> None:
+    # printf '{"a":[1,null],"b":"x"}' | sha256sum
+    assert canonical_hash({"b": "x", "a": (1, None)}) == "3dece6dc8d22d616"
+
+
 def test_hash_refuses_nan() -> None:
     with pytest.raises(ValueError, match=r"NaN|nan|range"):
         canonical_hash({"a": float("nan")})
@@ -103,3 +145,16 @@ def test_flatten_keeps_empty_mappings_as_leaves() -> None:
 def test_nothing_near_is_suggested_for_nothing_alike() -> None:
     assert did_you_mean("xyz", THINGS) == ""
     assert did_you_mean("lrr", ["lr", "momentum"]) == "; did you mean `lr`?"
+
+
+def test_renamed_entry_is_suggested_by_its_present_name() -> None:
+    known = ["multi_step", "cosine"]
+    assert did_you_mean("step_drops", known) == (
+        "; did you mean `multi_step`, as it is called now?"
+    )
+    assert did_you_mean("step_drops", ["cosine"]) == ""
+
+
+def test_nothing_is_suggested_for_a_name_that_takes_long_to_compare() -> None:
+    assert did_you_mean("a" * 200, ["a" * 199]) != ""
+    assert did_you_mean("a" * 201, ["a" * 199]) == ""

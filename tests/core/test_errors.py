@@ -1,7 +1,7 @@
 import inspect
 
 from tune_speed.core import errors
-from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError
+from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError, first_line
 
 
 def test_problem_says_where_what_and_what_to_try() -> None:
@@ -37,3 +37,8 @@ def test_each_kind_of_error_has_its_own_exit_code() -> None:
     codes = [kind.exit_code for kind in kinds]
     assert len(set(codes)) == len(kinds) == 5
     assert 0 not in codes
+
+
+def test_error_is_quoted_by_its_kind_and_first_line() -> None:
+    assert first_line(ValueError("must be 1\nbut got 2")) == "ValueError: must be 1"
+    assert first_line(KeyError()) == "KeyError: "

@@ -4,10 +4,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from making import make_evaluation, make_record
+from making import make_evaluation, make_record, make_run
 from pydantic import ValidationError
 
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import Status, TrialRecord, named_settings
 
 SCALARS = st.one_of(
     st.integers(-(2**53), 2**53),
@@ -42,3 +42,56 @@ def test_miss_has_no_time() -> None:
 def test_record_of_a_later_version_with_more_fields_still_reads() -> None:
     fields = make_record().model_dump(mode="json") | {"new_field": 1}
     assert TrialRecord.model_validate(fields) == make_record()
+
+
+def test_metric_is_a_field_or_one_of_the_others_and_nothing_else() -> None:
+    found = make_evaluation(accuracy=0.8).model_copy(update={"values": {"auc": 0.5, "step": 0.25}})
+    assert (found.value("accuracy"), found.value("loss"), found.value("auc")) == (0.8, 0.1, 0.5)
+    assert (found.value("step"), found.value("samples"), found.value("copy")) == (0.25, None, None)
+    assert found.value("micro_f1") is None
+
+
+def test_amortised_time_leaves_out_what_made_the_first_weights() -> None:
+    run = make_run(time_s=5.0).model_copy(update={"init_s": 2.0})
+    assert run.amortised_time_to_target_s == 3.0
+    missed = make_run(Status.MISSED).model_copy(update={"init_s": 2.0})
+    assert missed.amortised_time_to_target_s is None
+
+
+def test_record_speaks_of_its_last_run() -> None:
+    runs = (make_run(time_s=5.0), make_run(Status.MISSED))
+    assert make_record(runs=runs).time_to_target_s is None
+    assert make_record(runs=runs[::-1]).time_to_target_s == 5.0
+    assert make_record(runs=runs).stop_reason == "ended as missed"
+    none = make_record(runs=())
+    assert (none.time_to_target_s, none.stop_reason) == (None, "")
+
+
+def test_miss_costs_the_limit_only_where_a_run_may_end_at_any_time() -> None:
+    record = make_record()
+    limited = {**record.workload, "max_train_s": 60.0}
+    anytime = record.model_copy(update={"workload": {**limited, "mode": "anytime"}})
+    assert anytime.miss_s == 60.0
+    assert record.model_copy(update={"workload": limited}).miss_s is None
+
+
+def test_parameters_of_a_training_function_stay_as_its_author_called_them() -> None:
+    params = {"lr_schedule": "step_drops"}
+    fields = make_record(params=params).model_dump(mode="json")
+    assert fields["params"] == {"lr_schedule": "multi_step"}
+    own = fields | {"params": params, "workload": {"function_hash": "f"}}
+    assert TrialRecord.model_validate(own).params == params
+    assert TrialRecord.model_validate(own).is_own_loop
+    assert not make_record().is_own_loop
+
+
+def test_settings_of_a_function_are_what_it_was_called_with() -> None:
+    assert named_settings({"params": {"lr": 0.1}}) == {"lr": 0.1}
+    recipe = {"params": {"lr": 0.1}, "epochs": 2}
+    assert named_settings(recipe) == recipe
+    assert named_settings({"params": 3}) == {"params": 3}
+
+
+def test_kind_of_device_is_in_its_name() -> None:
+    assert make_record(device="cpu (2 threads, AMD EPYC)").device_kind == "cpu"
+    assert make_record(device="NVIDIA H200").device_kind == "cuda"

@@ -9,6 +9,9 @@ from tune_speed.core.redact import redact
     [
         ("postgresql://me:s3cr@t/x@host:5432/db", "postgresql://me:***@host:5432/db"),
         ("mysql+pymysql://:s3cret@host/db", "mysql+pymysql://:***@host/db"),
+        ("https://t0ken@host/x", "https://***@host/x"),
+        ("https://t0ken:@host/x", "https://***@host/x"),
+        ("https://t0ken:x-oauth-basic@host/x", "https://***@host/x"),
         ("http://host/x?token=s3cret&a=1", "http://host/x?token=***&a=1"),
         ("sqlite:////tmp/a.db", "sqlite:////tmp/a.db"),
         ("http://host:5000/page", "http://host:5000/page"),

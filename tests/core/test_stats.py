@@ -10,8 +10,10 @@ from scipy.stats import wilcoxon
 
 from tune_speed.core.significance import compare, holm, signed_rank_p_value
 from tune_speed.core.stats import (
+    NUM_DRAWS,
     RunStatistics,
     Sample,
+    expected_time_draws_s,
     expected_time_interval_s,
     expected_time_s,
     median_interval_s,
@@ -143,6 +145,22 @@ def test_expected_time_interval_of_all_hits_starts_at_the_5_percent_point_of_the
     assert expected_time_interval_s([hit(s) for s in times_s])[0] == pytest.approx(
         expected, abs=0.02
     )
+
+
+@given(SAMPLES)
+def test_draws_are_times_of_one_number(samples: list[Sample]) -> None:
+    draws = expected_time_draws_s(samples)
+    assert draws.shape == (NUM_DRAWS,)
+    assert (draws >= 0).all()  # So none is NaN.
+
+
+def test_half_of_the_draws_of_hits_alone_know_no_miss_and_lie_around_the_mean() -> None:
+    draws = expected_time_draws_s([hit(10.0), hit(10.1), hit(9.9), hit(10.2), hit(9.8)], miss_s=1e9)
+    unmissed = draws[draws < 100]
+    assert len(unmissed) == pytest.approx(NUM_DRAWS / 2, abs=5)
+    # Student's t with 4 degrees of freedom has mean 0 and variance 2; s / √5 is 0.0707.
+    assert unmissed.mean() == pytest.approx(10.0, abs=0.01)
+    assert unmissed.std() == pytest.approx(0.1, rel=0.1)
 
 
 def test_an_unseen_miss_costs_what_the_caller_says() -> None:

@@ -1,4 +1,5 @@
 import math
+from datetime import UTC, datetime
 
 import pytest
 
@@ -18,6 +19,12 @@ from tune_speed.core import text
         (text.compact(99.96), "100"),
         (text.compact(1234.4), "1,234"),
         (text.compact(0.0), "0"),
+        (text.compact(100.0), "100"),
+        (text.compact(-1234.4), "-1,234"),
+        (text.compact(None), "–"),
+        (text.fixed(None, 2), "–"),
+        (text.percent(None), "–"),
+        (text.factor(None), "–"),
         (text.percent(0.95), "95 %"),
         (text.percent(0.12345), "12.3 %"),
         (text.factor(1.254), "1.25×"),
@@ -26,12 +33,17 @@ from tune_speed.core import text
         (text.seconds(None), "∞"),
         (text.seconds(math.inf), "∞"),
         (text.duration(5.4), "5 s"),
+        (text.duration(59.4), "59 s"),
+        (text.duration(60), "1 min 0 s"),
         (text.duration(185), "3 min 5 s"),
+        (text.duration(3600), "1 h 0 min"),
         (text.duration(7800), "2 h 10 min"),
         (text.duration(-1), "0 s"),
         (text.interval(1.184, None), "1.18–∞"),
         (text.interval(1.184, 1.236, 1), "1.2–1.2"),
+        (text.interval(1.184, math.inf), "1.18–∞"),
         (text.counted(1, "trial"), "1 trial"),
+        (text.counted(0, "trial"), "0 trials"),
         (text.counted(1200, "trial"), "1,200 trials"),
         (text.first_line("\n  a b \nc"), "a b"),
         (text.first_line("abc", most=2), "ab"),
@@ -39,6 +51,11 @@ from tune_speed.core import text
         (text.middle_cut("abcdef", 6), "abcdef"),
         (text.middle_cut("abcdef", 5), "ab…ef"),
         (text.middle_cut("abcdef", 4), "ab…f"),
+        (
+            text.printable("a\x1b[2J\n模"),
+            "a\N{REPLACEMENT CHARACTER}[2J\N{REPLACEMENT CHARACTER}模",
+        ),
+        (text.printable_lines("a\n\tb\x9b\n"), "a\n\tb\N{REPLACEMENT CHARACTER}\n"),
     ],
 )
 def test_values_as_people_read_them(shown: str, expected: str) -> None:
@@ -55,3 +72,17 @@ def test_short_name_is_the_shortest_ending_of_its_own() -> None:
         "a.batch": "batch",
     }
     assert text.short_names(["a.lr", "a.lr"]) == {"a.lr": "lr"}
+
+
+def test_moment_is_in_utc_and_taken_for_it_without_a_zone() -> None:
+    noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    for written in ("2026-01-01T12:00:00", "2026-01-01T14:00:00+02:00", "2026-01-01T12:00:00Z"):
+        found = text.moment_of(written)
+        assert found == noon and found.tzinfo is UTC
+        assert text.moment_s(written) == noon.timestamp()
+
+
+@pytest.mark.parametrize("written", ["", "yesterday", "0001-01-01T00:00:00+10:00"])
+def test_text_that_says_no_moment_is_long_ago(written: str) -> None:
+    assert text.moment_of(written) is None
+    assert text.moment_s(written) == 0.0

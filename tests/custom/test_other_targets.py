@@ -15,10 +15,10 @@ from tune_speed.api.results import Results
 from tune_speed.core.comparability import best_metric, fastest, final_metric
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import RunResult, TrialRecord
-from tune_speed.experiments.published import paper_table
+from tune_speed.experiments.published.side_by_side import paper_table
 from tune_speed.experiments.run_summary import describe_runs, runs_text
 from tune_speed.reporting.figures import FIGURES, draw_png, draw_svg
-from tune_speed.reporting.figures.facts import ends_of, target_of
+from tune_speed.reporting.figures.facts import ends_of
 from tune_speed.reporting.figures.front import pareto
 from tune_speed.reporting.leaderboard.history import record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
@@ -29,8 +29,7 @@ from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.study.reader import read_study
 from tune_speed.reporting.trials.comparison import as_dict, compare_records
 from tune_speed.reporting.trials.recipe_export import called_with, recipe_yaml
-from tune_speed.reporting.trials.table import machine_row
-from tune_speed.reporting.trials.text import describe, next_steps
+from tune_speed.reporting.trials.text import describe, machine_row, next_steps
 from tune_speed.reporting.watch.status import glance
 from tune_speed.tracking import schema
 from tune_speed.tracking.filter.where import parse_where
@@ -218,7 +217,7 @@ def test_front_of_losses_falls() -> None:
     losses = [0.9, 0.5, 0.6, 0.2, 0.4]
     records = [loss_record(f"t{i:04d}", loss=v, time_s=1.0 + i) for i, v in enumerate(losses)]
     part = part_of(records)
-    front = pareto(ends_of(part), target_of(part))
+    front = pareto(ends_of(part), part.target)
     assert [end.metric for end in front] == [0.9, 0.5, 0.2]
     drawn = draw_svg("front", part, id_prefix="x")
     assert drawn is not None and "The lowest loss, 0.2" in drawn.svg

@@ -6,15 +6,14 @@ from making import make_record, make_run
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import Sample
-from tune_speed.experiments.head_to_head import (
-    Duel,
+from tune_speed.experiments.paired_test import (
     duel_dict,
     duel_text,
+    judge,
+    pairs_needed,
     slope_of,
-    train_both,
-    turns,
 )
-from tune_speed.experiments.paired_test import judge, pairs_needed
+from tune_speed.experiments.rerun import train_seeds, turns
 from tune_speed.study.file import RecipeFile, parse_recipe
 
 RECIPE = """
@@ -43,7 +42,7 @@ def make_file(name: str, *overrides: str) -> RecipeFile:
 
 def refusal(*overrides: str) -> str:
     with pytest.raises(ConfigError) as refused:
-        train_both(
+        train_seeds(
             make_file("a.yaml"),
             make_file("b.yaml", *overrides),
             seeds=1,
@@ -56,12 +55,12 @@ def refusal(*overrides: str) -> str:
 
 def test_turns_swap_who_begins_and_share_each_seed() -> None:
     expected = [("a", 7), ("b", 7), ("b", 8), ("a", 8), ("a", 9), ("b", 9), ("b", 10), ("a", 10)]
-    assert list(turns(range(7, 11))) == expected
+    assert list(turns(("a", "b"), range(7, 11))) == expected
 
 
 def test_steady_drift_favours_neither_after_an_even_number_of_rounds() -> None:
     places: dict[str, list[int]] = {"a": [], "b": []}
-    for place, (side, _) in enumerate(turns(range(6))):
+    for place, (side, _) in enumerate(turns(("a", "b"), range(6))):
         places[side].append(place)
     assert sum(places["a"]) == sum(places["b"])
 
@@ -183,8 +182,8 @@ def test_slope_is_known_only_where_nothing_but_epochs_differs() -> None:
 
 
 def test_text_has_both_summaries_and_the_verdict() -> None:
-    duel = Duel(make_seeds(1.0, 1.1, 1.2), make_seeds(2.0, 2.1, None), was_stopped=False)
-    text = duel_text(duel, a="fast.yaml", b="slow.yaml")
+    duel = (make_seeds(1.0, 1.1, 1.2), make_seeds(2.0, 2.1, None))
+    text = duel_text(duel, ("fast.yaml", "slow.yaml"))
     assert text.index("A = fast.yaml, digits") < text.index("B = slow.yaml, digits")
     assert "runs: 2.000, 2.100, ∞" in text
     assert "Not decided: A looks" in text
@@ -192,8 +191,8 @@ def test_text_has_both_summaries_and_the_verdict() -> None:
 
 
 def test_stopped_duel_shows_what_is_done() -> None:
-    alone = Duel(make_seeds(1.0), None, was_stopped=True)
-    assert "A = a.yaml" in duel_text(alone, a="a.yaml", b="b.yaml")
-    fields = duel_dict(alone)
+    alone = (make_seeds(1.0), None)
+    assert "A = a.yaml" in duel_text(alone, ("a.yaml", "b.yaml"))
+    fields = duel_dict(*alone)
     assert (fields["b"], fields["comparison"]) == (None, None)
     assert fields["a"]["statistics"]["k"] == 1

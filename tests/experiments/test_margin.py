@@ -9,7 +9,6 @@ from tune_speed.core.targets import Target
 from tune_speed.experiments.margin import (
     Slope,
     estimate_slope,
-    length_factor,
     margin,
     needed_mean,
     suggestion,
@@ -34,9 +33,11 @@ def test_that_share_of_runs_around_the_needed_mean_meets_the_target(
     assert hits.mean() == pytest.approx(success_rate, abs=0.015)
 
 
-def test_length_factor_undoes_a_line_in_ln_length() -> None:
-    assert length_factor(0.0092 * math.log(2), 0.0092) == pytest.approx(2.0)
-    assert length_factor(0.0, 0.0092) == 1.0
+def test_run_is_twice_as_long_where_ln_2_of_length_is_missing() -> None:
+    short_of = needed_mean(0.94, 0.0) - 0.0092 * math.log(2)
+    found = margin([short_of] * 2, target=0.94, run_s=1.0, slope=0.0092)
+    assert found.length_factor == pytest.approx(2.0)
+    assert margin([0.94] * 2, target=0.94, run_s=1.0, slope=0.0092).length_factor == 1.0
 
 
 def test_slope_of_three_points_is_least_squares_by_hand() -> None:

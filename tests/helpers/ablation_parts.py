@@ -8,9 +8,8 @@ import numpy as np
 from making import WORKLOAD, make_evaluation, make_record, make_run
 
 from tune_speed.core.records import RunResult, Status, TrialRecord
-from tune_speed.experiments.ablation.axes import read_axes
-from tune_speed.experiments.ablation.design import Design, arms_of
-from tune_speed.experiments.ablation.result import AblationResult, TuningPoint
+from tune_speed.experiments.ablation.design import Design, arms_of, read_axes, settings_of
+from tune_speed.experiments.ablation.result import AblationResult, AblationTask, TuningPoint
 from tune_speed.experiments.ablation.summarise import summarise_arms
 
 FULL_WORKLOAD: dict[str, Any] = {**WORKLOAD, "max_train_s": 100.0}
@@ -47,16 +46,21 @@ def ablated(
     lr_factors: Mapping[str, float] | None = None,
 ) -> AblationResult:
     levels = read_axes(axes)
-    return summarise_arms(
-        {name: records_of(own) for name, own in runs.items()},
-        axes=levels,
-        arms=arms_of(levels, design),
-        design=design,
+    task = AblationTask(
         study="ablation",
         part="",
+        design=design,
         seeds=seeds,
         retune=retune,
         workload_name="digits",
+    )
+    arms = arms_of(levels, design)
+    return summarise_arms(
+        task,
+        {name: records_of(own) for name, own in runs.items()},
+        axes=levels,
+        arms=arms,
+        settings={arm.name: dict(settings_of(arm, levels)) for arm in arms},
         workload=workload,
         not_applicable=not_applicable or {},
         tuning=tuning or {},

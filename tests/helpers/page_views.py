@@ -8,8 +8,9 @@ from making import make_evaluation, make_record, make_run
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.page.study_page import study_page
-from tune_speed.reporting.study.view import RunningTrial, SearchFacts, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
+from tune_speed.tracking.reader.study_snapshot import SearchRun
 
 RECIPE = {
     "model": {"resnet20": {}},
@@ -90,10 +91,10 @@ def viewed(records: Sequence[TrialRecord], **changes: Any) -> StudyView:
     return StudyView(**{**facts, **changes})
 
 
-def searched(*, is_running: bool = False) -> SearchFacts:
+def searched(*, is_running: bool = False) -> SearchRun:
     moments = {"started_at": "2026-01-01T00:00:00+00:00", "updated_at": "2026-01-01T00:00:59+00:00"}
     tags = {"policy": "time_to_target", "sampler": "gain"}
-    return SearchFacts(run_id="a" * 32, is_running=is_running, tags=tags, **moments)
+    return SearchRun(run_id="a" * 32, is_running=is_running, tags=tags, **moments)
 
 
 def running(trial_id: str) -> RunningTrial:

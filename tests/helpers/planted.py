@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tune_speed.experiments.ablation import Arm, Axis, Contrast, arms_of, contrasts_of, read_axes
+from tune_speed.experiments.ablation.design import Arm, Axis, arms_of, read_axes
+from tune_speed.experiments.ablation.effects import Contrast, contrasts_of
 
 AXES: tuple[Axis, ...] = read_axes(
     {"accumulation_steps": 2, "precision": "bf16", "loader.pin_memory": True}

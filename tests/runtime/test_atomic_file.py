@@ -51,3 +51,26 @@ def test_file_has_the_mode_of_any_new_file(tmp_path: Path) -> None:
 def test_missing_folder_is_not_made_up(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError), write_atomically(tmp_path / "no" / "a.txt"):
         pytest.fail("opened")
+
+
+def test_durable_content_is_on_the_disk_before_its_name_and_its_name_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, synced, fsync = tmp_path / "a.txt", list[tuple[str, bool]](), os.fsync
+
+    def watched(file: int) -> None:
+        fsync(file)
+        synced.append((os.readlink(f"/proc/self/fd/{file}"), path.exists()))
+
+    monkeypatch.setattr(os, "fsync", watched)
+    with write_atomically(path) as file:
+        file.write(b"new")
+    assert synced == []
+    path.unlink()
+    num_open = len(os.listdir("/proc/self/fd"))
+    with write_atomically(path, durable=True) as file:
+        file.write(b"new")
+    (temporary, was_there), last = synced
+    assert temporary.startswith(f"{path}.") and not was_there
+    assert last == (str(tmp_path), True)
+    assert len(os.listdir("/proc/self/fd")) == num_open

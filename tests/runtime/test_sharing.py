@@ -62,3 +62,35 @@ def test_without_locks_times_are_called_shared_and_it_is_said_why(
         timing, note = sharing.timing_of_clock()
     assert timing == Timing.SHARED
     assert str(blocked) in note
+
+
+def test_run_that_resumes_knows_who_was_there_before(tmp_path: Path) -> None:
+    with Tenancy.begin("gpu-1", study="other", trial="t0007"), open_place() as earlier:
+        seen = earlier.seen_so_far()
+    assert (seen.cotenants, seen.isolates, seen.why_not) == (("other/t0007",), True, None)
+    with open_place("t0001") as sharing:
+        assert (sharing.cotenants, sharing.isolates) == ((), False)
+        sharing.resume(seen)
+        assert (sharing.cotenants, sharing.isolates) == (("other/t0007",), True)
+        assert sharing.seen_so_far() == seen
+
+
+def test_what_kept_locks_from_working_is_said_after_resuming_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    with monkeypatch.context() as patch:
+        patch.setenv("TUNE_SPEED_TURNSTILE", str(blocked))
+        with open_place() as earlier:
+            seen = earlier.seen_so_far()
+    assert str(blocked) in str(seen.why_not)
+    with open_place() as sharing:
+        sharing.resume(seen)
+        assert sharing.timing_of_clock()[0] == Timing.SHARED
+        assert sharing.seen_so_far() == seen
+
+
+def test_run_that_keeps_to_itself_sees_nobody() -> None:
+    sharing = Sharing.alone()
+    assert (sharing.cotenants, sharing.isolates, sharing.label) == ((), False, "")

@@ -48,7 +48,7 @@ ALLOWED = {
     },
     ("testing/collecting.py", "importlib.util.spec_from_file_location"): "a user's test names it",
     (
-        "experiments/ablation/delivery.py",
+        "experiments/ablation/ablate.py",
         "importlib.util.find_spec",
     ): "a name that stands in the source",
     (
@@ -99,7 +99,7 @@ ALLOWED_PIPES = {
     "data/loaders/gather_worker.py": "a pipe from the process that started it",
     "data/loaders/worker_pool.py": "pipes to processes that this one started",
     "training/distributed/local.py": "pipes to processes that this one spawned",
-    "experiments/profiling/averaging.py": "a pipe to processes that this one spawned",
+    "experiments/profiling/rates.py": "a pipe to processes that this one spawned",
 }
 """Files that receive pickles of our own processes."""
 

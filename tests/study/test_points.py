@@ -2,8 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tune_speed.study.points import point_mistakes, read_point
-from tune_speed.study.space import SearchSpace
+from tune_speed.study.space import SearchSpace, point_mistakes, read_point
 
 SPACE = SearchSpace.from_tree(
     {

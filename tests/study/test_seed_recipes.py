@@ -3,7 +3,7 @@
 import pytest
 
 from tune_speed.study.file import load_study
-from tune_speed.study.points import read_point
+from tune_speed.study.space import read_point
 from tune_speed.training.recipe import Recipe
 
 NUM_TRAIN = 45_000

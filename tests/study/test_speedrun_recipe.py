@@ -9,7 +9,7 @@ from tune_speed.components.optim import Muon, Sgd
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import make_splits
 from tune_speed.study.file import load_study
-from tune_speed.study.points import read_point
+from tune_speed.study.space import read_point
 from tune_speed.training.autotune.step_options import provisional
 from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe

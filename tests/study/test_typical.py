@@ -2,8 +2,7 @@
 
 import pytest
 
-from tune_speed.study.points import typical
-from tune_speed.study.space import SearchSpace
+from tune_speed.study.space import SearchSpace, typical
 
 TREE = {
     "optimizer": {

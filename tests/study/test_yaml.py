@@ -93,9 +93,9 @@ def test_alias_repeats_its_anchor():
 
 def test_every_value_knows_its_line():
     source = parse_yaml("# top\na:\n  b: 1\n  c: [2,\n    3]\nd: 4\n", file="f.yaml")
-    assert source.line(("a",)) == 2
-    assert source.line(("a", "b")) == 3
-    assert source.line(("a", "c", 1)) == 5
+    assert source.place(("a",)).line == 2
+    assert source.place(("a", "b")).line == 3
+    assert source.place(("a", "c", 1)).line == 5
     assert source.place(("a", "missing", "deeper")) == Place("f.yaml", 2)
 
 

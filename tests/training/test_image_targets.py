@@ -17,7 +17,8 @@ from tune_speed.core.targets import Target
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.study.file import parse_study
+from tune_speed.study.file import study_of
+from tune_speed.study.yaml import scan_yaml
 from tune_speed.training.loop import train
 from tune_speed.training.workload import Workload
 
@@ -99,7 +100,7 @@ def test_target_of_a_plugin_is_measured_at_each_evaluation(tmp_path: Path) -> No
     (tmp_path / "my_auc.py").write_text(AUC)
     registry.load([str(tmp_path / "my_auc.py")])
     try:
-        parse_study(STUDY % ("auc", 0.999, ""), file="s.yaml", check_data=False)
+        study_of(scan_yaml(STUDY % ("auc", 0.999, ""), file="s.yaml"), check_data=False)
         run = trained(Target(metric="auc", value=0.9999))
     finally:
         registry.unload()
@@ -121,7 +122,7 @@ def test_impossible_targets_are_refused_with_their_line(
     target: tuple[str, object, str], words: str
 ) -> None:
     with pytest.raises(ConfigError, match=words) as caught:
-        parse_study(STUDY % target, file="s.yaml", check_data=False)
+        study_of(scan_yaml(STUDY % target, file="s.yaml"), check_data=False)
     assert "s.yaml:5" in str(caught.value)
 
 

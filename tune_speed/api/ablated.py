@@ -13,8 +13,12 @@ from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.experiments.ablation import tables
-from tune_speed.experiments.ablation.ablate import Ablation, run_ablation, save_result
-from tune_speed.experiments.ablation.delivery import deliver
+from tune_speed.experiments.ablation.ablate import (
+    Ablation,
+    deliver_runs,
+    run_ablation,
+    save_result,
+)
 from tune_speed.experiments.ablation.plan import AblationPlan
 from tune_speed.experiments.ablation.plot import plot_ablation
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, EffectResult
@@ -94,6 +98,6 @@ def save(ablation: Ablation, plot: Path | None, *, progress: Progress) -> Ablate
         plot_ablation(ablation.result, picture)
         progress.line(f"wrote {saved} and {picture}")
     # After the figures are saved: MLflow may be away, and its absence is only a warning.
-    for line in deliver(ablation.records, study=ablation.result.study):
+    if line := deliver_runs(ablation):
         progress.warn(line)
     return Ablated(ablation=ablation, path=saved, picture=picture)

@@ -319,7 +319,7 @@ def ablate(
     from tune_speed.api.ablated import ablate_plan
     from tune_speed.api.inputs import overrides_of
     from tune_speed.api.progress import Progress
-    from tune_speed.experiments.ablation.axes import parse_axes
+    from tune_speed.experiments.ablation.design import parse_axes
 
     overrides = overrides_of(
         set,

@@ -9,8 +9,8 @@ from tune_speed.api.shown import Shown
 from tune_speed.api.trained import Trained, warn_of_failure
 from tune_speed.core.records import RunResult
 from tune_speed.core.text import printable
-from tune_speed.experiments.head_to_head import Duel, duel_dict, duel_text, train_both
-from tune_speed.experiments.paired_test import Verdict, common_seeds, judge
+from tune_speed.experiments.paired_test import Verdict, duel_dict, duel_text, verdict_of
+from tune_speed.experiments.rerun import train_seeds
 from tune_speed.study.file import RecipeFile
 
 
@@ -38,10 +38,7 @@ class Compared(Shown):
     @property
     def verdict(self) -> Verdict | None:
         """Which is faster, and how sure that is; None without a common seed."""
-        ours, theirs = self.a.record, self.b.record
-        if ours is None or theirs is None or not common_seeds(ours, theirs):
-            return None
-        return judge(ours, theirs)
+        return verdict_of(self.a.record, self.b.record)
 
     def __repr__(self) -> str:
         found = self.verdict
@@ -51,15 +48,12 @@ class Compared(Shown):
 
     def parts(self) -> Sequence[str]:
         """Returns both summaries and the verdict."""
-        return (duel_text(self._duel, a=self.a.name, b=self.b.name) or repr(self),)
+        records, names = (self.a.record, self.b.record), (self.a.name, self.b.name)
+        return (duel_text(records, names) or repr(self),)
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the records of both with their statistics, and `comparison`."""
-        return duel_dict(self._duel)
-
-    @property
-    def _duel(self) -> Duel:
-        return Duel(self.a.record, self.b.record, was_stopped=self.was_stopped)
+        return duel_dict(self.a.record, self.b.record)
 
 
 def train_two(
@@ -71,7 +65,7 @@ def train_two(
     progress: Progress,
 ) -> Compared:
     """Trains both recipes with the same seeds. Raises: ConfigError, DataError."""
-    done = train_both(
+    done = train_seeds(
         *files, seeds=seeds, download=download, on_progress=progress.decoded, on_line=progress.line
     )
     a, b = (

@@ -10,8 +10,15 @@ from typing import Any
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.targets import Target
 from tune_speed.custom.shipping import packed
-from tune_speed.study.custom import own_study_of
-from tune_speed.study.file import RecipeFile, StudyFile, find_file, load_study, recipe_of, study_of
+from tune_speed.study.file import (
+    RecipeFile,
+    StudyFile,
+    find_file,
+    load_study,
+    own_study_of,
+    recipe_of,
+    study_of,
+)
 from tune_speed.study.mistake import Mistake, shown
 from tune_speed.study.yaml import (
     MAX_DEPTH,

@@ -13,7 +13,13 @@ from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.core.text import fixed, printable
 from tune_speed.experiments.rerun import train_seeds
-from tune_speed.experiments.run_summary import Statistics, describe_runs, headline, summarise
+from tune_speed.experiments.run_summary import (
+    Statistics,
+    describe_runs,
+    headline,
+    runs_dict,
+    runs_text,
+)
 from tune_speed.reporting.table import Table
 from tune_speed.study.file import RecipeFile
 
@@ -60,8 +66,8 @@ class Trained(Shown):
 
     def parts(self) -> Sequence[RenderableType]:
         """Returns the table of the runs, and their statistics in words."""
-        record, found = self.record, self.statistics
-        if record is None or found is None:
+        record = self.record
+        if record is None:
             return (repr(self),)
         metric = target_of(record.workload).metric
         finals = [run.final.value(metric) if run.final else None for run in self.runs]
@@ -74,14 +80,11 @@ class Trained(Shown):
         }
         name = self.name if self.name not in headline(record) else ""
         table = Table.of_columns(columns, left=("status", "why"))
-        return (table, summarise(record, found, name=name))
+        return (table, runs_text(record, name=name))
 
     def as_dict(self) -> dict[str, Any]:
         """Returns the record's fields and `statistics`; empty without a finished run."""
-        if self.record is None or self.statistics is None:
-            return {}
-        statistics = self.statistics.model_dump(mode="json")
-        return {**self.record.model_dump(mode="json"), "statistics": statistics}
+        return {} if self.record is None else runs_dict(self.record)
 
 
 def train_recipe(file: RecipeFile, *, seeds: int, download: bool, progress: Progress) -> Trained:
@@ -89,7 +92,7 @@ def train_recipe(file: RecipeFile, *, seeds: int, download: bool, progress: Prog
     done = train_seeds(
         file, seeds=seeds, download=download, on_progress=progress.decoded, on_line=progress.line
     )
-    found = Trained(name=file.name, record=done.record, was_stopped=done.was_stopped)
+    found = Trained(name=file.name, record=done.a, was_stopped=done.was_stopped)
     warn_of_failure(found, progress)
     return found
 

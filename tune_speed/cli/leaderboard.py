@@ -177,11 +177,12 @@ def _boards_in(form: BoardFormat, boards: list["Board"]) -> "str | RenderableTyp
 
 def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | RenderableType":
     from tune_speed.reporting.leaderboard import history
+    from tune_speed.reporting.leaderboard.tables import as_json
 
     if form is BoardFormat.TABLE:
         return history.history_renderable(held)
     forms = {
-        BoardFormat.JSON: history.history_json,
+        BoardFormat.JSON: as_json,
         BoardFormat.CSV: history.history_csv,
         BoardFormat.MARKDOWN: history.history_markdown,
     }

@@ -23,7 +23,7 @@ from tune_speed.cli.common import (
 )
 
 if TYPE_CHECKING:
-    from tune_speed.experiments.replication.outcome import Outcome
+    from tune_speed.experiments.replication.agreement import Outcome
 
 
 def replicate(

@@ -25,7 +25,7 @@ from tune_speed.cli.common import (
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from tune_speed.experiments.published import PaperTable
+    from tune_speed.experiments.published.side_by_side import PaperTable
     from tune_speed.reporting.trials.comparison import Comparison
     from tune_speed.tracking.reader.queries import TrackedTrial
 
@@ -80,7 +80,7 @@ def list_(
     if given and what is not Listing.TRIALS:
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
     if what is Listing.TECHNIQUES and form is Format.MARKDOWN:
-        from tune_speed.reporting.listings.techniques import techniques_table
+        from tune_speed.reporting.listings.listings import techniques_table
 
         say(techniques_table())
         return
@@ -169,7 +169,7 @@ def compare(
     comparison = compare_records(trials, with_equal=all_)
     paper = None
     if with_paper:
-        from tune_speed.experiments.published import paper_table
+        from tune_speed.experiments.published.side_by_side import paper_table
 
         paper = paper_table([trial.record for trial in found])
     _print_comparison(comparison, paper, Format.JSON if as_json else format_)
@@ -181,7 +181,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
     if what is Listing.FIELDS:
         return _field_rows()
     if what is Listing.PAPERS:
-        from tune_speed.experiments.published import paper_listing
+        from tune_speed.experiments.published.published import paper_listing
 
         return paper_listing()
     from tune_speed.reporting.listings.listings import listing
@@ -192,7 +192,7 @@ def _listing(what: Listing) -> list[dict[str, Any]]:
 def _field_rows() -> list[dict[str, Any]]:
     """Returns what filters can ask of results, then what of recipes."""
     from tune_speed.core.descriptions import descriptions
-    from tune_speed.reporting.listings.techniques import first_paragraph
+    from tune_speed.reporting.listings.listings import first_paragraph
     from tune_speed.tracking.columns import COLUMNS
     from tune_speed.training.recipe import Recipe
 
@@ -233,7 +233,7 @@ def _print_trials(study: str | None, where: str | None, top: int | None, form: F
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
     from tune_speed.core.comparability import board_key
-    from tune_speed.reporting.trials import table
+    from tune_speed.reporting.trials import text
     from tune_speed.tracking.filter.where import parse_where
     from tune_speed.tracking.reader.matching import find_matching
     from tune_speed.tracking.store.uri import tracking_uri
@@ -244,12 +244,12 @@ def _print_trials(study: str | None, where: str | None, top: int | None, form: F
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
     if form is Format.TABLE:
-        show_parts([table.as_renderable(shown)])
+        show_parts([text.as_renderable(shown)])
         return
     rows = {
-        Format.JSON: table.machine_row,
-        Format.CSV: table.csv_row,
-        Format.MARKDOWN: table.markdown_row,
+        Format.JSON: text.machine_row,
+        Format.CSV: text.csv_row,
+        Format.MARKDOWN: text.markdown_row,
     }
     print_listing([rows[form](trial) for trial in shown], form, title="trials")
 

@@ -56,29 +56,25 @@ def totals_of(records: Iterable[TrialRecord]) -> Totals:
         trials=len(counted),
         reached=sum(record.status is Status.REACHED for record in counted),
         tuning_cost_s=sum(run.clocks.train_s for record in counted for run in record.runs),
-        device_s=sum(map(_device_s, counted)),
+        # Trials that share a device for an hour hold it for one hour together, not for one each.
+        device_s=sum(
+            sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)
+            for record in counted
+        ),
     )
 
 
 def sum_of(parts: Iterable[Totals]) -> Totals:
     """Returns what groups of different trials come to together."""
     counted = list(parts)
-    return Totals(
-        trials=sum(part.trials for part in counted),
-        reached=sum(part.reached for part in counted),
-        tuning_cost_s=sum(part.tuning_cost_s for part in counted),
-        device_s=sum(part.device_s for part in counted),
-    )
+    return Totals(**{name: sum(getattr(p, name) for p in counted) for name in Totals.model_fields})
 
 
 def sort_key(time_s: float | None, goodness: float, *names: str) -> SortKey:
-    """Returns the key that sorts results best first.
+    """Returns the key that sorts results best first, by the ranked time [s] of `stats.ranked_s`.
 
-    Args:
-        time_s: Ranked time [s], see `stats.ranked_s`; results without one come last.
-        goodness: Of the final metric, which breaks ties: they are frequent where clocks are made of
-            isolated step times.
-        *names: Break the ties that are left, such as study and trial.
+    Results without one come last. The final metric's goodness breaks ties, which are frequent where
+    clocks are made of isolated step times, and names those that are left, such as study and trial.
     """
     return time_s is None, math.inf if time_s is None else time_s, -goodness, *names
 
@@ -134,8 +130,3 @@ def goodness(metric: float | None, target: Target) -> float:
 def final_goodness(record: TrialRecord) -> float:
     """Returns the goodness of the target's metric at the end of the last run."""
     return goodness(final_metric(record), target_of(record.workload))
-
-
-def _device_s(record: TrialRecord) -> float:
-    # Trials that share a device for an hour together hold it for one hour, not for one each.
-    return sum(run.clocks.wall_s for run in record.runs) / (1 + record.max_cotenants)

@@ -108,18 +108,9 @@ class Component:
     def __get_pydantic_json_schema__(
         self, _: CoreSchema, __: GetJsonSchemaHandler
     ) -> JsonSchemaValue:
-        return {"anyOf": [self._entry_schema(name, kind) for name, kind in self.table.items()]} | {
-            "description": self.form()
-        }
-
-    def _entry_schema(self, name: str, kind: type[Config]) -> JsonSchemaValue:
-        fields = kind.model_json_schema()
-        if self.tag:
-            properties = {self.tag: {"const": name}, **fields.get("properties", {})}
-            required = [self.tag, *fields.get("required", [])]
-            return {**fields, "properties": properties, "required": required}
-        nested = {"type": "object", "properties": {name: fields}, "required": [name]}
-        return {"anyOf": [{"const": name}, {**nested, "additionalProperties": False}]}
+        # Study files have a schema of their own (`study.json_schema`); plugins only need that there
+        # is one.
+        return {"description": self.form()}
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

@@ -8,6 +8,7 @@ log of a session that resumes where it stopped: its first event says what is run
 import fcntl
 import json
 import os
+import re
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
@@ -38,10 +39,7 @@ class EventLog:
     def __init__(self, path: Path, *, what: str, advice: LogAdvice | None = None) -> None:
         """Opens the file, creating it and its folder if needed.
 
-        Args:
-            path: Of the file.
-            what: What it is about, for messages, such as `a certification`.
-            advice: What messages advise.
+        `what` it is about, such as `a certification`, and `advice` are for messages.
 
         Raises: ConfigError if another process holds it; StorageError if it cannot be written.
         """
@@ -212,3 +210,11 @@ def differences(begun: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     ours = json.loads(json.dumps(dict(now)))
     other = [name for name in ours if ours[name] != begun.get(name)]
     return [f"{name} = {begun.get(name)}, now {ours[name]}" for name in other]
+
+
+def latest_log(folder: Path, stem: str, *, again: bool) -> Path:
+    """Returns the last file `stem-NUMBER.jsonl`; a new one where there is none, or with `again`."""
+    pattern = re.compile(re.escape(stem) + r"-(\d+)\.jsonl")
+    matches = map(pattern.fullmatch, (path.name for path in folder.glob("*.jsonl")))
+    last = max((int(match[1]) for match in matches if match), default=0)
+    return folder / f"{stem}-{last + 1 if again or not last else last}.jsonl"

@@ -6,12 +6,7 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package.
-
-    Args:
-        package: Its name.
-        modules: Public names by the module that has them, relative to the package.
-    """
+    """Returns the `__getattr__` of a package: public names by their module, relative to it."""
     homes = {name: module for module, names in modules.items() for name in names}
 
     def getattr_(name: str) -> Any:

@@ -20,18 +20,14 @@ _PARAMETER = re.compile(
     re.I,
 )
 _HEADER = re.compile(
-    rf"(\bauthorization[\"']?\s{{0,3}}[:=]\s{{0,3}}[\"']?(?:[a-z]{{1,20}} )?){_SIGN}{{3,}}",
-    re.I,
+    rf"(\bauthorization[\"']?\s{{0,3}}[:=]\s{{0,3}}[\"']?(?:[a-z]{{1,20}} )?){_SIGN}{{3,}}", re.I
 )
 _BEARER = re.compile(rf"(\bbearer\s){_SIGN}{{16,}}", re.I)
 _NAME = (
     r"(?:passwo?r?d|passwd|passphrase|pwd|secret|(?:secret|api|access|account)_?(?:access_?)?key"
     r"|(?:access|auth|session|refresh|security|tracking)_?token)"
 )
-_NAMED = re.compile(
-    rf"({_NAME}(?:=|\\?[\"']\s{{0,2}}[:=]\s{{0,2}}\\?[\"'])){_SIGN}+",
-    re.I,
-)
+_NAMED = re.compile(rf"({_NAME}(?:=|\\?[\"']\s{{0,2}}[:=]\s{{0,2}}\\?[\"'])){_SIGN}+", re.I)
 
 
 def redact(text: str) -> str:

@@ -106,11 +106,8 @@ def expected_time_draws_s(
     Pearson; so where no run missed, half of the draws say that none ever will. The mean times of
     hits and of misses are drawn from Student's t.
 
-    Args:
-        samples: The runs.
-        seed: Which draws.
-        miss_s: What a miss costs where none was seen: the time limit in the `anytime` mode. By
-            default the longest run seen, which is right if runs have a fixed length.
+    `miss_s` is what a miss costs where none was seen: the time limit in the `anytime` mode. By
+    default it is the longest run seen, which is right if runs have a fixed length.
 
     Source: Hannig 2009, On generalized fiducial inference, Statistica Sinica 19, example 6.
     """

@@ -1,17 +1,5 @@
 """Numbers, times and names as people read them, and untrusted texts made fit for a terminal.
 
-| for                  | function                          | gives                     |
-|----------------------|-----------------------------------|---------------------------|
-| a number             | `significant`, `fixed`, `compact` | `0.1235`, `0.12`, `1,234` |
-| a share, a ratio     | `percent`, `factor`               | `95 %`, `1.25×`           |
-| seconds              | `seconds`, `duration`             | `1.234 s`, `3 min 5 s`    |
-| an interval          | `interval`                        | `1.18–1.24`               |
-| a count              | `counted`                         | `1 trial`, `2 trials`     |
-| dotted names         | `short_names`                     | `sgd.lr`                  |
-| a long text          | `first_line`, `middle_cut`        | `begin…end`               |
-| an untrusted text    | `printable`, `printable_lines`    | `a�b`                     |
-| a moment in ISO 8601 | `moment_of`, `moment_s`           | datetime, seconds         |
-
 None is `ABSENT` in a number and `INFINITE` in a time, unless `none` says otherwise.
 """
 

@@ -53,12 +53,6 @@ def needed_mean(target: float, deviation: float, *, success_rate: float = SUCCES
     return target + statistics.NormalDist().inv_cdf(success_rate) * deviation
 
 
-def length_factor(rise: float, slope: float) -> float:
-    """Returns how much longer a run must be for the mean metric to rise by `rise`."""
-    assert slope > 0, slope
-    return math.exp(rise / slope)
-
-
 def estimate_slope(points: Sequence[tuple[float, float]]) -> Slope | None:
     """Returns the rise per ln(length) of `(length, final metric)` pairs, or None if it is unclear.
 
@@ -79,29 +73,18 @@ def estimate_slope(points: Sequence[tuple[float, float]]) -> Slope | None:
     return slope if lowest > 0 else None
 
 
-def margin(
-    metrics: Sequence[float],
-    *,
-    target: float,
-    run_s: float,
-    slope: float,
-    success_rate: float = SUCCESS_RATE,
-) -> Margin:
-    """Returns what a run costs with a margin and without.
+def margin(metrics: Sequence[float], *, target: float, run_s: float, slope: float) -> Margin:
+    """Returns what a run costs with a margin and without, by two runs of a fixed length or more.
 
-    Args:
-        metrics: Final metric of at least two runs of a fixed length.
-        target: What a run must reach.
-        run_s: Mean time of a run [s], misses included.
-        slope: Rise of the mean metric per unit of ln(length).
-        success_rate: Share of longer runs that are to meet the target.
+    `metrics` are their final ones, `target` is what a run must reach. `run_s` is the mean time of a
+    run [s], misses included; `slope` the rise of the mean metric per ln(length), above 0.
     """
     mean, deviation = statistics.fmean(metrics), statistics.stdev(metrics)
-    needed = needed_mean(target, deviation, success_rate=success_rate)
-    factor = length_factor(needed - mean, slope)
+    needed = needed_mean(target, deviation)
+    factor = math.exp((needed - mean) / slope)
     hits = sum(metric >= target for metric in metrics)
     present_s = run_s * len(metrics) / hits if hits else math.inf
-    return Margin(mean, deviation, needed, factor, run_s * factor / success_rate, present_s)
+    return Margin(mean, deviation, needed, factor, run_s * factor / SUCCESS_RATE, present_s)
 
 
 def suggestion(

@@ -3,14 +3,16 @@
 import math
 import statistics
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
+from tune_speed.core.comparability import goodness, target_of
 from tune_speed.core.records import Record, RunResult, TrialRecord
 from tune_speed.core.significance import Comparison, compare
 from tune_speed.core.stats import Sample, finite_or_none, sample_of
 from tune_speed.core.text import counted, percent
 from tune_speed.experiments.certification.elimination import LEAST_PAIRS
-from tune_speed.experiments.run_summary import CONFIDENCE
+from tune_speed.experiments.margin import Slope, estimate_slope
+from tune_speed.experiments.run_summary import CONFIDENCE, WHOLE, runs_dict, runs_text
 
 Side = Literal["a", "b"]
 # One-sided, of the one that looks faster. Either could, so it is half of 5 %.
@@ -66,7 +68,7 @@ def judge(a: TrialRecord, b: TrialRecord) -> Verdict:
             confidence=CONFIDENCE,
             num_pairs=found.num_pairs,
             method=found.method,
-            statement=f"Not decided: {neither}, in {_count(found.num_pairs)}.",
+            statement=f"Not decided: {neither}, in {counted(found.num_pairs, 'pair')} of runs.",
         )
     if found.ratio < 1:
         return _verdict("a", found, ours, theirs)
@@ -139,7 +141,7 @@ def _statement(verdict: Verdict, *, has_miss: bool) -> str:
     high = "∞" if verdict.factor_high is None else f"{verdict.factor_high:.3g}"
     ends = f"{percent(verdict.confidence)} interval: {verdict.factor_low:.3g} to {high}"
     p_value = "" if verdict.p_value is None else f"; one-sided p = {verdict.p_value:.2g}"
-    figures = f"({ends}{p_value}; {_count(verdict.num_pairs)})"
+    figures = f"({ends}{p_value}; {counted(verdict.num_pairs, 'pair')} of runs)"
     much = (
         f"infinitely faster than {loser}, which never met the target,"
         if verdict.factor is None
@@ -151,11 +153,10 @@ def _statement(verdict: Verdict, *, has_miss: bool) -> str:
 
 
 def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
-    """Returns what it would take to decide."""
     if verdict.num_pairs < LEAST_PAIRS:
-        proves = "proves" if verdict.num_pairs == 1 else "prove"
+        proves = "pair of runs proves" if verdict.num_pairs == 1 else "pairs of runs prove"
         return (
-            f"{_count(verdict.num_pairs)} {proves} nothing: it takes {LEAST_PAIRS} at least,"
+            f"{verdict.num_pairs} {proves} nothing: it takes {LEAST_PAIRS} at least,"
             f" and {LEAST_PAIRS_WITH_MISSES} where runs miss; try `--seeds {LIKELY_PAIRS}`."
         )
     if has_miss and verdict.num_pairs < LEAST_PAIRS_WITH_MISSES:
@@ -167,5 +168,47 @@ def _remedy(verdict: Verdict, *, has_miss: bool) -> str:
     return f"{rule}; more seeds may decide it."
 
 
-def _count(num_pairs: int) -> str:
-    return f"{counted(num_pairs, 'pair')} of runs"
+def slope_of(a: TrialRecord | None, b: TrialRecord | None) -> Slope | None:
+    """Returns the gain per ln(length), where the recipes differ in nothing but their epochs.
+
+    It is above 0 where the target's metric gets better with length, be it more or less of it.
+    """
+    if a is None or b is None:
+        return None
+    recipes = [{k: v for k, v in record.recipe.items() if k != "epochs"} for record in (a, b)]
+    if recipes[0] != recipes[1]:
+        return None
+    target = target_of(a.workload)
+    points = [
+        (run.final.epoch, goodness(metric, target))
+        for run in [*a.runs, *b.runs]
+        if run.final is not None and run.status in WHOLE
+        if (metric := run.final.value(target.metric)) is not None
+    ]
+    return estimate_slope(points)
+
+
+def verdict_of(a: TrialRecord | None, b: TrialRecord | None) -> Verdict | None:
+    """Returns which of two recipes is faster; None without runs of a common seed."""
+    return judge(a, b) if a and b and common_seeds(a, b) else None
+
+
+def duel_dict(a: TrialRecord | None, b: TrialRecord | None) -> dict[str, Any]:
+    """Returns both records with their statistics, and the verdict; None for what is missing."""
+    slope, verdict = slope_of(a, b), verdict_of(a, b)
+    described = {side: r and runs_dict(r, slope=slope) for side, r in (("a", a), ("b", b))}
+    return {**described, "comparison": verdict and verdict.model_dump(mode="json")}
+
+
+def duel_text(records: Sequence[TrialRecord | None], names: Sequence[str]) -> str:
+    """Returns the summaries of two recipes, and the verdict in words."""
+    slope, verdict = slope_of(*records), verdict_of(*records)
+    parts = [
+        runs_text(record, name=f"{side} = {name}", slope=slope)
+        for side, name, record in zip("AB", names, records, strict=True)
+        if record is not None
+    ]
+    if verdict is not None:
+        by = "" if verdict.faster is None else f"\n  by {verdict.method}; in turns A B, B A"
+        parts.append(f"{verdict.statement}{by}")
+    return "\n\n".join(parts)

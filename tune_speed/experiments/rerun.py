@@ -1,18 +1,21 @@
-"""Trains one recipe in this process, from a file or from a recorded trial."""
+"""Trains one recipe in this process, or two in turns: from files, or from recorded trials."""
 
 import re
 import signal
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple
 
 import psutil
 
-from tune_speed.core.config import canonical_hash
-from tune_speed.core.errors import TuneSpeedError
+from tune_speed.core.config import canonical_hash, flatten
+from tune_speed.core.errors import ConfigError, Problem, TuneSpeedError
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import fixed
 from tune_speed.data.cache import prepare
+from tune_speed.experiments.paired_test import Side
 from tune_speed.reporting.trials.recipe_export import recipe_yaml
+from tune_speed.runtime.device import resolve_device
 from tune_speed.runtime.process import stop_signals
 from tune_speed.study.file import RecipeFile, is_file, load_recipe, parse_recipe
 from tune_speed.training.distributed.local import run_here
@@ -24,10 +27,12 @@ _RUN_ID = re.compile(r"[0-9a-f]{32}|[\w.-]+/t\d{4,}")
 
 
 class Training(NamedTuple):
-    """Finished runs of one recipe."""
+    """Finished runs of one recipe, or of two."""
 
-    record: TrialRecord | None
-    """All finished runs; None if there is none."""
+    a: TrialRecord | None
+    """All finished runs of the first recipe; None if there is none."""
+    b: TrialRecord | None
+    """Those of the second one."""
     was_stopped: bool
     """Whether Ctrl-C ended it; the run that it interrupted is left out."""
 
@@ -49,34 +54,98 @@ def load_rerun(source: str, *, overrides: Sequence[str], check_data: bool) -> Re
 
 
 def train_seeds(
-    file: RecipeFile,
+    a: RecipeFile,
+    b: RecipeFile | None = None,
     *,
     seeds: int,
     download: bool,
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
 ) -> Training:
-    """Trains the recipe with `seeds` seeds, one after the other; Ctrl-C keeps finished runs.
+    """Trains one recipe, or two in turns with the same seeds, from the first one's seed on.
 
-    Raises: ConfigError, DataError.
+    Ctrl-C keeps finished runs.
+
+    Raises: ConfigError, also if the two cannot be compared; DataError.
     """
-    records: list[TrialRecord] = []
+    files: dict[Side, RecipeFile] = {"a": a} if b is None else {"a": a, "b": b}
+    if b is not None:
+        _refuse_unequal(a, b)
+    records: dict[Side, list[TrialRecord]] = {"a": [], "b": []}
+    was_stopped = False
     try:
-        data = prepare(file.workload.dataset, download=download, on_progress=on_progress)
+        data_hash = _prepared(files.values(), download=download, on_progress=on_progress)
         with stop_signals(signal.SIGINT) as is_stopped:
-            for seed in range(file.run.seed, file.run.seed + seeds):
+            for side, seed in turns(tuple(files), range(a.run.seed, a.run.seed + seeds)):
+                say = on_line if b is None else partial(_say_of, side, on_line)
                 record = train_once(
-                    file,
-                    data_hash=data.data_hash,
-                    seed=seed,
-                    on_line=on_line,
-                    interrupt=is_stopped,
+                    files[side], data_hash=data_hash, seed=seed, on_line=say, interrupt=is_stopped
                 )
-                records.append(record)
-                show_end(record, on_line)
+                records[side].append(record)
+                say(progress_line(record))
+                say(f"seed {seed}: {record.status.value}, {record.stop_reason}")
     except (KeyboardInterrupt, Interrupted):
-        return Training(merged(records), was_stopped=True)
-    return Training(merged(records), was_stopped=False)
+        was_stopped = True
+    return Training(merged(records["a"]), merged(records["b"]), was_stopped)
+
+
+def _say_of(side: Side, on_line: Callable[[str], None], line: str) -> None:
+    on_line(f"{side.upper()}  {line}")
+
+
+def turns(sides: Sequence[Side], seeds: Sequence[int]) -> Iterator[tuple[Side, int]]:
+    """Yields who trains next, and with which seed: A B, B A, A B ..."""
+    # Each second round the other one begins: a machine that drifts meanwhile favours neither.
+    for number, seed in enumerate(seeds):
+        yield from ((side, seed) for side in (sides[::-1] if number % 2 else sides))
+
+
+def _refuse_unequal(a: RecipeFile, b: RecipeFile) -> None:
+    """Raises: ConfigError with all fields that differ and must not."""
+    ours, theirs = _common_fields(a), _common_fields(b)
+    paths = [path for path in dict.fromkeys([*ours, *theirs]) if ours.get(path) != theirs.get(path)]
+    problems = tuple(
+        Problem(
+            path=path,
+            must="must be the same for both recipes",
+            given=f"{ours.get(path, 'nothing')} in {a.file} and"
+            f" {theirs.get(path, 'nothing')} in {b.file}",
+            hint=f"`--set {path}=VALUE` applies to both.",
+        )
+        for path in paths
+    )
+    if problems:
+        raise ConfigError("Times compare within one workload and device only.", problems=problems)
+
+
+def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
+    # Where the data lies may differ: `_prepared` compares its hash.
+    fields = flatten({"workload": file.workload.task_fields()})
+    device = resolve_device(file.run.device)
+    # `cuda` and `cuda:0` are one device.
+    name = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
+    threads = {"run.cpu_threads": cpu_threads(file)} if device.type == "cpu" else {}
+    return {**fields, "run.device": name, **threads}
+
+
+def _prepared(
+    files: Collection[RecipeFile], *, download: bool, on_progress: Callable[[int, int], None]
+) -> str:
+    """Returns the hash of all recipes' data. Raises: ConfigError if they differ; DataError."""
+    hashes = {
+        prepare(
+            file.workload.dataset, download=download, on_progress=on_progress
+        ).data_hash: file.file
+        for file in files
+    }
+    if len(hashes) > 1:
+        problem = Problem(
+            path="workload.dataset",
+            must="must hold the same images and labels for both recipes",
+            given="data " + " and ".join(f"{each} in {file}" for each, file in hashes.items()),
+        )
+        raise ConfigError(problems=(problem,))
+    return next(iter(hashes))
 
 
 def train_once(
@@ -88,7 +157,7 @@ def train_once(
     refuse: tuple[type[Exception], ...] = (TuneSpeedError,),
     interrupt: Callable[[], bool] = lambda: False,
 ) -> TrialRecord:
-    """Trains the recipe with one seed, in this process; `show_end` reports its end.
+    """Trains the recipe with one seed, in this process.
 
     Raises: errors of the kinds in `refuse`; any other becomes the outcome.
     """
@@ -106,12 +175,6 @@ def train_once(
     )
     trial = run_here(spec, interrupt=interrupt, refuse=refuse)
     return finish(trial, on_report=lambda record: on_line(progress_line(record)))
-
-
-def show_end(record: TrialRecord, on_line: Callable[[str], None]) -> None:
-    """Reports how a run ended."""
-    on_line(progress_line(record))
-    on_line(f"seed {record.runs[-1].seed}: {record.status.value}, {record.stop_reason}")
 
 
 def cpu_threads(file: RecipeFile) -> int:

@@ -2,7 +2,7 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from tune_speed.core.comparability import sign_of, target_of
@@ -82,16 +82,11 @@ class Statistics(Record):
 
 
 def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statistics:
-    """Returns the statistics of a record's runs.
-
-    Args:
-        record: With at least one run.
-        slope: Gain per ln(length), if known; see `margin`.
-    """
+    """Returns the statistics of a record's runs, one at least; `slope` as in `margin`, if known."""
     runs, found = record.runs, RunStatistics.of(record, confidence=CONFIDENCE)
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
-    metrics = _known(end.value(target.metric) for end in ends)
+    metrics = [value for end in ends if (value := end.value(target.metric)) is not None]
     margin = needed_margin = line = None
     if record.workload["mode"] == "fixed_length":
         if metrics:
@@ -112,7 +107,7 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         mean_hit_s=found.mean_hit_s,
         expected_s=finite_or_none(found.expected_s),
         expected_interval=found.expected_interval,
-        final_accuracy=_spread(_known(end.accuracy for end in ends)),
+        final_accuracy=_spread([end.accuracy for end in ends if end.accuracy is not None]),
         metric=target.metric,
         target=target.value,
         target_mode=target.mode,
@@ -126,10 +121,6 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
     )
 
 
-def _known(values: Iterable[float | None]) -> list[float]:
-    return [value for value in values if value is not None]
-
-
 def _spread(values: Sequence[float]) -> Spread:
     return Spread(
         mean=statistics.fmean(values) if values else None,
@@ -140,23 +131,13 @@ def _spread(values: Sequence[float]) -> Spread:
 
 def runs_dict(record: TrialRecord, *, slope: Slope | None = None) -> dict[str, Any]:
     """Returns the record's fields and `statistics`."""
-    found = describe_runs(record, slope=slope)
-    return {**record.model_dump(mode="json"), "statistics": found.model_dump(mode="json")}
+    found = describe_runs(record, slope=slope).model_dump(mode="json")
+    return {**record.model_dump(mode="json"), "statistics": found}
 
 
 def runs_text(record: TrialRecord, *, name: str = "", slope: Slope | None = None) -> str:
     """Returns the statistics of the runs in words; `name` is the recipe's, if there are several."""
-    return summarise(record, describe_runs(record, slope=slope), name=name)
-
-
-def summarise(record: TrialRecord, found: Statistics, *, name: str = "") -> str:
-    """Returns statistics in words: hits, times, accuracy, speed, and the kind of clock.
-
-    Args:
-        record: With the runs.
-        found: Their statistics.
-        name: Of the recipe, if there are several.
-    """
+    found = describe_runs(record, slope=slope)
     rate, median = found.success_rate, seconds(found.median_s)
     lines = [
         f"{f'{name}, ' if name else ''}{headline(record)}",

@@ -59,11 +59,12 @@ class LiveView:
             )
         elif time.monotonic() - self._last_printed > PIPED_INTERVAL_S:
             self._last_printed = time.monotonic()
-            self._print(self.standing())
+            self.note(self.standing())
 
     def note(self, line: str) -> None:
-        """Prints a line on the search as a whole."""
-        self._print(line)
+        """Prints a line."""
+        # A `Text`: `[bold]` in a name is no markup.
+        self.console.print(Text(line), soft_wrap=True)
 
     def standing(self) -> str:
         """Returns trials done, running and failed, the best so far and the time left, in a line."""
@@ -99,12 +100,12 @@ class LiveView:
         self._running.pop(record.trial_id, None)
         self._counts[record.status] += 1
         self._best = fastest(best for best in (self._best, record) if best is not None)
-        self._print(ended_line(record, is_best=self._best is record))
+        self.note(ended_line(record, is_best=self._best is record))
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
         """Prints a line on the trial."""
         self._running.pop(trial_id, None)
-        self._print(f"{trial_id} interrupted: {reason}")
+        self.note(f"{trial_id} interrupted: {reason}")
 
     def _left(self) -> str:
         """Returns the time left: the budget's, or as the pace so far suggests."""
@@ -116,10 +117,6 @@ class LiveView:
         # The budget or the pace so far, whichever ends the search first.
         known = [s for s in (budget_s, pace_s * to_do if pace_s else None) if s is not None]
         return f"about {duration(min(known))} left" if known else "time left unknown"
-
-    def _print(self, line: str) -> None:
-        # A `Text`: `[bold]` in a name is no markup.
-        self.console.print(Text(line), soft_wrap=True)
 
 
 def ended_line(record: TrialRecord, *, is_best: bool) -> str:

@@ -1,25 +1,54 @@
 """What pictures that matplotlib draws have in common."""
 
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tune_speed.core.errors import StorageError
+from tune_speed.core.text import printable
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
+    from matplotlib.ticker import Locator
 
 # Okabe and Ito's, which colour-blind readers can tell apart.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#F0E442", "#000000")
 DPI = 130
 
 
-def write_figure(figure: "Figure", path: Path) -> None:
+def write_figure(figure: "Figure", path: Path, *, dpi: int = DPI, facecolor: str = "auto") -> None:
     """Writes a picture, in the format of the path's suffix; makes its folder if needed.
 
     Raises: StorageError if the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=DPI)
+        figure.savefig(path, dpi=dpi, facecolor=facecolor)
     except OSError as error:
         raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+
+
+def folded(text: str, width: int) -> str:
+    """Returns `text` in lines, no part of which Matplotlib takes for a formula."""
+    # Line by line: a line feed would get a mark too, and `\$` must not be torn apart.
+    return "\n".join(printable(line).replace("$", r"\$") for line in textwrap.wrap(text, width))
+
+
+def plain_ticks(axis: "Axis", locator: "Locator") -> None:
+    """Gives an axis plain numbers, such as 0.02 and 5, and none between them."""
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    axis.set_major_locator(locator)
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def log_scales(panel: "Axes") -> None:
+    """Gives both axes a logarithmic scale, with plain numbers such as 20 and 50."""
+    from matplotlib.ticker import LogLocator
+
+    panel.set(xscale="log", yscale="log")
+    for axis in (panel.xaxis, panel.yaxis):
+        plain_ticks(axis, LogLocator(subs=(1.0, 2.0, 5.0)))

@@ -43,11 +43,7 @@ class Table:
     """
 
     def __init__(
-        self,
-        columns: Iterable[Column],
-        rows: Iterable[Sequence[Any] | Section],
-        *,
-        title: str = "",
+        self, columns: Iterable[Column], rows: Iterable[Sequence[Any] | Section], *, title: str = ""
     ) -> None:
         self.columns, self.rows, self.title = tuple(columns), tuple(rows), title
 
@@ -125,9 +121,12 @@ class Table:
 
     def markdown(self, *, verbatim: bool = False) -> str:
         """Returns a GitHub table; `verbatim`: cells and headings are Markdown themselves."""
-        show = _one_line if verbatim else escape_markdown
         lines = [[column.heading for column in self.columns], *self._cells()]
-        texts = [[show("" if cell is None else str(cell)) for cell in line] for line in lines]
+        plain = [["" if cell is None else str(cell) for cell in line] for line in lines]
+        if verbatim:
+            texts = [[c.replace("|", "\\|").replace("\n", " ") for c in line] for line in plain]
+        else:
+            texts = [list(map(escape_markdown, line)) for line in plain]
         rule = ["---"] * len(self.columns)
         return "\n".join(f"| {' | '.join(line)} |" for line in [texts[0], rule, *texts[1:]])
 
@@ -172,10 +171,6 @@ def escape_markdown(text: str) -> str:
     for character in "\\`*_{}[]<>|":
         text = text.replace(character, f"\\{character}")
     return " ".join(text.splitlines())
-
-
-def _one_line(text: str) -> str:
-    return text.replace("|", "\\|").replace("\n", " ")
 
 
 def _rounded(cell: Any) -> str:

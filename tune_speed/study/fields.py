@@ -1,14 +1,14 @@
 """Checks a tree against config classes, field by field, searched leaves included.
 
 Every mistake is found: a wrong field hides none of its neighbours. Rules between fields are the
-business of `combinations.py`.
+business of `validation.py`.
 """
 
 import functools
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pydantic
@@ -43,16 +43,14 @@ def _annotations(annotation: Any) -> list[Any]:
 
 def nested_of(field: FieldInfo) -> type[Config] | None:
     """Returns the config class whose fields the field holds, or None."""
-    return next((kind for kind in _members(field.annotation) if _is_config(kind)), None)
+    return _first_config(_members(field.annotation))
 
 
 def entries_of(field: FieldInfo) -> type[Config] | None:
     """Returns the config class of each entry of a list, or value of a mapping; None for others."""
-    holders = (
-        kind for kind in _members(field.annotation) if typing.get_origin(kind) in (list, dict)
-    )
-    kinds = (typing.get_args(holder)[-1] for holder in holders)
-    return next((kind for kind in kinds if _is_config(kind)), None)
+    kinds = _members(field.annotation)
+    holders = [kind for kind in kinds if typing.get_origin(kind) in (list, dict)]
+    return _first_config(typing.get_args(holder)[-1] for holder in holders)
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
@@ -61,8 +59,8 @@ def _members(annotation: Any) -> tuple[Any, ...]:
     return typing.get_args(annotation) if is_union else (annotation,)
 
 
-def _is_config(kind: Any) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Config)
+def _first_config(kinds: Iterable[Any]) -> type[Config] | None:
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, Config)), None)
 
 
 @functools.cache
@@ -237,7 +235,7 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
         found: dict[TreePath, list[str]] = {}
         for detail in error.errors(include_url=False):
             # Other errors are those of required neighbours, which are missing here, and of rules
-            # between fields, which `combinations` checks on whole recipes.
+            # between fields, which `validation` checks on whole recipes.
             if detail["loc"][:1] == (name,):
                 # Positions only: pydantic's `loc` also names members of unions, which nobody wrote.
                 inside = tuple(part for part in detail["loc"][1:] if isinstance(part, int))

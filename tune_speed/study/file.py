@@ -1,23 +1,28 @@
 """Study files: read, overridden, checked whole, and turned into what a search or a training needs.
 
 `tune-speed search` reads a file as a `StudyFile`, `tune-speed train` as a `RecipeFile`: the same
-form, but with nothing left to search.
+form, but with nothing left to search. So is the study of a training function: its own values are
+searched, and its own target is to be met; `workload` has no data, and `recipe` may hold any names.
 """
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
+
+from pydantic import Field
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
-from tune_speed.study.mistake import Mistake, near_miss
+from tune_speed.study.fields import config_mistakes, name_mistakes
+from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
-from tune_speed.study.schema import StudySchema
+from tune_speed.study.schema import STUDY_NAME, StudySchema
 from tune_speed.study.settings import (
     AblateConfig,
     CertifyConfig,
@@ -25,8 +30,14 @@ from tune_speed.study.settings import (
     SearchConfig,
     TrackingConfig,
 )
-from tune_speed.study.space import SearchSpace
-from tune_speed.study.validation import recipe_mistakes, study_mistakes
+from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
+from tune_speed.study.validation import (
+    grid_mistakes,
+    policy_mistakes,
+    recipe_mistakes,
+    section_mistakes,
+    study_mistakes,
+)
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
@@ -67,25 +78,44 @@ def find_file(path_or_name: Path | str) -> Path:
     raise ConfigError(problems=(problem,))
 
 
+class OwnStudySchema(Config):
+    """What a training function is to reach, with which values, and how to search them."""
+
+    study: Annotated[str, Field(pattern=STUDY_NAME)] | None = None
+    """Name of the study; null: the function's."""
+    workload: Task
+    """What must be reached, and in which time."""
+    recipe: dict[str, Any]
+    """What the function is called with; any value in it may be searched."""
+    search: SearchConfig | None = None
+    """How the space is searched."""
+    certify: CertifyConfig | None = None
+    """How the best trials are run again on fresh seeds; null: they are not."""
+
+
 AnyConfig = TypeVar("AnyConfig", bound=Config)
 
 
 @dataclass(frozen=True, kw_only=True)
-class StudyFile:
+class _File:
+    name: str
+    tree: Mapping[str, Any]
+    """The file's tree, overrides put in."""
+    text: str
+    """The file as it was written."""
+    file: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class StudyFile(_File):
     """What `tune-speed search` needs."""
 
-    name: str
     workload: Workload | OwnTask
     space: SearchSpace
     search: SearchConfig
     certify: CertifyConfig | None
     run: RunConfig | None
     tracking: TrackingConfig
-    tree: Mapping[str, Any]
-    """The file's tree with overrides."""
-    text: str
-    """The file as it was written."""
-    file: str
     source: Source
     """The tree with the place of each value, for messages."""
     loop: Loop | None = None
@@ -93,19 +123,13 @@ class StudyFile:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RecipeFile:
+class RecipeFile(_File):
     """What `tune-speed train` needs."""
 
-    name: str
     workload: Workload
     recipe: Recipe
     run: RunConfig
     ablate: AblateConfig | None
-    tree: Mapping[str, Any]
-    """The file's tree, overrides put in."""
-    text: str
-    """The file as it was written."""
-    file: str
 
 
 def load_study(
@@ -121,33 +145,36 @@ def load_study(
     return study_of(source, overrides=overrides, check_data=check_data)
 
 
-def parse_study(
-    text: str, *, file: str, overrides: Sequence[str] = (), check_data: bool = True
-) -> StudyFile:
-    """Returns the study of a text; `file` is only named. As `load_study` otherwise."""
-    return study_of(scan_yaml(text, file=file), overrides=overrides, check_data=check_data)
-
-
 def study_of(
     source: Source, *, overrides: Sequence[str] = (), check_data: bool = True
 ) -> StudyFile:
     """Returns the study of a tree. As `load_study` otherwise."""
     source, problems = _resolved(source, overrides)
-    source = checked(source, problems, study_mistakes(source, check_data=check_data))
+    source = _checked(source, problems, study_mistakes(source, check_data=check_data))
+    return _searched_file(
+        source,
+        workload=Workload.model_validate(source.tree["workload"]),
+        run=_optional(RunConfig, source.tree.get("run")),
+        tracking=TrackingConfig.model_validate(source.tree.get("tracking") or {}),
+    )
+
+
+def _searched_file(source: Source, **own: Any) -> StudyFile:
+    """Returns the study of a tree without mistakes; `own` are the fields that kinds differ in."""
     tree = source.tree
     return StudyFile(
-        name=tree.get("study") or source.stem,
-        workload=Workload.model_validate(tree["workload"]),
+        **_named(source),
         space=SearchSpace.from_tree(tree["recipe"]),
         search=SearchConfig.model_validate(tree.get("search") or {}),
-        certify=optional(CertifyConfig, tree.get("certify")),
-        run=optional(RunConfig, tree.get("run")),
-        tracking=TrackingConfig.model_validate(tree.get("tracking") or {}),
-        tree=tree,
-        text=source.text,
-        file=str(source.file),
+        certify=_optional(CertifyConfig, tree.get("certify")),
         source=source,
+        **own,
     )
+
+
+def _named(source: Source) -> dict[str, Any]:
+    name = source.tree.get("study") or source.stem
+    return {"name": name, "tree": source.tree, "text": source.text, "file": str(source.file)}
 
 
 def load_recipe(
@@ -173,21 +200,17 @@ def recipe_of(
 ) -> RecipeFile:
     """Returns the recipe of a tree. As `load_recipe` otherwise."""
     source, problems = _resolved(source, overrides)
-    tree = checked(source, problems, recipe_mistakes(source, check_data=check_data)).tree
+    tree = _checked(source, problems, recipe_mistakes(source, check_data=check_data)).tree
     return RecipeFile(
-        name=tree.get("study") or source.stem,
+        **_named(source),
         workload=Workload.model_validate(tree["workload"]),
         recipe=Recipe.model_validate(tree["recipe"]),
         run=RunConfig.model_validate(tree.get("run") or {}),
-        ablate=optional(AblateConfig, tree.get("ablate")),
-        tree=tree,
-        text=source.text,
-        file=str(source.file),
+        ablate=_optional(AblateConfig, tree.get("ablate")),
     )
 
 
 def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Problem]]:
-    """Returns the tree with overrides, and what is wrong with the others."""
     # Written out before, so that an override can change one field of a built-in workload.
     source, problems = apply_overrides(_with_workload(source), overrides, schema=StudySchema)
     # Again, as an override may name a built-in workload.
@@ -202,7 +225,7 @@ def _with_workload(source: Source) -> Source:
     return source.with_value(("workload",), WORKLOADS[name].model_dump(mode="json"))
 
 
-def checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
+def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mistake]) -> Source:
     """Returns `source` if nothing is wrong. Raises: ConfigError with all that is."""
     found = [mistake.problem(source) for mistake in mistakes]
     # A value that could not be read has become a null, which the schema reports again.
@@ -218,6 +241,60 @@ def checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mist
     return source
 
 
-def optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
+def _optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
     """Returns a section that may be left out."""
     return None if fields is None else kind.model_validate(fields)
+
+
+def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -> StudyFile:
+    """Returns the study of a tree and a training function.
+
+    Raises: ConfigError with every mistake of the tree and of the overrides.
+    """
+    source, problems = apply_overrides(source, overrides, schema=OwnStudySchema)
+    source = _checked(source, problems, _own_mistakes(source.tree))
+    made_by = {"function": loop.name, "function_hash": loop.source_hash}
+    task = OwnTask.model_validate({**source.tree["workload"], **made_by})
+    return _searched_file(source, workload=task, run=None, tracking=TrackingConfig(), loop=loop)
+
+
+def _own_mistakes(tree: Any) -> Iterator[Mistake]:
+    if not isinstance(tree, Mapping):
+        yield from config_mistakes(OwnStudySchema, tree, ())
+        return
+    yield from name_mistakes(OwnStudySchema, tree, ())
+    sections = [name for name in OwnStudySchema.model_fields if name in tree]
+    wrong = {name: list(_own_section(name, tree[name])) for name in sections}
+    for mistakes in wrong.values():
+        yield from mistakes
+    if wrong.get("recipe") == [] and not wrong.get("search"):
+        yield from _own_search_mistakes(
+            SearchSpace.from_tree(tree["recipe"]), tree.get("search") or {}
+        )
+
+
+def _own_section(name: str, value: Any) -> Iterator[Mistake]:
+    if name == "recipe":
+        if isinstance(value, Mapping) and value:
+            yield from node_mistakes(value, ("recipe",))
+        else:
+            must = "must be a mapping from names to values or ranges"
+            yield Mistake(("recipe",), must, shown(value))
+        return
+    yield from section_mistakes(
+        OwnStudySchema, name, value, fixed="only the values under `recipe` are searched"
+    )
+
+
+def _own_search_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Iterator[Mistake]:
+    points = search.get("points_to_evaluate", ())
+    yield from point_mistakes(space, points, ("search", "points_to_evaluate"))
+    if search.get("sampler") == "grid":
+        yield from grid_mistakes(space)
+    yield from policy_mistakes(search)
+    if search.get("concurrent") == "auto":
+        must = "must be a number for a training function, whose steps nobody can measure beforehand"
+        yield Mistake(("search", "concurrent"), must, '"auto"')
+    if search.get("warm_start"):
+        must = "must be left out for a training function: nobody knows whose data are the same"
+        yield Mistake(("search", "warm_start"), must, shown(search["warm_start"]))

@@ -27,9 +27,13 @@ def json_schema() -> JsonSchema:
 def _config_schema(kind: type[Config], *, searched: bool) -> JsonSchema:
     required = [name for name, field in kind.model_fields.items() if field.is_required()]
     fields = {name: _field_schema(kind, name, searched=searched) for name in kind.model_fields}
+    return _object(" ".join((kind.__doc__ or "").split()), fields, required)
+
+
+def _object(description: str, fields: JsonSchema, required: list[str]) -> JsonSchema:
     return {
         "type": "object",
-        "description": " ".join((kind.__doc__ or "").split()),
+        "description": description,
         "properties": fields,
         "required": required,
         "additionalProperties": False,
@@ -87,35 +91,22 @@ def _constraints(schema: JsonSchema) -> JsonSchema:
 def _range_schema(value: JsonSchema, number: str) -> JsonSchema:
     options = value.get("anyOf", [value])
     ends = next(option for option in options if option.get("type") == number)
-    return {
-        "type": "object",
-        "description": "Searched over a range, both ends included.",
-        "properties": {
-            "low": {**ends, "description": "Least value."},
-            "high": {**ends, "description": "Greatest value."},
-            "log": {"type": "boolean", "description": "Even over the logarithm; needs low > 0."},
-            "step": {
-                "type": number,
-                "exclusiveMinimum": 0,
-                "description": "Distance of neighbouring values; not with log.",
-            },
-        },
-        "required": ["low", "high"],
-        "additionalProperties": False,
+    about_step = "Distance of neighbouring values; not with log."
+    fields = {
+        "low": {**ends, "description": "Least value."},
+        "high": {**ends, "description": "Greatest value."},
+        "log": {"type": "boolean", "description": "Even over the logarithm; needs low > 0."},
+        "step": {"type": number, "exclusiveMinimum": 0, "description": about_step},
     }
+    return _object("Searched over a range, both ends included.", fields, ["low", "high"])
 
 
 def _choices_schema(choices: Mapping[str, Any]) -> JsonSchema:
     bounds = {"minItems": 1, "uniqueItems": True, "minProperties": 1}
     # The bounds of the other type would hold for any value of this one, and say nothing.
     own = {k: v for k, v in bounds.items() if ("Items" in k) == (choices["type"] == "array")}
-    return {
-        "type": "object",
-        "description": "Searched over these values.",
-        "properties": {"choices": {**choices, **own}},
-        "required": ["choices"],
-        "additionalProperties": False,
-    }
+    fields = {"choices": {**choices, **own}}
+    return _object("Searched over these values.", fields, ["choices"])
 
 
 def _component_options(component: Component, *, searched: bool) -> list[JsonSchema]:
@@ -129,28 +120,16 @@ def _component_options(component: Component, *, searched: bool) -> list[JsonSche
             required = [component.tag, *entry["required"]]
             tagged.append({**entry, "properties": fields, "required": required})
         return [names, *tagged]
-    nested = [_nested(name, entry) for name, entry in entries.items()]
+    nested = [
+        _object(entry["description"], {name: _or_null(entry)}, [name])
+        for name, entry in entries.items()
+    ]
     if not searched:
         return [names, *nested]
     listed = _choices_schema({"type": "array", "items": names})
-    branched = _choices_schema(
-        {
-            "type": "object",
-            "properties": {n: _or_null(entry) for n, entry in entries.items()},
-            "additionalProperties": False,
-        }
-    )
-    return [names, *nested, listed, branched]
-
-
-def _nested(name: str, entry: JsonSchema) -> JsonSchema:
-    return {
-        "type": "object",
-        "description": entry["description"],
-        "properties": {name: _or_null(entry)},
-        "required": [name],
-        "additionalProperties": False,
-    }
+    fields = {name: _or_null(entry) for name, entry in entries.items()}
+    branched = {"type": "object", "properties": fields, "additionalProperties": False}
+    return [names, *nested, listed, _choices_schema(branched)]
 
 
 def _or_null(entry: JsonSchema) -> JsonSchema:

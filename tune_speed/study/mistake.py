@@ -21,20 +21,16 @@ class Mistake(NamedTuple):
     def problem(self, source: Source | None = None) -> Problem:
         """Returns the mistake for users, with its place in `source`."""
         place = source.place(self.path) if source else None
+        # `choices` is only in the tree as it was written; parameters are named without it.
+        names = tuple(n for n in self.path if n != "choices" and isinstance(n, str))
         return Problem(
-            path=field_name(self.path),
+            path=dotted(names),
             must=self.must,
             given=self.given,
             hint=self.hint,
             file=place.file if place else None,
             line=place.line if place else None,
         )
-
-
-def field_name(path: TreePath) -> str:
-    """Returns the dotted name of a field, as parameters have it: without `choices`."""
-    # `choices` is only in the tree as it was written; parameters are named without it.
-    return dotted(tuple(part for part in path if part != "choices" and isinstance(part, str)))
 
 
 def shown(value: Any, *, width: int = 80) -> str:

@@ -73,11 +73,9 @@ class _Walk:
         path = (*path, name)
         if not rest:
             return path
-        field = kind.model_fields[name]
-        component, nested = component_of(field), nested_of(field)
-        if component is not None:
+        if component := component_of(kind.model_fields[name]):
             return self._to_component(path, component, rest)
-        if nested is not None:
+        if nested := nested_of(kind.model_fields[name]):
             return self.to(path, nested, rest)
         return self._to_written(path, rest)
 
@@ -86,9 +84,8 @@ class _Walk:
         node, (name, *rest) = self._node(path), names
         if is_leaf(node) and names in [[key] for key in LEAF_KEYS]:
             return (*path, name)
-        below = (branches(node) or {}) if is_leaf(node) else node
-        if not isinstance(below, Mapping):
-            below = {}
+        below = branches(node) if is_leaf(node) else node
+        below = below if isinstance(below, Mapping) else {}
         if name not in below:
             raise self._no_field(name, LEAF_KEYS if is_leaf(node) else map(str, below))
         self._seen.append(name)

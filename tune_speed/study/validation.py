@@ -1,5 +1,6 @@
-"""Finds every mistake of a study file's tree."""
+"""Finds every mistake of a study file's tree, field by field and on the corners of its space."""
 
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -10,20 +11,20 @@ import pydantic
 from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
-from tune_speed.study.combinations import combination_mistakes, written_path
 from tune_speed.study.fields import (
+    component_of,
     config_mistakes,
     field_mistakes,
     must_text,
     name_mistakes,
+    nested_of,
     split_hint,
 )
 from tune_speed.study.mistake import Mistake, near_miss, shown
-from tune_speed.study.parameter import is_leaf
-from tune_speed.study.points import point_mistakes
+from tune_speed.study.parameter import branches, is_leaf
 from tune_speed.study.schema import STUDY_NAME, StudySchema
 from tune_speed.study.settings import SearchConfig
-from tune_speed.study.space import SearchSpace
+from tune_speed.study.space import Params, SearchSpace, point_mistakes
 from tune_speed.study.yaml import Source, TreePath
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
@@ -70,19 +71,13 @@ Found = Mapping[str, list[Mistake]]
 
 
 def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
-    """Yields every mistake of a study that is to be searched.
+    """Yields every mistake of a study that is to be searched, a built-in workload written out.
 
-    Args:
-        source: The file, a built-in workload written out.
-        check_data: Read the size of the data set.
+    With `check_data` the size of the data set is read.
     """
-    tree = source.tree
-    if _is_of_function(tree):
-        yield _NO_FUNCTION
-        return
-    found = _found(source)
+    tree, found = source.tree, _found(source)
     yield from _form_mistakes(source, found, check_data=check_data)
-    if _is_right("recipe", tree, found) and not found.get("search"):
+    if found.get("recipe") == [] and not found.get("search"):
         search = tree.get("search") or {}
         space = SearchSpace.from_tree(tree["recipe"])
         has_gpu = (search.get("resources") or {}).get("gpu", 0) > 0
@@ -99,21 +94,17 @@ def study_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
         yield from devices_mistakes(space, search)
         if search.get("sampler") == "grid":
             yield from grid_mistakes(space)
-    if _is_right("search", tree, found):
+    if found.get("search") == []:
         yield from policy_mistakes(tree["search"] or {})
 
 
 def recipe_mistakes(source: Source, *, check_data: bool) -> Iterator[Mistake]:
     """Yields every mistake of a study that is to be trained once, searched leaves included."""
-    tree = source.tree
-    if _is_of_function(tree):
-        yield _NO_FUNCTION
-        return
-    found = _found(source)
+    tree, found = source.tree, _found(source)
     yield from _form_mistakes(source, found, check_data=check_data)
-    recipe = tree.get("recipe") if isinstance(tree, Mapping) else None
-    yield from _searched(recipe, ("recipe",))
-    if _is_right("recipe", tree, found):
+    if found:
+        yield from _searched(tree.get("recipe"), ("recipe",))
+    if found.get("recipe") == []:
         # Only `device: cpu` says for certain that no GPU trains it; `auto` may find one.
         is_cpu = not found.get("run") and (tree.get("run") or {}).get("device") == "cpu"
         space = SearchSpace.from_tree(tree["recipe"])
@@ -128,10 +119,8 @@ _NO_FUNCTION = Mistake(
 )
 
 
-def _is_of_function(tree: Any) -> bool:
+def _is_of_function(tree: Mapping[str, Any]) -> bool:
     """Returns whether a tree is a training function's: no data, and what no recipe of ours has."""
-    if not isinstance(tree, Mapping):
-        return False
     workload, recipe = tree.get("workload"), tree.get("recipe")
     if not isinstance(workload, Mapping) or not isinstance(recipe, Mapping) or not recipe:
         return False
@@ -141,7 +130,9 @@ def _is_of_function(tree: Any) -> bool:
 
 
 def _found(source: Source) -> Found:
-    tree = source.tree if isinstance(source.tree, Mapping) else {}
+    """Returns the mistakes of each section that is there; of a function's study, of none."""
+    is_ours = isinstance(source.tree, Mapping) and not _is_of_function(source.tree)
+    tree = source.tree if is_ours else {}
     # Plugins that a file needs may lie next to it.
     folders = [Path.cwd(), *([Path(source.file).parent] if source.file else [])]
     return {
@@ -160,25 +151,24 @@ def _with_plugin(mistake: Mistake, folders: Sequence[Path]) -> Mistake:
     return mistake if hint is None else mistake._replace(hint=hint)
 
 
-def _is_right(section: str, tree: Any, found: Found) -> bool:
-    return isinstance(tree, Mapping) and section in tree and not found.get(section)
-
-
 def _section_mistakes(section: str, value: Any) -> Iterator[Mistake]:
     if section == "workload" and isinstance(value, str):
         must = f"must be a mapping of fields, or one of {', '.join(WORKLOADS)}"
         yield Mistake((section,), must, shown(value), near_miss(value, WORKLOADS))
         return
     fixed = None if section == "recipe" else _FIXED.get(section, "only the recipe is searched")
-    mistakes = list(field_mistakes(StudySchema, section, value, (section,), fixed=fixed))
+    yield from section_mistakes(StudySchema, section, value, fixed=fixed)
+
+
+def section_mistakes(
+    schema: type[Config], section: str, value: Any, *, fixed: str | None
+) -> Iterator[Mistake]:
+    """Yields what is wrong with the fields of a section or else with the rules between them."""
+    mistakes = list(field_mistakes(schema, section, value, (section,), fixed=fixed))
     yield from mistakes
     # A recipe's rules depend on what is chosen together: its space's corners are checked instead.
-    if section != "recipe" and not mistakes:
-        yield from rule_mistakes(StudySchema, section, value)
-
-
-def rule_mistakes(schema: type[Config], section: str, value: Any) -> Iterator[Mistake]:
-    """Yields the rules between the fields of a section; those of a recipe are checked later."""
+    if section == "recipe" or mistakes:
+        return
     try:
         schema.model_validate({section: value})
     except pydantic.ValidationError as error:
@@ -203,6 +193,9 @@ def _form_mistakes(source: Source, found: Found, *, check_data: bool) -> Iterato
     tree = source.tree
     if not isinstance(tree, Mapping):
         yield from config_mistakes(StudySchema, tree, ())
+        return
+    if _is_of_function(tree):
+        yield _NO_FUNCTION
         return
     yield from name_mistakes(StudySchema, tree, ())
     for mistakes in found.values():
@@ -231,16 +224,14 @@ def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
         yield Mistake(("workload", "dataset"), str(error).rstrip("."))
     except ConfigError as error:
         for problem in error.problems or [Problem(path="dataset", must=str(error).rstrip("."))]:
-            path = ("workload", *problem.path.split("."))
-            yield Mistake(path, problem.must, problem.given, problem.hint)
+            at = ("workload", *problem.path.split("."))
+            yield Mistake(at, problem.must, problem.given, problem.hint)
     else:
-        yield from _batch_size_mistakes(tree.get("recipe"), num_train)
-
-
-def _batch_size_mistakes(recipe: Any, num_train: int) -> Iterator[Mistake]:
-    for name in ("batch_size", "effective_batch_size"):
-        node = recipe.get(name) if isinstance(recipe, Mapping) else None
-        for path, value in _values(node, ("recipe", name)):
+        recipe = tree.get("recipe")
+        fields = recipe if isinstance(recipe, Mapping) else {}
+        names = ("batch_size", "effective_batch_size")
+        sizes = (each for name in names for each in _values(fields.get(name), ("recipe", name)))
+        for path, value in sizes:
             if isinstance(value, int) and value > num_train:
                 must = f"must be at most {num_train}, the size of the training part"
                 yield Mistake(path, must, shown(value))
@@ -298,3 +289,83 @@ def _searched(node: Any, path: TreePath) -> Iterator[Mistake]:
     elif isinstance(node, Mapping):
         for key, child in node.items():
             yield from _searched(child, (*path, str(key)))
+
+
+def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -> Iterator[Mistake]:
+    """Yields each rule of `Recipe` that some corner of `space`, which lies at `path`, breaks.
+
+    Each field by itself must be right already.
+    """
+    broken: dict[tuple[TreePath, str], list[Params]] = {}
+    components: dict[str, Any] = {}
+    num_corners = 0
+    for params in space.corners():
+        num_corners += 1
+        tree = space.build(params)
+        try:
+            recipe = Recipe.model_validate(_with_components(tree, components))
+        except pydantic.ValidationError as error:
+            for detail in error.errors(include_url=False):
+                rule = _named_path(tree, detail["loc"]), must_text(detail)
+                broken.setdefault(rule, []).append(params)
+            continue
+        if not has_gpu and (reason := recipe.needs_cuda()) is not None:
+            field = tuple(name for name in reason.split()[:1] if name in Recipe.model_fields)
+            broken.setdefault((field, reason), []).append(params)
+    for (names, must), cases in broken.items():
+        shared = {k: v for k, v in cases[0].items() if all(k in c and c[k] == v for c in cases)}
+        values = ", ".join(f"{name}={value}" for name, value in (shared or cases[0]).items())
+        # What every corner breaks does not depend on what is searched: no value is to blame.
+        given = values if len(cases) < num_corners else None
+        text, hint = split_hint(must)
+        yield Mistake((*path, *written_path(space.tree, names)), text, given, hint)
+
+
+def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
+    """Returns `tree` with its components validated; `known` caches them."""
+    validated = dict(tree)
+    for name, field in Recipe.model_fields.items():
+        component = component_of(field)
+        # Each component is validated once for all corners: looking up a model takes time.
+        if component is not None and name in tree:
+            key = json.dumps([name, tree[name]])
+            if key not in known:
+                kind, fields = component.split(tree[name])
+                try:
+                    known[key] = component.table[kind].model_validate(dict(fields))
+                except pydantic.ValidationError:  # The recipe reports its mistakes.
+                    known[key] = tree[name]
+            validated[name] = known[key]
+    return validated
+
+
+def _named_path(tree: Any, loc: tuple[int | str, ...]) -> TreePath:
+    """Returns pydantic's `loc` with the names of components, which it leaves out."""
+    path: list[int | str] = []
+    kind: type[Config] | None = Recipe
+    for part in loc:
+        path.append(part)
+        field = kind.model_fields.get(part) if kind and isinstance(part, str) else None
+        tree = tree.get(part) if field and isinstance(tree, Mapping) else None
+        component = component_of(field) if field else None
+        if component is not None and tree is not None:
+            name, tree = component.split(tree)
+            path.append(name)
+            kind = component.table[name]
+        else:
+            kind = nested_of(field) if field else None
+    return tuple(path)
+
+
+def written_path(tree: Any, names: TreePath) -> TreePath:
+    """Returns the path of a dotted name in a tree as it was written, as far as it is there."""
+    path: list[int | str] = []
+    for name in names:
+        if is_leaf(tree):
+            path.append("choices")
+            tree = branches(tree)
+        if not isinstance(tree, Mapping) or name not in tree:
+            break
+        path.append(name)
+        tree = tree[name]
+    return tuple(path)

@@ -81,10 +81,6 @@ class Source:
         """The file's name without its ending."""
         return Path(str(self.file)).stem
 
-    def line(self, path: TreePath) -> int | None:
-        """Returns the line of `place(path)`, counted from 1; None if it is in no file."""
-        return self.place(path).line
-
     def with_value(self, path: TreePath, value: Any, *, place: Place | None = None) -> "Source":
         """Returns a source with `value` at `path`, as if written at `place` (or where it stood)."""
         keep = {p: at for p, at in self.places.items() if p[: len(path)] != path}

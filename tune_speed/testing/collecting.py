@@ -1,8 +1,9 @@
 """The contracts of one entry, and of all entries of a plugin."""
 
 import importlib.util
+import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from os import PathLike
 from pathlib import Path
@@ -11,28 +12,44 @@ from typing import Any
 
 from tune_speed.components.metrics.base import Metric
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components.plugins.tables import TABLES, Entries, tables_of
 from tune_speed.components.plugins.validation import problems_of
-from tune_speed.components.schedules.base import ScheduleConfig
-from tune_speed.components.speedups.base import SpeedupConfig
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.errors import ConfigError
-from tune_speed.data.base import DatasetConfig
-from tune_speed.testing import configs, datasets, metrics, models, optimizers, schedules, speedups
+from tune_speed.testing import datasets, metrics, models, optimizers, schedules, speedups
+from tune_speed.testing import entry as any_entry
 from tune_speed.testing.entry import ContractError, Entry, MetricEntry, seeded
 
 Fields = Mapping[str, Any]
 Check = Callable[[], None]
 """Raises ContractError if a contract does not hold."""
 
-CONTRACTS: dict[str, tuple[Callable[[Any], None], ...]] = {
-    "MODELS": configs.CONTRACTS + models.CONTRACTS,
-    "DATASETS": configs.CONTRACTS + datasets.CONTRACTS,
-    "OPTIMIZERS": configs.CONTRACTS + optimizers.CONTRACTS,
-    "SCHEDULES": configs.CONTRACTS + schedules.CONTRACTS,
-    "SPEEDUPS": configs.CONTRACTS + speedups.CONTRACTS,
-    "METRICS": metrics.CONTRACTS,
+
+def _contracts_of(*modules: ModuleType) -> list[Callable[[Any], None]]:
+    """Returns the modules' contracts in their order: public functions of an entry alone.
+
+    They return nothing, raise ContractError if an entry breaks them, and their names say what must
+    hold.
+    """
+    return [
+        function
+        for module in modules
+        for name, function in vars(module).items()
+        if inspect.isfunction(function)
+        and function.__module__ == module.__name__
+        and not name.startswith("_")
+        and list(function.__annotations__) == ["entry", "return"]
+        and function.__annotations__["return"] is None
+    ]
+
+
+CONTRACTS: dict[str, list[Callable[[Any], None]]] = {
+    "MODELS": _contracts_of(any_entry, models),
+    "DATASETS": _contracts_of(any_entry, datasets),
+    "OPTIMIZERS": _contracts_of(any_entry, optimizers),
+    "SCHEDULES": _contracts_of(any_entry, schedules),
+    "SPEEDUPS": _contracts_of(any_entry, speedups),
+    "METRICS": _contracts_of(metrics),
 }
 """By the table's name."""
 # Before each contract, so that an entry that seeds by itself, with 0 or 1 say, is noticed.
@@ -61,8 +78,7 @@ def contracts(
         image_size: height and width of the images that models and speed-ups get [pixels].
         model: network that speed-ups are checked on; None: a small one of ours.
 
-    Raises:
-        ConfigError: The file cannot be read, or `fields` names no entry.
+    Raises: ConfigError if the file cannot be read, or `fields` names no entry.
     """
     module = plugin if isinstance(plugin, ModuleType) else _module_of(Path(plugin))
     tables, given = _sound(tables_of(module)), fields or {}
@@ -79,45 +95,31 @@ def contracts(
     ]
 
 
-def check_model(
-    name: str, kind: type[ModelConfig], *, fields: Fields | None = None, image_size: int = 32
-) -> None:
-    """Holds a model to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("MODELS", name, kind, fields, image_size))
-
-
-def check_dataset(name: str, kind: type[DatasetConfig], *, fields: Fields | None = None) -> None:
-    """Holds a data set to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("DATASETS", name, kind, fields))
-
-
-def check_optimizer(
-    name: str, kind: type[OptimizerConfig], *, fields: Fields | None = None
-) -> None:
-    """Holds an optimizer to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("OPTIMIZERS", name, kind, fields))
-
-
-def check_schedule(name: str, kind: type[ScheduleConfig], *, fields: Fields | None = None) -> None:
-    """Holds a schedule to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("SCHEDULES", name, kind, fields))
-
-
-def check_speedup(
+def _check(
+    table: str,
     name: str,
-    kind: type[SpeedupConfig],
+    entry: type[Config] | Metric,
     *,
     fields: Fields | None = None,
     image_size: int = 32,
     model: ModelConfig | None = None,
 ) -> None:
-    """Holds a speed-up to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("SPEEDUPS", name, kind, fields, image_size, model))
+    for _, check in _checks(table, name, entry, fields, image_size, model):
+        check()
 
 
-def check_metric(name: str, metric: Metric) -> None:
-    """Holds a metric to its contracts. Raises: ContractError for the first that is broken."""
-    _run(_checks("METRICS", name, metric, None))
+check_model = partial(_check, "MODELS")
+"""Holds a model (name, class) to its contracts. Raises: ContractError for the first broken one."""
+check_dataset = partial(_check, "DATASETS")
+"""The same of a data set."""
+check_optimizer = partial(_check, "OPTIMIZERS")
+"""The same of an optimizer."""
+check_schedule = partial(_check, "SCHEDULES")
+"""The same of a schedule."""
+check_speedup = partial(_check, "SPEEDUPS")
+"""The same of a speed-up."""
+check_metric = partial(_check, "METRICS")
+"""The same of a metric: its name and the object."""
 
 
 def contract_tests(
@@ -150,8 +152,8 @@ def _checks(
     name: str,
     entry: type[Config] | Metric,
     fields: Fields | None,
-    image_size: int = 32,
-    model: ModelConfig | None = None,
+    image_size: int,
+    model: ModelConfig | None,
 ) -> Iterator[tuple[str, Check]]:
     checked: Entry[Any] | MetricEntry
     if isinstance(entry, Metric):
@@ -199,11 +201,6 @@ def _sound(tables: Entries) -> Entries:
     }
 
 
-def _run(checks: Iterable[tuple[str, Check]]) -> None:
-    for _, check in checks:
-        check()
-
-
 def _check_names(given: Mapping[str, Fields], *, known: set[str]) -> None:
     names = ", ".join(sorted(known)) or "none that can be checked"
     for name in given.keys() - known:
@@ -214,7 +211,6 @@ def _check_names(given: Mapping[str, Fields], *, known: set[str]) -> None:
 
 
 def _module_of(file: Path) -> ModuleType:
-    """Returns the module of a file."""
     if not file.is_file():
         raise ConfigError(f"The plugin must be a module or a .py file, but there is no {file}.")
     # Under its stem it might take the place of another module.

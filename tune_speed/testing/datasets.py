@@ -1,15 +1,18 @@
 """What holds for every data set. Each contract decodes it: give a small one as `fields`."""
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from tune_speed.data.base import DatasetConfig, DecodedData, Images
 from tune_speed.data.cache import prepare
+from tune_speed.data.cache_entry import PreparedData
 from tune_speed.data.mapped_rows import whole_of
 from tune_speed.data.split import SplitConfig, make_splits
-from tune_speed.testing.entry import Contract, Entry
+from tune_speed.testing.entry import Entry
 
 DECODE = "`def decode(self, *, download: bool, on_progress) -> DecodedData`"
 
@@ -44,18 +47,25 @@ def parts_of(data: DecodedData) -> dict[str, Images]:
     return {name: part for name, part in parts.items() if part is not None}
 
 
+def location_fields_are_fields(entry: Entry[DatasetConfig]) -> None:
+    """They say where data lie, and are no part of what the data are."""
+    unknown = sorted(entry.kind.location_fields - entry.kind.model_fields.keys())
+    entry.require(
+        not unknown,
+        "`location_fields` must name fields of the class",
+        seen=f"{', '.join(f'`{name}`' for name in unknown)} are none",
+        fix=f"Its fields are {', '.join(entry.kind.model_fields) or 'none'}.",
+    )
+
+
 def images_are_uint8_in_the_order_n_h_w_c(entry: Entry[DatasetConfig]) -> None:
     """And training and test images are of one size."""
     data, _ = decode(entry)
     for name, (pixels, _) in parts_of(data).items():
         dtype = whole_of(pixels)[0].dtype
         seen = f"those of `{name}` are {dtype} of the shape {pixels.shape}"
-        entry.require(
-            dtype == np.uint8,
-            "pixels must be uint8, from 0 to 255",
-            seen=seen,
-            fix="Do not normalise: that is done later. Convert by `.astype(np.uint8)`.",
-        )
+        fix = "Do not normalise: that is done later. Convert by `.astype(np.uint8)`."
+        entry.require(dtype == np.uint8, "pixels must be uint8, from 0 to 255", seen=seen, fix=fix)
         entry.require(
             len(pixels.shape) == 4 and pixels.shape[-1] in (1, 3, 4),
             "pixels must have the shape (images, height, width, channels)",
@@ -64,12 +74,9 @@ def images_are_uint8_in_the_order_n_h_w_c(entry: Entry[DatasetConfig]) -> None:
             " `.transpose(0, 2, 3, 1)`.",
         )
     sizes = {pixels.shape[1:] for pixels, _ in parts_of(data).values()}
-    entry.require(
-        len(sizes) == 1,
-        "training and test images must have one size",
-        seen=f"they have {sizes}",
-        fix="Scale or crop all to one size.",
-    )
+    claim = "training and test images must have one size"
+    fix = "Scale or crop all to one size."
+    entry.require(len(sizes) == 1, claim, seen=f"they have {sizes}", fix=fix)
 
 
 def labels_are_numbers_of_its_classes(entry: Entry[DatasetConfig]) -> None:
@@ -113,15 +120,11 @@ def sizes_known_before_decoding_are_those_decoded(entry: Entry[DatasetConfig]) -
 
 def decoding_twice_gives_the_same_data(entry: Entry[DatasetConfig]) -> None:
     """The hash of the content is part of what a run's record says."""
+    # A cache of its own each time: a second look into the first would decode nothing.
     hashes = []
     for _ in range(2):
-        # A cache of its own each time: a second look into the first would decode nothing.
-        with (
-            tempfile.TemporaryDirectory() as folder,
-            entry.working("it must be decoded into a cache", fix="See the error."),
-        ):
-            config = entry.config()
-            hashes.append(prepare(config, cache_dir=Path(folder), download=True).data_hash)
+        with _prepared(entry, "it must be decoded into a cache", fix="See the error.") as data:
+            hashes.append(data.data_hash)
     entry.require(
         hashes[0] == hashes[1],
         "decoding twice must give the same pixels and labels in the same order",
@@ -136,12 +139,9 @@ def sources_are_files(entry: Entry[DatasetConfig]) -> None:
     decode(entry)
     with entry.working("`sources` must answer", fix="Return a list, empty for none."):
         missing = [str(path) for path in entry.config().sources() if not path.is_file()]
-    entry.require(
-        not missing,
-        "`sources` must return the files that are read",
-        seen=f"there is no file {', '.join(missing[:3])}",
-        fix="Return pathlib.Path of each file (no folders); [] if it reads none.",
-    )
+    claim = "`sources` must return the files that are read"
+    fix = "Return pathlib.Path of each file (no folders); [] if it reads none."
+    entry.require(not missing, claim, seen=f"there is no file {', '.join(missing[:3])}", fix=fix)
 
 
 def progress_ends_with_every_image(entry: Entry[DatasetConfig]) -> None:
@@ -156,27 +156,10 @@ def progress_ends_with_every_image(entry: Entry[DatasetConfig]) -> None:
     )
 
 
-def location_fields_are_fields(entry: Entry[DatasetConfig]) -> None:
-    """They say where data lie, and are no part of what the data are."""
-    unknown = sorted(entry.kind.location_fields - entry.kind.model_fields.keys())
-    entry.require(
-        not unknown,
-        "`location_fields` must name fields of the class",
-        seen=f"{', '.join(f'`{name}`' for name in unknown)} are none",
-        fix=f"Its fields are {', '.join(entry.kind.model_fields) or 'none'}.",
-    )
-
-
 def data_can_be_split_for_training(entry: Entry[DatasetConfig]) -> None:
     """A quarter of the images is set aside for validation."""
-    with (
-        tempfile.TemporaryDirectory() as folder,
-        entry.working(
-            "it must be possible to set images aside for validation",
-            fix="Let every class have at least some images.",
-        ),
-    ):
-        data = prepare(entry.config(), cache_dir=Path(folder), download=True)
+    claim = "it must be possible to set images aside for validation"
+    with _prepared(entry, claim, fix="Let every class have at least some images.") as data:
         splits = make_splits(data, SplitConfig(validation_frac=0.25))
     channels = splits.train.pixels.shape[-1]
     entry.require(
@@ -187,13 +170,7 @@ def data_can_be_split_for_training(entry: Entry[DatasetConfig]) -> None:
     )
 
 
-CONTRACTS: tuple[Contract[DatasetConfig], ...] = (
-    location_fields_are_fields,
-    images_are_uint8_in_the_order_n_h_w_c,
-    labels_are_numbers_of_its_classes,
-    sizes_known_before_decoding_are_those_decoded,
-    decoding_twice_gives_the_same_data,
-    sources_are_files,
-    progress_ends_with_every_image,
-    data_can_be_split_for_training,
-)
+@contextmanager
+def _prepared(entry: Entry[DatasetConfig], claim: str, *, fix: str) -> Iterator[PreparedData]:
+    with tempfile.TemporaryDirectory() as folder, entry.working(claim, fix=fix):
+        yield prepare(entry.config(), cache_dir=Path(folder), download=True)

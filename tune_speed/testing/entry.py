@@ -1,7 +1,10 @@
-"""One entry of a table, as the contracts see it, and how a contract says that it does not hold."""
+"""One entry of a table as contracts see it, how they say that they are broken, and those of all.
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+What holds for every configuration: it can be written, read back and explained.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
@@ -10,7 +13,8 @@ from pydantic import ValidationError
 
 from tune_speed.components.metrics.base import Metric
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.core.config import Config
+from tune_speed.core.config import Component, Config
+from tune_speed.core.descriptions import descriptions
 
 Kind = TypeVar("Kind", bound=Config)
 
@@ -26,31 +30,28 @@ class Claims:
     """Begins every message."""
 
     def require(self, holds: bool, claim: str, *, seen: str, fix: str) -> None:
-        """Does nothing where the claim holds.
+        """Does nothing where the claim holds, such as `logits must …`.
 
-        Args:
-            holds: whether it does.
-            claim: what must hold, as `logits must …`.
-            seen: what was seen instead, to follow "but".
-            fix: what to change, in whole sentences.
+        `seen` is what was seen instead, to follow "but", `fix` what to change, in whole sentences.
 
-        Raises:
-            ContractError: It does not.
+        Raises: ContractError if it does not hold.
         """
         __tracebackhide__ = True
         if not holds:
             raise ContractError(f"{self.label}: {claim}, but {seen}. {fix}")
 
     @contextmanager
-    def working(self, claim: str, *, fix: str) -> Iterator[None]:
+    def working(self, claim: str, *, fix: str, seed: int | None = None) -> Iterator[None]:
         """Turns whatever an entry's own code raises within into a broken contract, with its cause.
 
-        Raises:
-            ContractError: The block failed.
+        With `seed`, torch's random numbers are seeded within, and restored.
+
+        Raises: ContractError if the block fails.
         """
         __tracebackhide__ = True
         try:
-            yield
+            with nullcontext() if seed is None else seeded(seed):
+                yield
         except ContractError:
             # A contract that is broken within says what to fix; that this block failed does not.
             raise
@@ -109,10 +110,6 @@ class MetricEntry(Claims):
         return f"Metric `{self.name}`"
 
 
-Contract = Callable[[Entry[Kind]], None]
-"""Raises ContractError if an entry breaks it; its name says what must hold."""
-
-
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
     """Seeds torch's random numbers within, and restores them."""
@@ -120,3 +117,42 @@ def seeded(seed: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         yield
+
+
+TYPES = "Take types that JSON has: numbers, text, true and false, lists, and Config classes."
+
+
+def config_round_trips_through_json(entry: Entry[Config]) -> None:
+    """Records and caches keep configurations as JSON."""
+    config = entry.config()
+    with entry.working("the configuration must be written to JSON and read", fix=TYPES):
+        back = entry.kind.model_validate_json(config.model_dump_json())
+    claim = "the configuration must be the same when it is read back from JSON"
+    fix = f"{TYPES} A validator must not change what it has accepted before."
+    entry.require(back == config, claim, seen=f"{config!r} came back as {back!r}", fix=fix)
+
+
+def config_round_trips_as_written_in_yaml(entry: Entry[Config]) -> None:
+    """Recipes name an entry and give its fields; an exported recipe has every field."""
+    config = entry.config()
+    component = Component({entry.name: entry.kind}, tag=entry.tag)
+    fix = f"{TYPES} YAML has lists and no tuples: a tuple needs a validator that takes a list."
+    with entry.working("an exported recipe must be readable again", fix=fix):
+        _, fields = component.split(component.join(config))
+        back = entry.kind(**fields)
+    claim = "the configuration must be the same when it is read back from a recipe"
+    entry.require(back == config, claim, seen=f"{config!r} came back as {back!r}", fix=fix)
+
+
+def class_and_every_field_are_documented(entry: Entry[Config]) -> None:
+    """The docstrings are what `tune-speed list` and `tune-speed schema` print."""
+    text = (entry.kind.__dict__.get("__doc__") or "").strip()
+    fix = 'Write one line below `class …`, such as """What it is.""", and its source.'
+    entry.require(bool(text), "the class must have a docstring", seen="it has none", fix=fix)
+    bare = sorted(entry.kind.model_fields.keys() - descriptions(entry.kind).keys())
+    entry.require(
+        not bare,
+        "every field must be documented",
+        seen=f"there is no docstring below {', '.join(f'`{name}`' for name in bare)}",
+        fix='Write below each, in """ """, what it means, its unit and its range.',
+    )

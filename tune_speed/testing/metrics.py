@@ -1,7 +1,6 @@
 """What holds for every entry.metric. It is an object, not a configuration."""
 
 import math
-from collections.abc import Callable
 
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status
 from tune_speed.testing.entry import MetricEntry
@@ -18,12 +17,9 @@ def metric_says_what_it_is_in_which_unit_and_whence(entry: MetricEntry) -> None:
         fix="Write more than 20 characters, with a full stop.",
     )
     for field in ("unit", "source"):
-        entry.require(
-            bool(getattr(entry.metric, field)),
-            f"`{field}` must be given",
-            seen="it is empty",
-            fix="A unit may be `1`; a source may be a paper, a page or your own definition.",
-        )
+        claim = f"`{field}` must be given"
+        fix = "A unit may be `1`; a source may be a paper, a page or your own definition."
+        entry.require(bool(getattr(entry.metric, field)), claim, seen="it is empty", fix=fix)
 
 
 def metric_of_a_run_is_a_number_or_none(entry: MetricEntry) -> None:
@@ -39,10 +35,8 @@ def metric_of_a_run_is_a_number_or_none(entry: MetricEntry) -> None:
     # The record that lacks most: no evaluation, no step, no clock.
     failed = RunResult(status=Status.FAILED, seed=0, stop_reason="failed")
     for run, what in ((failed, "a run that failed at once"), (_finished_run(), "a run")):
-        with entry.working(
-            f"`of_run` must answer for {what}",
-            fix="Return None where the record lacks what it needs.",
-        ):
+        fix = "Return None where the record lacks what it needs."
+        with entry.working(f"`of_run` must answer for {what}", fix=fix):
             value = entry.metric.of_run(run)
         entry.require(
             value is None or isinstance(value, float),
@@ -64,10 +58,8 @@ def metric_of_logits_is_a_number_and_leaves_them_alone(entry: MetricEntry) -> No
         logits = torch.randn((32, num_classes), generator=generator)
         labels = torch.randint(num_classes, (32,), generator=generator)
         before = logits.clone()
-        with entry.working(
-            f"`of_logits` must answer for {num_classes} classes",
-            fix="It is given logits (N, K), float32, and labels (N,), int64.",
-        ):
+        fix = "It is given logits (N, K), float32, and labels (N,), int64."
+        with entry.working(f"`of_logits` must answer for {num_classes} classes", fix=fix):
             value = entry.metric.of_logits(logits, labels)
         entry.require(
             isinstance(value, float) and math.isfinite(value),
@@ -75,12 +67,9 @@ def metric_of_logits_is_a_number_and_leaves_them_alone(entry: MetricEntry) -> No
             seen=f"it returned {value!r}",
             fix="Convert by `float(…)`.",
         )
-        entry.require(
-            bool((logits == before).all()),
-            "`of_logits` must leave the logits as they are",
-            seen="they changed",
-            fix="Work on a copy: `logits.clone()`.",
-        )
+        claim = "`of_logits` must leave the logits as they are"
+        fix = "Work on a copy: `logits.clone()`."
+        entry.require(bool((logits == before).all()), claim, seen="they changed", fix=fix)
 
 
 def _finished_run() -> RunResult:
@@ -104,10 +93,3 @@ def _finished_run() -> RunResult:
         accumulation_steps=1,
         device="cpu (1 threads, test)",
     )
-
-
-CONTRACTS: tuple[Callable[[MetricEntry], None], ...] = (
-    metric_says_what_it_is_in_which_unit_and_whence,
-    metric_of_a_run_is_a_number_or_none,
-    metric_of_logits_is_a_number_and_leaves_them_alone,
-)

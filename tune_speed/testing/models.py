@@ -5,7 +5,7 @@ from torch import nn
 from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.testing.entry import Contract, Entry, seeded
+from tune_speed.testing.entry import Entry, seeded
 
 # Numbers of images, classes and channels differ, so that two in each other's place are seen.
 NUM_IMAGES = 4
@@ -17,13 +17,9 @@ SIGNATURE = "`def network(self, *, in_channels: int, num_classes: int, image_siz
 def build(entry: Entry[ModelConfig], *, in_channels: int = 3, seed: int = 0) -> nn.Module:
     """Returns a fresh network, whose weights follow from the seed. Raises: ContractError."""
     config, size = entry.config(), entry.image_size
-    with (
-        seeded(seed),
-        entry.working(
-            f"`network` must build for images of {in_channels} x {size} x {size}",
-            fix=f"It is called as {SIGNATURE} and returns an nn.Module.",
-        ),
-    ):
+    claim = f"`network` must build for images of {in_channels} x {size} x {size}"
+    fix = f"It is called as {SIGNATURE} and returns an nn.Module."
+    with entry.working(claim, fix=fix, seed=seed):
         network = config.build(in_channels=in_channels, num_classes=NUM_CLASSES, image_size=size)
     entry.require(
         isinstance(network, nn.Module),
@@ -43,10 +39,8 @@ def images_for(entry: Entry[ModelConfig], *, in_channels: int = 3) -> torch.Tens
 
 def logits_of(entry: Entry[ModelConfig], network: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """Returns the network's output. Raises: ContractError if it fails."""
-    with entry.working(
-        f"the network must take images of the shape {tuple(images.shape)}",
-        fix="Take the channels from `in_channels`, the size from `image_size` (or pool globally).",
-    ):
+    fix = "Take the channels from `in_channels`, the size from `image_size` (or pool globally)."
+    with entry.working(f"the network must take images of the shape {tuple(images.shape)}", fix=fix):
         logits: torch.Tensor = network(images)
     return logits
 
@@ -69,18 +63,20 @@ def network_begins_in_training_mode(entry: Entry[ModelConfig]) -> None:
     """The training loop does not switch it."""
     network = build(entry)
     still = [name or "the network" for name, part in network.named_modules() if not part.training]
-    entry.require(
-        not still,
-        "the network must begin in training mode",
-        seen=f"in evaluation mode is {', '.join(still[:5])}",
-        fix="Leave out `.eval()` in `network`.",
-    )
+    claim = "the network must begin in training mode"
+    fix = "Leave out `.eval()` in `network`."
+    entry.require(not still, claim, seen=f"in evaluation mode is {', '.join(still[:5])}", fix=fix)
 
 
 def gradients_reach_every_weight(entry: Entry[ModelConfig]) -> None:
     """And are finite, and not all zero."""
     network = build(entry)
-    _train_on(entry, network)
+    # For what `forward` itself draws, as dropout does.
+    with seeded(0):
+        logits = logits_of(entry, network, images_for(entry))
+    fix = "Let `forward` return logits that depend on the weights by torch's operations."
+    with entry.working("the network must be differentiable", fix=fix):
+        functional.cross_entropy(logits, torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
     trained = {name: p.grad for name, p in network.named_parameters() if p.requires_grad}
     missed = [name for name, gradient in trained.items() if gradient is None]
     entry.require(
@@ -109,19 +105,17 @@ def gradients_reach_every_weight(entry: Entry[ModelConfig]) -> None:
 
 def weights_follow_from_the_seed(entry: Entry[ModelConfig]) -> None:
     """One seed, one network; another seed, another network."""
-    first, again, other = (_weights(build(entry, seed=seed)) for seed in (1, 1, 2))
-    entry.require(
-        first == again,
-        "initial weights must be the same for the same torch seed",
-        seen="they differ",
-        fix="Draw them by torch (nn.init, torch.randn), not by numpy or random.",
+    # A sum a parameter: copies of the largest networks would take gigabytes.
+    first, again, other = (
+        [float(p.detach().sum(dtype=torch.float64)) for p in build(entry, seed=seed).parameters()]
+        for seed in (1, 1, 2)
     )
-    entry.require(
-        first != other,
-        "initial weights must differ for another torch seed",
-        seen="they are the same",
-        fix="Leave out torch.manual_seed, and generators with a seed of their own, in `network`.",
-    )
+    claim = "initial weights must be the same for the same torch seed"
+    fix = "Draw them by torch (nn.init, torch.randn), not by numpy or random."
+    entry.require(first == again, claim, seen="they differ", fix=fix)
+    claim = "initial weights must differ for another torch seed"
+    fix = "Leave out torch.manual_seed, and generators with a seed of their own, in `network`."
+    entry.require(first != other, claim, seen="they are the same", fix=fix)
 
 
 def check_leaves_random_numbers_alone(entry: Entry[ModelConfig]) -> None:
@@ -169,39 +163,6 @@ def trains_under_bf16(entry: Entry[ModelConfig]) -> None:
         ):
             # In fp32, as the training loop computes its loss.
             functional.cross_entropy(logits.float(), torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
-    entry.require(
-        bool(logits.isfinite().all()),
-        "logits under bf16 autocast must be finite",
-        seen="some are not",
-        fix="Compute sums over many values, and exponentials, in float32.",
-    )
-
-
-def _train_on(entry: Entry[ModelConfig], network: nn.Module) -> None:
-    # For what `forward` itself draws, as dropout does.
-    with seeded(0):
-        logits = logits_of(entry, network, images_for(entry))
-    with entry.working(
-        "the network must be differentiable",
-        fix="Let `forward` return logits that depend on the weights by torch's operations.",
-    ):
-        functional.cross_entropy(logits, torch.arange(NUM_IMAGES)).backward()  # type: ignore[no-untyped-call]
-
-
-def _weights(network: nn.Module) -> list[float]:
-    """Returns a sum a parameter."""
-    # Of the largest networks, copies would take gigabytes.
-    return [
-        float(parameter.detach().sum(dtype=torch.float64)) for parameter in network.parameters()
-    ]
-
-
-CONTRACTS: tuple[Contract[ModelConfig], ...] = (
-    logits_are_one_row_an_image_and_one_column_a_class,
-    network_begins_in_training_mode,
-    gradients_reach_every_weight,
-    weights_follow_from_the_seed,
-    check_leaves_random_numbers_alone,
-    evaluation_looks_at_each_image_by_itself,
-    trains_under_bf16,
-)
+    claim = "logits under bf16 autocast must be finite"
+    fix = "Compute sums over many values, and exponentials, in float32."
+    entry.require(bool(logits.isfinite().all()), claim, seen="some are not", fix=fix)

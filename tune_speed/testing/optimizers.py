@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from tune_speed.components.optim import set_rates
 from tune_speed.components.optim.base import OptimizerConfig
 from tune_speed.components.schedules.base import Factors
-from tune_speed.testing.entry import Contract, Entry, seeded
+from tune_speed.testing.entry import Entry, seeded
 
 # Other than the 1024 of `lr_per_examples`, so that a rate that is not scaled shows.
 BATCH_SIZE = 384
@@ -32,10 +32,8 @@ def build(
 ) -> Optimizer:
     """Returns the optimizer with some fields changed. Raises: ContractError if there is none."""
     config = entry.config().model_copy(update=changes)
-    with entry.working(
-        "`build` must return an optimizer over the network's weights",
-        fix=f"It is called as {SIGNATURE}; kernels of one's own may pass over `fused`.",
-    ):
+    fix = f"It is called as {SIGNATURE}; kernels of one's own may pass over `fused`."
+    with entry.working("`build` must return an optimizer over the network's weights", fix=fix):
         optimizer = config.build(network, effective_batch_size=batch_size, fused=fused)
     entry.require(
         isinstance(optimizer, Optimizer),
@@ -125,12 +123,8 @@ def state_round_trips(entry: Entry[OptimizerConfig]) -> None:
     _descend(entry, network, optimizer, 3)
     _descend(entry, copied, resumed, 3)
     apart = _moved(copied, _copies(network))
-    entry.require(
-        not apart,
-        "after its state dict is loaded, it must take the same steps",
-        seen=f"{_names(apart)} went elsewhere",
-        fix=fix,
-    )
+    claim = "after its state dict is loaded, it must take the same steps"
+    entry.require(not apart, claim, seen=f"{_names(apart)} went elsewhere", fix=fix)
     rates = [[group.get("base_lr") for group in one.param_groups] for one in (optimizer, resumed)]
     entry.require(
         rates[0] == rates[1],
@@ -188,12 +182,9 @@ def weights_without_a_gradient_are_left_alone(entry: Entry[OptimizerConfig]) -> 
     before = _copies(network[2])
     _descend(entry, network, optimizer, 2)
     moved = _moved(network[2], before)
-    entry.require(
-        not moved,
-        "a step must leave weights without a gradient alone",
-        seen=f"it moved {_names(moved)}",
-        fix="Begin the loop over parameters with `if parameter.grad is None: continue`.",
-    )
+    claim = "a step must leave weights without a gradient alone"
+    fix = "Begin the loop over parameters with `if parameter.grad is None: continue`."
+    entry.require(not moved, claim, seen=f"it moved {_names(moved)}", fix=fix)
 
 
 def a_closure_computes_the_loss(entry: Entry[OptimizerConfig]) -> None:
@@ -213,12 +204,8 @@ def a_closure_computes_the_loss(entry: Entry[OptimizerConfig]) -> None:
     )
     with entry.working("`step` must take a closure", fix=fix):
         loss: object = optimizer.step(closure)  # type: ignore[arg-type]
-    entry.require(
-        isinstance(loss, Tensor),
-        "`step` must return what its closure returns",
-        seen=f"it returned {loss!r}",
-        fix=fix,
-    )
+    claim = "`step` must return what its closure returns"
+    entry.require(isinstance(loss, Tensor), claim, seen=f"it returned {loss!r}", fix=fix)
 
 
 def fused_kernels_take_the_same_steps(entry: Entry[OptimizerConfig]) -> None:
@@ -228,12 +215,9 @@ def fused_kernels_take_the_same_steps(entry: Entry[OptimizerConfig]) -> None:
         _descend(entry, network, build(entry, network, fused=fused), 3)
     # Fused kernels round otherwise, so that equal up to that is enough.
     apart = _moved(faster, _copies(plain), rtol=1e-4, atol=1e-5)
-    entry.require(
-        not apart,
-        "its steps must be the same with `fused=True` and without",
-        seen=f"{_names(apart)} went elsewhere",
-        fix="Let `fused` choose how a step is computed, not which; or pass over it.",
-    )
+    claim = "its steps must be the same with `fused=True` and without"
+    fix = "Let `fused` choose how a step is computed, not which; or pass over it."
+    entry.require(not apart, claim, seen=f"{_names(apart)} went elsewhere", fix=fix)
 
 
 def small_network() -> nn.Sequential:
@@ -266,7 +250,6 @@ def _copies(network: nn.Module) -> dict[str, Tensor]:
 def _moved(
     network: nn.Module, before: Mapping[str, Tensor], *, rtol: float = 0.0, atol: float = 0.0
 ) -> set[str]:
-    """Returns the names of the weights that are not what they were."""
     weights = network.named_parameters()
     return {
         name for name, p in weights if not torch.allclose(p, before[name], rtol=rtol, atol=atol)
@@ -275,16 +258,3 @@ def _moved(
 
 def _names(names: set[str]) -> str:
     return ", ".join(f"`{name}`" for name in sorted(names)) or "none"
-
-
-CONTRACTS: tuple[Contract[OptimizerConfig], ...] = (
-    steps_lower_a_quadratic,
-    base_rate_is_that_of_the_config,
-    a_rate_of_zero_leaves_the_weights_alone,
-    state_round_trips,
-    weight_decay_shrinks_weights_but_no_norms_or_biases,
-    frozen_weights_are_left_out,
-    weights_without_a_gradient_are_left_alone,
-    a_closure_computes_the_loss,
-    fused_kernels_take_the_same_steps,
-)

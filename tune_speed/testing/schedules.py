@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from tune_speed.components.schedules.base import Factors, ScheduleConfig
-from tune_speed.testing.entry import Contract, Entry
+from tune_speed.testing.entry import Entry
 
 # The shortest too: in a run of one step, progress is 1 at once.
 LENGTHS = (1, 2, 3, 7, 100, 1000)
@@ -23,10 +23,8 @@ def factors_of_run(
 ) -> list[Factors]:
     """Returns the factors of each step of a run. Raises: ContractError if one cannot be had."""
     progress = [(k + 1) / num_steps for k in range(num_steps)]
-    with entry.working(
-        f"`factors` must answer for each step of a run of {num_steps}",
-        fix=f"It is called as {SIGNATURE}, with progress in (0, 1] and step_frac 1 / steps.",
-    ):
+    fix = f"It is called as {SIGNATURE}, with progress in (0, 1] and step_frac 1 / steps."
+    with entry.working(f"`factors` must answer for each step of a run of {num_steps}", fix=fix):
         return [config.factors(p, step_frac=1 / num_steps, losses=losses) for p in progress]
 
 
@@ -71,12 +69,9 @@ def factors_are_a_pure_function(entry: Entry[ScheduleConfig]) -> None:
         fix="Keep nothing between calls and draw nothing: compute from `progress`, `step_frac`"
         " and `losses` alone.",
     )
-    entry.require(
-        losses == list(STALLED),
-        "`factors` must leave `losses` as they are",
-        seen=f"{list(STALLED)} became {losses}",
-        fix="Work on a copy: `sorted(losses)`, `[*losses]`.",
-    )
+    claim = "`factors` must leave `losses` as they are"
+    fix = "Work on a copy: `sorted(losses)`, `[*losses]`."
+    entry.require(losses == list(STALLED), claim, seen=f"{list(STALLED)} became {losses}", fix=fix)
 
 
 def only_a_schedule_that_says_so_follows_the_loss(entry: Entry[ScheduleConfig]) -> None:
@@ -86,12 +81,9 @@ def only_a_schedule_that_says_so_follows_the_loss(entry: Entry[ScheduleConfig]) 
     config = entry.config()
     without = factors_of_run(entry, config, 20)
     stalled = factors_of_run(entry, config, 20, losses=[1.0] * 50)
-    entry.require(
-        without == stalled,
-        "factors must not depend on losses where `follows_loss` is False",
-        seen=_difference(without, stalled),
-        fix="Write `follows_loss: ClassVar[bool] = True` into the class, or pass over `losses`.",
-    )
+    claim = "factors must not depend on losses where `follows_loss` is False"
+    fix = "Write `follows_loss: ClassVar[bool] = True` into the class, or pass over `losses`."
+    entry.require(without == stalled, claim, seen=_difference(without, stalled), fix=fix)
 
 
 def _difference(first: list[Factors], second: list[Factors]) -> str:
@@ -99,10 +91,3 @@ def _difference(first: list[Factors], second: list[Factors]) -> str:
     pairs = enumerate(zip(first, second, strict=True))
     apart = [f"step {k} of 20 had {one} and then {two}" for k, (one, two) in pairs if one != two]
     return apart[0] if apart else ""
-
-
-CONTRACTS: tuple[Contract[ScheduleConfig], ...] = (
-    factors_are_finite_and_positive_in_runs_of_any_length,
-    factors_are_a_pure_function,
-    only_a_schedule_that_says_so_follows_the_loss,
-)

@@ -1,40 +1,159 @@
-"""What holds for every speed-up."""
+"""What holds for every speed-up.
+
+A few steps of a training on a small network go through all that a speed-up may change. The training
+loop makes the same calls, in the same order, with whole recipes.
+"""
 
 import copy
+from collections.abc import Iterator
+from itertools import islice
 from typing import get_args
 
 import torch
+from torch import Tensor, nn
+from torch.nn import functional
 
-from tune_speed.components.speedups.base import Slot, SpeedupConfig
-from tune_speed.testing.entry import Contract, Entry, seeded
-from tune_speed.testing.rehearsal import (
-    NUM_CLASSES,
-    NUM_IMAGES,
-    NUM_STEPS,
-    accepted,
-    batch,
-    begin,
-    changed,
-    chosen,
-    loss_of,
-    run,
-    whole,
-)
+from tune_speed.components.models.base import ModelConfig
+from tune_speed.components.models.plain_cnn import PlainCNN
+from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig, Start
+from tune_speed.core.errors import ConfigError
+from tune_speed.testing.entry import ContractError, Entry, seeded
 from tune_speed.training.preparation import without_trace
 
 CPU = torch.device("cpu")
+NUM_CLASSES = 10
+NUM_IMAGES = 8
+NUM_STEPS = 4
+"""Optimizer steps of the whole run."""
+# A speed-up is checked with the first that it accepts: shortcuts, or dropout and no shortcuts.
+MODELS: tuple[ModelConfig, ...] = (ResNet20(), PlainCNN(width=8, batch_norm=True))
+
+
+def whole(entry: Entry[SpeedupConfig]) -> Shape:
+    """Returns the shape of a step on images as they are."""
+    return Shape(entry.image_size, entry.image_size)
+
+
+def accepted(entry: Entry[SpeedupConfig]) -> nn.Module:
+    """Returns the entry's network, or the first small one that it accepts, not yet changed.
+
+    Raises: ContractError if it accepts none.
+    """
+    config, refusals = entry.config(), list[str]()
+    models = (entry.model,) if entry.model else MODELS
+    for model in models:
+        with seeded(0):
+            network = model.build(
+                in_channels=3, num_classes=NUM_CLASSES, image_size=entry.image_size
+            )
+            try:
+                config.check_model(network)
+            except ConfigError as refusal:
+                refusals.append(str(refusal))
+            else:
+                return network
+    raise ContractError(
+        f"{entry.label}: `check_model` must accept a network for {NUM_CLASSES} classes, here"
+        f" {' or '.join(map(repr, models))}, but it said: {' '.join(refusals)} Give the contracts a"
+        " `model` that it accepts, or `fields` with which it does."
+    )
+
+
+def changed(entry: Entry[SpeedupConfig]) -> nn.Module:
+    """Returns the network as it is trained. Raises: ContractError."""
+    network = accepted(entry)
+    claim = "`change_model` must return the network that is trained"
+    fix = "It is called as `def change_model(self, model, *, num_classes, seed)`."
+    with entry.working(claim, fix=fix, seed=0):
+        return entry.config().change_model(network, num_classes=NUM_CLASSES, seed=0)
+
+
+def begin(entry: Entry[SpeedupConfig], network: nn.Module) -> None:
+    """Sets the weights and begins, as before the first step."""
+    config = entry.config()
+    config.read_data()
+    fix = (
+        "They are called as `def begin(self, model, *, seed)` and"
+        " `def init_weights(self, model, start)`."
+    )
+    with entry.working("`begin` and `init_weights` must work", fix=fix, seed=2):
+        config.begin(network, seed=0)
+        config.begin_step(network, config.shape(whole(entry), frac=0.0))
+        config.init_weights(network, start_of(entry))
+
+
+def batch(entry: Entry[SpeedupConfig], number: int) -> tuple[Tensor, Tensor]:
+    """Returns images (N, C, H, W) and their labels (N,)."""
+    generator = torch.Generator().manual_seed(number)
+    images = torch.randn(NUM_IMAGES, 3, *whole(entry)[:2], generator=generator)
+    return images, torch.arange(NUM_IMAGES) % NUM_CLASSES
+
+
+def start_of(entry: Entry[SpeedupConfig]) -> Start:
+    """Returns what weights may be derived from: four batches, and plain steps of SGD."""
+
+    def batches(epoch: int) -> Iterator[tuple[Tensor, Tensor]]:
+        yield from (batch(entry, number) for number in range(4))
+
+    def fit(fitted: nn.Module, data: Iterator[tuple[Tensor, Tensor]], num_steps: int) -> None:
+        optimizer = torch.optim.SGD(fitted.parameters(), lr=0.01)
+        for images, labels in islice(data, num_steps):
+            optimizer.zero_grad()
+            # In training mode a changed network may have more outputs than classes.
+            functional.cross_entropy(fitted(images)[:, :NUM_CLASSES], labels).backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+
+    return Start(batches, 4 * NUM_IMAGES, NUM_CLASSES, CPU, 0, fit)
+
+
+def run(entry: Entry[SpeedupConfig], network: nn.Module, steps: range, *, seed: int) -> list[float]:
+    """Returns the loss of each of these steps of the run. Raises: ContractError."""
+    optimizer, run_losses = torch.optim.SGD(network.parameters(), lr=0.01), list[float]()
+    fix = "Look at the error below."
+    with entry.working("its part of a step must work", fix=fix, seed=seed):
+        for step in steps:
+            images, labels, _ = chosen(entry, network, step)
+            logits, frac = network(images), (step + 1) / NUM_STEPS
+            loss = loss_of(entry, logits, labels, frac=frac) / len(labels)
+            optimizer.zero_grad()
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            run_losses.append(float(loss.detach()))
+    return run_losses
+
+
+def chosen(
+    entry: Entry[SpeedupConfig], network: nn.Module, step: int
+) -> tuple[Tensor, Tensor, Shape]:
+    """Returns the images and labels that a step learns from, and its shape."""
+    config = entry.config()
+    shape = config.shape(whole(entry), frac=step / NUM_STEPS)
+    config.begin_step(network, shape)
+    images, labels = batch(entry, step)
+
+    @torch.no_grad()
+    def losses(images: Tensor, labels: Tensor) -> Tensor:
+        return functional.cross_entropy(network(images), labels, reduction="none")
+
+    return *config.choose(config.change_batch(images, shape), labels, shape, losses=losses), shape
+
+
+def loss_of(entry: Entry[SpeedupConfig], logits: Tensor, labels: Tensor, *, frac: float) -> Tensor:
+    """Returns the sum of losses, the speed-up's or cross-entropy."""
+    loss = entry.config().sum_of_losses(logits.float(), labels, frac=frac, label_smoothing=0.0)
+    if loss is None:
+        return functional.cross_entropy(logits.float(), labels, reduction="sum")
+    return loss
 
 
 def slot_and_conflicts_are_named(entry: Entry[SpeedupConfig]) -> None:
     """The slot is its field of `speedups`."""
     slots = get_args(Slot)
     slot = getattr(entry.kind, "slot", None)
-    entry.require(
-        slot in slots,
-        f"`slot` must be one of {', '.join(slots)}",
-        seen=f"it is {slot!r}",
-        fix='Write, say, `slot: ClassVar[Slot] = "loss"` into the class.',
-    )
+    claim = f"`slot` must be one of {', '.join(slots)}"
+    fix = 'Write, say, `slot: ClassVar[Slot] = "loss"` into the class.'
+    entry.require(slot in slots, claim, seen=f"it is {slot!r}", fix=fix)
     silent = [name for name, reason in entry.kind.conflicts.items() if not reason.strip()]
     entry.require(
         not silent and entry.name not in entry.kind.conflicts,
@@ -74,12 +193,9 @@ def shape_is_a_pure_function(entry: Entry[SpeedupConfig]) -> None:
     # Backwards, so that a shape that depends on earlier calls differs.
     again = [config.shape(whole(entry), frac=frac) for frac in reversed(fracs)][::-1]
     apart = [pair for pair in zip(first, again, strict=True) if pair[0] != pair[1]]
-    entry.require(
-        not apart,
-        "`shape` must give the same for the same `frac`",
-        seen=f"it gave {apart[:1]}",
-        fix="Compute from `frac` and the fields alone.",
-    )
+    claim = "`shape` must give the same for the same `frac`"
+    fix = "Compute from `frac` and the fields alone."
+    entry.require(not apart, claim, seen=f"it gave {apart[:1]}", fix=fix)
 
 
 def check_model_leaves_network_and_random_numbers_alone(entry: Entry[SpeedupConfig]) -> None:
@@ -118,6 +234,29 @@ def the_changed_network_follows_from_the_seed(entry: Entry[SpeedupConfig]) -> No
     )
 
 
+def a_step_learns_from_as_many_samples_as_it_says(entry: Entry[SpeedupConfig]) -> None:
+    """And from images of the height and width of its shape."""
+    network = changed(entry)
+    begin(entry, network)
+    for step in range(NUM_STEPS):
+        with entry.working("a batch must be changed", fix="See the error.", seed=step):
+            images, labels, shape = chosen(entry, network, step)
+        num_chosen = entry.config().kept(NUM_IMAGES, shape)
+        seen = f"it got images {tuple(images.shape)} and {len(labels)} labels"
+        entry.require(
+            len(images) == len(labels) == num_chosen and 1 <= num_chosen <= NUM_IMAGES,
+            f"`choose` must return the {num_chosen} of {NUM_IMAGES} samples that `kept` says",
+            seen=seen,
+            fix="Let both count alike, at least 1.",
+        )
+        entry.require(
+            tuple(images.shape[2:]) == shape[:2],
+            f"`change_batch` must return images of {shape.height} x {shape.width}, as `shape` says",
+            seen=seen,
+            fix="Resize to `shape.height` and `shape.width`.",
+        )
+
+
 def gradients_that_it_leaves_out_are_announced(entry: Entry[SpeedupConfig]) -> None:
     """Processes that train together would wait for them."""
     if entry.kind.leaves_gradients_out:
@@ -136,34 +275,11 @@ def gradients_that_it_leaves_out_are_announced(entry: Entry[SpeedupConfig]) -> N
     )
 
 
-def a_step_learns_from_as_many_samples_as_it_says(entry: Entry[SpeedupConfig]) -> None:
-    """And from images of the height and width of its shape."""
-    network = changed(entry)
-    begin(entry, network)
-    for step in range(NUM_STEPS):
-        with seeded(step), entry.working("a batch must be changed", fix="See the error."):
-            images, labels, shape = chosen(entry, network, step)
-        num_chosen = entry.config().kept(NUM_IMAGES, shape)
-        seen = f"it got images {tuple(images.shape)} and {len(labels)} labels"
-        entry.require(
-            len(images) == len(labels) == num_chosen and 1 <= num_chosen <= NUM_IMAGES,
-            f"`choose` must return the {num_chosen} of {NUM_IMAGES} samples that `kept` says",
-            seen=seen,
-            fix="Let both count alike, at least 1.",
-        )
-        entry.require(
-            tuple(images.shape[2:]) == shape[:2],
-            f"`change_batch` must return images of {shape.height} x {shape.width}, as `shape` says",
-            seen=seen,
-            fix="Resize to `shape.height` and `shape.width`.",
-        )
-
-
 def loss_is_a_sum_over_samples(entry: Entry[SpeedupConfig]) -> None:
     """Micro-batches add up to the batch, and gradients flow."""
     network = changed(entry)
     begin(entry, network)
-    with seeded(0), entry.working("the loss must be computed", fix="See the error."):
+    with entry.working("the loss must be computed", fix="See the error.", seed=0):
         images, labels, _ = chosen(entry, network, 0)
         # A leaf of its own: the gradient that is asked for below is that of the loss alone.
         logits = network(images).detach().requires_grad_(True)
@@ -268,19 +384,3 @@ def evaluation_gives_a_logit_a_class(entry: Entry[SpeedupConfig]) -> None:
         else "some are not finite",
         fix="In evaluation mode the changed network has one logit a class.",
     )
-
-
-CONTRACTS: tuple[Contract[SpeedupConfig], ...] = (
-    slot_and_conflicts_are_named,
-    growth_covers_the_run_and_it_ends_with_whole_images,
-    shape_is_a_pure_function,
-    check_model_leaves_network_and_random_numbers_alone,
-    the_changed_network_follows_from_the_seed,
-    a_step_learns_from_as_many_samples_as_it_says,
-    gradients_that_it_leaves_out_are_announced,
-    loss_is_a_sum_over_samples,
-    warm_up_leaves_no_trace,
-    a_saved_run_goes_on_as_it_would_have,
-    random_numbers_are_given_back,
-    evaluation_gives_a_logit_a_class,
-)

@@ -104,14 +104,19 @@ class Workload(Task):
             num_train, num_test = self.dataset.num_train(), self.dataset.num_test()
         return split_sizes(num_train, num_test, self.split)
 
-    def identity(self, *, data_hash: str) -> str:
-        """Returns a hash over all that defines the task: its fields, less where the data lies."""
+    def task_fields(self) -> dict[str, Any]:
+        """Returns its fields as in JSON, less where the data lies."""
         fields: dict[str, Any] = self.model_dump(mode="json")
+        for location in self.dataset.location_fields:
+            fields["dataset"].pop(location, None)
+        return fields
+
+    def identity(self, *, data_hash: str) -> str:
+        """Returns a hash over all that defines the task."""
+        fields = self.task_fields()
         # Hashes of workloads on record were made before there was another mode.
         if self.target.mode == "max":
             del fields["target"]["mode"]
-        for location in self.dataset.location_fields:
-            fields["dataset"].pop(location, None)
         return canonical_hash({**fields, "data": data_hash})
 
 

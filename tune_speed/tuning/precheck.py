@@ -9,9 +9,9 @@ import sys
 from typing import Any, NamedTuple
 
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.study.combinations import written_path
 from tune_speed.study.mistake import Mistake
 from tune_speed.study.space import Params, SearchSpace
+from tune_speed.study.validation import written_path
 from tune_speed.study.yaml import Source
 
 # Our CIFAR ResNets take any image: they need no check, as long as no speed-up changes them.

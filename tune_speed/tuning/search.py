@@ -26,7 +26,7 @@ from tune_speed.tracking.reader.step_times import find_step_times
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import tracking_uri
 from tune_speed.tracking.writer.descriptions import SearchPlan
-from tune_speed.tracking.writer.tracker import Tracker, Undelivered
+from tune_speed.tracking.writer.tracker import DELIVERY_S, Tracker, Undelivered
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
 from tune_speed.tuning import precheck
@@ -46,7 +46,6 @@ if TYPE_CHECKING:  # Ray takes a second to import.
 MIN_FREE_MIB = 200
 """A study whose disk has less is not begun."""
 # Longest wait for MLflow at the end of a search [s]; the ledger has what was not delivered.
-DELIVERY_S = 60.0
 
 
 class View(Observer, Protocol):

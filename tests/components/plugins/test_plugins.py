@@ -178,8 +178,8 @@ def test_fields_and_listings_hold_the_tables_that_plugins_add_to() -> None:
         assert component is not None and component.table is TABLES[table].entries
     data = component_of(Workload.model_fields["dataset"])
     assert data is not None and data.table is TABLES["DATASETS"].entries
-    listed = ("models", "optimizers", "schedules", "datasets")
-    assert [listings.TABLES[name] for name in listed] == [
+    listed = ("models", "optim", "schedules", "datasets")
+    assert [listings.TABLES[name][0] for name in listed] == [
         TABLES[table].entries for table in ("MODELS", "OPTIMIZERS", "SCHEDULES", "DATASETS")
     ]
 

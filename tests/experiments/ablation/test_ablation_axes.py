@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.experiments.ablation import Axis, Level, parse_axes, read_axes
+from tune_speed.experiments.ablation.design import Axis, Level, parse_axes, read_axes
 
 INTEGERS = st.integers(-(2**63), 2**63 - 1)
 FLOATS = st.floats(allow_nan=False, allow_infinity=False)

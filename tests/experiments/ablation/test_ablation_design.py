@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from planted import AXES
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.experiments.ablation import (
+from tune_speed.experiments.ablation.design import (
     BASE,
     Arm,
     Axis,

@@ -10,15 +10,12 @@ from hypothesis import strategies as st
 from planted import ACCURACY, ARMS, AXES, CONTRASTS, LN_SPEED, NOTHING, Planted, Values, truth
 from scipy.stats import binom, ttest_1samp
 
-from tune_speed.experiments.ablation import (
-    Arm,
+from tune_speed.experiments.ablation.design import Arm, Design, arms_of, read_axes
+from tune_speed.experiments.ablation.effects import (
     Contrast,
-    Design,
     Estimate,
-    arms_of,
     contrasts_of,
     estimate,
-    read_axes,
     with_holm,
 )
 

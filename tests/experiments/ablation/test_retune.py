@@ -10,6 +10,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.experiments.ablation.result import TuningPoint
 from tune_speed.experiments.ablation.retune import (
+    Order,
     best_factor,
     next_factor,
     path_of,
@@ -103,21 +104,21 @@ def test_no_factor_is_better_than_the_one_chosen(metrics: list[float]) -> None:
 def test_sooner_is_better_where_runs_end_at_the_target() -> None:
     runs = [hit(0.3, 9.0, metric=0.95), hit(1.0, 5.0), hit(3.0, 4.0)]
     assert best_factor(runs) == 0.3
-    assert best_factor(runs, by_time=True) == 3.0
+    assert best_factor(runs, Order(by_time=True)) == 3.0
 
 
 def test_miss_is_later_than_any_hit_however_good_it_looks() -> None:
     runs = [hit(0.3, 99.0), miss(1.0, 0.99), miss(3.0, 0.5)]
-    assert best_factor(runs, by_time=True) == 0.3
+    assert best_factor(runs, Order(by_time=True)) == 0.3
 
 
 def test_more_hits_come_before_sooner_ones() -> None:
     runs = [hit(1.0, 5.0), hit(1.0, 6.0, seed=1), hit(3.0, 1.0), miss(3.0, seed=1)]
-    assert best_factor(runs, by_time=True) == 1.0
+    assert best_factor(runs, Order(by_time=True)) == 1.0
 
 
 def test_metric_decides_where_nobody_met_the_target() -> None:
-    assert best_factor([miss(0.3, 0.5), miss(1.0, 0.4), miss(3.0, 0.6)], by_time=True) == 3.0
+    assert best_factor([miss(0.3, 0.5), miss(1.0, 0.4), miss(3.0, 0.6)], Order(by_time=True)) == 3.0
 
 
 def test_edge_goes_on_beyond_the_same_step() -> None:
@@ -125,7 +126,7 @@ def test_edge_goes_on_beyond_the_same_step() -> None:
     assert next_factor(FACTORS, points(0.9, 0.8, 0.7)) == 0.09
     assert next_factor(FACTORS, points(0.7, 0.8, 0.7)) is None
     soonest_last = [hit(0.3, 3.0, metric=0.95), hit(1.0, 2.0), hit(3.0, 1.0)]
-    assert next_factor(FACTORS, soonest_last, by_time=True) == 9.0
+    assert next_factor(FACTORS, soonest_last, Order(by_time=True)) == 9.0
 
 
 def test_edge_that_turned_out_worse_ends_it() -> None:

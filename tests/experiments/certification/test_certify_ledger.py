@@ -4,8 +4,7 @@ import pytest
 from making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.experiments.certification.ledger import CertifyLedger
-from tune_speed.experiments.certification.schedule import Turn
+from tune_speed.experiments.certification.schedule import CertifyLedger, Turn
 
 HEADER = {"top": 2, "finalists": ["s/t0001", "s/t0002"]}
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from tune_speed.experiments.profiling.blocks import StepsTaken, take_blocks
-from tune_speed.experiments.profiling.phases import PhaseTimer
+from tune_speed.experiments.profiling.phases import PhaseTimer, StepsTaken, take_blocks
 
 
 class Steps:

@@ -10,17 +10,25 @@ from training import CPU, make_recipe, make_splits
 
 from tune_speed.experiments.profiling import rates
 from tune_speed.experiments.profiling.pipeline import open_pipeline
-from tune_speed.experiments.profiling.roofline import roofline
+from tune_speed.experiments.profiling.profile import roofline
+from tune_speed.experiments.profiling.result import DeviceRates
 from tune_speed.experiments.profiling.work import (
-    StepBytes,
+    Work,
     count_work,
-    moved_bytes,
     parameter_bytes,
     saved_bytes,
     state_bytes,
 )
 
 FLOAT_BYTES = 4
+
+
+def make_rates(*, tflop_per_s: float, gb_per_s: float, host_gb_per_s: float | None) -> DeviceRates:
+    return DeviceRates(
+        matrix_tflop_per_s={"fp32": tflop_per_s},
+        memory_gb_per_s=gb_per_s,
+        host_to_device_gb_per_s=host_gb_per_s,
+    )
 
 
 @pytest.mark.parametrize(
@@ -30,15 +38,9 @@ FLOAT_BYTES = 4
 def test_bounds_are_those_of_the_closed_form(
     flop: float, binding: str, least_s: float, roof: float
 ) -> None:
-    found = roofline(
-        flop=flop,
-        moved_bytes=5e11,
-        host_bytes=1e9,
-        flop_per_s=2e12,
-        memory_bytes_per_s=5e11,
-        host_bytes_per_s=1e10,
-        step_s=4.0,
-    )
+    rates = make_rates(tflop_per_s=2, gb_per_s=500, host_gb_per_s=10)
+    found = roofline(flop, 5e11, rates, precision="fp32", host_bytes=1e9, step_s=4.0)
+    assert found is not None
     bounds_ms = (found.compute_bound_ms, found.memory_bound_ms, found.host_bound_ms)
     assert bounds_ms == pytest.approx((flop / 2e9, 1000.0, 100.0))
     assert (found.binding, found.roof_frac * 4.0) == (binding, pytest.approx(least_s))
@@ -49,20 +51,13 @@ def test_bounds_are_those_of_the_closed_form(
 
 
 def test_without_a_device_beside_the_host_nothing_is_copied() -> None:
-    found = roofline(
-        flop=1.0,
-        moved_bytes=1.0,
-        host_bytes=0.0,
-        flop_per_s=1.0,
-        memory_bytes_per_s=1.0,
-        host_bytes_per_s=None,
-        step_s=1.0,
-    )
-    assert found.host_bound_ms is None
+    rates = make_rates(tflop_per_s=1, gb_per_s=1, host_gb_per_s=None)
+    found = roofline(1.0, 1.0, rates, precision="fp32", host_bytes=0.0, step_s=1.0)
+    assert found is not None and found.host_bound_ms is None
 
 
 def test_moved_bytes_are_counted_by_hand() -> None:
-    step = StepBytes(
+    step = Work(
         parameters=100,
         gradients=80,
         optimizer_state=60,
@@ -71,9 +66,9 @@ def test_moved_bytes_are_counted_by_hand() -> None:
         num_micro_batches=1,
     )
     # Forward 100 + 10 + 1000, backward 100 + 1000 + 80, update 2 · 100 + 80 + 2 · 60.
-    assert moved_bytes(step) == 1110 + 1180 + 400
+    assert step.moved_bytes == 1110 + 1180 + 400
     # The second one also reads the gradients so far.
-    assert moved_bytes(step._replace(num_micro_batches=2)) == 2 * (1110 + 1180) + 80 + 400
+    assert step._replace(num_micro_batches=2).moved_bytes == 2 * (1110 + 1180) + 80 + 400
 
 
 def test_linear_layer_keeps_its_input_alone() -> None:
@@ -128,12 +123,11 @@ def test_work_of_a_recipe_is_counted_by_hand() -> None:
         work = count_work(pipeline, recipe, splits, device=CPU)
     # A 3x3 convolution to 4 channels of 6x6 pixels, whose input needs no gradient; then 4 → 3.
     assert work.flop == 16 * 2 * (2 * 36 * 9 * 4 + 3 * 4 * 3)
-    assert work.parts.parameters == (36 + 4 + 8 + 12 + 3) * FLOAT_BYTES
-    assert work.parts.images == 8 * 36 * FLOAT_BYTES
-    assert work.parts.num_micro_batches == 2
-    assert work.moved_bytes == moved_bytes(work.parts)
+    assert work.parameters == (36 + 4 + 8 + 12 + 3) * FLOAT_BYTES
+    assert work.images == 8 * 36 * FLOAT_BYTES
+    assert work.num_micro_batches == 2
     # At least the images, and what the convolution and the norm give.
-    assert work.parts.saved >= 8 * (36 + 2 * 4 * 36) * FLOAT_BYTES
+    assert work.saved >= 8 * (36 + 2 * 4 * 36) * FLOAT_BYTES
 
 
 def ticking(seconds: float) -> Callable[[], float]:

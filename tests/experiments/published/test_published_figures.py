@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tune_speed.experiments.published import (
+from tune_speed.experiments.published.published import (
     SETTINGS,
     SOURCES,
     PublishedFigure,

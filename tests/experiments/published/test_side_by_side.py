@@ -7,8 +7,7 @@ from shipped_points import shipped
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.core.records import Clocks
-from tune_speed.experiments.published import paper_table
-from tune_speed.experiments.published.side_by_side import OURS
+from tune_speed.experiments.published.side_by_side import OURS, paper_table
 
 
 def _arm(point, *, train_s=1800.0, name="seed_resnet50", runs=None):

@@ -2,7 +2,7 @@ import pytest
 from replication_parts import BOTH, make_claim
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.experiments.replication.claim_check import arms_in_full, check_claims
+from tune_speed.experiments.replication.replicate import arms_in_full, check_claims
 
 FILE = """\
 workload: digits

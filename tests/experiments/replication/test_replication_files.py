@@ -10,9 +10,8 @@ import pytest
 
 from tune_speed.experiments.ablation.plan import plan_ablation
 from tune_speed.experiments.replication.agreement import agreements
-from tune_speed.experiments.replication.claim_check import arms_in_full, check_claims
-from tune_speed.experiments.replication.plan import FULL, plan
-from tune_speed.experiments.replication.shipped import shipped_replications
+from tune_speed.experiments.replication.replicate import arms_in_full, check_claims
+from tune_speed.experiments.replication.shipped import FULL, plan, shipped_replications
 from tune_speed.study.file import load_recipe
 from tune_speed.study.replication import ReplicationConfig, ScaleConfig
 

@@ -1,7 +1,7 @@
 import pytest
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.experiments.replication.plan import as_overrides, plan
+from tune_speed.experiments.replication.shipped import as_overrides, plan
 from tune_speed.study.file import load_recipe
 
 TREE = {

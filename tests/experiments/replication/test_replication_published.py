@@ -72,7 +72,7 @@ def test_source_may_have_no_figure():
 
 
 def test_settings_of_unequal_length_are_told(monkeypatch):
-    from tune_speed.experiments.published import PublishedFigure
+    from tune_speed.experiments.published.published import PublishedFigure
     from tune_speed.experiments.replication import published
 
     def row(setting, metric, value, unit):

@@ -5,8 +5,8 @@ import pytest
 from replication_parts import estimate, figure, make_arm, make_claim, make_result
 from rich.console import Console
 
-from tune_speed.experiments.replication.agreement import Agreement
-from tune_speed.experiments.replication.outcome import CheckRow, Outcome, outcome
+from tune_speed.experiments.replication.agreement import Agreement, CheckRow, Outcome
+from tune_speed.experiments.replication.replicate import outcome
 from tune_speed.experiments.replication.table import (
     as_renderables,
     circumstances,

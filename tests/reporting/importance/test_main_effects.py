@@ -7,8 +7,7 @@ import numpy as np
 import optuna
 import pytest
 
-from tune_speed.reporting.importance.main_effects import Effects, main_effects
-from tune_speed.reporting.importance.region import columns_of
+from tune_speed.reporting.importance.main_effects import Effects, columns_of, main_effects
 
 
 def _effects(rows, outcome, *, seed=0) -> Effects:

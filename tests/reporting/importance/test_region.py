@@ -1,7 +1,13 @@
 import numpy as np
 import pytest
 
-from tune_speed.reporting.importance.region import ABSENT, codes_of, columns_of, draw, matrix_of
+from tune_speed.reporting.importance.main_effects import (
+    ABSENT,
+    codes_of,
+    columns_of,
+    draw,
+    matrix_of,
+)
 
 
 def _columns(rows):

@@ -10,11 +10,11 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.reporting.leaderboard.history import (
     RecordHeld,
     history_csv,
-    history_json,
     history_markdown,
     history_renderable,
     record_history,
 )
+from tune_speed.reporting.leaderboard.tables import as_json
 
 
 def finished(at: str, time_s: float, *, study: str = "study") -> TrialRecord:
@@ -42,7 +42,7 @@ def test_table_says_since_when_for_how_long_and_by_how_much() -> None:
 
 
 def test_json_holds_every_field() -> None:
-    held = json.loads(history_json(history()))
+    held = json.loads(as_json(history()))
     assert [row["gained_s"] for row in held] == [None, 4.0, 2.0]
     assert held[0]["params"] == {"optimizer.sgd.lr": 0.1}
 

@@ -79,7 +79,7 @@ def test_ranks_of_the_first_rows_need_no_more_than_these(
 
 def test_a_chain_of_neighbours_is_no_tie() -> None:
     """Each overlaps the next, but the third lies clear of the first."""
-    assert [tuple(p) for p in shared_ranks([(1, 3), (2, 5), (4, 6)])] == [
+    assert [(p.rank, p.tied) for p in shared_ranks([(1, 3), (2, 5), (4, 6)])] == [
         (1, True),
         (1, True),
         (3, False),

@@ -8,12 +8,12 @@ import pytest
 from tune_speed.cli import main
 from tune_speed.components.metrics import METRICS
 from tune_speed.reporting.listings.inventory import INVENTORY
-from tune_speed.reporting.listings.listings import listing
-from tune_speed.reporting.listings.techniques import (
+from tune_speed.reporting.listings.listings import (
     BEGIN,
     END,
     TABLES,
     first_sentence,
+    listing,
     resolve,
     technique_rows,
     techniques_table,

@@ -134,7 +134,6 @@ def test_a_running_trial_comes_with_what_was_chosen_and_its_latest_evaluation(
     )
     assert trial.params == {"optimizer": "sgd", "optimizer.sgd.lr": "0.1"}
     assert view.is_running and view.trials == () and view.boards == ()
-    assert read_study(uri, "study", with_running=False).running == ()
 
 
 def test_a_trial_of_a_search_that_ended_is_interrupted_and_not_running(

@@ -9,13 +9,13 @@ from making import make_record
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import PROTOCOL_VERSION, Status
 from tune_speed.reporting.study.view import (
-    SearchFacts,
     StudyPart,
     StudyView,
     ViewedTrial,
     part_key,
     search_clock_s,
 )
+from tune_speed.tracking.reader.study_snapshot import SearchRun
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 SPANS = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 20)), max_size=12)
@@ -50,9 +50,9 @@ def view(*trials: ViewedTrial, certified: tuple[ViewedTrial, ...] = (), **fields
     )
 
 
-def search(*, is_running: bool) -> SearchFacts:
+def search(*, is_running: bool) -> SearchRun:
     at = EPOCH.isoformat()
-    return SearchFacts(run_id="r", started_at=at, updated_at=at, is_running=is_running, tags={})
+    return SearchRun(run_id="r", started_at=at, updated_at=at, is_running=is_running, tags={})
 
 
 def test_the_search_clock_stands_while_nothing_runs() -> None:

@@ -5,7 +5,7 @@ from making import make_record, make_run
 from rich.console import Console
 
 from tune_speed.core.records import Status, TrialRecord
-from tune_speed.reporting.trials import table
+from tune_speed.reporting.trials import text
 from tune_speed.tracking.columns import COLUMNS
 
 
@@ -13,7 +13,7 @@ def shown(*records: TrialRecord) -> str:
     console = Console(width=120, file=io.StringIO())
     trials = [(f"{number:032d}", record) for number, record in enumerate(records)]
     with console.capture() as captured:
-        console.print(table.as_renderable(trials))
+        console.print(text.as_renderable(trials))
     return captured.get()
 
 
@@ -42,13 +42,13 @@ def test_names_are_no_markup_and_no_trials_are_told() -> None:
 
 
 def test_machines_get_every_field_unrounded() -> None:
-    row = table.machine_row(("run", make_record(time_s=1 / 3)))
+    row = text.machine_row(("run", make_record(time_s=1 / 3)))
     assert set(row) == {"run_id", *COLUMNS, "params"}
     assert json.loads(json.dumps(row))["time_to_target_s"] == 1 / 3
-    csv_row = table.csv_row(("run", make_record()))
+    csv_row = text.csv_row(("run", make_record()))
     assert json.loads(csv_row["params"]) == {"optimizer.sgd.lr": 0.1}
 
 
 def test_markdown_does_nothing_with_names() -> None:
-    row = table.markdown_row(("run", make_record("<b>|")))
+    row = text.markdown_row(("run", make_record("<b>|")))
     assert row["trial_id"] == "\\<b\\>\\|"

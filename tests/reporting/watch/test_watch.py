@@ -19,11 +19,12 @@ from rich.console import Console
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status
-from tune_speed.reporting.study.view import RunningTrial, SearchFacts, StudyView, ViewedTrial
+from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial
 from tune_speed.reporting.watch.loop import Json, Lines, watch
 from tune_speed.reporting.watch.screen import screen, sparkline, standing, state_text
 from tune_speed.reporting.watch.status import QUIET_S, State, as_dict, glance
 from tune_speed.tracking import Tracker, open_store, schema
+from tune_speed.tracking.reader.study_snapshot import SearchRun
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 START_S = START.timestamp()
@@ -60,7 +61,7 @@ def study(
 ) -> StudyView:
     tags, is_running = fields.pop("tags", TAGS), fields.pop("is_running", True)
     updated_at = fields.pop("updated_at", trials[-1].record.finished_at if trials else at(0))
-    search = SearchFacts(
+    search = SearchRun(
         run_id="parent", started_at=at(0), updated_at=updated_at, is_running=is_running, tags=tags
     )
     named: dict[str, Any] = {

@@ -9,6 +9,7 @@ from mlflow.protos.databricks_pb2 import BAD_REQUEST
 from requests import HTTPError, Response
 
 from tune_speed.tracking.writer.outbox import Outbox, is_permanent
+from tune_speed.tracking.writer.runs import RunRef
 
 
 def http_error(status: int) -> HTTPError:
@@ -75,3 +76,27 @@ def test_a_trial_that_waits_keeps_its_curve_once() -> None:
     outbox.evaluations += [*record.runs[0].evaluations, make_evaluation(step=3)]
     outbox.take(record)
     assert [evaluation.step for evaluation in outbox.evaluations] == [3]
+
+
+def test_only_what_is_new_is_due() -> None:
+    outbox = Outbox(("estimate", "t0000"), start_ms=0, params={})
+    assert outbox.is_due and not outbox.has_ended  # It has no run yet.
+    outbox.ref = RunRef("r", 0, "RUNNING")
+    assert not outbox.is_due
+    outbox.evaluations.append(make_evaluation())
+    assert outbox.is_due and not outbox.has_ended
+    outbox.evaluations.clear()
+    outbox.interrupted = "Ctrl-C"
+    assert outbox.is_due and outbox.has_ended
+    outbox.take(make_record())
+    assert outbox.is_due and outbox.has_ended and outbox.interrupted is None
+
+
+def test_a_connection_that_broke_is_found_below_whatever_wraps_it() -> None:
+    broken = sqlalchemy.exc.DBAPIError("SELECT 1", {}, Exception(), connection_invalidated=True)
+    refused = sqlalchemy.exc.DBAPIError("SELECT 1", {}, Exception())
+    assert not is_permanent(broken)
+    assert is_permanent(refused)
+    wrapped = ValueError("while saving")
+    wrapped.__context__ = broken
+    assert not is_permanent(wrapped)

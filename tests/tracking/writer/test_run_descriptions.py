@@ -1,3 +1,4 @@
+import dataclasses
 import html
 import re
 from itertools import takewhile
@@ -8,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from making import WORKLOAD, make_record, make_run
 
-from tune_speed.core.records import Status
+from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.stats import RunStatistics
 from tune_speed.tracking import schema
 from tune_speed.tracking.writer import descriptions
 
@@ -127,3 +129,69 @@ def test_a_studys_description_says_what_is_searched_and_how_to_read_it() -> None
     assert ["time_to_target_s", "s"] in [row[:2] for row in table_of(text, "metric")]
     assert "tune-speed leaderboard --study digits" in code_of(text)
     assert text.endswith(descriptions.OURS)
+
+
+def own_loop(trial_id: str = "t0004") -> TrialRecord:
+    workload = {**WORKLOAD, "function_hash": "f" * 16, "function": "train it"}
+    return make_record(trial_id).model_copy(update={"workload": workload})
+
+
+def test_a_training_function_s_trial_names_no_command_that_needs_a_recipe() -> None:
+    record = own_loop()
+    assert code_of(descriptions.trial_note(record, run_id="a")) == ["tune-speed show a"]
+    text = descriptions.search_note(PLAN, statuses={Status.REACHED: 1}, best=record, link="")
+    assert "Best: **t0004**, " in text and "with the file of the training function" in text
+    assert "tune-speed certify study --train 'FILE.py:train it'" in code_of(text)
+    assert "tune-speed train" not in text
+    plan = dataclasses.replace(PLAN, workload=record.workload)
+    assert code_of(descriptions.study_note(plan)) == ["tune-speed leaderboard --study digits"]
+    assert len(code_of(descriptions.study_note(PLAN))) == 2
+
+
+def test_a_search_without_a_command_names_none() -> None:
+    plan = dataclasses.replace(PLAN, command="")
+    text = descriptions.search_note(plan, statuses={}, best=None, link="")
+    assert text.startswith("**0 trials finished**.") and code_of(text) == []
+    assert table_of(text, "searched") == [list(item) for item in PLAN.searched.items()]
+
+
+def test_a_certified_trial_has_the_intervals_of_its_statistics() -> None:
+    runs = tuple(make_run(time_s=float(s), seed=s) for s in range(1, 7))
+    record = make_record(kind="certified", runs=runs).model_copy(update={"evaluated_on": "test"})
+    text = html.unescape(descriptions.trial_note(record, run_id="a"))
+    found = RunStatistics.of(record)
+    # Six runs: their range holds the median with 1 - 2 / 2^6 = 96.9 %.
+    assert "on the test part. Median 3.5 s, 97% interval 1 s to 6 s." in text
+    low_s, high_s = found.expected_interval.low_s, found.expected_interval.high_s
+    assert f"restarts 3.5 s, 95% interval {low_s:.4g} s to {high_s:.4g} s." in text
+    missed = make_record(kind="certified", runs=(make_run(Status.MISSED),) * 2)
+    text = descriptions.trial_note(missed, run_id="a")
+    assert "**0 of 2** runs" in text and "Median" not in text and "Expected" not in text
+
+
+def test_a_trial_says_its_metric_and_target_and_why_it_was_tried() -> None:
+    record = make_record(status=Status.MISSED).model_copy(update={"proposal_reason": "a guess"})
+    text = html.unescape(descriptions.trial_note(record, run_id="a"))
+    assert "**missed**; final accuracy 0.9500 (target: accuracy ≥ 0.9)." in text
+    assert "Why it was tried: a guess." in text
+    nothing = descriptions.trial_note(make_record(runs=()), run_id="a")
+    assert "**reached**; no evaluation" in nothing
+    assert "Why" not in nothing
+
+
+def test_an_interrupted_trial_says_why_and_what_comes_next() -> None:
+    assert descriptions.interrupted_note("Ctrl-C") == (
+        "**interrupted**: Ctrl-C. Resuming the study runs the trial again."
+    )
+
+
+def test_a_model_s_lines_say_what_it_takes_and_load_it() -> None:
+    text = descriptions.model_lines("models:/m-1", accuracy=0.98765, part="test", shape=(3, 8, 9))
+    assert "accuracy 0.9877 on the test part" in text and "uint8 (N, 3, 8, 9)" in text
+    assert code_of(text)[-1] == 'model = mlflow.pytorch.load_model("models:/m-1")'
+
+
+def test_commands_stay_in_their_block_whatever_they_hold() -> None:
+    plan = dataclasses.replace(PLAN, command="tune-speed search 'a```b\nc'")
+    text = descriptions.search_note(plan, statuses={}, best=None, link="")
+    assert code_of(text) == ["tune-speed search 'a'''b c'"]

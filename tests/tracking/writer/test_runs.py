@@ -132,3 +132,30 @@ def test_of_two_that_begin_at_the_same_moment_one_goes_on(client: Any) -> None:
     assert len(opened) >= 1 and len(opened) + len(refused) == 2
     running = client.search_runs([opened[0].experiment_id], "attributes.status = 'RUNNING'")
     assert len(running) == len(opened) == 1
+
+
+def test_another_attempt_continues_only_where_nothing_would_contradict_or_double() -> None:
+    params = {"a": "1", "b": "2"}
+    interrupted = RunRef("r", 0, "KILLED", params)
+    assert interrupted.fits(params) and interrupted.fits({"a": "1"}) and interrupted.fits({})
+    assert not interrupted.fits({"a": "2"})
+    assert not RunRef("r", 0, "KILLED", params, has_points=True).fits(params)
+    assert not RunRef("r", 0, "RUNNING", params, has_points=True).fits(params)
+    assert RunRef("r", 0, "FINISHED", params, has_points=True).fits(params)
+
+
+@pytest.mark.parametrize(
+    ("status", "is_complete", "has_ended"),
+    [
+        ("FINISHED", True, True),
+        ("FAILED", True, True),
+        ("KILLED", False, True),
+        ("RUNNING", False, False),
+    ],
+)
+def test_run_is_complete_once_its_outcome_is_delivered(
+    status: str, is_complete: bool, has_ended: bool
+) -> None:
+    ref = RunRef("r", 0, status)
+    assert (ref.is_complete, ref.has_ended) == (is_complete, has_ended)
+    assert not RunRef("r", 0, status, has_board=False).is_complete

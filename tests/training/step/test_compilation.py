@@ -1,6 +1,7 @@
 """Where compiled models are kept; what compiles runs in processes of its own (compilations.py)."""
 
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -23,9 +24,15 @@ def _as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_folder_is_the_user_s_own(tmp_path: Path) -> None:
     keep_on_disk(tmp_path)
     folder = Path(os.environ[FOLDER])
-    assert folder.is_relative_to(tmp_path)
-    assert torch.__version__ in folder.name
+    assert folder == tmp_path / "compiled" / platform.node() / f"torch-{torch.__version__}"
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
+def test_folder_that_another_process_made_is_taken(tmp_path: Path) -> None:
+    keep_on_disk(tmp_path)
+    folder = os.environ.pop(FOLDER)
+    keep_on_disk(tmp_path)
+    assert os.environ[FOLDER] == folder
 
 
 def test_folder_that_the_user_names_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,9 +12,17 @@ from training import CPU, NUM_CLASSES, Tiny, make_recipe
 
 from tune_speed.components.optim import OPTIMIZERS, Sgd
 from tune_speed.components.speedups.base import Shape
+from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import sum_of_losses
-from tune_speed.training.step.step import Group, build_optimizer, take_step
+from tune_speed.training.step.step import (
+    Group,
+    accumulation_of,
+    build_optimizer,
+    is_lone_image,
+    micro_batch_of,
+    take_step,
+)
 
 SHAPE = Shape(6, 6)
 PLAIN = Sgd(lr=1.0, momentum=0.0, nesterov=False)
@@ -244,3 +252,41 @@ def test_loss_scale_starts_and_grows_as_the_recipe_says() -> None:
             device=CPU,
         )
     assert [*scales, scaler.get_scale()] == [8, 8, 16, 16, 32]
+
+
+def test_batch_norm_of_one_pixel_is_told_from_other_errors() -> None:
+    with pytest.raises(ValueError) as raised:
+        nn.BatchNorm2d(4)(torch.zeros((1, 4, 1, 1)))
+    assert is_lone_image(raised.value)
+    assert not is_lone_image(ValueError("another"))
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_kernels_of_the_optimizer_are_those_of_the_recipe(name: str) -> None:
+    def groups(kernels: str) -> list[dict]:
+        recipe = make_recipe(optimizer=OPTIMIZERS[name](lr=0.1), optimizer_kernels=kernels)
+        return build_optimizer(make_model(), recipe, device=CPU)[0].param_groups
+
+    has_kinds = "foreach" in groups("auto")[0]
+    for kernels in ("fused", "foreach", "auto"):
+        for group in groups(kernels):
+            assert ("foreach" in group) == has_kinds
+            assert not has_kinds or (group["foreach"] is True) == (kernels == "foreach")
+            assert "fused" not in group or (group["fused"] is True) == (kernels == "fused")
+
+
+def test_samples_of_a_step_are_spread_over_micro_batches_and_devices() -> None:
+    recipe = make_recipe(batch_size=4, accumulation_steps=3, devices=2)
+    assert (micro_batch_of(recipe), accumulation_of(recipe)) == (4, 3)
+    assert Group(9, []).num_batches(recipe, ALONE) == 3
+    shared = Group(9, [], counts=(5, 4))
+    assert [shared.num_batches(recipe, Ranks(rank, 2)) for rank in range(2)] == [2, 1]
+
+
+def test_only_samples_that_are_kept_are_learned_from() -> None:
+    recipe = make_recipe(batch_size=4, speedups={"selection": {"selective_backprop": {}}})
+    kept = Shape(6, 6, kept_frac=0.5)
+    # Two micro-batches of 4 and one of 1, of which at least one is kept.
+    assert Group(9, []).num_learned(recipe, kept) == 2 + 2 + 1
+    assert Group(9, [], counts=(5, 4)).num_learned(recipe, kept) == 2 + 1 + 2
+    assert Group(9, []).num_learned(make_recipe(batch_size=4), SHAPE) == 9

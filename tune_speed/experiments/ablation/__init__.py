@@ -4,30 +4,16 @@ Axes say what is changed, a design says which of the changes are run together, a
 runs that share a seed say what each of them did. Nothing here trains, and nothing needs torch.
 """
 
-from tune_speed.experiments.ablation.axes import Axis, Level, parse_axes, read_axes
-from tune_speed.experiments.ablation.design import BASE, Arm, Design, arms_of, settings_of, turns
-from tune_speed.experiments.ablation.effects import (
-    Contrast,
-    Estimate,
-    contrasts_of,
-    estimate,
-    with_holm,
-)
+from tune_speed.core.lazy import lazy_names
 
-__all__ = [
-    "BASE",
-    "Arm",
-    "Axis",
-    "Contrast",
-    "Design",
-    "Estimate",
-    "Level",
-    "arms_of",
-    "contrasts_of",
-    "estimate",
-    "parse_axes",
-    "read_axes",
-    "settings_of",
-    "turns",
-    "with_holm",
-]
+_NAMES = {
+    "design": (
+        *("BASE", "Arm", "Axis", "Design", "Level"),
+        *("arms_of", "parse_axes", "read_axes", "settings_of", "turns"),
+    ),
+    "effects": ("Contrast", "Estimate", "contrasts_of", "estimate", "with_holm"),
+}
+
+__all__ = [name for names in _NAMES.values() for name in names]
+
+__getattr__ = lazy_names(__name__, _NAMES)

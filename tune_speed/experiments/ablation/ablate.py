@@ -11,20 +11,27 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tune_speed.core.comparability import final_metric, sign_of
 from tune_speed.core.config import canonical_hash
-from tune_speed.core.errors import ConfigError, DataError, StorageError
-from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
+from tune_speed.core.errors import ConfigError, DataError, ServiceError, StorageError
+from tune_speed.core.event_log import latest_log
+from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord
 from tune_speed.data.cache import prepare
 from tune_speed.experiments.ablation.design import settings_of, turns
 from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn
 from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
-from tune_speed.experiments.ablation.result import AblationResult, TuningPoint
-from tune_speed.experiments.ablation.retune import best_factor, next_factor, path_of, tuned_settings
+from tune_speed.experiments.ablation.result import AblationResult, AblationTask, TuningPoint
+from tune_speed.experiments.ablation.retune import (
+    Order,
+    best_factor,
+    next_factor,
+    path_of,
+    tuned_settings,
+)
 from tune_speed.experiments.ablation.summarise import summarise_arms
 from tune_speed.experiments.rerun import cpu_threads, train_once
 from tune_speed.runtime.device import describe_device, resolve_device
@@ -63,14 +70,9 @@ def run_ablation(
 ) -> Ablation:
     """Runs all arms with all seeds, or resumes them; finished runs survive Ctrl-C.
 
-    Args:
-        plan: What to run.
-        folder: Of all studies.
-        part: Of a replication; empty: there are no parts.
-        again: Start over although one was begun before.
-        download: Fetch the data set if it is missing.
-        on_progress: Called with images decoded, and all of them.
-        on_line: Called with a line on each run.
+    `folder` is that of all studies, `part` that of a replication. `again` starts over although an
+    ablation was begun before, `download` fetches the data set if it is missing. `on_progress` gets
+    images decoded, and all of them, and `on_line` a line on each run.
 
     Raises: ConfigError, DataError, StorageError.
     """
@@ -79,27 +81,17 @@ def run_ablation(
         _tuned_file(plan, arm, factor)
     data = prepare(plan.base.workload.dataset, download=download, on_progress=on_progress)
     name = "-".join(filter(None, [plan.base.name, part, "ablation"]))
-    path = _ledger_path(folder / plan.base.name / "ablation", part, again=again)
+    path = latest_log(folder / plan.base.name / "ablation", part or "ablation", again=again)
     with AblationLedger(path) as ledger:
         ledger.begin(_header(plan, data.data_hash))
-        number = int(path.stem.rpartition("-")[2])
-        study = name if number == 1 else f"{name}-{number}"
+        number = path.stem.rpartition("-")[2]
+        study = name if number == "1" else f"{name}-{number}"
         run = _Running(plan=plan, ledger=ledger, data_hash=data.data_hash, say=on_line, study=study)
         run.say_outlook()
         with stop_signals(signal.SIGINT) as run.is_stopped:
             was_stopped = _run_all(run)
-        result = _result(run, part)
         records = (*ledger.tried.values(), *ledger.runs.values())
-        return Ablation(result, records, path.with_suffix(""), was_stopped)
-
-
-def _ledger_path(folder: Path, part: str, *, again: bool) -> Path:
-    """Returns the latest ledger of this part, or that of a new one."""
-    stem = part or "ablation"
-    pattern = re.compile(re.escape(stem) + r"-(\d+)\.jsonl")
-    matches = map(pattern.fullmatch, (path.name for path in folder.glob("*.jsonl")))
-    last = max((int(match[1]) for match in matches if match), default=0)
-    return folder / f"{stem}-{last + 1 if again or not last else last}.jsonl"
+        return Ablation(_result(run, part), records, path.with_suffix(""), was_stopped)
 
 
 def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
@@ -116,21 +108,12 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
         # Without its threads: each arm has its own.
         "machine": re.sub(r"\d+ threads, ", "", describe_device(resolve_device(base.run.device))),
         "protocol": PROTOCOL_VERSION,
-        "fields": _fields(base, data_hash),
-    }
-
-
-def _fields(file: RecipeFile, data_hash: str) -> dict[str, Any]:
-    """Returns what the hashes are of."""
-    # The hashes decide; with these a message can name the field that differs.
-    workload: dict[str, Any] = file.workload.model_dump(mode="json")
-    # Where data lie is no part of what they are: their hash is compared instead.
-    for location in file.workload.dataset.location_fields:
-        workload["dataset"].pop(location, None)
-    return {
-        "workload": {**workload, "data": data_hash},
-        "recipe": file.recipe.model_dump(mode="json"),
-        "run": {"cpu_threads": cpu_threads(file)},
+        # The hashes decide; with these a message can name the field that differs.
+        "fields": {
+            "workload": {**base.workload.task_fields(), "data": data_hash},
+            "recipe": base.recipe.model_dump(mode="json"),
+            "run": {"cpu_threads": cpu_threads(base)},
+        },
     }
 
 
@@ -178,28 +161,19 @@ class _Running:
 
     def tuning(self) -> dict[str, list[TuningPoint]]:
         """Returns the runs of the re-tuning by arm."""
-        found: dict[str, list[TuningPoint]] = {name: [] for name in self.names}
-        for tried, record in self.ledger.tried.items():
-            found[tried.arm].append(_point(tried, record))
-        return found
+        tried = self.ledger.tried.items()
+        return {name: [_point(t, r) for t, r in tried if t.arm == name] for name in self.names}
 
     @property
-    def is_tuned_by_time(self) -> bool:
-        """Whether runs end where the target holds, so that their metrics at the end are alike."""
-        return self.plan.base.workload.mode == "anytime"
-
-    @property
-    def sign(self) -> float:
-        """1 where more of the target's metric is better, -1 where less is."""
-        return sign_of(self.plan.base.workload.target)
+    def order(self) -> Order:
+        """How runs of the re-tuning compare: by time where they end as soon as the target holds."""
+        workload = self.plan.base.workload
+        return Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
 
     def factors(self) -> dict[str, float]:
         """Returns the best factor of each arm that was re-tuned."""
-        return {
-            name: best_factor(points, by_time=self.is_tuned_by_time, sign=self.sign)
-            for name, points in self.tuning().items()
-            if points
-        }
+        tuning = self.tuning().items()
+        return {name: best_factor(points, self.order) for name, points in tuning if points}
 
     def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
         """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
@@ -285,9 +259,7 @@ def _try_beyond(run: _Running, name: str) -> None:
         for factor in sorted({point.factor for point in run.tuning()[name]}):
             # Ctrl-C may have left one with a part of its seeds.
             _try(run, name, factor)
-        beyond = next_factor(
-            factors, run.tuning()[name], by_time=run.is_tuned_by_time, sign=run.sign
-        )
+        beyond = next_factor(factors, run.tuning()[name], run.order)
         if beyond is None:
             return
         try:
@@ -326,7 +298,7 @@ def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
 def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
     run = record.runs[-1]
     # The last evaluation of a run that failed is not the end of a training.
-    is_broken = run.final is None or run.status in ("failed", "oom", "diverged")
+    is_broken = run.final is None or run.status in (Status.FAILED, Status.OOM, Status.DIVERGED)
     return TuningPoint(
         factor=tried.factor,
         metric=None if is_broken else final_metric(record),
@@ -340,27 +312,53 @@ def _point(tried: Tried, record: TrialRecord) -> TuningPoint:
 
 
 def _result(run: _Running, part: str) -> AblationResult:
-    plan, config = run.plan, run.plan.config
-    workload = plan.base.workload
-    summarise = partial(
-        summarise_arms,
-        design=config.design,
+    plan, config, workload = run.plan, run.plan.config, run.plan.base.workload
+    task = AblationTask(
         study=run.study,
         part=part,
+        design=config.design,
         seeds=config.seeds,
         retune=config.retune,
         workload_name=workload.name,
+    )
+    records: dict[str, list[TrialRecord]] = {}
+    for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):
+        records.setdefault(turn.arm, []).append(record)
+    return summarise_arms(
+        task,
+        records,
+        axes=plan.axes,
+        arms=(*plan.arms, *plan.absent),
+        settings=plan.settings,
         workload=workload.model_dump(mode="json"),
         not_applicable=plan.not_applicable,
         tuning=run.tuning(),
         lr_factors=run.factors(),
     )
-    records: dict[str, list[TrialRecord]] = {}
-    for turn, record in sorted(run.ledger.runs.items(), key=lambda item: item[0].block):
-        records.setdefault(turn.arm, []).append(record)
-    result = summarise(records, axes=plan.axes, arms=plan.arms)
-    absent = summarise({}, axes=plan.all_axes, arms=plan.absent).arms if plan.absent else ()
-    return result.model_copy(update={"arms": (*result.arms, *absent)})
+
+
+def deliver_runs(ablation: Ablation) -> str:
+    """Delivers the runs to MLflow; returns what it did not take, in a sentence, or nothing.
+
+    Without MLflow nothing is delivered: an ablation runs where it is not installed.
+    """
+    if not ablation.records:
+        return ""
+    if find_spec("mlflow") is None:
+        return "MLflow is not installed: the runs are in the ledger only"
+    from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
+    from tune_speed.tracking.writer.tracker import deliver, names_of
+
+    study = ablation.result.study
+    try:
+        missing = deliver(ablation.records, study=study, search_id=study)
+    except (ServiceError, StorageError) as error:
+        return f"warning: MLflow has not got the runs; the same command delivers them: {error}"
+    if not missing:
+        return ""
+    named = f"{names_of(missing)} ({missing[0].reason})"
+    uri = strip_secrets(tracking_uri())
+    return f"warning: MLflow at {uri} has not taken {named}; the same command delivers them"
 
 
 def save_result(ablation: Ablation) -> Path:

@@ -22,8 +22,7 @@ from typing import Literal, NamedTuple
 
 from tune_speed.core.records import Record
 from tune_speed.core.significance import holm
-from tune_speed.experiments.ablation.axes import TIMES, Axis
-from tune_speed.experiments.ablation.design import Arm
+from tune_speed.experiments.ablation.design import TIMES, Arm, Axis
 
 # Contrasts that differ by less are equal but for rounding: no clock and no score is as fine.
 NO_SPREAD = 1e-9
@@ -36,11 +35,11 @@ class Estimate(Record):
 
     value: float | None
     """Mean of the contrast over the blocks; None without a block."""
-    low: float | None
+    low: float | None = None
     """Lower end of its interval; None with fewer than two blocks, or where all agree."""
-    high: float | None
+    high: float | None = None
     """Upper end of it; None where `low` is."""
-    p_value: float | None
+    p_value: float | None = None
     """Two-sided, that the contrast is 0; None with fewer than two blocks."""
     p_holm: float | None = None
     """The p-value, adjusted for the other contrasts of the same response."""
@@ -170,11 +169,11 @@ def estimate(
     n = len(contrasts)
     mean = statistics.fmean(contrasts) if n else None
     if mean is None or n < 2:
-        return Estimate(value=mean, low=None, high=None, p_value=None, n=n)
+        return Estimate(value=mean, n=n)
     if max(contrasts) - min(contrasts) < NO_SPREAD:
         # n runs may agree by chance, as scores are counts: an interval of no width would be wrong.
         p_value = 2.0 ** (1 - n) if abs(mean) > NO_SPREAD else 1.0
-        return Estimate(value=mean, low=None, high=None, p_value=p_value, n=n)
+        return Estimate(value=mean, p_value=p_value, n=n)
     from scipy.special import stdtr, stdtrit
 
     error = statistics.stdev(contrasts) / math.sqrt(n)

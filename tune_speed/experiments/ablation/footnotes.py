@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from tune_speed.core.records import Status, Timing
 from tune_speed.core.text import INFINITE, factor, percent
 from tune_speed.experiments.ablation.design import Design
-from tune_speed.experiments.ablation.effects import Estimate
+from tune_speed.experiments.ablation.effects import Estimate, Kind
 from tune_speed.experiments.ablation.result import AblationResult, EffectResult
 
 # What the training clocks are made of, the least trustworthy first.
@@ -21,12 +21,25 @@ ADDED: Mapping[Design, str] = {
     "leave-one-out": "added last, to all the others",
     "cumulative": "added to the step before",
 }
-"""What the effects of the kind `added` are called."""
+KINDS: Mapping[Kind, str] = {
+    "alone": "alone, against the base",
+    "together": "together, against the base",
+    "added": "added to others",
+    "main": "main effects",
+    "interaction": "interactions",
+}
+KIND_NOTES: Mapping[Kind, str] = {
+    "added": "Added: an arm against the same one without that change, which need not be what the"
+    " change would do alone.",
+    "main": "A main effect is the mean over all settings of the other axes.",
+    "interaction": "An interaction is the speed-up together over the product of the speed-ups"
+    " alone: above 1 they help one another, below 1 they overlap.",
+}
 
 
-def added_words(design: Design) -> str:
-    """Returns what the effects of the kind `added` are called in a design."""
-    return ADDED.get(design, "added to others")
+def kind_words(kind: Kind, design: Design) -> str:
+    """Returns what the effects of a kind are called in a design."""
+    return ADDED.get(design, KINDS[kind]) if kind == "added" else KINDS[kind]
 
 
 def arm_notes(result: AblationResult) -> tuple[str, ...]:
@@ -41,23 +54,12 @@ def arm_notes(result: AblationResult) -> tuple[str, ...]:
 
 def effect_notes(result: AblationResult) -> tuple[str, ...]:
     """Returns sentences on the effects' table: what interactions say first."""
-    kinds = {effect.kind for effect in result.effects}
-    added = (
-        "Added: an arm against the same one without that change, which need not be what the change"
-        " would do alone."
-    )
-    first = "The first step is the one alone."
-    main = "A main effect is the mean over all settings of the other axes."
-    interaction = (
-        "An interaction is the speed-up together over the product of the speed-ups alone: above 1"
-        " they help one another, below 1 they overlap."
-    )
+    notes = [note for kind, note in KIND_NOTES.items() if result.effects_of(kind)]
+    if result.design == "cumulative" and KIND_NOTES["added"] in notes:
+        notes.insert(1, "The first step is the one alone.")
     return (
         *interaction_notes(result.effects),
-        *((added,) if "added" in kinds else ()),
-        *((first,) if "added" in kinds and result.design == "cumulative" else ()),
-        *((main,) if "main" in kinds else ()),
-        *((interaction,) if "interaction" in kinds else ()),
+        *notes,
         "Speeds are factors of the time per epoch, others differences;"
         f" {percent(result.confidence)} intervals by Student's t over seeds as blocks, none where"
         " all seeds agree or there is one; p two-sided, Holm's over all effects of a response; n:"
@@ -102,7 +104,6 @@ def interval_text(found: Estimate, *, digits: int = 2, sign: str = "") -> str:
 
 
 def _missing(result: AblationResult) -> Iterator[str]:
-    """Yields which arms and runs have no figures, and why; each reason once."""
     reasons = dict.fromkeys(a.not_applicable for a in result.arms if a.not_applicable is not None)
     for reason in reasons:
         names = "; ".join(arm.name for arm in result.arms if arm.not_applicable == reason)

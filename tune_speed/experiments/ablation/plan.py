@@ -8,8 +8,7 @@ from typing import Any
 import torch
 
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.experiments.ablation.axes import Axis, read_axes
-from tune_speed.experiments.ablation.design import BASE, Arm, arms_of, settings_of
+from tune_speed.experiments.ablation.design import BASE, Arm, Axis, arms_of, read_axes, settings_of
 from tune_speed.experiments.rerun import load_rerun
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import RecipeFile
@@ -36,10 +35,8 @@ class AblationPlan:
     """Each arm's recipe."""
     settings: Mapping[str, Mapping[str, Any]]
     """What each arm sets, by path."""
-    all_axes: tuple[Axis, ...]
-    """All axes of the file."""
     absent: tuple[Arm, ...]
-    """Levels of these, alone, that have no effect here or cannot be run."""
+    """Levels of the file's axes, alone, that have no effect here or cannot be run."""
     not_applicable: Mapping[str, str]
     """Why, by the arm's name."""
     load: Load
@@ -87,8 +84,10 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
         axes=left,
         arms=arms,
         files=_files(arms, left, load),
-        settings={arm.name: dict(settings_of(arm, left)) for arm in arms},
-        all_axes=axes,
+        settings={
+            **{arm.name: dict(settings_of(arm, left)) for arm in arms},
+            **{arm.name: dict(settings_of(arm, axes)) for arm in absent},
+        },
         absent=absent,
         not_applicable={arm.name: str(reasons[arm.name]) for arm in absent},
         load=load,
@@ -143,7 +142,6 @@ def _reason(file: RecipeFile, base: RecipeFile) -> str | None:
 
 
 def _without(axes: Sequence[Axis], absent: Sequence[Arm]) -> Iterator[Axis]:
-    """Yields the axes with the levels that can be run here."""
     gone = {arm.levels for arm in absent}
     for number, axis in enumerate(axes):
         alone = [0] * len(axes)

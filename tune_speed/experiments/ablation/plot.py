@@ -2,15 +2,15 @@
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.text import percent, printable
-from tune_speed.experiments.ablation.effects import Estimate
-from tune_speed.experiments.ablation.footnotes import added_words
-from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Response
-from tune_speed.reporting.plot_style import COLOURS, write_figure
+from tune_speed.core.text import percent
+from tune_speed.experiments.ablation.effects import Estimate, Kind
+from tune_speed.experiments.ablation.footnotes import kind_words
+from tune_speed.experiments.ablation.result import GAINS, AblationResult, ArmResult, Response
+from tune_speed.reporting.plot_style import COLOURS, folded, plain_ticks, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -46,7 +46,7 @@ class Row(NamedTuple):
     """One line of the plot."""
 
     name: str
-    by_response: dict[Response, Estimate | None]
+    by_response: Mapping[Response, Estimate | None]
     absent: str
     """Text in the place of a missing estimate."""
     colour: str
@@ -85,7 +85,7 @@ def ablation_figure(result: AblationResult) -> "Figure":
             _draw(pair[0], rows, "speed", label=f"speed-up, {words}")
             _draw(pair[1], rows, score, label=f"{score.replace('_', ' ')}, {words}")
             pair[1].tick_params(labelleft=False)
-    figure.suptitle(_folded(_title(result), TITLE_WIDTH), fontsize="medium")
+    figure.suptitle(folded(_title(result), TITLE_WIDTH), fontsize="medium")
     return figure
 
 
@@ -99,37 +99,22 @@ def _title(result: AblationResult) -> str:
     return f"{text}{percent(result.confidence)} intervals over up to {base.n} seeds"
 
 
-def _folded(text: str, width: int) -> str:
-    """Returns `text` in lines, no part of which Matplotlib takes for a formula."""
-    lines = textwrap.wrap(text, width)
-    # Line by line: a line feed would get a mark too, and `\$` must not be torn apart.
-    return "\n".join(printable(line).replace("$", r"\$") for line in lines)
-
-
 def _arm_row(arm: ArmResult) -> Row:
     absent = NO_RUNS if arm.not_applicable is None else NOT_APPLICABLE
-    found: dict[Response, Estimate | None] = {
-        "speed": arm.speed_up,
-        "accuracy": arm.accuracy_gain,
-        "macro_f1": arm.macro_f1_gain,
-    }
+    found = {response: getattr(arm, field) for response, field in GAINS.items()}
     return Row(arm.name, found, absent if arm.n == 0 else "–", COLOURS[0])
 
 
 def _effect_groups(result: AblationResult) -> list[tuple[str, list[Row]]]:
     """Returns the effects that are not against the base, by kind, each with what it is called."""
-    groups = []
-    for kind, words, colour in (
-        ("added", added_words(result.design), COLOURS[3]),
-        ("main", "main effects", COLOURS[2]),
-        ("interaction", "interactions", COLOURS[1]),
-    ):
-        own = [effect for effect in result.effects if effect.kind == kind]
-        by_name: dict[str, dict[Response, Estimate | None]] = {}
-        for effect in own:
-            by_name.setdefault(effect.name, {})[effect.response] = effect.estimate
-        groups.append((words, [Row(name, found, "–", colour) for name, found in by_name.items()]))
-    return groups
+    colours: dict[Kind, str] = {"added": COLOURS[3], "main": COLOURS[2], "interaction": COLOURS[1]}
+    return [
+        (
+            kind_words(kind, result.design),
+            [Row(name, found, "–", colour) for name, found in result.effects_of(kind).items()],
+        )
+        for kind, colour in colours.items()
+    ]
 
 
 def _row_inches(row: Row) -> float:
@@ -147,7 +132,7 @@ def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str)
     heights = [_row_inches(row) for row in rows]
     centres = [sum(heights[:i]) + height / 2 for i, height in enumerate(heights)]
     panel.set_ylim(sum(heights), 0)
-    panel.set_yticks(centres, [_folded(row.name, NAME_WIDTH) for row in rows])
+    panel.set_yticks(centres, [folded(row.name, NAME_WIDTH) for row in rows])
     panel.tick_params(axis="y", length=0, labelsize="small")
     panel.axvline(1 if is_speed else 0, color="black", linestyle=":", linewidth=0.8)
     for row, estimate, y in zip(rows, found, centres, strict=True):
@@ -167,28 +152,19 @@ def _draw(panel: "Axes", rows: Sequence[Row], response: Response, *, label: str)
 def _draw_estimate(panel: "Axes", found: Estimate, y: float, *, colour: str, label: str) -> None:
     assert found.value is not None
     left, right = panel.get_xlim()
-    has_interval = found.low is not None
     if found.low is not None:
-        high = right if found.high is None else min(found.high, right)
-        panel.plot(
-            [max(found.low, left), high], [y, y], color=colour, lw=1.8, solid_capstyle="butt"
-        )
+        high = math.inf if found.high is None else found.high
+        ends = [max(found.low, left), min(high, right)]
+        panel.plot(ends, [y, y], color=colour, lw=1.8, solid_capstyle="butt")
+        arrows: dict[str, Any] = {"color": colour, "markersize": 5, "clip_on": False}
         if found.low < left:
-            panel.plot(left, y, "<", color=colour, markersize=5, clip_on=False)
-        if found.high is None or found.high > right:
-            panel.plot(right, y, ">", color=colour, markersize=5, clip_on=False)
-    face = colour if has_interval else "white"
+            panel.plot(left, y, "<", **arrows)
+        if high > right:
+            panel.plot(right, y, ">", **arrows)
+    face = "white" if found.low is None else colour
     panel.plot(found.value, y, "o", color=colour, markerfacecolor=face, markersize=5.5)
-    panel.annotate(
-        label,
-        (found.value, y),
-        xytext=(0, 4.5),
-        textcoords="offset points",
-        ha="center",
-        va="bottom",
-        size="x-small",
-        bbox=BEHIND,
-    )
+    style: dict[str, Any] = {"ha": "center", "va": "bottom", "size": "x-small", "bbox": BEHIND}
+    panel.annotate(label, (found.value, y), xytext=(0, 4.5), textcoords="offset points", **style)
 
 
 def _limits(found: Sequence[Estimate], response: Response) -> tuple[float, float]:
@@ -221,13 +197,7 @@ def _scaled(found: Estimate, *, is_log: bool) -> tuple[float, float, float]:
 
 def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> None:
     """Gives the axis plain numbers, such as 0.9 and 1.2, few enough not to overlap."""
-    from matplotlib.ticker import (
-        FixedLocator,
-        FuncFormatter,
-        MaxNLocator,
-        NullFormatter,
-        NullLocator,
-    )
+    from matplotlib.ticker import FixedLocator, MaxNLocator, NullLocator
 
     panel.tick_params(axis="x", labelsize="small")
     linear = MaxNLocator(5, steps=[1, 2, 5, 10])
@@ -235,10 +205,7 @@ def _set_ticks(panel: "Axes", low: float, high: float, *, is_speed: bool) -> Non
         panel.xaxis.set_major_locator(linear)
         return
     near = [tick for tick in linear.tick_values(low, high) if low <= tick <= high]
-    ticks = near if high / low < NEAR else _far_ticks(low, high)
-    panel.xaxis.set_major_locator(FixedLocator(ticks))
-    panel.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    panel.xaxis.set_minor_formatter(NullFormatter())
+    plain_ticks(panel.xaxis, FixedLocator(near if high / low < NEAR else _far_ticks(low, high)))
     panel.xaxis.set_minor_locator(NullLocator())
 
 

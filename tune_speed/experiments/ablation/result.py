@@ -1,41 +1,52 @@
 """What an ablation found: frozen records for JSON, without NaN or infinity."""
 
+from collections.abc import Mapping
 from typing import Any, Literal
+
+from pydantic import Field
 
 from tune_speed.core.records import Record, Status, Timing
 from tune_speed.experiments.ablation.design import BASE, Design
 from tune_speed.experiments.ablation.effects import Estimate, Kind
 
 Response = Literal["speed", "accuracy", "macro_f1"]
+MEANS = ("epoch_s", "images_per_s", "accuracy", "macro_f1", "fed_ratio")
+"""Metrics of a run of which an arm has the mean."""
+GAINS: Mapping[Response, str] = {
+    "speed": "speed_up",
+    "accuracy": "accuracy_gain",
+    "macro_f1": "macro_f1_gain",
+}
+"""Fields of an arm that have its contrasts with the base."""
 
 
 class Figure(Record):
     """A mean over runs, with Student's t interval."""
 
-    mean: float | None
+    mean: float | None = None
     """None without a value."""
-    low: float | None
+    low: float | None = None
     """Lower end of the 95 % interval; None with fewer than two values."""
-    high: float | None
+    high: float | None = None
     """Upper end of it."""
-    sd: float | None
+    sd: float | None = None
     """Sample standard deviation; None with fewer than two values."""
-    n: int
+    n: int = 0
     """Runs that have such a value; those that failed, diverged or ran out of memory have none."""
 
 
 class Median(Record):
     """A median over runs; what did not happen within a run counts as infinite."""
 
-    median: float | None
+    median: float | None = None
     """None: infinite with n > 0; unknown with n = 0."""
-    low: float | None
+    low: float | None = None
     """Lower end of its distribution-free interval; None likewise."""
-    high: float | None
+    high: float | None = None
     """Upper end of it; None likewise."""
-    confidence: float
+    confidence: float = 0.0
     """What so few runs give: at least 0.95 from six on, 0 of a single one."""
-    n: int
+    n: int = 0
     """Runs."""
 
 
@@ -70,68 +81,68 @@ class ArmResult(Record):
     None: it was not re-tuned, or with one factor only."""
     tuning: tuple[TuningPoint, ...]
     """The runs from which it was chosen."""
-    n: int
+    n: int = 0
     """Runs."""
-    statuses: dict[Status, int]
+    statuses: dict[Status, int] = Field(default_factory=dict)
     """How they ended."""
-    hits: int
+    hits: int = 0
     """Runs that met the target; all others are misses."""
-    success_low: float | None
+    success_low: float | None = None
     """Lower end of the 95 % interval of the success rate (Wilson); None without a run."""
-    success_high: float | None
+    success_high: float | None = None
     """Upper end of it."""
-    epoch_s: Figure
+    epoch_s: Figure = Figure()
     """Training clock over passes done [s]."""
-    images_per_s: Figure
+    images_per_s: Figure = Figure()
     """Training samples per second of the training clock."""
-    accuracy: Figure
+    accuracy: Figure = Figure()
     """Share of correct predictions at the end, in [0, 1]."""
-    macro_f1: Figure
+    macro_f1: Figure = Figure()
     """Mean over classes of the F1 score at the end, in [0, 1]."""
-    fed_ratio: Figure
+    fed_ratio: Figure = Figure()
     """Share of the training time in which the loop did not wait for its next batch."""
-    peak_memory_gib: Median
+    peak_memory_gib: Median = Median()
     """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU) [GiB]."""
-    time_to_target_s: Median
+    time_to_target_s: Median = Median()
     """Training clock at which the target held [s], misses as infinite."""
-    expected_s: float | None
+    expected_s: float | None = None
     """Expected time with restarts, all time spent / hits [s]; None: infinite, or n = 0."""
-    expected_low_s: float | None
+    expected_low_s: float | None = None
     """Lower end of its 95 % interval (fiducial) [s]; None likewise."""
-    expected_high_s: float | None
+    expected_high_s: float | None = None
     """Upper end of it [s]; None likewise."""
-    epochs_to_convergence: Median
+    epochs_to_convergence: Median = Median()
     """First epoch after which accuracy hardly rises; infinite where a run ended before that."""
-    speed_up: Estimate | None
+    speed_up: Estimate | None = None
     """Base's time per epoch / the arm's; None for the base, and without a common seed."""
-    s_mixed: Estimate | None
+    s_mixed: Estimate | None = None
     """Time per epoch of the same arm with the base's precision / the arm's; None where the arm does
     not turn fp32 into mixed precision, and without that other arm."""
-    accuracy_gain: Estimate | None
+    accuracy_gain: Estimate | None = None
     """Accuracy less the base's; None likewise."""
-    macro_f1_gain: Estimate | None
+    macro_f1_gain: Estimate | None = None
     """Macro F1 less the base's; None likewise."""
-    time_to_target_factor: float | None
+    time_to_target_factor: float | None = None
     """Base's time to target / the arm's, above 1 where the arm is sooner: geometric mean where all
     met the target, ratio of expected times with restarts where some missed; 0 where only the arm
     never met it. None: infinite, as only the base never met it; with `time_to_target_pairs` = 0,
     unknown."""
-    time_to_target_low: float | None
+    time_to_target_low: float | None = None
     """Lower end of its 95 % interval; None: unknown."""
-    time_to_target_high: float | None
+    time_to_target_high: float | None = None
     """Upper end of it; None: infinite, or unknown."""
-    time_to_target_p: float | None
+    time_to_target_p: float | None = None
     """Two-sided p-value of a factor of 1; None with fewer than three pairs of runs."""
-    time_to_target_p_holm: float | None
+    time_to_target_p_holm: float | None = None
     """The same, corrected for the number of arms."""
-    time_to_target_pairs: int
+    time_to_target_pairs: int = 0
     """Pairs of runs with a common seed behind the factor; 0: there is none, as for the base and
     where neither met the target."""
-    time_to_target_method: str
+    time_to_target_method: str = ""
     """How factor, interval and p-value were computed, in words; empty without them."""
-    notes: tuple[str, ...]
+    notes: tuple[str, ...] = ()
     """What limits the trust in the runs' figures, in words."""
-    stop_reasons: tuple[str, ...]
+    stop_reasons: tuple[str, ...] = ()
     """Why runs ended that neither met the target nor went to their end."""
 
     @property
@@ -162,8 +173,8 @@ class EffectResult(Record):
     one another); else a difference."""
 
 
-class AblationResult(Record):
-    """What all arms of an ablation found."""
+class AblationTask(Record):
+    """What is planned."""
 
     study: str
     """Study that holds the runs."""
@@ -176,7 +187,12 @@ class AblationResult(Record):
     retune: str | None
     """What was re-tuned for each arm, such as `lr`; None: nothing."""
     workload_name: str
-    workload_hash: str
+
+
+class AblationResult(AblationTask):
+    """What all arms of an ablation found."""
+
+    workload_hash: str = ""
     """Hash over the workload and its data; empty without a run."""
     metric: str
     """Target metric."""
@@ -186,13 +202,13 @@ class AblationResult(Record):
     """Whether more of it is better, `max`, or less, `min`."""
     mode: str
     """Crossing mode: `fixed_length` or `anytime`."""
-    evaluated_on: str
+    evaluated_on: str = ""
     """Part of the data on which the target had to hold; empty without a run."""
-    device: str
+    device: str = ""
     """Device of the base's runs; empty without a run."""
-    cpu_threads: int
+    cpu_threads: int = 0
     """Threads of one operation on the CPU; 0 without a run."""
-    environment: dict[str, str]
+    environment: dict[str, str] = Field(default_factory=dict)
     """Versions of Python, torch, timm …, host, commit."""
     timing: dict[Timing, int]
     """What the training clocks are made of: number of runs of each kind."""
@@ -212,6 +228,14 @@ class AblationResult(Record):
     def arm(self, name: str) -> ArmResult | None:
         """Returns the arm of that name, or None."""
         return next((arm for arm in self.arms if arm.name == name), None)
+
+    def effects_of(self, kind: Kind) -> dict[str, dict[Response, Estimate]]:
+        """Returns the contrasts of a kind, by name and response."""
+        found: dict[str, dict[Response, Estimate]] = {}
+        for effect in self.effects:
+            if effect.kind == kind:
+                found.setdefault(effect.name, {})[effect.response] = effect.estimate
+        return found
 
     def effect(self, response: Response, kind: Kind, name: str) -> EffectResult | None:
         """Returns that contrast, or None."""

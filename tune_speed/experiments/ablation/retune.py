@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.ablation.result import TuningPoint
@@ -37,12 +37,20 @@ def value_at(recipe: Recipe, path: str) -> float | int:
     return node
 
 
+class Order(NamedTuple):
+    """How runs of the re-tuning compare."""
+
+    by_time: bool = False
+    """Whether they end where the target holds, so that their metrics at the end are alike."""
+    sign: float = 1.0
+    """1 where more of the metric is better, -1 where less is."""
+
+
+ANY_ORDER = Order()
+
+
 def next_factor(
-    factors: Sequence[float],
-    points: Sequence[TuningPoint],
-    *,
-    by_time: bool = False,
-    sign: float = 1.0,
+    factors: Sequence[float], points: Sequence[TuningPoint], order: Order = ANY_ORDER
 ) -> float | None:
     """Returns a factor beyond the end where the best one lies; None where it lies between.
 
@@ -51,7 +59,7 @@ def next_factor(
     tried = sorted({point.factor for point in points})
     if len(tried) >= len(factors) + MOST_BEYOND:
         return None
-    best = best_factor(points, by_time=by_time, sign=sign)
+    best = best_factor(points, order)
     if best == tried[-1]:
         return _rounded(tried[-1] * tried[-1] / tried[-2])
     if best == tried[0]:
@@ -59,28 +67,25 @@ def next_factor(
     return None
 
 
-def best_factor(
-    points: Sequence[TuningPoint], *, by_time: bool = False, sign: float = 1.0
-) -> float:
+def best_factor(points: Sequence[TuningPoint], order: Order = ANY_ORDER) -> float:
     """Returns the factor with the best mean metric; of several, the one nearest to 1.
 
-    `sign` is 1 where more of the metric is better, -1 where less is. A run that diverged or broke
-    counts as the worst there is. With `by_time`, for runs that end
-    where the target holds and so all end near it, the factor with the most hits is first, and of
-    several the one with the least mean time to target; the metric only decides among the rest.
+    A run that diverged or broke counts as the worst there is. With `by_time` the factor with the
+    most hits is first, and of several the one with the least mean time to target; the metric only
+    decides among the rest.
     """
     assert points
 
     def key(factor: float) -> tuple[float, ...]:
         own = [point for point in points if point.factor == factor]
         score = statistics.fmean(
-            -math.inf if point.metric is None else sign * point.metric for point in own
+            -math.inf if point.metric is None else order.sign * point.metric for point in own
         )
-        order = (score, -abs(math.log(factor)))
-        if not by_time:
-            return order
+        by_metric = (score, -abs(math.log(factor)))
+        if not order.by_time:
+            return by_metric
         hits_s = [p.time_to_target_s for p in own if p.time_to_target_s is not None]
-        return len(hits_s), -statistics.fmean(hits_s) if hits_s else 0.0, *order
+        return len(hits_s), -statistics.fmean(hits_s) if hits_s else 0.0, *by_metric
 
     return max(sorted({point.factor for point in points}), key=key)
 

@@ -11,18 +11,28 @@ from rich.text import Text
 
 from tune_speed.core.records import Status
 from tune_speed.core.targets import SIGNS
-from tune_speed.core.text import ABSENT, INFINITE, counted, factor, fixed, percent, printable
-from tune_speed.experiments.ablation.effects import Estimate, Kind
+from tune_speed.core.text import (
+    ABSENT,
+    INFINITE,
+    counted,
+    factor,
+    fixed,
+    percent,
+    printable,
+    significant,
+)
+from tune_speed.experiments.ablation.effects import Estimate
 from tune_speed.experiments.ablation.footnotes import (
-    added_words,
+    KINDS,
     arm_notes,
     effect_notes,
     interval_text,
+    kind_words,
 )
 from tune_speed.experiments.ablation.result import (
+    MEANS,
     AblationResult,
     ArmResult,
-    EffectResult,
     Figure,
     Median,
     Response,
@@ -74,11 +84,9 @@ def effect_rows(result: AblationResult) -> list[dict[str, Any]]:
 
 
 def _arm_row(arm: ArmResult) -> dict[str, Any]:
-    means = ("epoch_s", "images_per_s", "accuracy", "macro_f1", "fed_ratio")
-    gains = ("speed_up", "s_mixed", "accuracy_gain", "macro_f1_gain")
     is_known = arm.time_to_target_pairs > 0
     high_is_known = arm.time_to_target_low is not None
-    row: dict[str, Any] = {
+    return {
         "arm": arm.name,
         "settings": json.dumps(arm.settings),
         "not_applicable": arm.not_applicable,
@@ -90,19 +98,12 @@ def _arm_row(arm: ArmResult) -> dict[str, Any]:
         "success_rate": arm.success_rate,
         "success_rate_low": arm.success_low,
         "success_rate_high": arm.success_high,
-    }
-    for name in means:
-        figure: Figure = getattr(arm, name)
-        row |= {f"{name}_{key}": getattr(figure, key) for key in ("mean", "sd", "low", "high", "n")}
-    return {
-        **row,
-        **_median_rows("peak_memory_gib", arm.peak_memory_gib),
-        **_median_rows("time_to_target_s", arm.time_to_target_s),
+        **_columns(arm, *MEANS, "peak_memory_gib", "time_to_target_s"),
         "expected_s": _or_inf(arm.expected_s, is_known=arm.n > 0),
         "expected_s_low": _or_inf(arm.expected_low_s, is_known=arm.n > 0),
         "expected_s_high": _or_inf(arm.expected_high_s, is_known=arm.n > 0),
-        **_median_rows("epochs_to_convergence", arm.epochs_to_convergence),
-        **{key: value for name in gains for key, value in _estimate(name, arm).items()},
+        **_columns(arm, "epochs_to_convergence"),
+        **_columns(arm, "speed_up", "s_mixed", "accuracy_gain", "macro_f1_gain"),
         "time_to_target_factor": _or_inf(arm.time_to_target_factor, is_known=is_known),
         "time_to_target_factor_low": arm.time_to_target_low,
         "time_to_target_factor_high": _or_inf(arm.time_to_target_high, is_known=high_is_known),
@@ -115,24 +116,24 @@ def _arm_row(arm: ArmResult) -> dict[str, Any]:
     }
 
 
-def _median_rows(name: str, figure: Median) -> dict[str, Any]:
-    is_known = figure.n > 0
-    ends = ("median", "low", "high")
-    return {
-        **{f"{name}_{end}": _or_inf(getattr(figure, end), is_known=is_known) for end in ends},
-        f"{name}_confidence": figure.confidence if is_known else None,
-        f"{name}_n": figure.n,
-    }
-
-
-def _estimate(name: str, arm: ArmResult) -> dict[str, Any]:
-    found: Estimate | None = getattr(arm, name)
-    fields: Mapping[str, Any] = found.model_dump() if found else {}
-    ends = {"": "value", "_low": "low", "_high": "high", "_p": "p_value", "_p_holm": "p_holm"}
-    return {
-        **{f"{name}{end}": fields.get(field) for end, field in ends.items()},
-        f"{name}_n": fields.get("n", 0),
-    }
+def _columns(arm: ArmResult, *names: str) -> dict[str, Any]:
+    """Returns the columns of figures of an arm, infinity where that is what None means."""
+    row: dict[str, Any] = {}
+    for name in names:
+        found: Figure | Median | Estimate | None = getattr(arm, name)
+        ends: dict[str, Any] = {} if found is None else found.model_dump()
+        if isinstance(found, Figure):
+            order = ["mean", "sd", "low", "high"]
+        elif isinstance(found, Median):
+            order = ["median", "low", "high", "confidence"]
+            ends = {e: _or_inf(value, is_known=found.n > 0) for e, value in ends.items()}
+            ends["confidence"] = found.confidence if found.n else None
+        else:
+            order = ["", "low", "high", "p", "p_holm"]
+            ends = {"": ends.get("value"), "p": ends.get("p_value"), **ends}
+        row |= {f"{name}_{end}".rstrip("_"): ends.get(end) for end in order}
+        row[f"{name}_n"] = ends.get("n", 0)
+    return row
 
 
 def _or_inf(value: float | None, *, is_known: bool) -> float | None:
@@ -180,7 +181,6 @@ def _figure(name: str, digits: int | None = None) -> Cell:
 
 
 def _factor(found: Estimate | None) -> str:
-    """Returns `1.87×`, and its interval below it."""
     if found is None:
         return ABSENT
     ends = interval_text(found)
@@ -215,7 +215,7 @@ def _sooner(arm: ArmResult) -> str:
 
 
 def _gain(arm: ArmResult) -> str:
-    value, ends, _ = _gain_cells(arm.accuracy_gain)
+    value, ends, _ = _estimate_cells(arm.accuracy_gain, is_factor=False)
     return value if ends == ABSENT else f"{value}\n{ends}"
 
 
@@ -282,52 +282,34 @@ def _column(heading: str, width: int | None = None) -> Column:
 
 
 def _effects_table(result: AblationResult) -> Table:
-    """Returns a row an effect: what it does to speed, and to the target's metric."""
     score: Response = "macro_f1" if result.metric == "macro_f1" else "accuracy"
     interval = percent(result.confidence)
     headings = ("speed", interval, "p", score.replace("_", " "), interval, "p", "n")
-    sections: Mapping[Kind, str] = {
-        "alone": "alone, against the base",
-        "together": "together, against the base",
-        "added": added_words(result.design),
-        "main": "main effects",
-        "interaction": "interactions",
-    }
-    by_name: dict[tuple[Kind, str], dict[Response, EffectResult]] = {}
-    for effect in result.effects:
-        by_name.setdefault((effect.kind, effect.name), {})[effect.response] = effect
     rows: list[Section | Sequence[str]] = []
-    for kind, words in sections.items():
+    for kind in KINDS:
         own = [
-            (name, *_effect_cells(by_response, score))
-            for (its_kind, name), by_response in by_name.items()
-            if its_kind == kind
+            (name, *_effect_cells(found, score)) for name, found in result.effects_of(kind).items()
         ]
-        rows += [Section(words), *own] if own else []
+        rows += [Section(kind_words(kind, result.design)), *own] if own else []
     return Table([_column("effect", EFFECT_WIDTH), *map(_column, headings)], rows)
 
 
-def _effect_cells(by_response: Mapping[Response, EffectResult], score: Response) -> list[str]:
-    found = {response: effect.estimate for response, effect in by_response.items()}
-    speed = found.get("speed")
-    speed_cells = (
-        (ABSENT, ABSENT, ABSENT)
-        if speed is None
-        else (factor(speed.value, none=INFINITE), interval_text(speed) or ABSENT, _p_text(speed))
-    )
+def _effect_cells(found: Mapping[Response, Estimate], score: Response) -> list[str]:
     counts = dict.fromkeys(str(found[key].n) for key in ("speed", score) if key in found)
-    return [*speed_cells, *_gain_cells(found.get(score)), "/".join(counts)]
+    speed, gain = found.get("speed"), found.get(score)
+    cells = (*_estimate_cells(speed, is_factor=True), *_estimate_cells(gain, is_factor=False))
+    return [*cells, "/".join(counts)]
 
 
-def _gain_cells(found: Estimate | None) -> tuple[str, str, str]:
-    if found is None or found.value is None:
+def _estimate_cells(found: Estimate | None, *, is_factor: bool) -> tuple[str, str, str]:
+    """Returns value, interval and p-value; a factor without a value is infinite."""
+    if found is None or (found.value is None and not is_factor):
         return (ABSENT, ABSENT, ABSENT)
-    ends = interval_text(found, digits=SCORE_DIGITS, sign="+")
-    return (f"{found.value:+.{SCORE_DIGITS}f}", ends or ABSENT, _p_text(found))
-
-
-def _p_text(found: Estimate) -> str:
+    value, ends = factor(found.value, none=INFINITE), interval_text(found)
+    if not is_factor:
+        value = f"{found.value:+.{SCORE_DIGITS}f}"
+        ends = interval_text(found, digits=SCORE_DIGITS, sign="+")
     p_value = found.p_value if found.p_holm is None else found.p_holm
-    if p_value is None:
-        return ABSENT
-    return f"{p_value:.2g}" if p_value >= LEAST_P_VALUE else f"<{LEAST_P_VALUE:g}"
+    is_shown = p_value is None or p_value >= LEAST_P_VALUE
+    p_text = significant(p_value, 2) if is_shown else f"<{LEAST_P_VALUE:g}"
+    return (value, ends or ABSENT, p_text)

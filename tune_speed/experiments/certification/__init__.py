@@ -1,7 +1,7 @@
 """Certification: the fastest trials of a study run again, with fresh seeds, alone on the device.
 
 `certify` runs a certification: `finalists` chooses who takes part, `schedule` who runs next, and
-`elimination` who is dropped early. Every run is in the `ledger` before the next begins. `assemble`
+`elimination` who is dropped early. Every run is in the ledger before the next begins. `assemble`
 makes certified records with their `Certificate`s, and `report` shows them.
 """
 

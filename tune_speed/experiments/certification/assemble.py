@@ -25,50 +25,44 @@ from tune_speed.experiments.certification.certificate import (
     clock_sheet,
     was_throttled,
 )
-from tune_speed.experiments.certification.finalists import Finalist
-from tune_speed.experiments.certification.ledger import Ran
-from tune_speed.experiments.certification.schedule import FinalRank
+from tune_speed.experiments.certification.schedule import FinalRank, Ran
+from tune_speed.tracking.reader.queries import TrackedTrial
 from tune_speed.training.recipe import Recipe
 from tune_speed.tuning.provenance import Surroundings
 
 CONFIDENCE = 0.95
 
 
-@dataclass(frozen=True, kw_only=True)
-class Origin:
-    """The search that found the finalists."""
+DROPPING_RULE = (
+    "after each round a finalist is dropped whose expected time with restarts is above the best's"
+    " beyond doubt; the chance that the true best is dropped is at most 5 % over the whole race"
+)
 
+
+@dataclass(frozen=True, kw_only=True)
+class Certification:
+    """What ran, and the search that found the finalists."""
+
+    finalists: Mapping[str, TrackedTrial]
+    """All contestants by name."""
+    runs: Sequence[Ran]
+    """All runs, in order."""
+    ranks: Sequence[FinalRank]
+    surroundings: Mapping[str, tuple[Surroundings, Surroundings]]
+    """By name, before the first run and after the last."""
     uri: str
     command: str
     estimates: tuple[TrialRecord, ...]
     """All estimates of the study that may be compared with one another."""
     chosen_by: str
-    dropping_rule: str
 
 
-def certified_record(
-    placed: FinalRank,
-    *,
-    finalists: Mapping[str, Finalist],
-    runs: Sequence[Ran],
-    surroundings: tuple[Surroundings, Surroundings],
-    origin: Origin,
-    ranks: Mapping[str, FinalRank],
-) -> TrialRecord:
-    """Returns the certified record of a contestant.
-
-    Args:
-        placed: its final rank, with the runs that count.
-        finalists: all contestants by name.
-        runs: all runs of the certification, in order.
-        surroundings: of its recipe, before the first run and after the last.
-        origin: the search.
-        ranks: all contestants' ranks by name.
-    """
-    own = finalists[placed.name].record
-    records = [runs[order].record for order in placed.orders]
+def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
+    """Returns the certified record of a contestant, by its final rank."""
+    own = of.finalists[placed.name].record
+    parts = _Parts(placed, of)
+    records, surroundings = parts.records, parts.surroundings
     last = records[-1]
-    parts = _Parts(placed, tuple(records), surroundings, origin)
     certificate = Certificate(
         certified_at=last.finished_at,
         task=parts.task(),
@@ -79,8 +73,8 @@ def certified_record(
             config_hash=canonical_hash({"recipe": last.recipe, "workload": last.workload})
         ),
         system=parts.system(),
-        provenance=parts.provenance(finalists[placed.name]),
-        verification=parts.verification(finalists, runs, ranks),
+        provenance=parts.provenance(),
+        verification=parts.verification(),
     )
     is_reached = 2 * parts.statistics.hits > len(placed.runs)
     return last.model_copy(
@@ -88,7 +82,7 @@ def certified_record(
             "study": own.study,
             "trial_id": own.trial_id,
             "params": own.params,
-            "proposal_reason": origin.chosen_by,
+            "proposal_reason": of.chosen_by,
             "space_hash": own.space_hash,
             "kind": "certified",
             "status": Status.REACHED if is_reached else Status.MISSED,
@@ -99,30 +93,36 @@ def certified_record(
     )
 
 
-def _rows(placed: FinalRank, records: Sequence[TrialRecord]) -> tuple[CertifiedRun, ...]:
-    task, rows = task_of(records[0]), []
-    for run, record, order in zip(placed.runs, records, placed.orders, strict=True):
-        final = None if run.final is None else task.metric_of(run.final)
-        rows.append(
-            certified_run(run, final_metric=final, order=order, started_at=record.started_at)
-        )
-    return tuple(rows)
-
-
 @dataclass(frozen=True)
 class _Parts:
     """The sections of a contestant's certificate."""
 
     placed: FinalRank
-    records: tuple[TrialRecord, ...]
-    """Of the runs that count."""
-    surroundings: tuple[Surroundings, Surroundings]
-    origin: Origin
+    of: Certification
+
+    @property
+    def surroundings(self) -> tuple[Surroundings, Surroundings]:
+        return self.of.surroundings[self.placed.name]
+
+    @property
+    def records(self) -> list[TrialRecord]:
+        """Records of the runs that count."""
+        return [self.of.runs[order].record for order in self.placed.orders]
 
     @property
     def statistics(self) -> RunStatistics:
         samples = tuple(map(sample_of, self.placed.runs))
         return RunStatistics(samples, self.records[0].miss_s, CONFIDENCE)
+
+    def rows(self) -> tuple[CertifiedRun, ...]:
+        """Returns a row a run."""
+        task, rows = task_of(self.records[0]), []
+        each = zip(self.placed.runs, self.records, self.placed.orders, strict=True)
+        for run, record, order in each:
+            final = None if run.final is None else task.metric_of(run.final)
+            started_at = record.started_at
+            rows.append(certified_run(run, final_metric=final, order=order, started_at=started_at))
+        return tuple(rows)
 
     def task(self) -> Task:
         record, facts = self.records[-1], self.surroundings[0]
@@ -171,7 +171,7 @@ class _Parts:
             pflop=flop and statistics.median(flop * run.samples for run in runs) / 1e15,
             images_per_s=statistics.median(speeds) if speeds else None,
             peak_memory_gib=max(peaks_gib, default=None),
-            runs=_rows(self.placed, self.records),
+            runs=self.rows(),
         )
 
     def recipe(self) -> CertifiedRecipe:
@@ -205,7 +205,7 @@ class _Parts:
             max_lr=facts.max_lr,
             num_parameters=facts.num_parameters,
             seeds=tuple(run.seed for run in self.placed.runs),
-            command=self.origin.command,
+            command=self.of.command,
         )
 
     def system(self) -> System:
@@ -219,11 +219,11 @@ class _Parts:
             was_throttled=was_throttled(before.throttle_count, after.throttle_count),
         )
 
-    def provenance(self, own: Finalist) -> Provenance:
-        origin = self.origin
-        used = tuple(run.seed for record in origin.estimates for run in record.runs)
+    def provenance(self) -> Provenance:
+        of, own = self.of, self.of.finalists[self.placed.name]
+        used = tuple(run.seed for record in of.estimates for run in record.runs)
         return Provenance(
-            tracking_uri=origin.uri,
+            tracking_uri=of.uri,
             search_run_id=None,
             trial_run_id=own.run_id,
             certified_run_id=None,
@@ -233,34 +233,28 @@ class _Parts:
             space_hash=own.record.space_hash,
             search_seed=None,
             search_run_seeds=used,
-            tuning_trials=len(origin.estimates),
-            tuning_device_s=totals_of(origin.estimates).device_s,
-            chosen_by=origin.chosen_by,
+            tuning_trials=len(of.estimates),
+            tuning_device_s=totals_of(of.estimates).device_s,
+            chosen_by=of.chosen_by,
             has_fresh_seeds={run.seed for run in self.placed.runs}.isdisjoint(used),
         )
 
-    def verification(
-        self,
-        finalists: Mapping[str, Finalist],
-        runs: Sequence[Ran],
-        ranks: Mapping[str, FinalRank],
-    ) -> Verification:
-        rival, compared = self.placed.rival, self.placed.comparison
-        theirs = None if rival is None else ranks[rival]
-        records = [] if theirs is None else [runs[order].record for order in theirs.orders]
+    def verification(self) -> Verification:
+        of, rival, compared = self.of, self.placed.rival, self.placed.comparison
+        theirs = next((each for each in of.ranks if each.name == rival), None)
         return Verification(
             status=VerificationStatus.RETIMED,
             incumbent=rival,
-            incumbent_recipe=None if rival is None else finalists[rival].record.recipe,
-            incumbent_runs=() if theirs is None else _rows(theirs, records),
-            interleaving=tuple(ran.turn.name for ran in runs),
+            incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,
+            incumbent_runs=() if theirs is None else _Parts(theirs, of).rows(),
+            interleaving=tuple(ran.turn.name for ran in of.runs),
             speedup=_inverse(compared and compared.ratio),
             speedup_low=_inverse(compared and compared.high),
             speedup_high=_inverse(compared and compared.low),
             p_value=compared and compared.p_value,
             adjusted_p_value=self.placed.adjusted_p_value,
             method=compared and compared.method,
-            dropping_rule=self.origin.dropping_rule,
+            dropping_rule=DROPPING_RULE,
         )
 
 

@@ -336,13 +336,10 @@ def was_throttled(before: int | None, after: int | None) -> bool | None:
 def certified_run(
     run: RunResult, *, final_metric: float | None, order: int, started_at: str
 ) -> CertifiedRun:
-    """Returns the row of a run.
+    """Returns the row of a run, with its place `order` among all runs of the certification.
 
-    Args:
-        run: As it ended.
-        final_metric: The target metric at its end; None if it was never evaluated.
-        order: Its place among all runs of the certification.
-        started_at: UTC, ISO 8601.
+    `final_metric` is the target metric at its end, None if it was never evaluated; `started_at` is
+    in UTC, ISO 8601.
     """
     same = CertifiedRun.model_fields.keys() & RunResult.model_fields.keys()
     return CertifiedRun(

@@ -4,7 +4,6 @@ Each run is on disk before the next begins, so that the same command continues w
 """
 
 import json
-import re
 import shlex
 import signal
 import statistics
@@ -15,21 +14,21 @@ from typing import NamedTuple
 
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, Timing, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnRecipe, spec_type, task_of
-from tune_speed.experiments.certification.assemble import Origin, certified_record
+from tune_speed.experiments.certification.assemble import Certification, certified_record
 from tune_speed.experiments.certification.finalists import (
-    Finalist,
     choose_finalists,
     find_estimates,
     find_leader,
     refuse_other_loop,
 )
-from tune_speed.experiments.certification.ledger import CertifyLedger
 from tune_speed.experiments.certification.schedule import (
     CertificationSchedule,
+    CertifyLedger,
     FinalRank,
     Plan,
     Turn,
@@ -39,26 +38,19 @@ from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig
-from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.reader.queries import TrackedTrial
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
-from tune_speed.tracking.writer.tracker import Tracker, Undelivered
+from tune_speed.tracking.writer.tracker import Undelivered, deliver
 from tune_speed.training.trial import Allotment, SpecBase
 from tune_speed.tuning.driver.prior_trials import device_of_one
 from tune_speed.tuning.provenance import Surroundings
 from tune_speed.tuning.ray.exclusive import ExclusiveDevice, Stopped
 
-DROPPING_RULE = (
-    "after each round a finalist is dropped whose expected time with restarts is above the best's"
-    " beyond doubt; the chance that the true best is dropped is at most 5 % over the whole race"
-)
 # A run during which others came to the device does not count; so many in a row are an error.
 MAX_SHARED_RUNS = 3
 # Share of a run's time in which its threads wait for a core, from which on it is reported.
 LARGE_WAIT = 0.05
-DELIVERY_S = 60.0
 CERTIFICATION = "certification"
-
-_FILE = re.compile(r"certify-(\d+)\.jsonl")
 
 
 class CertifyResult(NamedTuple):
@@ -66,7 +58,7 @@ class CertifyResult(NamedTuple):
 
     records: tuple[TrialRecord, ...]
     """Certified records, best first; empty if it was stopped."""
-    finalists: tuple[Finalist, ...]
+    finalists: tuple[TrackedTrial, ...]
     """Recipes that were certified, the best estimate first."""
     estimates: tuple[TrialRecord, ...]
     """All trials of the study that may be compared with these."""
@@ -90,17 +82,11 @@ def certify(
 ) -> CertifyResult:
     """Runs the finalists of a study, or continues with them, and records their certified times.
 
-    Args:
-        study: as MLflow has it.
-        config: how many run how often.
-        folder: of the study's files.
-        device: part of the device's name, where the study has estimates of several.
-        address: Ray cluster; None: a local one.
-        again: start from scratch although a certification was begun before.
-        on_line: sees each run.
-        anew_if_changed: start from scratch where finalists, leader or numbers are not those that
-            were begun, instead of raising an error.
-        loop: the training function of the study; None where recipes were searched.
+    `study` is as MLflow has it, `folder` that of its files, and `device` part of the device's name,
+    where it has estimates of several. `address` is a Ray cluster's; None: a local one. `again`
+    starts from scratch although a certification was begun before; `anew_if_changed` does so where
+    finalists, leader or numbers are not those that were begun, instead of raising an error.
+    `on_line` sees each run. `loop` is the study's training function; None: recipes were searched.
 
     Raises: ConfigError, DataError, ServiceError, StorageError.
     """
@@ -118,11 +104,11 @@ def certify(
         "workload_hash": first.workload_hash,
         "protocol_version": PROTOCOL_VERSION,
     }
-    path = _ledger_path(folder, again=again)
+    path = latest_log(folder, "certify", again=again)
     if anew_if_changed:
         with CertifyLedger(path) as ledger:
             is_another = bool(ledger.differences(header))
-        path = _ledger_path(folder, again=again or is_another)
+        path = latest_log(folder, "certify", again=again or is_another)
     with CertifyLedger(path) as ledger:
         ledger.begin(header)
         schedule = CertificationSchedule(
@@ -139,43 +125,28 @@ def certify(
         ranks = schedule.ranks()
         if was_stopped:
             return CertifyResult((), tuple(finalists), (), ranks, folder, (), True)
-        origin = Origin(
+        done = Certification(
+            finalists=session.everyone,
+            runs=ledger.runs,
+            ranks=ranks,
+            surroundings={name: session.surroundings(name) for name in session.everyone},
             uri=strip_secrets(uri),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
             chosen_by=f"one of the {config.top} fastest of {len(estimates)} estimates of one seed"
             " each",
-            dropping_rule=DROPPING_RULE,
         )
-        surroundings = {name: session.surroundings(name) for name in session.everyone}
-        records = tuple(
-            certified_record(
-                placed,
-                finalists=session.everyone,
-                runs=ledger.runs,
-                surroundings=surroundings[placed.name],
-                origin=origin,
-                ranks={each.name: each for each in ranks},
-            )
-            for placed in ranks
-        )
-        _save(folder / "certified", records, surroundings)
+        records = tuple(certified_record(placed, done) for placed in ranks)
+        _save(folder / "certified", records, done)
     # The leader has a certified record already; here it only ran next to the others.
     own = tuple(r for r in records if f"{r.study}/{r.trial_id}" != (leader and leader.name))
-    undelivered = _deliver(uri, study, own, number=path.stem)
+    undelivered = deliver(own, study=study, search_id=path.stem, parent_kind=CERTIFICATION)
     return CertifyResult(
-        records, tuple(finalists), origin.estimates, ranks, folder, undelivered, False
+        records, tuple(finalists), done.estimates, ranks, folder, undelivered, False
     )
 
 
-def _ledger_path(folder: Path, *, again: bool) -> Path:
-    """Returns the file of the last certification, or of a new one if there is none or `again`."""
-    matches = (_FILE.fullmatch(path.name) for path in folder.glob("certify-*.jsonl"))
-    last = max((int(match[1]) for match in matches if match), default=0)
-    return folder / f"certify-{last + 1 if again or not last else last}.jsonl"
-
-
-def _outlook(schedule: CertificationSchedule, finalists: list[Finalist]) -> str:
+def _outlook(schedule: CertificationSchedule, finalists: list[TrackedTrial]) -> str:
     """Returns the runs to come and their time, predicted by the finalists' runs in the search."""
     runs = [each.record.runs[-1] for each in finalists]
     run_s = statistics.fmean(run.clocks.train_s + run.clocks.eval_s for run in runs)
@@ -192,7 +163,7 @@ class _Session:
         self,
         ledger: CertifyLedger,
         schedule: CertificationSchedule,
-        everyone: list[Finalist],
+        everyone: list[TrackedTrial],
         on_line: Callable[[str], None],
     ) -> None:
         self._ledger, self._schedule, self._on_line = ledger, schedule, on_line
@@ -249,7 +220,7 @@ class _Session:
 
     def _describe(self, device: ExclusiveDevice, *, is_last: bool) -> None:
         for name, each in self.everyone.items():
-            facts = Surroundings.model_validate_json(device.describe(_spec(each, seed=0)))
+            facts = Surroundings.model_validate_json(device.describe(_spec(each.record, seed=0)))
             if facts.machine.device != each.record.device:
                 raise ConfigError(
                     "a study must be certified on the device of its trials,"
@@ -260,7 +231,7 @@ class _Session:
 
     def _take_turn(self, turn: Turn, device: ExclusiveDevice) -> None:
         for _ in range(MAX_SHARED_RUNS):
-            record = device.run(_spec(self.everyone[turn.name], seed=turn.seed))
+            record = device.run(_spec(self.everyone[turn.name].record, seed=turn.seed))
             run = record.runs[0]
             if run.timing == Timing.EXCLUSIVE or run.status == Status.FAILED:
                 break
@@ -303,8 +274,8 @@ def _nodes_like(record: TrialRecord, address: str | None) -> tuple[str, ...]:
         return nodes.allowed()
 
 
-def _spec(finalist: Finalist, *, seed: int) -> SpecBase:
-    record, task, kind = finalist.record, task_of(finalist.record), finalist.record.device_kind
+def _spec(record: TrialRecord, *, seed: int) -> SpecBase:
+    task, kind = task_of(record), record.device_kind
     is_own = record.is_own_loop
     return spec_type(task)(
         study=record.study,
@@ -322,32 +293,12 @@ def _spec(finalist: Finalist, *, seed: int) -> SpecBase:
     )
 
 
-def _save(
-    folder: Path,
-    records: Sequence[TrialRecord],
-    surroundings: dict[str, tuple[Surroundings, Surroundings]],
-) -> None:
+def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> None:
     """Writes each certificate, and the packages that it was made with."""
     folder.mkdir(parents=True, exist_ok=True)
     for record in records:
         # The leader may be of another study, whose names a stranger chose.
         name = f"{file_name(f'{record.study}-{record.trial_id}')}.json"
         (folder / name).write_text(json.dumps(record.certificate, indent=2, allow_nan=False))
-    code = next(iter(surroundings.values()))[0].code
-    (folder / "packages.txt").write_text(code.lock)
-
-
-def _deliver(
-    uri: str, study: str, records: Sequence[TrialRecord], *, number: str
-) -> tuple[Undelivered, ...]:
-    tags = {
-        "workload": records[0].workload_name,
-        "workload_hash": records[0].workload_hash,
-        "protocol_version": str(PROTOCOL_VERSION),
-    }
-    client = open_store(uri)
-    tracker = Tracker(
-        client, study=study, study_tags=tags, search_id=number, parent_kind=CERTIFICATION
-    )
-    tracker.reconcile(records)
-    return tracker.close(timeout_s=DELIVERY_S)
+    before, _ = next(iter(done.surroundings.values()))
+    (folder / "packages.txt").write_text(before.code.lock)

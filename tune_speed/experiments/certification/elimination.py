@@ -92,15 +92,12 @@ class Elimination:
         least_success_rate: float = 0.5,
         miss_s: float | None = None,
     ) -> None:
-        """Starts a race.
+        """Starts a race of finalists, each given once.
 
-        Args:
-            names: The finalists, each once.
-            num_rounds: Rounds planned; nobody is dropped after the last, which would save nothing.
-            error_rate: Chance at most of dropping the true best.
-            least_success_rate: No leader's success rate is taken to be lower.
-            miss_s: The time limit [s] in the `anytime` mode, where a miss takes that long. None if
-                runs have a fixed length, met or missed.
+        Nobody is dropped after the last of `num_rounds`, which would save nothing. The true best is
+        dropped with a chance of `error_rate` at most. No leader's success rate is taken to be lower
+        than `least_success_rate`. `miss_s` is the time limit [s] in the `anytime` mode, where a
+        miss takes that long; None if runs have a fixed length, met or missed.
         """
         assert len(set(names)) == len(names) > 0, names
         assert 0 < error_rate < 1 and 0 < least_success_rate <= 1
@@ -166,12 +163,11 @@ class Elimination:
         evidence = log_evidence(pair, least_success_rate=self._least_success_rate)
         if evidence < -math.log(share):
             return None
-        (leader_s, leader_text), (rival_s, rival_text) = (
-            _mean_and_hits(self.samples[name]) for name in (leader, rival)
-        )
+        ours, theirs = (RunStatistics(tuple(self.samples[name])) for name in (leader, rival))
+        n = self.num_closed
         figures = (
-            f"{rival} is out after {self.num_closed} runs: {rival_s:.3g} s a run, {rival_text} met "
-            f"the target, against {leader_s:.3g} s, {leader_text} of {leader}"
+            f"{rival} is out after {n} runs: {theirs.spent_s / n:.3g} s a run, {theirs.hits} of {n}"
+            f" met the target, against {ours.spent_s / n:.3g} s, {ours.hits} of {n} of {leader}"
         )
         if math.isinf(evidence):
             rate = least_leader_rate(pair, self._least_success_rate)
@@ -189,15 +185,32 @@ def look(
     leader: Sequence[Sample], rival: Sequence[Sample], *, tail: float, miss_s: float | None = None
 ) -> Pair:
     """Returns the two side by side; the rival's times hold but for a chance of `tail`."""
-    rival_hit, rival_miss = _least_rival_times(leader, rival, tail, is_fixed_length=miss_s is None)
-    return Pair(
-        n=len(leader),
-        leader_hits=sum(sample.is_hit for sample in leader),
-        rival_hits=sum(sample.is_hit for sample in rival),
-        leader_miss=_most_miss_time(leader, miss_s),
-        rival_hit=rival_hit,
-        rival_miss=rival_miss,
-    )
+    hit_s, missed_s = _times_s(leader)
+    rival_hit_s, rival_missed_s = _times_s(rival)
+    # A miss takes as long as a hit where none was seen.
+    rival_miss_s = statistics.fmean(rival_missed_s or rival_hit_s)
+    pairs = list(zip(leader, rival, strict=True))
+    both = [(ours, theirs) for ours, theirs in pairs if ours.is_hit and theirs.is_hit]
+    # With fewer than three pairs of hits: a run of a fixed length takes as long in a miss, so all
+    # pairs count; in `anytime` mode a hit of the rival may take no time at all.
+    if len(both) >= LEAST_PAIRS:
+        rival_hit = _least_slowdown(both, tail)
+        rival_miss = rival_hit * rival_miss_s / statistics.fmean(rival_hit_s)
+    elif miss_s is None:
+        rival_hit = rival_miss = _least_slowdown(pairs, tail)
+    else:
+        rival_hit, rival_miss = 0.0, rival_miss_s / max(hit_s, default=math.inf)
+    leader_miss = 1.0
+    if hit_s:
+        unseen_s = max(hit_s) if miss_s is None else miss_s
+        leader_miss = max(1.0, max(missed_s, default=unseen_s) / statistics.fmean(hit_s))
+    return Pair(len(leader), len(hit_s), len(rival_hit_s), leader_miss, rival_hit, rival_miss)
+
+
+def _times_s(samples: Sequence[Sample]) -> tuple[list[float], list[float]]:
+    """Returns the times of hits and of misses [s]."""
+    hits, misses = ([s.spent_s for s in samples if s.is_hit == kind] for kind in (True, False))
+    return hits, misses
 
 
 def least_leader_rate(pair: Pair, least_success_rate: float) -> float:
@@ -246,24 +259,6 @@ def _log_mixture(pair: Pair) -> float:
     return math.log(math.fsum(terms))
 
 
-def _least_rival_times(
-    leader: Sequence[Sample], rival: Sequence[Sample], tail: float, *, is_fixed_length: bool
-) -> tuple[float, float]:
-    """Returns the least times of a rival's hit and miss / leader's hit, by pairs that both hit."""
-    pairs = list(zip(leader, rival, strict=True))
-    both = [(ours, theirs) for ours, theirs in pairs if ours.is_hit and theirs.is_hit]
-    if len(both) >= LEAST_PAIRS:
-        least = _least_slowdown(both, tail)
-        return least, least * _mean_miss_s(rival) / _mean_hit_s(rival)
-    # Fewer than three such pairs: a run of a fixed length takes as long in a miss, so all pairs
-    # count; in `anytime` mode a hit of the rival may take no time at all.
-    if is_fixed_length:
-        least = _least_slowdown(pairs, tail)
-        return least, least
-    longest_hit_s = max((sample.spent_s for sample in leader if sample.is_hit), default=math.inf)
-    return 0.0, _mean_miss_s(rival) / longest_hit_s
-
-
 def _least_slowdown(pairs: Sequence[tuple[Sample, Sample]], tail: float) -> float:
     """Returns the lower end of the second's time / the first's."""
     from scipy.special import stdtrit
@@ -271,29 +266,3 @@ def _least_slowdown(pairs: Sequence[tuple[Sample, Sample]], tail: float) -> floa
     logs = np.log([theirs.spent_s / ours.spent_s for ours, theirs in pairs])
     error = max(float(logs.std(ddof=1)), LEAST_SPREAD) / math.sqrt(len(logs))
     return math.exp(logs.mean() + error * stdtrit(len(logs) - 1, tail))
-
-
-def _most_miss_time(samples: Sequence[Sample], miss_s: float | None) -> float:
-    """Returns the time of the longest miss / mean time of a hit, and never below 1."""
-    hit_s = [sample.spent_s for sample in samples if sample.is_hit]
-    missed_s = [sample.spent_s for sample in samples if not sample.is_hit]
-    if not hit_s:
-        return 1.0
-    unseen_s = max(hit_s) if miss_s is None else miss_s
-    return max(1.0, max(missed_s, default=unseen_s) / statistics.fmean(hit_s))
-
-
-def _mean_hit_s(samples: Sequence[Sample]) -> float:
-    return statistics.fmean(sample.spent_s for sample in samples if sample.is_hit)
-
-
-def _mean_miss_s(samples: Sequence[Sample]) -> float:
-    """Returns the mean time of a miss [s]; that of a hit where none was seen."""
-    missed_s = [sample.spent_s for sample in samples if not sample.is_hit]
-    return statistics.fmean(missed_s) if missed_s else _mean_hit_s(samples)
-
-
-def _mean_and_hits(samples: Sequence[Sample]) -> tuple[float, str]:
-    """Returns the mean time of a run [s], and `k of n`."""
-    found = RunStatistics(tuple(samples))
-    return found.spent_s / found.n, f"{found.hits} of {found.n}"

@@ -2,52 +2,26 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
 from tune_speed.core.stats import RunStatistics
 from tune_speed.custom.shipping import Loop
-from tune_speed.tracking.reader.queries import find_trials
+from tune_speed.tracking.reader.queries import TrackedTrial, find_trials
 
 
-@dataclass(frozen=True, kw_only=True)
-class Finalist:
-    """A recipe that is certified, or the leader next to it."""
-
-    name: str
-    """`study/trial`."""
-    record: TrialRecord
-    """Where it comes from: an estimate, or for the leader a certified record."""
-    run_id: str | None
-    """MLflow run of that record."""
-
-    @property
-    def time_s(self) -> float | None:
-        """Time to target of the record [s]; None for a miss."""
-        return self.record.time_to_target_s
-
-
-def _find(uri: str, **filters: Any) -> list[Finalist]:
-    return [
-        Finalist(name=f"{t.record.study}/{t.record.trial_id}", record=t.record, run_id=t.run_id)
-        for t in find_trials(uri, **filters)
-    ]
-
-
-def find_estimates(uri: str, study: str, device: str | None) -> list[Finalist]:
+def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTrial]:
     """Returns the study's estimates that may be compared, all of one device and protocol.
 
     Raises: ConfigError if none met the target, or they are of several devices; ServiceError.
     """
     found = [
         each
-        for each in _find(uri, study=study, kind="estimate")
+        for each in find_trials(uri, study=study, kind="estimate")
         if (device or "") in each.record.device and each.record.protocol_version == PROTOCOL_VERSION
     ]
-    keys = {board_key(each.record) for each in found if each.time_s is not None}
+    keys = {board_key(each.record) for each in found if each.record.time_to_target_s is not None}
     if not keys:
         raise ConfigError(
             f"a study must have a trial that met its target to be certified, but {study} has none"
@@ -63,17 +37,17 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[Finalist]:
     return [each for each in found if board_key(each.record) in keys]
 
 
-def choose_finalists(estimates: Sequence[Finalist], top: int) -> list[Finalist]:
+def choose_finalists(estimates: Sequence[TrackedTrial], top: int) -> list[TrackedTrial]:
     """Returns the `top` fastest, each recipe once."""
-    chosen: dict[str, Finalist] = {}
-    timed = (each for each in estimates if each.time_s is not None)
+    chosen: dict[str, TrackedTrial] = {}
+    timed = (each for each in estimates if each.record.time_to_target_s is not None)
     # The name decides a tie: other finalists than those begun could not be continued with.
-    for each in sorted(timed, key=lambda e: (e.time_s or 0.0, e.name)):
+    for each in sorted(timed, key=lambda e: (e.record.time_to_target_s or 0.0, e.name)):
         chosen.setdefault(json.dumps(each.record.recipe, sort_keys=True), each)
     return list(chosen.values())[:top]
 
 
-def find_leader(uri: str, finalists: Sequence[Finalist]) -> Finalist | None:
+def find_leader(uri: str, finalists: Sequence[TrackedTrial]) -> TrackedTrial | None:
     """Returns the best certified result of the same workload, device and protocol.
 
     None if there is none, or it is one of the finalists.
@@ -84,7 +58,7 @@ def find_leader(uri: str, finalists: Sequence[Finalist]) -> Finalist | None:
     recipes = [each.record.recipe for each in finalists]
     others = [
         each
-        for each in _find(uri, workload=first.workload_name, kind="certified")
+        for each in find_trials(uri, workload=first.workload_name, kind="certified")
         if board_key(each.record) == wanted
         and each.record.recipe not in recipes
         and each.name not in names

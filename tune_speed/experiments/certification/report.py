@@ -8,8 +8,6 @@ from tune_speed.core.comparability import final_goodness, final_metric, goodness
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.core.stats import RunStatistics, sample_of
 from tune_speed.experiments.certification.certify import CertifyResult
-from tune_speed.experiments.certification.finalists import Finalist
-from tune_speed.experiments.certification.schedule import FinalRank
 from tune_speed.experiments.margin import estimate_slope, suggestion
 from tune_speed.reporting.leaderboard.ranking import make_boards
 
@@ -51,22 +49,22 @@ def luck(result: CertifyResult) -> list[dict[str, Any]]:
     `ratio` is certified / estimate: above 1 the finalist was lucky in the search. Only hits are
     compared here; what misses cost is in the expected time.
     """
-    ranks = {placed.name: placed for placed in result.ranks}
-    return [_luck_of(each, ranks.get(each.name)) for each in result.finalists]
-
-
-def _luck_of(finalist: Finalist, placed: FinalRank | None) -> dict[str, Any]:
-    found = RunStatistics(tuple(map(sample_of, placed.runs if placed else ())))
-    certified_s = statistics.median(found.hits_s) if found.hits else None
-    estimate_s = finalist.time_s
-    return {
-        "name": finalist.name,
-        "estimate_s": estimate_s,
-        "certified_s": certified_s,
-        "ratio": certified_s / estimate_s if certified_s and estimate_s else None,
-        "hits": found.hits,
-        "n": found.n,
-    }
+    runs = {placed.name: placed.runs for placed in result.ranks}
+    rows = []
+    for each in result.finalists:
+        found = RunStatistics(tuple(map(sample_of, runs.get(each.name, ()))))
+        certified_s = statistics.median(found.hits_s) if found.hits else None
+        estimate_s = each.record.time_to_target_s
+        row: dict[str, Any] = {
+            "name": each.name,
+            "estimate_s": estimate_s,
+            "certified_s": certified_s,
+            "ratio": certified_s / estimate_s if certified_s and estimate_s else None,
+            "hits": found.hits,
+            "n": found.n,
+        }
+        rows.append(row)
+    return rows
 
 
 def _luck_lines(result: CertifyResult) -> list[str]:

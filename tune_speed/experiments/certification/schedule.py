@@ -3,6 +3,15 @@
 First all finalists run one seed a round, with the present leader (A B C A B C …); those clearly out
 are dropped (see `elimination`). Then the best of them, again with the leader, run more rounds with
 other seeds. All runs of a round share one seed, and no seed was used in the search.
+
+The ledger has what ran, one JSON line each, on disk before the next run begins:
+
+| event       | fields                     | written                                     |
+|-------------|----------------------------|---------------------------------------------|
+| `begin`     | plan, finalists, leader    | once                                        |
+| `described` | name, facts, is_last       | machine and code, before the first run of a |
+|             |                            | session and after the last run of all       |
+| `run`       | stage, round, name, record | when a run ended                            |
 """
 
 # Certified figures come from the second stage alone: the first stage chose its finalists, and a
@@ -10,9 +19,11 @@ other seeds. All runs of a round share one seed, and no seed was used in the sea
 
 import hashlib
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
-from tune_speed.core.records import RunResult
+from tune_speed.core.event_log import SessionLog
+from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.core.significance import Comparison, compare, holm
 from tune_speed.core.stats import sample_of
 from tune_speed.experiments.certification.elimination import Dropped, Elimination
@@ -72,14 +83,10 @@ class CertificationSchedule:
         seed_base: str,
         miss_s: float | None,
     ) -> None:
-        """Begins before the first run.
+        """Begins before the first run, with names: the best estimate's first.
 
-        Args:
-            finalists: names, the best estimate first.
-            leader: name of the present leader if it is none of them.
-            plan: rounds and numbers.
-            seed_base: text from which fresh seeds are hashed.
-            miss_s: what a miss costs in the `anytime` mode, see `Elimination`.
+        `leader` is the present leader if it is none of them, `seed_base` a text from which fresh
+        seeds are hashed, and `miss_s` what a miss costs in the `anytime` mode, see `Elimination`.
         """
         self.leader, self.plan = leader, plan
         self._seed_base, self._miss_s = seed_base, miss_s
@@ -137,22 +144,20 @@ class CertificationSchedule:
         p_values = {n: c.p_value for n, c in compared.items() if n != leader}
         adjusted = dict(zip(p_values, holm(list(p_values.values())), strict=True))
         dropped = {d.name: d for race in (self.first, self.final) if race for d in race.dropped}
-        placed = []
-        for name in names:
-            stage, runs = self._counting(name)
-            placed.append(
-                FinalRank(
-                    name=name,
-                    stage=stage,
-                    runs=tuple(run for _, run in runs),
-                    orders=tuple(order for order, _ in runs),
-                    rival=rivals[name],
-                    comparison=compared.get(name),
-                    adjusted_p_value=adjusted.get(name),
-                    dropped=dropped.get(name),
-                )
+        return tuple(
+            FinalRank(
+                name=name,
+                stage=stage,
+                runs=tuple(run for _, run in runs),
+                orders=tuple(order for order, _ in runs),
+                rival=rivals[name],
+                comparison=compared.get(name),
+                adjusted_p_value=adjusted.get(name),
+                dropped=dropped.get(name),
             )
-        return tuple(placed)
+            for name in names
+            for stage, runs in [self._counting(name)]
+        )
 
     @property
     def _race(self) -> tuple[Stage, Elimination]:
@@ -181,3 +186,47 @@ class CertificationSchedule:
         num_pairs = min(len(runs) for runs in both)
         ours, theirs = ([sample_of(run) for _, run in runs[:num_pairs]] for runs in both)
         return compare(ours, theirs, miss_s=self._miss_s)
+
+
+class Ran(NamedTuple):
+    """One run of a certification."""
+
+    turn: Turn
+    record: TrialRecord
+
+
+class CertifyLedger(SessionLog):
+    """An open ledger, held by one process at a time."""
+
+    what = "a certification"
+
+    def __init__(self, path: Path) -> None:
+        """See `SessionLog`."""
+        self.runs: list[Ran] = []
+        self.first_facts: dict[str, dict[str, Any]] = {}
+        """Surroundings before the first run, by contestant."""
+        self.last_facts: dict[str, dict[str, Any]] = {}
+        """Surroundings after the last run; empty until then."""
+        super().__init__(path)
+
+    def described(self, name: str, facts: dict[str, Any], *, is_last: bool = False) -> None:
+        """Writes what surrounds the runs of a contestant."""
+        event = {"name": name, "facts": facts, "is_last": is_last}
+        self.append("described", **event)
+        self.take("described", event)
+
+    def ran(self, turn: Turn, record: TrialRecord) -> None:
+        """Writes a run."""
+        self.append("run", **turn._asdict(), record=record.model_dump(mode="json"))
+        self.runs.append(Ran(turn, record))
+
+    def take(self, kind: str, event: dict[str, Any]) -> None:
+        """See `SessionLog`."""
+        if kind != "described":
+            record = TrialRecord.model_validate(event.pop("record"))
+            self.runs.append(Ran(Turn(**event), record))
+        elif event["is_last"]:
+            self.last_facts[event["name"]] = event["facts"]
+        else:
+            # A resumed session describes them again; what counts is before the first run.
+            self.first_facts.setdefault(event["name"], event["facts"])

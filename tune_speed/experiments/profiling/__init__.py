@@ -1,8 +1,8 @@
 """Where the time of an optimizer step goes, against what the device could do; and what to change.
 
-A recipe's own pipeline runs with borders between the phases of a step (`phases`, `blocks`), the
+A recipe's own pipeline runs with borders between the phases of a step (`phases`), the
 device's rates are measured (`rates`), what a step computes and moves is counted (`work`), and the
-roofline model compares them (`roofline`). `advice` says what to try; `rows` and `picture` show it.
+roofline model compares them (`profile`). `advice` says what to try; `rows` and `picture` show it.
 """
 
 from tune_speed.core.lazy import lazy_names

@@ -6,7 +6,8 @@
 │  host_to_device│            scaler.scale()  a next micro-batch
 ```
 
-The step itself is `step.take_step`, as in training: what is measured are the calls that it makes.
+`take_blocks` has steps as they run and steps with borders take turns. The step itself is
+`step.take_step`, as in training: what is measured are the calls that it makes.
 
 | phase              | from                       | to                                            |
 |--------------------|----------------------------|-----------------------------------------------|
@@ -22,13 +23,15 @@ The step itself is `step.take_step`, as in training: what is measured are the ca
 | `loop`             | all else                   |                                               |
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any, Literal, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import torch
 from torch import Tensor
+from torch.autograd import DeviceType  # type: ignore[attr-defined]
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tune_speed.components.speedups.base import Shape
@@ -45,6 +48,15 @@ Phase = Literal[
 ]
 PHASES: tuple[Phase, ...] = get_args(Phase)
 Batch = TypeVar("Batch")
+# A block has so many steps at most, and more where it would be shorter than that [s].
+BLOCK_STEPS = 5
+BLOCK_S = 0.01
+LEAST_BLOCKS = 4
+"""Of each kind, where there are so many steps."""
+RECORDED_STEPS = 5
+"""Steps whose kernels are recorded."""
+TakeStep = Callable[[], int]
+"""Does one optimizer step and returns its number of samples."""
 
 
 class PhaseTimer:
@@ -84,9 +96,7 @@ class PhaseTimer:
     def enter(self, phase: Phase, *, ending_as: Phase | None = None) -> Phase | None:
         """Ends the phase under way, begins another one, and returns the one that ended.
 
-        Args:
-            phase: what begins.
-            ending_as: what the time up to now is counted as, if not as what had begun.
+        The time up to now is counted as `ending_as`, if not as what had begun.
         """
         before = self._phase
         # With the timer off, a border costs next to nothing: the same calls run in both kinds.
@@ -181,3 +191,105 @@ class TimedGradient:
         is_one_call = self._timer.phase == "forward"
         self._timer.enter("loop", ending_as="forward_backward" if is_one_call else None)
         return loss
+
+
+class StepsTaken(NamedTuple):
+    """What blocks of both kinds took; seconds of a full step."""
+
+    num_steps: int
+    """Of each kind."""
+    step_s: float
+    """A step as it runs: all seconds over all samples [s]."""
+    low_s: float
+    high_s: float
+    """The fastest and the slowest block's [s]."""
+    waited_s: float
+    """Of it, the host in `next()` [s]."""
+    core_wait_s: float
+    """Seconds that threads waited for a core during it, in all [s]."""
+    total_s: dict[Phase, float]
+    """Phases of a step with borders [s]."""
+    launched_s: dict[Phase, float]
+    """Of these, until the host had queued the work [s]."""
+    copied_bytes: float
+    """Bytes that left the host for the device in a step."""
+
+
+def take_blocks(
+    take_step: TakeStep,
+    timer: PhaseTimer,
+    *,
+    num_steps: int,
+    step_s: float,
+    samples_per_step: int,
+    synchronize: Callable[[], None],
+    waited: Callable[[], float],
+    core_waited: Callable[[], float],
+    now: Callable[[], float] = time.perf_counter,
+    on_block: Callable[[int, int], None] = lambda done, total: None,
+) -> StepsTaken:
+    """Takes `num_steps` steps of either kind, or somewhat more to fill the last block.
+
+    `take_step` does the next step of the pipeline, and may leave it queued on the device;
+    `synchronize` waits for the device. `timer` is on during half of the blocks. A step takes
+    `step_s` seconds, roughly, and `samples_per_step` samples. `waited` returns the seconds in
+    `next()` so far, and `core_waited` those that threads have waited for a core; `now` is a
+    monotonic clock [s]. `on_block` gets the number of steps done and their number in all.
+    """
+    few = min(BLOCK_STEPS, -(-num_steps // LEAST_BLOCKS))
+    steps = min(num_steps, max(few, round(BLOCK_S / max(step_s, 1e-9))))
+    pairs = -(-num_steps // steps)
+    plain: list[tuple[float, ...]] = []
+    timed_samples = 0
+    # The order is A B B A A B B A …, so that a drift of the machine's speed favours neither kind.
+    for number in range(2 * pairs):
+        if number % 4 in (1, 2):
+            for _ in range(steps):
+                with timer.on():
+                    timed_samples += take_step()
+        else:
+            waits = waited(), core_waited()
+            # At its ends only, as in a training, so that what overlaps there does so here.
+            synchronize()
+            began_s = now()
+            samples = sum(take_step() for _ in range(steps))
+            synchronize()
+            block_s = now() - began_s
+            plain.append((samples, block_s, waited() - waits[0], core_waited() - waits[1]))
+        on_block((number + 1) * steps, 2 * pairs * steps)
+    # Per sample, so that a ragged step at an epoch's end counts by its samples.
+    per_sample = [samples_per_step * block_s / samples for samples, block_s, *_ in plain]
+    num_samples, *sums = map(math.fsum, zip(*plain, strict=True))
+    step_s, waited_s, core_wait_s = (samples_per_step / num_samples * each for each in sums)
+    a_timed_step = samples_per_step / timed_samples
+    return StepsTaken(
+        num_steps=pairs * steps,
+        step_s=step_s,
+        low_s=min(per_sample),
+        high_s=max(per_sample),
+        waited_s=waited_s,
+        core_wait_s=core_wait_s,
+        total_s={phase: timer.total_s[phase] * a_timed_step for phase in PHASES},
+        launched_s={phase: timer.launched_s[phase] * a_timed_step for phase in PHASES},
+        copied_bytes=timer.copied_bytes * a_timed_step,
+    )
+
+
+def busy_s_per_sample(take_step: TakeStep, *, device: torch.device) -> float | None:
+    """Returns the seconds of all kernels and copies of a few steps, per sample.
+
+    Those that run at the same time count each. None on a CPU, and where nothing was recorded.
+    """
+    if device.type != "cuda":
+        return None
+    activities = [torch.profiler.ProfilerActivity.CUDA]
+    with torch.profiler.profile(activities=activities, acc_events=True) as recorded:
+        samples = sum(take_step() for _ in range(RECORDED_STEPS))
+        torch.cuda.synchronize(device)
+    # Calls on the host carry the time of the kernels that they launch, too.
+    busy_us = sum(
+        event.self_device_time_total
+        for event in recorded.key_averages()
+        if event.device_type == DeviceType.CUDA
+    )
+    return busy_us / 1e6 / samples if busy_us else None

@@ -1,13 +1,11 @@
 """A profile as a picture: the phases of a step as stacked bars, and the roofline next to them."""
 
-import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.text import printable
 from tune_speed.experiments.profiling.result import Bounds, ProfileResult
 from tune_speed.experiments.profiling.rows import (
     WORDS,
@@ -17,7 +15,7 @@ from tune_speed.experiments.profiling.rows import (
     phase_rows,
     title,
 )
-from tune_speed.reporting.plot_style import COLOURS, write_figure
+from tune_speed.reporting.plot_style import COLOURS, folded, log_scales, write_figure
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -59,7 +57,7 @@ def profile_figure(found: ProfileResult) -> "Figure":
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=INCHES, layout="constrained")
-    lines = (textwrap.fill(part, TITLE_WIDTH) for part in _plain(title(found)).split("; ", 1))
+    lines = (folded(part, TITLE_WIDTH) for part in title(found).split("; ", 1))
     figure.suptitle("\n".join(lines), fontsize="medium", x=0.01, ha="left")
     bounds = found.bounds
     columns = 1 if bounds is None else 2
@@ -67,15 +65,10 @@ def profile_figure(found: ProfileResult) -> "Figure":
     _draw_phases(panels[0], found)
     if bounds is not None:
         _draw_roofline(panels[1], found, bounds)
-    advice = (f"advice: {_plain(text)}" for text in advice_texts(found)[:MOST_ADVICE])
-    lines = (textwrap.fill(text, TITLE_WIDTH + 12) for text in advice)
+    advice = (f"advice: {text}" for text in advice_texts(found)[:MOST_ADVICE])
+    lines = (folded(text, TITLE_WIDTH + 12) for text in advice)
     figure.supxlabel("\n".join(lines), fontsize="small", x=0.01, ha="left")
     return figure
-
-
-def _plain(text: str) -> str:
-    """Returns a text that matplotlib draws as it is: `$` would begin a formula."""
-    return printable(text).replace("$", r"\$")
 
 
 def _draw_phases(panel: "Axes", found: ProfileResult) -> None:
@@ -144,21 +137,10 @@ def _draw_roofline(panel: "Axes", found: ProfileResult, bounds: Bounds) -> None:
     label = f"this recipe: {achieved:.3g} TFLOP/s, {bounds.peak_frac:.0%} of the matrix rate"
     style: dict[str, Any] = {"color": COLOURS[1], "markersize": 8, "linestyle": "none"}
     panel.plot(intensity, achieved, "o", label=label, **style)
-    panel.set(xscale="log", yscale="log")
+    log_scales(panel)
     panel.set_xlim(across[0], across[-1])
     panel.set_ylim(min(achieved / 2, float(roof[0])), 2 * max(rates.values()))
     panel.set_xlabel("operations over bytes moved (estimate) [FLOP/byte]", size="small")
     panel.set_ylabel("rate [TFLOP/s]", size="small")
     panel.grid(alpha=0.25)
-    _plain_ticks(panel)
     _small_texts(panel, legend_columns=1)
-
-
-def _plain_ticks(panel: "Axes") -> None:
-    """Gives both axes plain numbers, such as 0.02 and 5."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())

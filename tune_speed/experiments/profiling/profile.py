@@ -1,4 +1,17 @@
-"""Profiles a recipe: its own pipeline, after warm-up, taken apart and set against the device."""
+"""Profiles a recipe: its own pipeline, after warm-up, taken apart and set against the device.
+
+The roofline says how quick a step could be at best. With F operations and B bytes of a step (see
+`work`), the device's rates R [FLOP/s] and W [byte/s] (see `rates`), and H bytes from the host at V
+[byte/s]:
+
+    t_compute = F / R      t_memory = B / W      t_host = H / V      t ≥ max(t_compute, t_memory)
+
+The arithmetic intensity is I = F / B [FLOP/byte]; the roof over it, min(R, I · W), is reached by
+a step that takes exactly max(t_compute, t_memory). Where I < R / W, memory binds.
+
+Source: Williams, Waterman and Patterson, "Roofline: an insightful visual performance model for
+multicore architectures", CACM 52(4), 2009. We differ in measuring both rates.
+"""
 
 import math
 import signal
@@ -13,18 +26,22 @@ from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
 from tune_speed.experiments.profiling.advice import Situation, advise
-from tune_speed.experiments.profiling.averaging import averaging_s
-from tune_speed.experiments.profiling.blocks import StepsTaken, busy_s_per_sample, take_blocks
-from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline
-from tune_speed.experiments.profiling.rates import measure_rates
-from tune_speed.experiments.profiling.result import DeviceRates, ProfileResult
-from tune_speed.experiments.profiling.summarise import (
-    found_for_auto,
-    step_bounds,
-    step_times,
-    step_work,
+from tune_speed.experiments.profiling.phases import (
+    Phase,
+    StepsTaken,
+    busy_s_per_sample,
+    take_blocks,
 )
-from tune_speed.experiments.profiling.work import count_work
+from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline
+from tune_speed.experiments.profiling.rates import averaging_s, measure_rates
+from tune_speed.experiments.profiling.result import (
+    Bounds,
+    DeviceRates,
+    ProfileResult,
+    StepTimes,
+    StepWork,
+)
+from tune_speed.experiments.profiling.work import Work, count_work
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime.device import (
     cpu_wait_s,
@@ -44,6 +61,7 @@ from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.study.file import RecipeFile
 from tune_speed.training.autotune.loader_workers import usable_cores
+from tune_speed.training.autotune.step_options import CHOICES
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
@@ -54,6 +72,8 @@ ENOUGH_S = 4.0
 """Without a number of steps, so many are taken of each kind as fit into this [s]."""
 # Of progress, at most.
 LINES = 5
+MIB, MS = 1024**2, 1e3
+COMPUTING: tuple[Phase, ...] = ("forward", "backward", "forward_backward", "optimizer")
 
 
 def profile_recipe(
@@ -67,14 +87,9 @@ def profile_recipe(
     """Returns where the time of the recipe's steps goes, and what to try; None after Ctrl-C.
 
     Steps have the shape that the run begins with. Of several devices one is profiled, with its
-    share of the samples; averaging their gradients is measured apart.
-
-    Args:
-        file: The recipe, its workload, and where to run.
-        steps: Of each kind, with borders and without; None: as many as fit into four seconds.
-        download: Fetch the data set if it is missing.
-        on_progress: Gets images decoded, and their number.
-        on_line: Gets lines for people.
+    share of the samples; averaging their gradients is measured apart. `steps` are taken of each
+    kind, with borders and without; None: as many as fit into four seconds. `download` fetches the
+    data set if it is missing; `on_progress` gets images decoded, and their number.
 
     Raises: ConfigError, also where a step does not fit into memory; DataError.
     """
@@ -120,38 +135,44 @@ def _profile(
     check_stop()
     release_memory(device)
     on_line("measuring matrix products and copies")
-    rates = _rates(recipe, device)
+    loader = recipe.loader
+    rates = measure_rates(
+        dict.fromkeys((recipe.precision, "fp32", "bf16")),
+        device=device,
+        pin_memory=isinstance(loader, Streaming) and loader.pin_memory and device.type == "cuda",
+        synchronize=synchronizer(device),
+    )
     check_stop()
     num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
     is_host, sync_s = device.type == "cpu", None
     if is_host or recipe.devices <= max(1, num_gpus):
-        sync_s = averaging_s(work.parts.gradients, size=recipe.devices, device=device)
+        sync_s = averaging_s(work.gradients, size=recipe.devices, device=device)
     found = ProfileResult(
         **_described(file, recipe, device, pipeline.shape),
         peak_memory_gib=peak_gib,
-        times=step_times(taken, averaging_s=sync_s, idle_s=idle_s, is_host=is_host),
-        work=step_work(work, taken),
+        times=_step_times(taken, averaging_s=sync_s, idle_s=idle_s, is_host=is_host),
+        work=_step_work(work, taken),
         rates=rates,
-        bounds=step_bounds(work, taken, rates, precision=recipe.precision),
+        bounds=roofline(
+            work.flop,
+            work.moved_bytes,
+            rates,
+            precision=recipe.precision,
+            host_bytes=taken.copied_bytes,
+            step_s=taken.step_s,
+        ),
     )
-    situation = Situation(
-        recipe=recipe,
-        found=found,
-        device=device,
-        num_devices=num_gpus,
-        # Beyond the threads of this process.
-        spare_cores=max(0, usable_cores() - torch.get_num_threads()),
-        # A pixel has one byte.
-        set_bytes=math.prod(splits.train.pixels.shape),
-        has_convolutions=any(isinstance(part, nn.Conv2d) for part in model.modules()),
-    )
-    return found.model_copy(update={"advice": advise(situation)})
+    has_convolutions = any(isinstance(part, nn.Conv2d) for part in model.modules())
+    # A pixel has one byte; spare cores are those beyond the threads of this process.
+    set_bytes = math.prod(splits.train.pixels.shape)
+    spare_cores = max(0, usable_cores() - torch.get_num_threads())
+    at = Situation(recipe, found, device, num_gpus, spare_cores, set_bytes, has_convolutions)
+    return found.model_copy(update={"advice": advise(at)})
 
 
 def _described(
     file: RecipeFile, recipe: Recipe, device: torch.device, shape: Shape
 ) -> dict[str, Any]:
-    """Returns the fields of a profile that are known without a measurement."""
     return {
         "name": file.name,
         "workload_name": file.workload.name,
@@ -166,7 +187,7 @@ def _described(
         "image_height_pixels": shape.height,
         "image_width_pixels": shape.width,
         "memory_limit_gib": memory_limit_gib(device, gpu_fraction=0.0, cpu_fraction=1.0),
-        "resolved": found_for_auto(file.recipe, recipe),
+        "resolved": _found_for_auto(file.recipe, recipe),
     }
 
 
@@ -188,12 +209,11 @@ def _take(
     on_line: Callable[[str], None],
 ) -> StepsTaken:
     enough = min(MOST_STEPS, max(FEWEST_STEPS, int(ENOUGH_S / step_s)))
-    num_lines = 0
+    said = {0}
 
     def on_block(done: int, total: int) -> None:
-        nonlocal num_lines
-        if done * LINES // total > num_lines:
-            num_lines = done * LINES // total
+        if done * LINES // total not in said:
+            said.add(done * LINES // total)
             on_line(f"{done} of {total} steps, half of them with borders between the phases")
 
     return take_blocks(
@@ -221,11 +241,83 @@ def _idle_s(
     return None if busy is None else max(0.0, taken.step_s - busy * samples)
 
 
-def _rates(recipe: Recipe, device: torch.device) -> DeviceRates:
-    loader = recipe.loader
-    return measure_rates(
-        dict.fromkeys((recipe.precision, "fp32", "bf16")),
-        device=device,
-        pin_memory=isinstance(loader, Streaming) and loader.pin_memory and device.type == "cuda",
-        synchronize=synchronizer(device),
+def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
+    """Returns what was found for each field that was `auto`."""
+    fields = ("batch_size", "accumulation_steps", *CHOICES)
+    found = {name: str(getattr(ran, name)) for name in fields if getattr(given, name) == "auto"}
+    if given.effective_batch_size is not None:
+        found["batch_size"] = str(ran.batch_size)
+    ours, loader = given.loader, ran.loader
+    if isinstance(ours, Streaming) and ours.workers == "auto" and isinstance(loader, Streaming):
+        found["loader.workers"] = str(loader.workers)
+    return found
+
+
+def _step_times(
+    taken: StepsTaken, *, averaging_s: float | None, idle_s: float | None, is_host: bool
+) -> StepTimes:
+    """Returns the times of a step; `is_host`: the device is the host."""
+    sum_s = sum(taken.total_s.values())
+    computing_s = sum(taken.total_s[phase] for phase in COMPUTING)
+    launch_frac = sum(taken.launched_s[phase] for phase in COMPUTING) / computing_s
+    return StepTimes(
+        step_ms=MS * taken.step_s,
+        step_low_ms=MS * taken.low_s,
+        step_high_ms=MS * taken.high_s,
+        num_steps=taken.num_steps,
+        unprofiled_wait_ms=MS * taken.waited_s,
+        sync_ms=_scaled(averaging_s, MS),
+        profiled_step_ms=MS * sum_s,
+        overlap_ms=MS * (sum_s - taken.step_s),
+        idle_ms=_scaled(idle_s, MS),
+        launch_frac=None if is_host else launch_frac,
+        **{f"{phase}_ms": MS * seconds for phase, seconds in taken.total_s.items()},
     )
+
+
+def _step_work(work: Work, taken: StepsTaken) -> StepWork:
+    """Returns what a step computes and moves."""
+    return StepWork(
+        gflop=_scaled(work.flop, 1e-9),
+        parameters_mib=work.parameters / MIB,
+        optimizer_state_mib=work.optimizer_state / MIB,
+        activations_mib=work.saved / MIB,
+        moved_mib=work.moved_bytes / MIB,
+        copied_mib=taken.copied_bytes / MIB,
+    )
+
+
+def roofline(
+    flop: float | None,
+    moved_bytes: float,
+    rates: DeviceRates,
+    *,
+    precision: str,
+    host_bytes: float,
+    step_s: float,
+) -> Bounds | None:
+    """Returns the bounds of a step that takes `step_s` as it runs; None where F is not known.
+
+    In this module's symbols: F is `flop`, B `moved_bytes` and H `host_bytes`; `rates` has R in the
+    recipe's precision, W, and V where the device is not the host.
+    """
+    if flop is None:
+        return None
+    flop_per_s = 1e12 * rates.matrix_tflop_per_s[precision]
+    compute_s, memory_s = flop / flop_per_s, moved_bytes / (1e9 * rates.memory_gb_per_s)
+    host_rate = rates.host_to_device_gb_per_s
+    # Copies from the host can be hidden behind computing, so theirs is a bound by itself.
+    return Bounds(
+        compute_bound_ms=1e3 * compute_s,
+        memory_bound_ms=1e3 * memory_s,
+        host_bound_ms=1e3 * host_bytes / (1e9 * host_rate) if host_rate else None,
+        binding="compute" if compute_s >= memory_s else "memory",
+        intensity_flop_per_byte=flop / moved_bytes,
+        achieved_tflop_per_s=flop / step_s / 1e12,
+        peak_frac=flop / step_s / flop_per_s,
+        roof_frac=max(compute_s, memory_s) / step_s,
+    )
+
+
+def _scaled(value: float | None, factor: float) -> float | None:
+    return None if value is None else value * factor

@@ -6,17 +6,26 @@
 | memory [byte/s]         | 2 b / t: each byte read and written | copy of b bytes on the device    |
 | host to device [byte/s] | b / t                               | copy of b bytes from the host    |
 
-t is the shortest of several repetitions.
+t is the shortest of several repetitions. Apart from a training is also measured how long devices
+take to average their gradients: as many processes as the recipe has devices average as many bytes a
+few times over.
 """
 
+import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from multiprocessing import connection
+from pathlib import Path
 
 import torch
+import torch.distributed as dist
+from torch import multiprocessing
 
 from tune_speed.experiments.profiling.result import DeviceRates
+from tune_speed.training.worker import local_rank
 
 # A repetition this long is long enough [s].
 LONG_S = 0.02
@@ -35,6 +44,9 @@ DTYPES = {
     "half_fp32_norms": torch.float16,
 }
 """Arithmetic of the matrix products of each of a recipe's precisions."""
+AVERAGINGS = 5
+WAIT_S = 120.0
+"""Longest time for averaging, the start of the processes included [s]."""
 
 Clock = Callable[[], float]
 
@@ -49,12 +61,8 @@ def measure_rates(
 ) -> DeviceRates:
     """Returns the device's rates, in about a second.
 
-    Args:
-        precisions: of matrix products, as recipes name them.
-        device: what is measured.
-        pin_memory: whether the host's memory is page-locked.
-        synchronize: waits for the device.
-        now: a monotonic clock [s].
+    `precisions` are those of matrix products, as recipes name them; `pin_memory`: the host's memory
+    is page-locked; `synchronize` waits for the device, and `now` is a monotonic clock [s].
     """
     products = {name: matrix_rate(DTYPES[name], device, synchronize, now) for name in precisions}
     is_host = device.type == "cpu"
@@ -136,3 +144,53 @@ def _as_convolutions(device: torch.device) -> Iterator[None]:
         yield
     finally:
         torch.backends.cuda.matmul.allow_tf32 = before
+
+
+def averaging_s(num_bytes: int, *, size: int, device: torch.device) -> float | None:
+    """Returns the median time of averaging `num_bytes` of fp32 over `size` devices [s]; 0 for one.
+
+    None if that many could not meet in time, or a process died.
+    """
+    if size == 1:
+        return 0.0
+    context = multiprocessing.get_context("spawn")
+    here, there = context.Pipe(duplex=False)
+    with tempfile.TemporaryDirectory(prefix="tune_speed-averaging-") as folder:
+        arguments = (size, device.type, Path(folder), num_bytes, there)
+        processes = [
+            context.Process(target=_rank, args=(rank, *arguments), daemon=True)
+            for rank in range(size)
+        ]
+        try:
+            for process in processes:
+                process.start()
+            there.close()
+            seconds: float | None = here.recv() if here.poll(WAIT_S) else None
+        # All are gone, without a result.
+        except EOFError:
+            seconds = None
+        finally:
+            for process in processes:
+                process.kill()
+                process.join()
+            here.close()
+    return seconds
+
+
+def _rank(
+    rank: int, size: int, kind: str, folder: Path, num_bytes: int, pipe: connection.Connection
+) -> None:
+    device = torch.device(f"cuda:{rank}" if kind == "cuda" else "cpu")
+    with local_rank(rank, size, device, folder=folder, wait_s=WAIT_S) as ranks:
+        gradients, times = torch.zeros(max(1, num_bytes // 4), device=device), list[float]()
+        for _ in range(1 + AVERAGINGS):
+            # In a training, part of that hides behind the backward: this is an upper bound.
+            began_s = time.perf_counter()
+            dist.all_reduce(gradients)
+            # Waits for the device.
+            gradients.sum().item()
+            times.append(time.perf_counter() - began_s)
+        if ranks.is_first:
+            pipe.send(statistics.median(times[1:]))
+        # Nobody leaves before all are done.
+        ranks.gather(None)

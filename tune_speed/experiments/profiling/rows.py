@@ -69,29 +69,24 @@ def csv_rows(found: ProfileResult) -> list[dict[str, Any]]:
 def rate_rows(found: ProfileResult) -> list[dict[str, Any]]:
     """Returns a row a measured rate, with what a step needs of it."""
     rates, work, bounds = found.rates, found.work, found.bounds
-    rows: list[tuple[str, str, str, float | None]] = [
-        (
-            f"matrix products, {name}",
-            f"{rate:.3g} TFLOP/s",
-            f"{work.gflop:.4g} GFLOP" if is_own and work.gflop else "",
-            bounds.compute_bound_ms if is_own and bounds else None,
-        )
+
+    def row(name: str, rate: str, needs: str, bound: str) -> dict[str, Any]:
+        least_ms = getattr(bounds, bound, None)
+        least_ms = None if least_ms is None else round(least_ms, 3)
+        return {"rate": name, "measured": rate, "a step": needs, "at least [ms]": least_ms}
+
+    gflop = f"{work.gflop:.4g} GFLOP" if work.gflop else ""
+    needs = {found.precision: (gflop, "compute_bound_ms")}
+    rows = [
+        row(f"matrix products, {name}", f"{rate:.3g} TFLOP/s", *needs.get(name, ("", "")))
         for name, rate in rates.matrix_tflop_per_s.items()
-        for is_own in [name == found.precision]
     ]
-    moved, least_ms = f"about {work.moved_mib:,.0f} MiB", bounds.memory_bound_ms if bounds else None
-    rows.append(("copies in memory", f"{rates.memory_gb_per_s:.3g} GB/s", moved, least_ms))
+    moved, memory = f"about {work.moved_mib:,.0f} MiB", f"{rates.memory_gb_per_s:.3g} GB/s"
+    rows.append(row("copies in memory", memory, moved, "memory_bound_ms"))
     if (host := rates.host_to_device_gb_per_s) is not None:
-        copied, least_ms = f"{work.copied_mib:,.2f} MiB", bounds.host_bound_ms if bounds else None
-        rows.append(("copies from the host", f"{host:.3g} GB/s", copied, least_ms))
-    names = ("rate", "measured", "a step")
-    return [
-        {
-            **dict(zip(names, texts, strict=True)),
-            "at least [ms]": None if least_ms is None else round(least_ms, 3),
-        }
-        for *texts, least_ms in rows
-    ]
+        copied = f"{work.copied_mib:,.2f} MiB"
+        rows.append(row("copies from the host", f"{host:.3g} GB/s", copied, "host_bound_ms"))
+    return rows
 
 
 def sentences(found: ProfileResult) -> list[str]:
@@ -101,8 +96,15 @@ def sentences(found: ProfileResult) -> list[str]:
     lines = [
         f"A step as it runs takes {ms_text(times.step_ms)} ({spread} by blocks, {times.num_steps}"
         f" steps): {_difference(found)}.",
-        *_idling(found),
     ]
+    if times.idle_ms is not None:
+        idle = f"{ms_text(times.idle_ms)} of it ({times.idle_ms / times.step_ms:.1%})"
+        is_cpu = found.device_type == "cpu"
+        lines.append(
+            f"Threads waited {idle} for a core."
+            if is_cpu
+            else f"The device did nothing for {idle}."
+        )
     if times.launch_frac is not None:
         lines.append(
             f"The host was busy launching for {times.launch_frac:.0%} of forward, backward and"
@@ -142,23 +144,11 @@ def _difference(found: ProfileResult) -> str:
     return f"the phases' sum is {ms_text(times.overlap_ms)} ({frac:.1%}) more, {of_it}"
 
 
-def _idling(found: ProfileResult) -> list[str]:
-    times = found.times
-    if times.idle_ms is None:
-        return []
-    share = times.idle_ms / times.step_ms
-    if found.device_type == "cpu":
-        return [f"Threads waited {ms_text(times.idle_ms)} of it ({share:.1%}) for a core."]
-    return [f"The device did nothing for {ms_text(times.idle_ms)} of it ({share:.1%})."]
-
-
 def advice_text(advice: Advice) -> str:
     """Returns one piece of advice: ``waiting for data 31%: `loader.workers` 2 → 4``."""
     changes = ", ".join(f"`{c.field}` {c.before} → {c.after}" for c in advice.changes)
-    parts = [": ".join(filter(None, [advice.because, changes]))]
-    if advice.hint:
-        parts.append(advice.hint)
-    return "; ".join(parts)
+    said = ": ".join(filter(None, [advice.because, changes]))
+    return "; ".join(filter(None, [said, advice.hint]))
 
 
 def advice_texts(found: ProfileResult) -> list[str]:

@@ -21,10 +21,11 @@ Bytes that are moved, at least, if nothing stays in a cache from one use to the 
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
 from tune_speed.data.split import Splits
 from tune_speed.experiments.profiling.pipeline import Pipeline
@@ -36,8 +37,8 @@ from tune_speed.training.step.gradient import AUTOCAST_DTYPES, EagerGradient
 from tune_speed.training.step.step import Group, accumulation_of, build_optimizer, micro_batch_of
 
 
-class StepBytes(NamedTuple):
-    """Bytes, by the symbols of this module's table."""
+class Work(NamedTuple):
+    """What a step computes, and its bytes, by the symbols of this module's table."""
 
     parameters: int
     gradients: int
@@ -47,14 +48,16 @@ class StepBytes(NamedTuple):
     images: int
     """X: of a micro-batch."""
     num_micro_batches: int
+    flop: float | None = None
+    """Operations; None for a network without any that are counted."""
 
-
-def moved_bytes(step: StepBytes) -> int:
-    """Returns B = m (2 P + X + 2 A + G) + (m - 1) G + 2 P + G + 2 S, in bytes."""
-    # An estimate: what is not saved (activations' gradients, results of element-wise operations) is
-    # left out, and what a cache holds is counted.
-    p, g, s, m = step.parameters, step.gradients, step.optimizer_state, step.num_micro_batches
-    return m * (2 * p + step.images + 2 * step.saved + g) + (m - 1) * g + 2 * p + g + 2 * s
+    @property
+    def moved_bytes(self) -> int:
+        """B = m (2 P + X + 2 A + G) + (m - 1) G + 2 P + G + 2 S, within the device."""
+        # An estimate: what is not saved (activations' gradients, results of element-wise
+        # operations) is left out, and what a cache holds is counted.
+        p, g, s, m = self.parameters, self.gradients, self.optimizer_state, self.num_micro_batches
+        return m * (2 * p + self.images + 2 * self.saved + g) + (m - 1) * g + 2 * p + g + 2 * s
 
 
 def parameter_bytes(model: nn.Module) -> tuple[int, int]:
@@ -68,17 +71,8 @@ def parameter_bytes(model: nn.Module) -> tuple[int, int]:
 
 def state_bytes(optimizer: torch.optim.Optimizer) -> int:
     """Returns the bytes of the tensors that the optimizer remembers; none before its first step."""
-    return sum(_tensor_bytes(state) for state in optimizer.state.values())
-
-
-def _tensor_bytes(state: Any) -> int:
-    if isinstance(state, Tensor):
-        return int(state.nbytes)
-    if isinstance(state, dict):
-        return sum(_tensor_bytes(value) for value in state.values())
-    if isinstance(state, list | tuple):
-        return sum(_tensor_bytes(value) for value in state)
-    return 0
+    leaves = tree_leaves(list(optimizer.state.values()))
+    return sum(leaf.nbytes for leaf in leaves if isinstance(leaf, Tensor))
 
 
 def saved_bytes(call: Callable[[], object], model: nn.Module) -> int:
@@ -101,16 +95,6 @@ def saved_bytes(call: Callable[[], object], model: nn.Module) -> int:
     return sum(saved_by_address.values())
 
 
-class Work(NamedTuple):
-    """Of a step."""
-
-    flop: float | None
-    """Operations; None for a network without any that are counted."""
-    moved_bytes: int
-    """Within the device, an estimate."""
-    parts: StepBytes
-
-
 def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: torch.device) -> Work:
     """Returns what a step does, once steps were taken; the recipe is for one device."""
     shape, model = pipeline.shape, pipeline.stepper.model
@@ -123,18 +107,17 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
         autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
     )
     parameters, gradients = parameter_bytes(model)
-    # Loaders give normalised images, of four bytes a value.
-    image_bytes = micro_batch_of(recipe) * channels * shape.height * shape.width * 4
-    parts = StepBytes(
+    flop = None if per_sample is None else per_sample * group.num_learned(recipe, shape)
+    return Work(
         parameters=parameters,
         gradients=gradients,
         optimizer_state=state_bytes(pipeline.stepper.optimizer),
         saved=_saved(pipeline, recipe, splits, device),
-        images=image_bytes,
+        # Loaders give normalised images, of four bytes a value.
+        images=micro_batch_of(recipe) * channels * shape.height * shape.width * 4,
         num_micro_batches=accumulation_of(recipe) * shape.growth,
+        flop=flop,
     )
-    flop = None if per_sample is None else per_sample * group.num_learned(recipe, shape)
-    return Work(flop, moved_bytes(parts), parts)
 
 
 def _saved(pipeline: Pipeline, recipe: Recipe, splits: Splits, device: torch.device) -> int:

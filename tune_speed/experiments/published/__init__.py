@@ -4,25 +4,17 @@
 `tune-speed compare --with-paper`, and replications look their figures up here.
 """
 
-from tune_speed.experiments.published.matching import PaperRow, paper_rows
-from tune_speed.experiments.published.published import (
-    SOURCES,
-    PublishedFigure,
-    paper_listing,
-    published_figures,
-)
-from tune_speed.experiments.published.settings import SETTINGS, Setting
-from tune_speed.experiments.published.side_by_side import PaperTable, paper_table
+from tune_speed.core.lazy import lazy_names
 
-__all__ = [
-    "SETTINGS",
-    "SOURCES",
-    "PaperRow",
-    "PaperTable",
-    "PublishedFigure",
-    "Setting",
-    "paper_listing",
-    "paper_rows",
-    "paper_table",
-    "published_figures",
-]
+_NAMES = {
+    "matching": ("PaperRow", "paper_rows"),
+    "published": (
+        *("SETTINGS", "SOURCES", "PublishedFigure", "Setting"),
+        *("paper_listing", "published_figures"),
+    ),
+    "side_by_side": ("PaperTable", "paper_table"),
+}
+
+__all__ = [name for names in _NAMES.values() for name in names]
+
+__getattr__ = lazy_names(__name__, _NAMES)

@@ -12,8 +12,14 @@ from pathlib import PurePath
 from typing import Any
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.experiments.published.published import PublishedFigure, published_figures
-from tune_speed.experiments.published.settings import DATASETS_HERE, MODELS_HERE, SETTINGS, Setting
+from tune_speed.experiments.published.published import (
+    DATASETS_HERE,
+    MODELS_HERE,
+    SETTINGS,
+    PublishedFigure,
+    Setting,
+    published_figures,
+)
 
 COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
 """Fields of a recipe that hold an entry of a table."""

@@ -1,4 +1,4 @@
-"""The figures of the source documents, as data: `published.csv`.
+"""The figures and settings of the source documents, as data: `published.csv`, `settings.json`.
 
 Facts only, as printed and in one unit a metric, with what is known to be wrong with them. Nobody
 here measured any of them.
@@ -15,12 +15,21 @@ here measured any of them.
 | printed_value | as the source has it; unit beside it (`h:mm` is 2:42 for 162 minutes)        |
 | known_defect  | why the figure must not be taken as it is; empty where nothing is known      |
 | remark        | what belongs to it otherwise                                                 |
+
+Settings are in a recipe's words: `models` has for each published network the networks here that are
+the same, with the fields that make them so; `settings` the arms, field by field of `Setting`. A
+recipe's path skips the names of entries: `optimizer` is `adam`, `optimizer.weight_decay` is 1e-3.
+`lr` is the rate of one step, whatever `lr_per_examples` says. A path that a setting lacks is one
+that its source does not name.
 """
 
 import csv
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, Literal
 
 from tune_speed.core.records import Record
 
@@ -92,3 +101,45 @@ def paper_listing() -> list[dict[str, Any]]:
         }
         for source, title in SOURCES.items()
     ]
+
+
+DATASETS_HERE: Mapping[str, str] = {"CIFAR-10": "cifar10", "CIFAR-100": "cifar100"}
+"""Published data set: its name here, or in the name of the file that it is read from."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """One arm of a source: where its figures are in `published.csv`, and what was done."""
+
+    source: str
+    table: str
+    model: str
+    dataset: str
+    setting: str
+    recipe: Mapping[str, Any]
+    evaluated_on: Literal["test", "validation"]
+    hardware: str = ""
+    """As part of a device's name; empty: not named."""
+    train_images: int = 50_000
+    beside: str = ""
+    """What sets the arm apart that no field of a recipe says; empty where nothing is known."""
+    baseline: str = ""
+    """Setting that its speed-up counts from, of the same table and data set; empty: none."""
+
+
+# Of Nokhwal et al. what the paper does not say is from their code: pinned memory is on in both
+# arms, and nothing is clipped in the second. Solomatov & Stepanov do not name the rates of several
+# devices, and their best model has another schedule than the baseline.
+_DATA = json.loads(files("tune_speed.experiments.published").joinpath("settings.json").read_text())
+MODELS_HERE: Mapping[str, list[tuple[str, Mapping[str, Any]]]] = _DATA["models"]
+"""Published network: the networks here that are the same, with the fields that make them so."""
+SETTINGS: tuple[Setting, ...] = tuple(Setting(**fields) for fields in _DATA["settings"])
+"""Every published arm that a recipe here can be."""
+
+
+def base_of(setting: Setting) -> Setting | None:
+    """Returns the arm that a setting's speed-up counts from; None if it is none itself."""
+    place = (setting.source, setting.table, setting.dataset, setting.baseline)
+    bases = [s for s in SETTINGS if (s.source, s.table, s.dataset, s.setting) == place]
+    own = [base for base in bases if base.model == setting.model]
+    return next(iter(own or bases), None)

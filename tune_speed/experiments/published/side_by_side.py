@@ -6,17 +6,23 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from tune_speed.components.metrics.of_run import epoch_s, execution_s, peak_memory_frac
+from tune_speed.components.metrics.repeats import speed_up
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.experiments.published.matching import (
     PaperRow,
     compare,
     dataset_of,
+    figures_of,
     flat_recipe,
     paper_rows,
+    settings_of,
 )
-from tune_speed.experiments.published.settings import SETTINGS, Setting
-from tune_speed.experiments.published.speed_ups import SpeedUp, speed_ups
+from tune_speed.experiments.published.published import SETTINGS, Setting, base_of
 
+# Paths that tell the arms of a source apart, where it names them.
+NAMED_TECHNIQUES = ("accumulation_steps", "precision", "devices")
+# Precisions that count as one for that: the sources have fp16 only.
+MIXED = {"fp16": "mixed", "bf16": "mixed"}
 GB_PER_GIB = 2**30 / 1e9
 SECONDS_PER_HOUR = 3600
 
@@ -47,7 +53,6 @@ class PaperTable:
 
 
 def _final(metric: str) -> Callable[[RunResult], float | None]:
-    """Returns a function that reads a metric of a run's last evaluation."""
     return lambda run: getattr(run.final, metric, None)
 
 
@@ -104,7 +109,7 @@ def paper_table(records: Sequence[TrialRecord]) -> PaperTable:
         one_a_setting = {id(row.setting): row for row in rows}
         settings += [_setting_row(record, row) for row in one_a_setting.values()]
     for record in records:
-        figures += [_speed_up_row(record, faster) for faster in speed_ups(record, records)]
+        figures += _speed_up_rows(record, records)
     if notes:
         notes.append(f"published are: {published_settings()}")
     return PaperTable(figures=tuple(figures), settings=tuple(settings), notes=tuple(notes))
@@ -136,18 +141,65 @@ def _figure_rows(record: TrialRecord, row: PaperRow) -> Iterator[dict[str, Any]]
         )
 
 
-def _speed_up_row(record: TrialRecord, faster: SpeedUp) -> dict[str, Any]:
-    return _cells(
-        record,
-        faster.setting,
-        metric="speed-up",
-        ours=faster.ours,
-        theirs=faster.theirs,
-        unit="x",
-        known_defect="; ".join(faster.doubts),
-        note="theirs of execution times, ours of training clocks",
-        differs=len(compare(faster.setting, record)[1]),
+def _speed_up_rows(record: TrialRecord, records: Sequence[TrialRecord]) -> Iterator[dict[str, Any]]:
+    """Yields the speed-ups of the published arms that `record` is, from baselines in `records`."""
+    for setting in settings_of(record):
+        base = base_of(setting)
+        if base is None or not _is_arm(record, setting):
+            continue
+        times = [
+            next(figure for figure in figures_of(each) if figure.metric == "exec_time")
+            for each in (base, setting)
+        ]
+        base_h, arm_h = (time.number for time in times)
+        assert base_h is not None and arm_h is not None, times
+        yield _cells(
+            record,
+            setting,
+            metric="speed-up",
+            ours=_own_speed_up(record, base, records),
+            theirs=speed_up(base_h, arm_h),
+            unit="x",
+            known_defect="; ".join(time.known_defect for time in times if time.known_defect),
+            note="theirs of execution times, ours of training clocks",
+            differs=len(compare(setting, record)[1]),
+        )
+
+
+def _is_arm(record: TrialRecord, setting: Setting) -> bool:
+    """Returns whether a record of the setting's network has the techniques that make the arm."""
+    flat = flat_recipe(record.recipe)
+    named = [path for path in NAMED_TECHNIQUES if path in setting.recipe]
+    depth = "speedups.depth"
+    return setting.recipe.get(depth) == flat.get(depth) and all(
+        _kind(setting.recipe[path]) == _kind(flat.get(path)) for path in named
     )
+
+
+def _kind(value: Any) -> Any:
+    return MIXED.get(value, value) if isinstance(value, str) else value
+
+
+def _own_speed_up(
+    record: TrialRecord, base: Setting, records: Sequence[TrialRecord]
+) -> float | None:
+    """Returns the speed-up over the one trial of the baseline that did equally much."""
+    bases = [
+        each
+        for each in records
+        if base in settings_of(each)
+        and _is_arm(each, base)
+        and each.recipe.get("epochs") == record.recipe.get("epochs")
+        and each.workload_hash == record.workload_hash
+        # Several devices are described otherwise than the one of their baseline.
+        and (each.device == record.device or record.recipe.get("devices", 1) > 1)
+    ]
+    if len(bases) != 1 or not bases[0].runs or not record.runs:
+        return None
+    base_s, ours_s = (
+        statistics.fmean(run.clocks.train_s for run in each.runs) for each in (bases[0], record)
+    )
+    return speed_up(base_s, ours_s) if base_s and ours_s else None
 
 
 def _cells(

@@ -8,7 +8,7 @@ claims, each of which compares a published figure with one of ours. `plan_replic
 from tune_speed.core.lazy import lazy_names
 
 _NAMES = {
-    "outcome": ("Outcome",),
+    "agreement": ("Outcome",),
     "replicate": ("plan_replication", "run_replication"),
     "shipped": ("replication_listing",),
 }

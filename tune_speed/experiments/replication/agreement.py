@@ -39,8 +39,8 @@ from tune_speed.experiments.replication.ours import (
     own_figure,
     reasons_against,
 )
-from tune_speed.experiments.replication.plan import FULL
 from tune_speed.experiments.replication.published import PaperFigure, paper_figure
+from tune_speed.experiments.replication.shipped import FULL
 from tune_speed.study.replication import AGAINST_BASE, ClaimConfig, FigureName, UnitName
 
 Verdict = Literal[
@@ -93,6 +93,46 @@ class Agreement(Record):
     """What limits the trust in either figure or in the comparison."""
 
 
+class CheckRow(Record):
+    """A question that needs no training, and its answers."""
+
+    check: str
+    """Name of the check."""
+    question: str
+    expected: str
+    """The paper's answer, or what must come out."""
+    ours: str
+    agrees: str
+    """`yes`, `no`, `not decided` or `not applicable here`."""
+    source: str = ""
+    """Where the question or the expected answer is from."""
+
+
+class Outcome(Record):
+    """The published figures of an experiment next to ours."""
+
+    name: str
+    items: tuple[int, ...]
+    """Numbers of the experiment on the sheet of the source documents."""
+    title: str
+    question: str
+    profile: str
+    about: str
+    """What is smaller than in the source, in one sentence; empty for `full`."""
+    overrides: tuple[str, ...] = ()
+    """What the user changed about the profile, as `path=value`."""
+    devices: tuple[str, ...]
+    """Devices of the runs."""
+    seeds: tuple[int, ...]
+    """Runs of each arm as planned, the different numbers of the parts."""
+    done_runs: int
+    planned_runs: int
+    rows: tuple[Agreement, ...]
+    checks: tuple[CheckRow, ...]
+    caveats: tuple[str, ...]
+    """What is known to be wrong with the source, or unlike it here."""
+
+
 def agreements(
     claims: Sequence[ClaimConfig],
     results: Mapping[str, AblationResult],
@@ -100,13 +140,9 @@ def agreements(
     profile: str,
     to_come: Collection[str] = (),
 ) -> tuple[Agreement, ...]:
-    """Returns a row on each claim.
+    """Returns a row on each claim, by the results of each part in the profile that was run.
 
-    Args:
-        claims: Of the replication.
-        results: By the name of the part.
-        profile: That was run.
-        to_come: Parts of the profile that were not begun.
+    `to_come` are the parts of the profile that were not begun.
 
     Raises: ConfigError for a claim whose published figure cannot be found.
     """
@@ -175,7 +211,6 @@ Reasoned = tuple[Verdict, str]
 def _without_arm(
     claim: ClaimConfig, result: AblationResult | None, *, profile: str, to_come: Collection[str]
 ) -> Reasoned:
-    """Returns why a claim's arm was not run."""
     if claim.ours.part in to_come:
         return "no runs", "this part was not begun"
     if result is None:
@@ -195,7 +230,6 @@ def _verdict(
     *,
     profile: str,
 ) -> Reasoned:
-    """Returns the verdict on an arm that was run, and what is to be said about it."""
     if own.value is None:
         return "no runs", f"no such figure from {arm.n} runs of `{arm.name}`" if arm.n else ""
     if paper.value is None:

@@ -1,6 +1,7 @@
 """Questions about the techniques that need no training: each is tried out.
 
-Each check takes the device and returns its rows. What needs a GPU is `not applicable here` without.
+Each check takes the device and yields its answers. What needs a GPU is `not applicable here`
+without.
 """
 
 import statistics
@@ -8,16 +9,15 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from itertools import repeat
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
-from tune_speed.experiments.replication.outcome import CheckRow
+from tune_speed.experiments.replication.agreement import CheckRow
 from tune_speed.study.replication import CheckName
 
 if TYPE_CHECKING:
     import torch
 
-Check = Callable[["torch.device"], tuple[CheckRow, ...]]
-REVIEW = "review of Nokhwal et al."
+SOURCES: dict[CheckName, str] = {"effective_batch": "review of Nokhwal et al."}
 # Factor that PyTorch's `GradScaler` begins with.
 FIRST_SCALE = 2.0**16
 COPIED_MIB = 64
@@ -29,25 +29,36 @@ STEPS = 10
 SLOW_BATCH_S, STEP_S = 0.008, 0.002
 
 
+class Answer(NamedTuple):
+    """A question and its answers; by default those of a check that needs a GPU."""
+
+    question: str
+    expected: str
+    ours: str = "there is no GPU here"
+    agrees: str = "not applicable here"
+
+
 def run_checks(names: Iterable[CheckName], device: "torch.device") -> tuple[CheckRow, ...]:
     """Returns the rows of the named checks, in their order."""
-    return tuple(row for name in names for row in CHECKS[name](device))
+    return tuple(
+        CheckRow(check=name, source=SOURCES.get(name, ""), **answer._asdict())
+        for name in names
+        for answer in CHECKS[name](device)
+    )
 
 
-def effective_batch(device: "torch.device") -> tuple[CheckRow, ...]:
-    """Returns how many samples a step has with micro-batches of 16, accumulated over 4."""
+def effective_batch(device: "torch.device") -> Iterator[Answer]:
+    """Yields how many samples a step has with micro-batches of 16, accumulated over 4."""
     from tune_speed.training.recipe import Recipe
 
     fields = {"model": "resnet20", "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1.0}
     recipe = Recipe.model_validate({**fields, "batch_size": 16, "accumulation_steps": 4})
-    samples = recipe.samples_per_step
     question = "How many samples does a step have with batches of 16, accumulated over 4?"
-    row = _row("effective_batch", question, "64", str(samples), holds=samples == 64)
-    return (row.model_copy(update={"source": REVIEW}),)
+    yield Answer(question, "64", f"{recipe.samples_per_step}", _word(recipe.samples_per_step == 64))
 
 
-def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
-    """Returns which gradients half precision loses, and whether scaling the loss saves them."""
+def fp16_underflow(device: "torch.device") -> Iterator[Answer]:
+    """Yields which gradients half precision loses, and whether scaling the loss saves them."""
     import torch
 
     def half(value: float) -> float:
@@ -59,29 +70,23 @@ def fp16_underflow(device: "torch.device") -> tuple[CheckRow, ...]:
     scaled = half(2**-25 * FIRST_SCALE) / FIRST_SCALE
     bare = _weight_after_step(scale=1.0, device=device)
     saved = _weight_after_step(scale=FIRST_SCALE, device=device)
-    name: CheckName = "fp16_underflow"
-    return (
-        _row(
-            name,
-            "Which gradients does half precision lose?",
-            "those below 2^-24: 2^-25 becomes 0, 2^-24 stays",
-            f"2^-25 becomes {lost:g}, 2^-24 becomes {smallest:.3g}",
-            holds=lost == 0 and smallest == 2**-24,
-        ),
-        _row(
-            name,
-            "Does scaling save them?",
-            "2^-25, scaled by 2^16, is in range and comes back when divided in fp32",
-            f"2^-25 comes back as {scaled:.3g}",
-            holds=scaled == 2**-25,
-        ),
-        _row(
-            name,
-            "Does a weight move in fp16 with a gradient of 2^-25?",
-            "not without a scaler; with one, by the whole gradient",
-            f"by {abs(bare):g} without, by {abs(saved):.3g} with",
-            holds=bare == 0 and saved == -(2**-25),
-        ),
+    yield Answer(
+        "Which gradients does half precision lose?",
+        "those below 2^-24: 2^-25 becomes 0, 2^-24 stays",
+        f"2^-25 becomes {lost:g}, 2^-24 becomes {smallest:.3g}",
+        _word(lost == 0 and smallest == 2**-24),
+    )
+    yield Answer(
+        "Does scaling save them?",
+        "2^-25, scaled by 2^16, is in range and comes back when divided in fp32",
+        f"2^-25 comes back as {scaled:.3g}",
+        _word(scaled == 2**-25),
+    )
+    yield Answer(
+        "Does a weight move in fp16 with a gradient of 2^-25?",
+        "not without a scaler; with one, by the whole gradient",
+        f"by {abs(bare):g} without, by {abs(saved):.3g} with",
+        _word(bare == 0 and saved == -(2**-25)),
     )
 
 
@@ -100,13 +105,13 @@ def _weight_after_step(*, scale: float, device: "torch.device") -> float:
     return (weight - weight.grad / scale).item()
 
 
-def pinned_copy(device: "torch.device") -> tuple[CheckRow, ...]:
-    """Returns how fast copies to the GPU are from pageable and from pinned memory."""
-    name: CheckName = "pinned_copy"
+def pinned_copy(device: "torch.device") -> Iterator[Answer]:
+    """Yields how fast copies to the GPU are from pageable and from pinned memory."""
     faster = "Is a copy to the GPU faster from pinned memory?"
     continues = "Does the host continue while a copy from pinned memory runs?"
     if device.type != "cuda":
-        return (_no_gpu(name, faster, "yes"), _no_gpu(name, continues, "yes"))
+        yield from (Answer(faster, "yes"), Answer(continues, "yes"))
+        return
     pageable, pinned = _copied(device)
     gb = COPIED_MIB * 2**20 / 1e9
     ours, other = (gb / statistics.median(copy_s for _, copy_s in c) for c in (pinned, pageable))
@@ -114,21 +119,17 @@ def pinned_copy(device: "torch.device") -> tuple[CheckRow, ...]:
     rounds = f"medians of {ROUNDS} copies of {COPIED_MIB} MiB each, faster in {quicker}"
     is_clear = quicker >= QUICKER_ROUNDS or quicker <= ROUNDS - QUICKER_ROUNDS
     share = statistics.median(call_s / copy_s for call_s, copy_s in pinned)
-    return (
-        _row(
-            name,
-            faster,
-            "yes: pageable memory is copied to a pinned buffer first",
-            f"{ours:.1f} against {other:.1f} GB/s: {rounds}",
-            holds=quicker >= QUICKER_ROUNDS if is_clear else None,
-        ),
-        _row(
-            name,
-            continues,
-            "yes, with `non_blocking`",
-            f"the call returned after {share:.1%} of the copy's time (median of {ROUNDS})",
-            holds=share < 0.5,
-        ),
+    yield Answer(
+        faster,
+        "yes: pageable memory is copied to a pinned buffer first",
+        f"{ours:.1f} against {other:.1f} GB/s: {rounds}",
+        _word(quicker >= QUICKER_ROUNDS) if is_clear else "not decided",
+    )
+    yield Answer(
+        continues,
+        "yes, with `non_blocking`",
+        f"the call returned after {share:.1%} of the copy's time (median of {ROUNDS})",
+        _word(share < 0.5),
     )
 
 
@@ -156,16 +157,16 @@ def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:
     return copies[0][1:], copies[1][1:]
 
 
-def hidden_syncs(device: "torch.device") -> tuple[CheckRow, ...]:
-    """Returns how often the host waits for the GPU in steps that read the loss, and that do not."""
-    name: CheckName = "hidden_syncs"
+def hidden_syncs(device: "torch.device") -> Iterator[Answer]:
+    """Yields how often the host waits for the GPU in steps that read the loss, and that do not."""
     question = f"How often does the host wait for the GPU in {STEPS} steps with `loss.item()`?"
     expected = f"{STEPS} times; never where the loss stays on the GPU"
     if device.type != "cuda":
-        return (_no_gpu(name, question, expected),)
+        yield Answer(question, expected)
+        return
     reading, not_reading = (_syncs(device, reads_loss=reads) for reads in (True, False))
     ours = f"{reading} times; {not_reading} times where the loss stays on the GPU"
-    return (_row(name, question, expected, ours, holds=(reading, not_reading) == (STEPS, 0)),)
+    yield Answer(question, expected, ours, _word((reading, not_reading) == (STEPS, 0)))
 
 
 def _syncs(device: "torch.device", *, reads_loss: bool) -> int:
@@ -192,29 +193,24 @@ def _syncs(device: "torch.device", *, reads_loss: bool) -> int:
     return sum("called a synchronizing" in str(warning.message) for warning in seen)
 
 
-def loader_starvation(device: "torch.device") -> tuple[CheckRow, ...]:
-    """Returns whether the tool sees a loop that waits for its batches, with batches that sleep."""
+def loader_starvation(device: "torch.device") -> Iterator[Answer]:
+    """Yields whether the tool sees a loop that waits for its batches, with batches that sleep."""
     from tune_speed.training.autotune.loader_workers import MOST_WAIT
 
     slow, quick = (_waited(batch_s) for batch_s in (SLOW_BATCH_S, 0.0))
     share = SLOW_BATCH_S / (SLOW_BATCH_S + STEP_S)
-    name: CheckName = "loader_starvation"
     batches = f"batches of {SLOW_BATCH_S * 1000:g} ms and steps of {STEP_S * 1000:g} ms"
-    return (
-        _row(
-            name,
-            f"Is starving seen with {batches}?",
-            f"yes: {share:.0%} of the time is spent waiting",
-            f"{slow:.0%} of the time is spent waiting",
-            holds=slow >= MOST_WAIT,
-        ),
-        _row(
-            name,
-            "Is nothing seen with batches that are ready?",
-            f"yes: less than {MOST_WAIT:.0%} of the time",
-            f"{quick:.1%} of the time",
-            holds=quick < MOST_WAIT,
-        ),
+    yield Answer(
+        f"Is starving seen with {batches}?",
+        f"yes: {share:.0%} of the time is spent waiting",
+        f"{slow:.0%} of the time is spent waiting",
+        _word(slow >= MOST_WAIT),
+    )
+    yield Answer(
+        "Is nothing seen with batches that are ready?",
+        f"yes: less than {MOST_WAIT:.0%} of the time",
+        f"{quick:.1%} of the time",
+        _word(quick < MOST_WAIT),
     )
 
 
@@ -241,19 +237,11 @@ def _waited(batch_s: float) -> float:
     return served(batches(), take_step, Setting(0, 2), synchronize=lambda: None).wait_frac
 
 
-def _row(
-    check: CheckName, question: str, expected: str, ours: str, *, holds: bool | None
-) -> CheckRow:
-    agrees = "not decided" if holds is None else "yes" if holds else "no"
-    return CheckRow(check=check, question=question, expected=expected, ours=ours, agrees=agrees)
+def _word(holds: bool) -> str:
+    return "yes" if holds else "no"
 
 
-def _no_gpu(check: CheckName, question: str, expected: str) -> CheckRow:
-    ours, agrees = "there is no GPU here", "not applicable here"
-    return CheckRow(check=check, question=question, expected=expected, ours=ours, agrees=agrees)
-
-
-CHECKS: dict[CheckName, Check] = {
+CHECKS: dict[CheckName, Callable[["torch.device"], Iterator[Answer]]] = {
     "effective_batch": effective_batch,
     "fp16_underflow": fp16_underflow,
     "pinned_copy": pinned_copy,

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from tune_speed.experiments.ablation.axes import AND, TIMES
+from tune_speed.experiments.ablation.design import AND, TIMES
 from tune_speed.experiments.ablation.effects import Estimate
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, Figure, Median
 from tune_speed.study.replication import AGAINST_BASE, FigureName, UnitName

@@ -1,12 +1,12 @@
 """The published figure of a claim, in one unit, with what is known to be wrong with it."""
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Never
 
 from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.experiments.published import PublishedFigure, published_figures
-from tune_speed.study.replication import UNITS, ClaimConfig, PublishedConfig, UnitName
+from tune_speed.experiments.published.published import PublishedFigure, published_figures
+from tune_speed.study.replication import UNITS, ClaimConfig, FigureName, PublishedConfig, UnitName
 
 PLACE = ("source", "table", "model", "dataset", "setting", "metric")
 """Columns that tell a row from the others."""
@@ -14,6 +14,11 @@ _UNITS: dict[str, UnitName] = {
     "x": "×", "%": "%", "s": "s", "h": "h", "GB": "GB", "epochs": "epochs",
 }  # fmt: skip
 _SECONDS = {"s": 1.0, "h": 3600.0}
+_RATIOS: Mapping[FigureName, Callable[[float, float], float]] = {
+    "time_increase": lambda base, this: 100 * (base / this - 1),
+    "time_saved": lambda base, this: 100 * (1 - this / base),
+}
+"""Of base and figure, where they are not simply divided."""
 
 
 class PaperFigure(NamedTuple):
@@ -42,9 +47,8 @@ def paper_figure(claim: ClaimConfig, *, path: str = "replication.claims") -> Pap
         unit = claim.unit or UNITS[claim.ours.figure][0]
         return PaperFigure(claim.paper, unit, claim.source, own)
     this = _looked_up(claim.published, path)
-    source = claim.source or ", ".join(
-        filter(None, (this.row.source, this.row.table, this.row.setting))
-    )
+    place = filter(None, (this.row.source, this.row.table, this.row.setting))
+    source = claim.source or ", ".join(place)
     value, unit, more = (_alone if claim.published.over is None else _against)(claim, this, path)
     if claim.unit not in (None, unit):
         _refuse(f"must be in `unit`, which is {claim.unit}", unit, path, "Leave out `unit`.")
@@ -64,15 +68,14 @@ _Value = tuple[float, UnitName, tuple[str, ...]]
 
 def _looked_up(published: PublishedConfig, path: str) -> _Looked:
     row = _row(published, path)
-    value, defects = _number(row, path), _defects(row)
-    if not published.per_epoch:
-        return _Looked(row, value, row.unit, defects)
-    epochs = _row(published.model_copy(update={"metric": "epochs"}), path)
-    seconds = _SECONDS.get(row.unit)
-    if seconds is None:
-        _refuse("must be a time, to be divided by epochs", row.printed, path)
-    value = value * seconds / _number(epochs, path)
-    return _Looked(row, value, "s", (*defects, *_defects(epochs)))
+    value, unit, rows = _number(row, path), row.unit, [row]
+    if published.per_epoch:
+        rows.append(_row(published.model_copy(update={"metric": "epochs"}), path))
+        seconds = _SECONDS.get(row.unit)
+        if seconds is None:
+            _refuse("must be a time, to be divided by epochs", row.printed, path)
+        value, unit = value * seconds / _number(rows[1], path), "s"
+    return _Looked(row, value, unit, tuple(each.known_defect for each in rows if each.known_defect))
 
 
 def _alone(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
@@ -102,29 +105,18 @@ def _against(claim: ClaimConfig, this: _Looked, path: str) -> _Value:
         return round(this.value - base.value, 9), "points", defects
     if this.value <= 0 or base.value <= 0 or this.unit == "%":
         _refuse("must be more than 0, and no share, for a ratio", this.row.printed, path)
-    return _ratio(base.value, this.value, claim, path), UNITS[figure][0], defects
-
-
-def _ratio(base: float, this: float, claim: ClaimConfig, path: str) -> float:
-    figure = claim.ours.figure
-    if UNITS[figure] == ("×",):
-        return base / this
-    if figure == "time_increase":
-        return 100 * (base / this - 1)
-    if figure == "time_saved":
-        return 100 * (1 - this / base)
-    return _refuse(f"must have no `over` with `{figure}`, which is no ratio", None, path)
+    is_ratio = UNITS[figure] == ("×",)
+    if not is_ratio and figure not in _RATIOS:
+        _refuse(f"must have no `over` with `{figure}`, which is no ratio", None, path)
+    ratio = base.value / this.value if is_ratio else _RATIOS[figure](base.value, this.value)
+    return ratio, UNITS[figure][0], defects
 
 
 def _other_epochs(published: PublishedConfig, over_model: str) -> tuple[str, ...]:
     """Returns what is to be said where the two settings did not run as many epochs."""
-    assert published.over is not None
-    at = {"metric": "epochs", "over": None}
-    other = {**at, "setting": published.over, "model": over_model}
-    epochs = [
-        [figure.value for figure in _matching(published.model_copy(update=place))]
-        for place in (other, at)
-    ]
+    this = published.model_copy(update={"metric": "epochs"})
+    other = this.model_copy(update={"setting": published.over, "model": over_model})
+    epochs = [[figure.value for figure in _matching(each)] for each in (other, this)]
     if [] in epochs or epochs[0] == epochs[1]:
         return ()
     return (f"the two ran {epochs[0][0]} and {epochs[1][0]} epochs",)
@@ -164,10 +156,6 @@ def _place_text(values: Sequence[str]) -> str:
 def _number(row: PublishedFigure, path: str) -> float:
     number = row.number
     return _refuse("must be a number", row.printed, path) if number is None else number
-
-
-def _defects(row: PublishedFigure) -> tuple[str, ...]:
-    return (row.known_defect,) if row.known_defect else ()
 
 
 def _refuse(must: str, given: str | None, path: str, hint: str | None = None) -> Never:

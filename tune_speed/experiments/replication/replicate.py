@@ -1,22 +1,25 @@
 """An experiment of a source document, run again: its ablations, then the paper's figures."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.redact import redact
 from tune_speed.experiments.ablation.ablate import Ablation, run_ablation
+from tune_speed.experiments.ablation.design import AND, arms_of, read_axes
 from tune_speed.experiments.ablation.plan import AblationPlan, plan_ablation
+from tune_speed.experiments.ablation.result import AblationResult
+from tune_speed.experiments.replication.agreement import CheckRow, Outcome, agreements, claim_path
 from tune_speed.experiments.replication.checks import run_checks
-from tune_speed.experiments.replication.claim_check import arms_in_full, check_claims
-from tune_speed.experiments.replication.outcome import Outcome, outcome
-from tune_speed.experiments.replication.plan import plan, scale_of
-from tune_speed.experiments.replication.shipped import find
+from tune_speed.experiments.replication.published import paper_figure
+from tune_speed.experiments.replication.shipped import FULL, find, plan, scale_of
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import RecipeFile, load_recipe
-from tune_speed.study.replication import ReplicationConfig, ScaleConfig
+from tune_speed.study.mistake import near_miss
+from tune_speed.study.replication import ClaimConfig, ReplicationConfig, ScaleConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,6 +94,51 @@ def _replication(tree: Mapping[str, Any], path: Path) -> ReplicationConfig:
     return ReplicationConfig.model_validate(tree["replication"])
 
 
+def arms_in_full(path: Path) -> dict[str, tuple[str, ...]]:
+    """Returns the names of the arms of each part of a replication, in the profile `full`.
+
+    Those that cannot be run on this device are among them; a part that has no ablation has none.
+
+    Raises: ConfigError with every mistake of the file.
+    """
+    found: dict[str, tuple[str, ...]] = {}
+    for part in plan(load_recipe(path, check_data=False).tree, FULL):
+        ablate = load_recipe(path, overrides=part.overrides, check_data=False).ablate
+        arms = arms_of(read_axes(ablate.axes), ablate.design) if ablate else ()
+        found[part.name] = tuple(arm.name for arm in arms)
+    return found
+
+
+def check_claims(claims: Sequence[ClaimConfig], arms: Mapping[str, Sequence[str]]) -> None:
+    """Checks that each claim has its figure, its part and its arm, as `arms_in_full` has them.
+
+    Raises: ConfigError with every mistake.
+    """
+    problems: list[Problem] = []
+    for position, claim in enumerate(claims):
+        problems += _place_problems(claim, arms, claim_path(position))
+        try:
+            paper_figure(claim, path=claim_path(position))
+        except ConfigError as error:
+            problems += error.problems
+    if problems:
+        raise ConfigError(problems=tuple(problems))
+
+
+def _place_problems(
+    claim: ClaimConfig, arms: Mapping[str, Sequence[str]], path: str
+) -> Iterator[Problem]:
+    ours = claim.ours
+    # Below, arms are compared as sets of labels: their order is of no account, see `find_arm`.
+    if ours.part not in arms:
+        must = f"must be one of the parts: {', '.join(arms)}"
+        hint = near_miss(ours.part, arms)
+        yield Problem(path=f"{path}.ours.part", must=must, given=f"`{ours.part}`", hint=hint)
+    elif set(ours.arm.split(AND)) not in [set(arm.split(AND)) for arm in arms[ours.part]]:
+        hint = near_miss(ours.arm, arms[ours.part]) or f"There are {', '.join(arms[ours.part])}."
+        yield Problem(path=f"{path}.ours.arm", must="must be an arm", given=ours.arm, hint=hint)
+
+
 def run_replication(
     plan: ReplicationPlan,
     *,
@@ -130,6 +178,45 @@ def run_replication(
     )
     was_stopped = any(ablation.was_stopped for ablation in done.values())
     return Replication(found, tuple(done.values()), was_stopped)
+
+
+def outcome(
+    replication: ReplicationConfig,
+    results: Mapping[str, AblationResult],
+    *,
+    name: str,
+    profile: str = FULL,
+    scale: ScaleConfig | None = None,
+    checks: Sequence[CheckRow] = (),
+    overrides: Sequence[str] = (),
+    to_come: Collection[str] = (),
+) -> Outcome:
+    """Returns what the results of each part, or of `""`, say about the claims.
+
+    `scale` has the fields of the profile that was run, None for `full`, and `overrides` what the
+    user changed about it; `to_come` are its parts that were not begun. `checks` are answers that
+    needed no training.
+
+    Raises: ConfigError for a claim whose published figure cannot be found.
+    """
+    found = list(results.values())
+    return Outcome(
+        name=name,
+        items=tuple(replication.items),
+        title=replication.title,
+        question=replication.question,
+        profile=profile,
+        about=scale.about if scale else "",
+        # The outcome is written to disk, and what the user gave may hold a secret.
+        overrides=tuple(map(redact, overrides)),
+        devices=tuple(dict.fromkeys(result.device for result in found if result.device)),
+        seeds=tuple(sorted({result.seeds for result in found})),
+        done_runs=sum(result.done_runs for result in found),
+        planned_runs=sum(result.planned_runs for result in found),
+        rows=agreements(replication.claims, results, profile=profile, to_come=to_come),
+        checks=tuple(checks),
+        caveats=tuple(replication.caveats),
+    )
 
 
 def save_outcome(found: Outcome, *, folder: Path, study: str) -> Path:

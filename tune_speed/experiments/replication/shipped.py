@@ -1,15 +1,21 @@
-"""The replications that come with the package, by name or by the number of the experiment."""
+"""The replications that come with the package, and what each of them runs in a profile."""
 
+import json
+import re
 from collections.abc import Mapping
 from importlib import resources
 from pathlib import Path
-from typing import Any, Never
+from typing import Any, NamedTuple, Never
 
 from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.study.file import is_file
 from tune_speed.study.mistake import near_miss
 from tune_speed.study.replication import ReplicationConfig
-from tune_speed.study.yaml import read_yaml
+from tune_speed.study.yaml import core_scalar, read_yaml
+
+FULL = "full"
+"""The profile that is the file itself."""
+_PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_./-]*")
 
 
 def shipped_replications() -> dict[str, Path]:
@@ -31,18 +37,16 @@ def find(name: str) -> Path:
     shipped = shipped_replications()
     if name in shipped:
         return shipped[name]
-    return _of_item(int(name)) if name.isdecimal() else _refuse(name, near_miss(name, shipped))
-
-
-def _of_item(item: int) -> Path:
-    rows = replication_listing()
+    if not name.isdecimal():
+        _refuse(name, near_miss(name, shipped))
+    rows, item = replication_listing(), int(name)
     names = [row["name"] for row in rows if item in row["items"]]
     if not names:
         known = sorted({number for row in rows for number in row["items"]})
         _refuse(str(item), f"Experiments there are: {', '.join(map(str, known)) or 'none'}.")
     if len(names) > 1:
         _refuse(str(item), f"Several are of experiment {item}: {', '.join(names)}.")
-    return shipped_replications()[names[0]]
+    return shipped[names[0]]
 
 
 def _refuse(name: str, hint: str | None) -> Never:
@@ -87,3 +91,59 @@ def source_of(replication: ReplicationConfig) -> str:
         for claim in replication.claims
     )
     return replication.source or ", ".join(dict.fromkeys(of_claims))
+
+
+class Part(NamedTuple):
+    """One ablation of a replication."""
+
+    name: str
+    """Such as `cifar10`; empty where the file is the only one."""
+    overrides: tuple[str, ...]
+    """What it changes about the file, as `--set` takes it, in this order."""
+
+
+def plan(tree: Mapping[str, Any], profile: str) -> tuple[Part, ...]:
+    """Returns the parts of a checked study file in a profile.
+
+    The profile's own values come first and the part's after them, so that the part's win. The
+    profile's parts replace the file's. Without any, the file is the only part.
+
+    Raises: ConfigError if the file has no such profile.
+    """
+    scale = scale_of(tree, profile)
+    parts = scale.get("parts")
+    if parts is None:
+        parts = (tree.get("replication") or {}).get("parts")
+    first = as_overrides(scale.get("set") or {})
+    return tuple(
+        Part(name, (*first, *as_overrides(values or {})))
+        for name, values in (parts or {"": {}}).items()
+    )
+
+
+def scale_of(tree: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
+    """Returns the fields of a profile; none for `full`. Raises: ConfigError if there is no such."""
+    scales: Mapping[str, Any] = tree.get("scale") or {}
+    if profile == FULL:
+        return {}
+    if profile in scales:
+        return scales[profile] or {}
+    known = [FULL, *scales]
+    hint = near_miss(profile, known)
+    problem = Problem(
+        path="scale", must=f"must have the profile; there are {', '.join(known)}", given=profile,
+        hint=hint,
+    )  # fmt: skip
+    raise ConfigError(problems=(problem,))
+
+
+def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Returns `path=value` for each path, the value as YAML on one line."""
+    given = []
+    for path, value in values.items():
+        text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+        # A text that YAML reads as itself needs no quotes: `optimizer.name=adam`.
+        if isinstance(value, str) and _PLAIN.fullmatch(value) and core_scalar(value) == value:
+            text = value
+        given.append(f"{path}={text}")
+    return tuple(given)

@@ -7,8 +7,7 @@ from rich.console import Console, ConsoleOptions, Group, RenderableType, RenderR
 from rich.text import Text
 
 from tune_speed.core.text import ABSENT, INFINITE, fixed, printable
-from tune_speed.experiments.replication.agreement import Agreement
-from tune_speed.experiments.replication.outcome import CheckRow, Outcome
+from tune_speed.experiments.replication.agreement import Agreement, CheckRow, Outcome
 from tune_speed.reporting.table import Column, Table, escape_markdown
 
 # Differences below this are those of sums in another order.

@@ -4,21 +4,34 @@ A new figure is one file with a FigureKind and one line in FIGURES. Importing th
 import matplotlib, which takes a second.
 """
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
+
+from markupsafe import Markup
 
 from tune_speed.reporting.figures.best_so_far import BEST_SO_FAR
-from tune_speed.reporting.figures.canvas import FigureKind
+from tune_speed.reporting.figures.canvas import FigureKind, Sketch, style
 from tune_speed.reporting.figures.certified_times import CERTIFIED_TIMES
 from tune_speed.reporting.figures.curves import CURVES
-from tune_speed.reporting.figures.drawing import Drawn, as_drawn, write_png
 from tune_speed.reporting.figures.front import FRONT
 from tune_speed.reporting.figures.importance_bars import IMPORTANCE
 from tune_speed.reporting.figures.slices import SLICES
 from tune_speed.reporting.figures.step_time import STEP_TIME
 from tune_speed.reporting.figures.stopped import STOPPED
-from tune_speed.reporting.figures.theme import DARK, LIGHT
+from tune_speed.reporting.figures.svg import as_svg
+from tune_speed.reporting.figures.texts import shortened
+from tune_speed.reporting.figures.theme import DARK, LIGHT, SENTINELS, Palette
+from tune_speed.reporting.plot_style import write_figure
 from tune_speed.reporting.study.view import StudyPart
+
+# Dots per inch of a figure five inches wide: fit for a slide.
+PNG_DPI = 320
+STUDY_WIDTH = 44
+# Height of a PNG's heading, which on a page is the page's.
+HEADING = 38.0
 
 FIGURES: dict[str, FigureKind] = {
     "best_so_far": BEST_SO_FAR,
@@ -35,24 +48,59 @@ FIGURES: dict[str, FigureKind] = {
 __all__ = ["DARK", "FIGURES", "LIGHT", "Drawn", "FigureKind", "draw_png", "draw_svg"]
 
 
+class Drawn(NamedTuple):
+    """A figure for a page."""
+
+    title: str
+    about: str
+    """How to read it."""
+    alt: str
+    svg: Markup
+    """All names in it are escaped."""
+
+
 def draw_svg(
     name: str, part: StudyPart, *, id_prefix: str, anchors: Mapping[str, str] | None = None
 ) -> Drawn | None:
-    """Returns a figure as an `<svg>` element for a page; None where there is nothing to draw.
+    """Returns one of FIGURES as an `<svg>` element for a page; None where nothing can be drawn.
 
-    Args:
-        name: one of FIGURES.
-        part: of a study.
-        id_prefix: of the element's ids; figures that share a page need different ones.
-        anchors: ids of the elements about the trials, by run id; a point links to its
-            trial's. None: they are `trial-` and the trial's id.
+    `id_prefix` is that of its ids: figures that share a page need different ones. `anchors` are ids
+    of the elements about the trials, to which points link; see `as_svg`.
     """
-    return as_drawn(name, FIGURES[name], part, id_prefix=id_prefix, anchors=anchors)
+    kind = FIGURES[name]
+    with _sketched(kind, part, SENTINELS) as sketch:
+        if sketch is None:
+            return None
+        svg = as_svg(sketch.canvas, id_prefix=id_prefix, alt=sketch.alt, anchors=anchors)
+    return Drawn(kind.title, kind.about, sketch.alt, Markup(svg))
 
 
 def draw_png(name: str, part: StudyPart, path: Path) -> bool:
-    """Writes a figure as a PNG for a slide; returns whether there was anything to draw.
+    """Writes a figure in light colours, with its title; returns whether there was one to draw.
 
     Raises: StorageError if the file cannot be written.
     """
-    return write_png(FIGURES[name], part, path)
+    kind = FIGURES[name]
+    with _sketched(kind, part, LIGHT) as sketch:
+        if sketch is None:
+            return False
+        sketch.canvas.grow(HEADING)
+        study = shortened((part.trials or part.certified)[0].record.study, STUDY_WIDTH)
+        sketch.canvas.figure.suptitle(f"{kind.title}\n{study}", x=0.012, ha="left", fontsize=13)
+        write_figure(sketch.canvas.figure, path, dpi=PNG_DPI, facecolor=LIGHT["surface"])
+    return True
+
+
+@contextmanager
+def _sketched(kind: FigureKind, part: StudyPart, palette: Palette) -> Iterator[Sketch | None]:
+    """Yields the figure in the house's settings of matplotlib, whatever a matplotlibrc says."""
+    import matplotlib
+
+    with matplotlib.rc_context(), warnings.catch_warnings():
+        # A page's fonts have the signs that matplotlib's lacks; a PNG shows boxes for them.
+        warnings.filterwarnings(
+            "ignore", message="Glyph .* missing from font", category=UserWarning
+        )
+        matplotlib.rcdefaults()
+        matplotlib.rcParams.update(style(palette))
+        yield kind.draw(part, palette) if part.trials or part.certified else None

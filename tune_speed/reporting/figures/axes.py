@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.canvas import Canvas
 from tune_speed.reporting.figures.facts import metric_words
-from tune_speed.reporting.figures.texts import TimeUnit, number, score
+from tune_speed.reporting.figures.texts import number, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -34,10 +34,7 @@ def spans_decade(values: Iterable[float]) -> bool:
 
 
 def scale(axis: "Axis", values: Sequence[float], *, num_ticks: int = NUM_TICKS) -> bool:
-    """Gives an axis plain numbers, and a logarithmic scale where the values span a decade.
-
-    Returns whether it is logarithmic.
-    """
+    """Gives an axis plain numbers, and a log scale if values span a decade; returns if they do."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
     is_log = spans_decade(values)
@@ -57,25 +54,30 @@ def scale(axis: "Axis", values: Sequence[float], *, num_ticks: int = NUM_TICKS) 
 def _subs(low: float, high: float, num_ticks: int) -> Sequence[float]:
     """Returns multiples of powers of ten that give a logarithmic axis so many ticks at most."""
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    choices = ((1.0, 2.0, 5.0), (1.0, 3.0))
-    for subs in choices:
+    for subs in ((1.0, 2.0, 5.0), (1.0, 3.0)):
         if sum(low <= sub * 10.0**power <= high for power in powers for sub in subs) <= num_ticks:
             return subs
     return (1.0,)
 
 
-def unit_label(name: str, unit: TimeUnit) -> str:
-    """Returns `training time [s]`."""
-    return f"{name} [{unit.name}]"
+def padded(
+    values: Sequence[float], below: float, above: float, *, is_log: bool
+) -> tuple[float, float]:
+    """Returns the ends of an axis: least and greatest value, and room as shares of their span.
+
+    Values that are equal have a fifth of theirs as their span.
+    """
+    low, high = min(values), max(values)
+    if is_log:
+        return low / (high / low) ** below, high * (high / low) ** above
+    span = high - low or 0.2 * high
+    return low - below * span, high + above * span
 
 
 def draw_metric_axis(
     canvas: Canvas, panel: "Axes", values: Sequence[float], target: Target
 ) -> tuple["Line2D", str]:
-    """Scales the upright axis for `values`, and draws the target across.
-
-    Returns the target's entry in a legend.
-    """
+    """Scales the upright axis, and draws the target across; returns its entry in a legend."""
     shown = [*values, target.value]
     if not target.is_share or target.value < STEEP_FROM:
         scale(panel.yaxis, [])
@@ -109,16 +111,11 @@ def _scale_errors(panel: "Axes", values: Sequence[float]) -> None:
     low, high = (float(height) for height in steep([min(values), max(values)]))
     room = 0.07 * (high - low)
     bottom, top = _from_steep([low - room, high + 1.8 * room])
-    shown = _spread([t for t in TICKS if bottom <= t <= top], gap=TICK_GAP * (high - low))
+    # From the top on, without those that come too near to the one above.
+    shown: list[float] = []
+    for tick in [tick for tick in reversed(TICKS) if bottom <= tick <= top]:
+        if not shown or float(steep(shown[0]) - steep(tick)) >= TICK_GAP * (high - low):
+            shown.insert(0, tick)
     panel.set_yticks(shown, [score(tick) for tick in shown])
     panel.yaxis.set_minor_locator(NullLocator())
     panel.set_ylim(float(bottom), float(top))
-
-
-def _spread(ticks: Sequence[float], *, gap: float) -> list[float]:
-    """Returns the ticks from the top on that do not come too near to one another."""
-    shown: list[float] = []
-    for tick in reversed(ticks):
-        if not shown or float(steep(shown[-1]) - steep(tick)) >= gap:
-            shown.append(tick)
-    return shown[::-1]

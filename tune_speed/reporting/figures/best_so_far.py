@@ -1,23 +1,19 @@
 """Best time to target so far, over the time that the search took."""
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tune_speed.core.text import counted
-from tune_speed.reporting.figures.axes import scale, unit_label
-from tune_speed.reporting.figures.canvas import UNDER_POINTS, Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import is_timed, time_s_of
-from tune_speed.reporting.figures.texts import duration, shortened, time_unit
+from tune_speed.reporting.figures.axes import padded, scale
+from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
+from tune_speed.reporting.figures.facts import time_s_of
+from tune_speed.reporting.figures.texts import duration, name_of, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 HEIGHT = 220.0
 HIT = Look("o", "muted", False, 16.0)
 BEST = Look("o", "s1", True, 34.0)
 MISS = Look("|", "muted", False, 22.0)
-ID_WIDTH = 24
 
 
 class Moment(NamedTuple):
@@ -31,7 +27,7 @@ class Moment(NamedTuple):
 
 def moments(part: StudyPart) -> list[Moment]:
     """Returns when each trial ended, in that order, on a clock that stops between sessions."""
-    trials = [trial for trial in part.trials if is_timed(trial)]
+    trials = [t for t in part.trials if t.record.started_at and t.record.finished_at]
     clock_s = search_clock_s(trials)
     ended = [Moment(clock_s[t.run_id], t.record.time_to_target_s, t) for t in trials]
     return sorted(ended, key=lambda moment: moment.clock_s)
@@ -53,104 +49,79 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if not best:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
-    unit, times = time_unit(ended[-1].clock_s), _hits(ended)
-    time_axis = time_unit(max(times))
-    steps = [(m.clock_s / unit.length_s, time_s_of(m.trial) / time_axis.length_s) for m in best]
+    panel, hits = canvas.panel, [m for m in ended if m.time_s is not None]
+    times = [time_s_of(moment.trial) for moment in hits]
+    unit, time_axis = time_unit(ended[-1].clock_s), time_unit(max(times))
+    spots = [
+        Spot(m.clock_s / unit.length_s, (m.time_s or 0.0) / time_axis.length_s, m.trial)
+        for m in ended
+    ]
+    line = [spot for spot, moment in zip(spots, ended, strict=True) if moment in best]
     # The best so far holds until the end of the search.
-    steps.append((ended[-1].clock_s / unit.length_s, steps[-1][1]))
-    panel = canvas.panel
-    x, y = zip(*steps, strict=True)
+    x, y = [*(spot.x for spot in line), spots[-1].x], [*(spot.y for spot in line), line[-1].y]
     panel.plot(x, y, drawstyle="steps-post", color=palette["s1"], linewidth=2.0, gid="best")
-    _scale_times(panel, [time_s / time_axis.length_s for time_s in times])
+    # With room below for the misses and above for a word.
+    shown = [time_s / time_axis.length_s for time_s in times]
+    is_log = scale(panel.yaxis, shown)
+    bottom, top = padded(shown, 0.14 if is_log else 0.16, 0.16, is_log=is_log)
+    panel.set_ylim(bottom if is_log else max(0.0, bottom), top)
     scale(panel.xaxis, [])
     panel.set_xlim(0.0, 1.02 * x[-1] or 1.0)
-    _draw_trials(canvas, ended, best, unit.length_s, time_axis.length_s)
-    _tell_first(canvas, best, unit.length_s)
-    if len(best) > 1:
-        last = best[-1]
-        spot = Spot(
-            last.clock_s / unit.length_s, time_s_of(last.trial) / time_axis.length_s, last.trial
-        )
-        canvas.name(panel, spot)
-    canvas.title(panel, unit_label("time to target", time_axis))
-    panel.set_xlabel(unit_label("time searched", unit))
+    _draw_trials(canvas, spots, line)
+    _tell_first(canvas, line[0].x, best[0].clock_s)
+    if len(line) > 1:
+        canvas.name(panel, line[-1])
+    canvas.title(panel, time_axis.label("time to target"))
+    panel.set_xlabel(unit.label("time searched"))
     looks = {"new best": BEST}
     looks |= {"met target": HIT} if len(times) > len(best) else {}
     looks |= {"missed": MISS} if len(times) < len(ended) else {}
     canvas.legend(canvas.entries(looks))
-    return Sketch(canvas, _alt(ended, best))
+    return Sketch(canvas, _alt(ended, best, len(hits)))
 
 
-def _hits(ended: list[Moment]) -> list[float]:
-    return [moment.time_s for moment in ended if moment.time_s is not None]
-
-
-def _scale_times(panel: "Axes", times: list[float]) -> None:
-    """Scales the upright axis, with room below for the misses and above for a word."""
-    is_log = scale(panel.yaxis, times)
-    low, high = min(times), max(times)
-    if is_log:
-        panel.set_ylim(low * (low / high) ** 0.14, high * (high / low) ** 0.16)
-    else:
-        room = high - low or 0.2 * high
-        panel.set_ylim(max(0.0, low - 0.16 * room), high + 0.16 * room)
-
-
-def _draw_trials(
-    canvas: Canvas, ended: list[Moment], best: list[Moment], unit_s: float, time_unit_s: float
-) -> None:
+def _draw_trials(canvas: Canvas, spots: list[Spot], best: list[Spot]) -> None:
+    """Draws the misses at the foot, then the hits, those that were the best on top."""
     panel = canvas.panel
     bottom, top = panel.get_ylim()
     is_log = panel.get_yscale() == "log"
     foot = bottom * (top / bottom) ** 0.03 if is_log else bottom + 0.03 * (top - bottom)
-    hits = [m for m in ended if m.time_s is not None and m not in best]
-    misses = [m for m in ended if m.time_s is None]
-    canvas.points(panel, [Spot(m.clock_s / unit_s, foot, m.trial) for m in misses], MISS)
-    for moments_, look in ((hits, HIT), (best, BEST)):
-        spots = [
-            Spot(m.clock_s / unit_s, time_s_of(m.trial) / time_unit_s, m.trial) for m in moments_
-        ]
-        canvas.points(panel, spots, look)
+    missed = [spot.trial.record.time_to_target_s is None for spot in spots]
+    misses = [s._replace(y=foot) for s, is_miss in zip(spots, missed, strict=True) if is_miss]
+    hits = [s for s, is_miss in zip(spots, missed, strict=True) if not is_miss and s not in best]
+    canvas.points(panel, misses, MISS)
+    canvas.points(panel, hits, HIT)
+    canvas.points(panel, best, BEST)
     panel.set_ylim(bottom, top)
 
 
-def _tell_first(canvas: Canvas, best: list[Moment], unit_s: float) -> None:
-    """Marks the moment of the first hit."""
-    panel, x = canvas.panel, best[0].clock_s / unit_s
+def _tell_first(canvas: Canvas, x: float, clock_s: float) -> None:
+    panel = canvas.panel
     panel.axvline(x, color=canvas.palette["muted"], linewidth=0.9, linestyle=":")
-    is_late = x > 0.5 * panel.get_xlim()[1]
-    panel.annotate(
-        f"first hit after {duration(best[0].clock_s)}",
+    canvas.label(
+        panel,
+        f"first hit after {duration(clock_s)}",
         (x, 1.0),
+        is_left=x > 0.5 * panel.get_xlim()[1],
+        offset=(4, -1),
         xycoords=panel.get_xaxis_transform(),
-        xytext=(-4 if is_late else 4, -1),
-        textcoords="offset points",
-        ha="right" if is_late else "left",
         va="top",
-        bbox=canvas.backing(),
-        zorder=UNDER_POINTS,
     )
 
 
-def _alt(ended: list[Moment], best: list[Moment]) -> str:
-    first, last = best[0], best[-1]
-    hits = len(_hits(ended))
+def _alt(ended: list[Moment], best: list[Moment], hits: int) -> str:
+    (first_s, _, first), (last_s, _, last) = best[0], best[-1]
     start = (
         f"{hits} of {counted(len(ended), 'trial')} met the target, the first of them"
-        f" ({_name(first)}, {duration(time_s_of(first.trial))}) after"
-        f" {duration(first.clock_s)} of search; "
+        f" ({name_of(first)}, {duration(time_s_of(first))}) after {duration(first_s)} of search; "
     )
+    end = duration(ended[-1].clock_s)
     if first is last:
-        return f"{start}none was faster until the end, after {duration(ended[-1].clock_s)}."
+        return f"{start}none was faster until the end, after {end}."
     return (
-        f"{start}the best time fell to {duration(time_s_of(last.trial))} ({_name(last)}) after"
-        f" {duration(last.clock_s)}, and stayed until the end, after"
-        f" {duration(ended[-1].clock_s)}."
+        f"{start}the best time fell to {duration(time_s_of(last))} ({name_of(last)}) after"
+        f" {duration(last_s)}, and stayed until the end, after {end}."
     )
-
-
-def _name(moment: Moment) -> str:
-    return shortened(moment.trial.record.trial_id, ID_WIDTH)
 
 
 BEST_SO_FAR = FigureKind(

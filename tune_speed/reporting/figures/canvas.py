@@ -5,13 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.reporting.figures.texts import duration, shortened, tooltip
+from tune_speed.reporting.figures.texts import duration, name_of, tooltip
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.lines import Line2D
 
 # Of a figure, in units of its SVG: a narrow phone's pixels, so that text stays readable there.
 WIDTH = 360
@@ -63,16 +62,10 @@ class Canvas:
         heights: Sequence[float] = (),
         leader: ViewedTrial | None = None,
     ) -> None:
-        """Draws empty panels.
+        """Draws empty panels; with `share_x` a column's have one axis.
 
-        Args:
-            palette: colour of each role.
-            height: without a legend, in units, of which a figure is WIDTH wide.
-            rows: of panels.
-            columns: of panels.
-            share_x: whether a column's panels have one axis.
-            heights: of the rows, in any unit; empty: all are alike.
-            leader: the trial whose points the keyboard reaches.
+        `height` is in units, of which a figure is WIDTH wide, without a legend; `heights` are those
+        of the rows, in any unit (empty: all alike). The keyboard reaches the points of `leader`.
         """
         # Matplotlib takes a second to import; a bare Figure draws without a window, by Agg.
         from matplotlib.figure import Figure
@@ -102,18 +95,15 @@ class Canvas:
     def points(
         self, panel: "Axes", spots: Sequence[Spot], look: Look, *, texts: Sequence[str] = ()
     ) -> None:
-        """Draws a point for each trial, with a link to its row.
-
-        Args:
-            panel: to draw on.
-            spots: where.
-            look: of all of them.
-            texts: tooltips; empty: what `tooltip` says of each trial.
-        """
+        """Draws a point for each trial, with a link to its row and a text, or its `tooltip`."""
         if not spots:
             return
         tips = texts or [tooltip(spot.trial.record) for spot in spots]
-        urls = [self._link(spot.trial, text) for spot, text in zip(spots, tips, strict=True)]
+        first = len(self.marks)
+        self.marks += [
+            Mark(trial.run_id, trial.record.trial_id, text, trial is self.leader)
+            for (*_, trial), text in zip(spots, tips, strict=True)
+        ]
         # Not clipped, as misses lie on the edge of a panel and would be cut in half.
         drawn = panel.scatter(
             [spot.x for spot in spots],
@@ -124,53 +114,57 @@ class Canvas:
             clip_on=False,
             **self._ink(look),
         )
-        drawn.set_urls(urls)
+        drawn.set_urls([f"{MARK}{number}" for number in range(first, len(self.marks))])
 
     def name(self, panel: "Axes", spot: Spot, *, left_from: float = 0.5) -> None:
-        """Writes a trial's id and time above its point: over lines, under other points.
-
-        Args:
-            panel: of the point.
-            spot: the point.
-            left_from: share of the panel's width from which on the text is on its left.
-        """
-        record = spot.trial.record
-        time_s = record.time_to_target_s
-        text = shortened(record.trial_id, NAME_WIDTH)
+        """Writes a trial's id and time above its point; on its left from that share of width on."""
+        time_s = spot.trial.record.time_to_target_s
+        text = name_of(spot.trial, NAME_WIDTH)
         place = panel.transLimits.transform(panel.transScale.transform((spot.x, spot.y)))
-        is_late = place[0] > left_from
-        panel.annotate(
-            text if time_s is None else f"{text}: {duration(time_s)}",
-            (spot.x, spot.y),
-            xytext=(-3 if is_late else 3, 8),
-            textcoords="offset points",
-            ha="right" if is_late else "left",
-            bbox=self.backing(),
-            zorder=UNDER_POINTS,
-        )
+        text = text if time_s is None else f"{text}: {duration(time_s)}"
+        self.label(panel, text, (spot.x, spot.y), is_left=place[0] > left_from, offset=(3, 8))
 
-    def backing(self) -> dict[str, Any]:
-        """Returns what lies behind a text among points."""
-        return {"facecolor": self.palette["surface"], "edgecolor": "none", "pad": 0.0}
+    def label(
+        self,
+        panel: "Axes",
+        text: str,
+        at: tuple[float, float],
+        *,
+        is_left: bool,
+        offset: tuple[float, float],
+        **settings: Any,
+    ) -> None:
+        """Writes a text next to a place, on its left or right: over lines, under points."""
+        panel.annotate(
+            text,
+            at,
+            xytext=(-offset[0] if is_left else offset[0], offset[1]),
+            textcoords="offset points",
+            ha="right" if is_left else "left",
+            bbox={"facecolor": self.palette["surface"], "edgecolor": "none", "pad": 0.0},
+            zorder=UNDER_POINTS,
+            **settings,
+        )
 
     def entries(self, looks: Mapping[str, Look]) -> list[tuple[Any, str]]:
         """Returns a legend's entries for looks by their words."""
-        return [(self.sample(look), words) for words, look in looks.items()]
-
-    def sample(self, look: Look) -> "Line2D":
-        """Returns the mark of a legend's entry."""
         from matplotlib.lines import Line2D
 
-        colour, surface = self.palette[look.role], self.palette["surface"]
-        return Line2D(
-            [],
-            [],
-            linestyle="none",
-            marker=look.marker,
-            markersize=math.sqrt(look.area) + 0.5,
-            markerfacecolor=colour if look.is_filled else surface,
-            markeredgecolor=colour,
-        )
+        return [
+            (
+                Line2D(
+                    [],
+                    [],
+                    linestyle="none",
+                    marker=look.marker,
+                    markersize=math.sqrt(look.area) + 0.5,
+                    markerfacecolor=self.palette[look.role if look.is_filled else "surface"],
+                    markeredgecolor=self.palette[look.role],
+                ),
+                words,
+            )
+            for words, look in looks.items()
+        ]
 
     def legend(self, entries: Sequence[tuple[Any, str]]) -> None:
         """Draws a legend below the panels, in as many columns as there is room for."""
@@ -186,11 +180,7 @@ class Canvas:
         num_columns = max(1, min(len(labels), int(LEGEND_LINE / widest)))
         self.grow(LEGEND_ROW * math.ceil(len(labels) / num_columns))
         self.figure.legend(
-            handles,
-            labels,
-            loc="outside lower left",
-            ncols=num_columns,
-            handlelength=handle_length,
+            handles, labels, loc="outside lower left", ncols=num_columns, handlelength=handle_length
         )
 
     def heading(self, panel: "Axes", text: str) -> None:
@@ -213,7 +203,6 @@ class Canvas:
         written.set_in_layout(False)
 
     def _ink(self, look: Look) -> dict[str, Any]:
-        """Returns the colours of a point."""
         # A filled point has a rim in the surface's colour: points that overlap stay apart.
         colour, surface = self.palette[look.role], self.palette["surface"]
         if look.marker in STROKES:
@@ -221,11 +210,6 @@ class Canvas:
         if look.is_filled:
             return {"facecolors": colour, "edgecolors": surface, "linewidths": 0.8}
         return {"facecolors": surface, "edgecolors": colour, "linewidths": 1.2}
-
-    def _link(self, trial: ViewedTrial, text: str) -> str:
-        mark = Mark(trial.run_id, trial.record.trial_id, text, trial is self.leader)
-        self.marks.append(mark)
-        return f"{MARK}{len(self.marks) - 1}"
 
 
 class Sketch(NamedTuple):
@@ -249,43 +233,28 @@ class FigureKind:
 
 def style(palette: Palette) -> dict[Any, Any]:
     """Returns matplotlib's settings for the house style."""
+    muted = ("axes.edgecolor", "axes.labelcolor", "xtick.color", "ytick.color")
+    sized = ["font.size", "axes.labelsize", "axes.titlesize", "legend.fontsize"]
+    sized += [f"{axis}tick.labelsize" for axis in "xy"]
+    spines = tuple(f"axes.spines.{side}" for side in ("top", "right", "left"))
+    ticks = [f"{axis}tick.{kind}.size" for axis in "xy" for kind in ("major", "minor")]
+    # `text.parse_math`: a `$` in a name is no formula.
+    off = ("text.parse_math", *spines, "axes.unicode_minus", "legend.frameon")
     return {
         # Texts stay texts, which can be selected and read aloud, and are smaller than outlines.
         "svg.fonttype": "none",
         # Without a salt matplotlib makes ids at random.
         "svg.hashsalt": "tune_speed",
-        # A `$` in a name is no formula.
-        "text.parse_math": False,
         "text.color": palette["ink"],
-        "font.size": TEXT,
-        "figure.facecolor": "none",
-        "figure.constrained_layout.h_pad": 0.05,
-        "figure.constrained_layout.w_pad": 0.05,
-        "axes.facecolor": "none",
-        "axes.edgecolor": palette["muted"],
-        "axes.labelcolor": palette["muted"],
-        "axes.labelsize": TEXT,
-        "axes.titlesize": TEXT,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.spines.left": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "axes.unicode_minus": False,
         "grid.color": palette["grid"],
         "grid.linewidth": 0.8,
-        "xtick.color": palette["muted"],
-        "ytick.color": palette["muted"],
-        "xtick.labelsize": TEXT,
-        "ytick.labelsize": TEXT,
-        "xtick.major.size": 0,
-        "xtick.minor.size": 0,
-        "ytick.major.size": 0,
-        "ytick.minor.size": 0,
-        "legend.frameon": False,
-        "legend.fontsize": TEXT,
-        "legend.handletextpad": 0.4,
-        "legend.columnspacing": 1.2,
-        "legend.borderpad": 0.1,
         "lines.solid_capstyle": "round",
+        **dict.fromkeys(muted, palette["muted"]),
+        **dict.fromkeys(sized, TEXT),
+        **dict.fromkeys(("figure.facecolor", "axes.facecolor"), "none"),
+        **dict.fromkeys(off, False),
+        **dict.fromkeys(("axes.grid", "axes.axisbelow"), True),
+        **dict.fromkeys(ticks, 0),
+        **{f"figure.constrained_layout.{pad}_pad": 0.05 for pad in "hw"},
+        **{"legend.handletextpad": 0.4, "legend.columnspacing": 1.2, "legend.borderpad": 0.1},
     }

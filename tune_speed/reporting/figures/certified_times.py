@@ -1,26 +1,21 @@
 """Certified times next to the estimates they came from."""
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tune_speed.core.stats import RunStatistics, median_interval_s
 from tune_speed.core.text import counted
-from tune_speed.reporting.figures.axes import scale, spans_decade, unit_label
+from tune_speed.reporting.figures.axes import padded, scale, spans_decade
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import estimates_of
-from tune_speed.reporting.figures.texts import duration, shortened, time_unit
+from tune_speed.reporting.figures.texts import duration, name_of, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 ROW_HEIGHT, FRAME_HEIGHT = 36.0, 40.0
 ESTIMATE = Look("D", "s2", False, 24.0)
 CERTIFIED = Look("o", "s1", True, 40.0)
 NEVER = Look(">", "s1", False, 40.0)
-ID_WIDTH = 24
 # Room next to the points, as a share of the axis; on the right for times without an end.
 LEFT = 0.04
 
@@ -63,30 +58,23 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         return None
     canvas = Canvas(palette, height=FRAME_HEIGHT + ROW_HEIGHT * len(found))
     panel, unit = canvas.panel, time_unit(max(finite))
-    _scale(panel, [time_s / unit.length_s for time_s in finite])
+    shown = [time_s / unit.length_s for time_s in finite]
+    is_log = spans_decade(shown)
+    linear = (max(0.0, min(shown) - LEFT * max(shown)), max(shown) * (1 + 2 * LEFT))
+    limits = padded(shown, LEFT, 2 * LEFT, is_log=True) if is_log else linear
+    scale(panel.xaxis, limits if is_log else [])
+    panel.set_xlim(*limits)
     panel.set_ylim(len(found) - 0.35, -0.75)
     panel.set_yticks([])
     for row, pair in enumerate(found):
         _draw_row(canvas, pair, row, unit.length_s)
-    panel.set_xlabel(unit_label("time to target", unit))
+    panel.set_xlabel(unit.label("time to target"))
     looks = {"estimate": ESTIMATE, "certified median, interval": CERTIFIED}
     if any(pair.median_s is None for pair in found):
         looks["missed in half of the runs or more"] = NEVER
     canvas.legend(canvas.entries(looks))
-    return Sketch(
-        canvas, (f"{counted(len(found), 'certified trial')}: {'; '.join(map(_told, found))}.")
-    )
-
-
-def _scale(panel: "Axes", times: Sequence[float]) -> None:
-    low, high = min(times), max(times)
-    if spans_decade(times):
-        room = (high / low) ** LEFT
-        limits = (low / room, high * room**2)
-    else:
-        limits = (max(0.0, low - LEFT * high), high * (1 + 2 * LEFT))
-    scale(panel.xaxis, limits if spans_decade(times) else [])
-    panel.set_xlim(*limits)
+    told = "; ".join(map(_told, found))
+    return Sketch(canvas, f"{counted(len(found), 'certified trial')}: {told}.")
 
 
 def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
@@ -98,9 +86,8 @@ def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
     canvas.points(panel, [Spot(median, row, pair.trial)], look)
     if pair.estimate_s is not None:
         canvas.points(panel, [Spot(pair.estimate_s / unit_s, row, pair.trial)], ESTIMATE)
-    name = shortened(pair.trial.record.trial_id, ID_WIDTH)
     panel.annotate(
-        f"{name}: {pair.hits} of {pair.n} runs met the target",
+        f"{name_of(pair.trial)}: {pair.hits} of {pair.n} runs met the target",
         (0.0, row),
         xycoords=panel.get_yaxis_transform(),
         xytext=(0, 7),
@@ -111,8 +98,8 @@ def _draw_row(canvas: Canvas, pair: Pair, row: int, unit_s: float) -> None:
 def _told(pair: Pair) -> str:
     estimate = "a miss" if pair.estimate_s is None else duration(pair.estimate_s)
     median = "no median" if pair.median_s is None else f"a median of {duration(pair.median_s)}"
-    name = shortened(pair.trial.record.trial_id, ID_WIDTH)
-    return f"{name} was estimated as {estimate} and has {median}, {pair.hits} of {pair.n} runs hit"
+    name, hits = name_of(pair.trial), f"{pair.hits} of {pair.n} runs hit"
+    return f"{name} was estimated as {estimate} and has {median}, {hits}"
 
 
 CERTIFIED_TIMES = FigureKind(

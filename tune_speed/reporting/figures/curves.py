@@ -7,10 +7,10 @@ from tune_speed.core.comparability import goodness
 from tune_speed.core.records import Evaluation, RunResult
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
-from tune_speed.reporting.figures.axes import draw_metric_axis, scale, unit_label
+from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import estimates_of, metric_words, target_of
-from tune_speed.reporting.figures.texts import duration, score, shortened, time_unit
+from tune_speed.reporting.figures.facts import estimates_of, metric_words
+from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
 from tune_speed.reporting.figures.theme import DASHES, SERIES, WORDS, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -33,10 +33,15 @@ class Finalist(NamedTuple):
     trial: ViewedTrial
     certified: tuple[RunResult, ...]
 
+    @property
+    def runs(self) -> list[RunResult]:
+        """The trial's last run, then those that certified it."""
+        return [self.trial.record.runs[-1], *self.certified]
+
 
 def finalists(part: StudyPart) -> list[Finalist]:
     """Returns the part's trials that have curves, the best first, and at most MOST of them."""
-    target = target_of(part)
+    target = part.target
 
     def order(trial: ViewedTrial) -> tuple[bool, float]:
         time_s = trial.record.time_to_target_s
@@ -67,27 +72,27 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if not found:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
-    panel, target = canvas.panel, target_of(part)
-    unit = time_unit(max(run.evaluations[-1].train_s for f in found for run in _runs(f)))
-    lines = []
-    runs = [run for finalist in found for run in _runs(finalist)]
+    panel, target = canvas.panel, part.target
+    lines, runs = [], [run for finalist in found for run in finalist.runs]
+    unit = time_unit(max(run.evaluations[-1].train_s for run in runs))
     is_log = _scale_time(panel, runs, unit.length_s)
     # The leader last, so that it lies on top.
     for place, finalist in reversed(list(enumerate(found))):
         role, dash = SERIES[place], DASHES[place % len(DASHES)]
-        for run in finalist.certified:
-            x, y = _curve(run, target, unit.length_s, is_log=is_log)
-            panel.plot(x, y, color=palette[role], linewidth=0.7, gid="seed")
-        run = finalist.trial.record.runs[-1]
-        x, y = _curve(run, target, unit.length_s, is_log=is_log)
+        own, *seeds = (_curve(r, target, unit.length_s, is_log=is_log) for r in finalist.runs)
+        for seed in seeds:
+            panel.plot(*seed, color=palette[role], linewidth=0.7, gid="seed")
         width = 1.3 if place else 2.8
-        (line,) = panel.plot(x, y, dash, color=palette[role], linewidth=width, gid="finalist")
-        lines.append((line, _label(finalist)))
+        (line,) = panel.plot(*own, dash, color=palette[role], linewidth=width, gid="finalist")
+        record, time_s = finalist.trial.record, finalist.trial.record.time_to_target_s
+        seeded = f" +{len(seeds)}" if seeds else ""
+        outcome = WORDS[record.status] if time_s is None else duration(time_s)
+        lines.append((line, f"{name_of(finalist.trial, ID_WIDTH)}{seeded}, {outcome}"))
         look = Look("o", role, True, 20.0 if place else 44.0)
         canvas.points(panel, _crossing(finalist, target, unit.length_s), look)
     metrics = [metric for run in runs for _, metric in _measured(run, target)]
     goal = draw_metric_axis(canvas, panel, metrics, target)
-    panel.set_xlabel(unit_label("training time", unit))
+    panel.set_xlabel(unit.label("training time"))
     canvas.legend([*lines[::-1], goal])
     return Sketch(canvas, _alt(found, target))
 
@@ -96,7 +101,8 @@ def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool
     """Scales the time's axis; returns whether it is logarithmic."""
     # On a linear axis the curves of short runs next to one long one would be a vertical line.
     ends = [run.evaluations[-1].train_s / unit_s for run in runs]
-    first = [time_s / unit_s for run in runs for time_s in [_first_s(run)] if time_s]
+    moments = ([e.train_s for e in run.evaluations if e.step > 0] for run in runs)
+    first = [time_s / unit_s for times_s in moments for time_s in times_s if time_s > 0]
     if max(ends) < LOG_FROM * min(ends):
         scale(panel.xaxis, [])
         panel.set_xlim(0.0, 1.03 * max(ends))
@@ -108,15 +114,9 @@ def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool
     return True
 
 
-def _first_s(run: RunResult) -> float:
-    """Returns the clock [s] at the first evaluation after the start."""
-    return next((e.train_s for e in run.evaluations if e.step > 0 and e.train_s > 0), 0.0)
-
-
 def _is_curve(trial: ViewedTrial, target: Target) -> bool:
     """Whether the trial has a curve of the target's metric; its last run's leads."""
-    is_last_whole = trial.record.runs and _is_whole(trial.record.runs[-1], target)
-    return trial.has_curve and bool(is_last_whole)
+    return trial.has_curve and any(_is_whole(run, target) for run in trial.record.runs[-1:])
 
 
 def _is_whole(run: RunResult, target: Target) -> bool:
@@ -129,21 +129,15 @@ def _measured(run: RunResult, target: Target) -> list[tuple[Evaluation, float]]:
     return [(evaluation, metric) for evaluation, metric in seen if metric is not None]
 
 
-def _runs(finalist: Finalist) -> list[RunResult]:
-    return [finalist.trial.record.runs[-1], *finalist.certified]
-
-
 def _curve(
     run: RunResult, target: Target, unit_s: float, *, is_log: bool
 ) -> tuple[list[float], list[float]]:
-    """Returns times and metrics."""
     # The start, at 0 s, has no place on a logarithmic axis.
     shown = [(e, metric) for e, metric in _measured(run, target) if e.train_s > 0 or not is_log]
     return [e.train_s / unit_s for e, _ in shown], [metric for _, metric in shown]
 
 
 def _nearest(trial: ViewedTrial, target: Target) -> float:
-    """Returns the best metric that the trial's last run came to."""
     metrics = [metric for _, metric in _measured(trial.record.runs[-1], target)]
     return max(metrics, key=lambda metric: goodness(metric, target))
 
@@ -158,18 +152,10 @@ def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
     return [Spot(time_s / unit_s, metric, finalist.trial)]
 
 
-def _label(finalist: Finalist) -> str:
-    record = finalist.trial.record
-    time_s = record.time_to_target_s
-    outcome = WORDS[record.status] if time_s is None else duration(time_s)
-    seeds = f" +{len(finalist.certified)}" if finalist.certified else ""
-    return f"{shortened(record.trial_id, ID_WIDTH)}{seeds}, {outcome}"
-
-
 def _alt(found: Sequence[Finalist], target: Target) -> str:
     first = found[0].trial
     peak, metric = _nearest(first, target), metric_words(target)
-    name = shortened(first.record.trial_id, ID_WIDTH)
+    name = name_of(first, ID_WIDTH)
     seeds = sum(len(finalist.certified) for finalist in found)
     time_s = first.record.time_to_target_s
     lead = (

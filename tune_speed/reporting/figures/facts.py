@@ -1,11 +1,10 @@
-"""What several figures need of a study's part: its target, and where each trial ended."""
+"""What several figures need of a study's part, such as where each trial ended."""
 
 from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tune_speed.core import comparability, text
-from tune_speed.core.records import Status
+from tune_speed.core import text
 from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.texts import shortened
 from tune_speed.reporting.importance.importance import Importance, importance
@@ -20,11 +19,6 @@ class End(NamedTuple):
     trial: ViewedTrial
 
 
-def target_of(part: StudyPart) -> Target:
-    """Returns the target of the part's workload."""
-    return comparability.target_of(part.workload)
-
-
 def metric_words(target: Target) -> str:
     """Returns the target's metric, as people write it."""
     return target.metric.replace("_", " ")
@@ -32,7 +26,7 @@ def metric_words(target: Target) -> str:
 
 def ends_of(part: StudyPart) -> list[End]:
     """Returns where the part's trials ended; those whose metric is not known are left out."""
-    metric = target_of(part).metric
+    metric = part.target.metric
     finals = [(t, t.record.runs[-1].final) for t in part.trials if t.record.runs]
     return [
         End(final.train_s, value, trial)
@@ -58,25 +52,12 @@ def estimates_of(part: StudyPart) -> dict[str, ViewedTrial]:
     # A study that was begun again has trial ids twice; a certificate knows the run.
     by_run = {trial.run_id: trial for trial in part.trials}
     by_id = {trial.record.trial_id: trial for trial in part.trials}
-    found = {
-        trial.run_id: by_run.get(
-            (trial.record.certificate or {}).get("provenance", {}).get("trial_run_id", "")
-        )
-        or by_id.get(trial.record.trial_id)
-        for trial in part.certified
-    }
-    return {run_id: trial for run_id, trial in found.items() if trial is not None}
-
-
-def by_status(trials: Sequence[End]) -> dict[Status, list[End]]:
-    """Returns the ends of each status that has any, in the statuses' order."""
-    groups = {status: [t for t in trials if t.trial.record.status is status] for status in Status}
-    return {status: group for status, group in groups.items() if group}
-
-
-def is_timed(trial: ViewedTrial) -> bool:
-    """Whether the record says when the trial began and ended."""
-    return bool(trial.record.started_at and trial.record.finished_at)
+    found = {}
+    for trial in part.certified:
+        origin = (trial.record.certificate or {}).get("provenance", {}).get("trial_run_id", "")
+        if estimate := by_run.get(origin) or by_id.get(trial.record.trial_id):
+            found[trial.run_id] = estimate
+    return found
 
 
 # The latest trials with their importances: two figures need them, and forests take seconds.

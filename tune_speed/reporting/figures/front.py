@@ -3,17 +3,17 @@
 from collections.abc import Sequence
 
 from tune_speed.core.comparability import goodness
+from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
-from tune_speed.reporting.figures.axes import draw_metric_axis, scale, unit_label
+from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import End, by_status, ends_of, metric_words, target_of
-from tune_speed.reporting.figures.texts import duration, score, shortened, time_unit
+from tune_speed.reporting.figures.facts import End, ends_of, metric_words
+from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
 from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
 
 HEIGHT = 250.0
-ID_WIDTH = 24
 
 
 def pareto(ends: Sequence[End], target: Target) -> list[End]:
@@ -35,52 +35,46 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if not ends:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
-    panel, target = canvas.panel, target_of(part)
+    panel, target = canvas.panel, part.target
     front = pareto(ends, target)
     unit = time_unit(max(end.train_s for end in ends))
     is_log = scale(panel.xaxis, [end.train_s / unit.length_s for end in ends])
-    groups = by_status(ends)
+    by_status = {s: [e for e in ends if e.trial.record.status is s] for s in Status}
+    groups = {status: group for status, group in by_status.items() if group}
     for status, group in reversed(groups.items()):
         spots = [Spot(end.train_s / unit.length_s, end.metric, end.trial) for end in group]
         canvas.points(panel, spots, LOOKS[status])
     goal = draw_metric_axis(canvas, panel, [end.metric for end in ends], target)
-    _draw_front(canvas, front, unit.length_s)
+    right = panel.get_xlim()[1]
+    x = [*(end.train_s / unit.length_s for end in front), right]
+    y = [*(end.metric for end in front), front[-1].metric]
+    panel.plot(x, y, drawstyle="steps-post", color=palette["s1"], linewidth=1.6, gid="front")
+    panel.set_xlim(right=right)
     if not is_log:
         panel.set_xlim(left=min(0.0, panel.get_xlim()[0]))
-    panel.set_xlabel(unit_label("training time at the end", unit))
-    if part.leader is not None:
-        # Nothing better lies to the left of the leader: the front has its corner there.
-        for end in [end for end in ends if end.trial is part.leader]:
-            spot = Spot(end.train_s / unit.length_s, end.metric, end.trial)
-            canvas.name(panel, spot, left_from=0.27)
+    panel.set_xlabel(unit.label("training time at the end"))
+    # Nothing better lies to the left of the leader: the front has its corner there.
+    for end in [end for end in ends if end.trial is part.leader]:
+        spot = Spot(end.train_s / unit.length_s, end.metric, end.trial)
+        canvas.name(panel, spot, left_from=0.27)
     looks = {WORDS[status]: LOOKS[status] for status in groups}
     canvas.legend([*canvas.entries(looks), goal])
     return Sketch(canvas, _alt(ends, front, target))
 
 
-def _draw_front(canvas: Canvas, front: Sequence[End], unit_s: float) -> None:
-    panel = canvas.panel
-    right = panel.get_xlim()[1]
-    x = [end.train_s / unit_s for end in front] + [right]
-    y = [end.metric for end in front] + [front[-1].metric]
-    panel.plot(x, y, drawstyle="steps-post", color=canvas.palette["s1"], linewidth=1.6, gid="front")
-    panel.set_xlim(right=right)
-
-
 def _alt(ends: Sequence[End], front: Sequence[End], target: Target) -> str:
     top = front[-1]
     hits = sum(end.trial.record.time_to_target_s is not None for end in ends)
-    name = shortened(top.trial.record.trial_id, ID_WIDTH)
     metric, best = metric_words(target), "lowest" if target.mode == "min" else "highest"
     text = (
         f"{hits} of {counted(len(ends), 'evaluated trial')} met the target {metric}"
         f" {score(target.value)}. The {best} {metric}, {score(top.metric)}, is that of"
-        f" {name} after {duration(top.train_s)} of training"
+        f" {name_of(top.trial)} after {duration(top.train_s)} of training"
     )
     leaders = [end for end in front if end.trial.record.time_to_target_s is not None]
     if leaders and leaders[0] is not top:
-        name = shortened(leaders[0].trial.record.trial_id, ID_WIDTH)
-        text += f"; {name} took {duration(leaders[0].train_s)} to {score(leaders[0].metric)}"
+        train_s, metric_then, trial = leaders[0]
+        text += f"; {name_of(trial)} took {duration(train_s)} to {score(metric_then)}"
     return f"{text}. {counted(len(front), 'trial')} on the front."
 
 

@@ -43,7 +43,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     canvas = Canvas(palette, height=sum(heights), rows=len(answers), heights=heights)
     for panel, answer, role in zip(canvas.panels, answers, ("s1", "s2", "s3"), strict=False):
         explained = "" if answer.explained is None else f", R² {answer.explained:.2f}"
-        canvas.heading(panel, (f"{clean(answer.title)} ({counted(answer.n, 'trial')}{explained})"))
+        canvas.heading(panel, f"{clean(answer.title)} ({counted(answer.n, 'trial')}{explained})")
         if answer.params:
             _draw_bars(canvas, panel, _top(answer), names, role)
         else:
@@ -65,13 +65,8 @@ def _draw_bars(
 ) -> None:
     rows, values = range(len(params)), [parameter.value for parameter in params]
     panel.barh(rows, values, 0.66, color=canvas.palette[role])
-    panel.hlines(
-        rows,
-        [parameter.low for parameter in params],
-        [parameter.high for parameter in params],
-        color=canvas.palette["ink"],
-        linewidth=1.2,
-    )
+    low, high = zip(*((parameter.low, parameter.high) for parameter in params), strict=True)
+    panel.hlines(rows, low, high, color=canvas.palette["ink"], linewidth=1.2)
     panel.set_yticks(rows, [names[parameter.name] for parameter in params])
     panel.set_ylim(len(params) - 0.4, -0.6)
     panel.grid(visible=False, axis="y")
@@ -80,7 +75,6 @@ def _draw_bars(
 
 
 def _why_none(answer: Importance) -> str:
-    """Returns the reason as a sentence."""
     text = clean(answer.why_none or "there is no answer").rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
 

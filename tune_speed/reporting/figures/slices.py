@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.text import counted
-from tune_speed.reporting.figures.axes import scale, spans_decade, unit_label
+from tune_speed.reporting.figures.axes import padded, scale, spans_decade
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import (
     names_by_weight,
@@ -15,7 +15,7 @@ from tune_speed.reporting.figures.facts import (
     short_names,
     time_s_of,
 )
-from tune_speed.reporting.figures.texts import duration, number, shortened, time_unit
+from tune_speed.reporting.figures.texts import duration, name_of, number, shortened, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -47,11 +47,6 @@ class Slice(NamedTuple):
     values: list[Any]
     trials: list[ViewedTrial]
 
-    @property
-    def is_numeric(self) -> bool:
-        """Whether all values are numbers, too many of them for a column each."""
-        return _are_numbers(self.values) and len(set(self.values)) > MOST_COLUMNS
-
 
 def slices(part: StudyPart) -> list[Slice]:
     """Returns slices along the most important parameters that were varied."""
@@ -80,7 +75,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         _draw_slice(canvas, panel, each, part, unit.length_s)
         panel.set_xlabel(names[each.name], labelpad=1)
         panel.tick_params(labelleft=place % COLUMNS == 0)
-    canvas.title(canvas.panel, unit_label("time to target", unit))
+    canvas.title(canvas.panel, unit.label("time to target"))
     looks = {"leader": LEADER, "met target": HIT}
     looks |= {"missed": MISS} if len(reached(part)) < len(part.trials) else {}
     canvas.legend(canvas.entries(looks))
@@ -93,42 +88,29 @@ def _plain(value: Any) -> Any:
 
 
 def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, unit_s: float) -> None:
+    # Alike in all panels: only the left ones have labels. Misses are drawn at the top.
     times = [time_s_of(trial) / unit_s for trial in reached(part)]
-    top = _scale_times(panel, times)
-    places = _numbers(panel, each) if each.is_numeric else _columns(panel, each)
-    tips = [_tip(trial, value) for trial, value in zip(each.trials, each.values, strict=True)]
+    bottom, top = padded(times, 0.1, 0.25, is_log=scale(panel.yaxis, times, num_ticks=NUM_TICKS))
+    panel.set_ylim(bottom, top)
+    # Numbers are on a scale where they are too many for a column each.
+    has_scale = _are_numbers(each.values) and len(set(each.values)) > MOST_COLUMNS
+    places = _numbers(panel, each) if has_scale else _columns(panel, each)
     groups: dict[Look, list[tuple[Spot, str]]] = {MISS: [], HIT: [], LEADER: []}
-    for x, trial, tip in zip(places, each.trials, tips, strict=True):
+    for x, trial, value in zip(places, each.trials, each.values, strict=True):
         time_s = trial.record.time_to_target_s
         look = MISS if time_s is None else LEADER if trial is part.leader else HIT
+        outcome = trial.record.status.value if time_s is None else duration(time_s)
+        tip = f"{name_of(trial)} · {outcome} · {shortened(_text(value), 32)}"
         groups[look].append((Spot(x, top if time_s is None else time_s / unit_s, trial), tip))
     for look, marks in groups.items():
         canvas.points(panel, [spot for spot, _ in marks], look, texts=[tip for _, tip in marks])
 
 
-def _scale_times(panel: "Axes", times: Sequence[float]) -> float:
-    """Scales the upright axis; returns its top, where misses are drawn."""
-    # Alike in all panels: only the left ones have labels.
-    is_log = scale(panel.yaxis, times, num_ticks=NUM_TICKS)
-    low, high = min(times), max(times)
-    room = (high / low if high > low else 1.5) if is_log else (high - low or 0.2 * high)
-    bottom, top = (
-        (low / room**0.1, high * room**0.25) if is_log else (low - 0.1 * room, high + 0.25 * room)
-    )
-    panel.set_ylim(bottom, top)
-    return top
-
-
 def _numbers(panel: "Axes", each: Slice) -> list[float]:
     values = [float(value) for value in each.values]
-    low, high = min(values), max(values)
-    if spans_decade(values):
-        room = (high / low) ** 0.06
-        limits = (low / room, high * room)
-    else:
-        room = 0.06 * (high - low)
-        limits = (low - room, high + room)
-    scale(panel.xaxis, limits if spans_decade(values) else [], num_ticks=NUM_TICKS)
+    is_log = spans_decade(values)
+    limits = padded(values, 0.06, 0.06, is_log=is_log)
+    scale(panel.xaxis, limits if is_log else [], num_ticks=NUM_TICKS)
     panel.set_xlim(*limits)
     return values
 
@@ -159,12 +141,6 @@ def _are_numbers(values: Sequence[Any]) -> bool:
     return all(isinstance(value, int | float) for value in values)
 
 
-def _tip(trial: ViewedTrial, value: Any) -> str:
-    time_s = trial.record.time_to_target_s
-    outcome = trial.record.status.value if time_s is None else duration(time_s)
-    return f"{shortened(trial.record.trial_id, 24)} · {outcome} · {shortened(_text(value), 32)}"
-
-
 def _alt(part: StudyPart, found: Sequence[Slice], names: dict[str, str]) -> str:
     leader = part.leader
     assert leader is not None
@@ -176,7 +152,7 @@ def _alt(part: StudyPart, found: Sequence[Slice], names: dict[str, str]) -> str:
     ]
     return (
         f"Time to target against {counted(len(found), 'parameter')}. The leader,"
-        f" {shortened(leader.record.trial_id, 24)} with {duration(time_s_of(leader))}, has"
+        f" {name_of(leader)} with {duration(time_s_of(leader))}, has"
         f" {', '.join(values) or 'none of them'}."
     )
 

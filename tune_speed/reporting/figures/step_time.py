@@ -47,11 +47,9 @@ def speeds(part: StudyPart) -> list[Speed]:
         precision = str(record.recipe.get("precision", "fp32"))
         line = f"{_model(record)}, {precision}" if has_models else precision
         devices = record.recipe.get("devices")
-        num_devices = devices if isinstance(devices, int) else 1
+        devices = devices if isinstance(devices, int) else 1
         found += [
-            Speed(
-                line, run.batch_size * (run.accumulation_steps or 1) * num_devices, run.step_time_ms
-            )
+            Speed(line, run.batch_size * (run.accumulation_steps or 1) * devices, run.step_time_ms)
             for run in record.runs
             if run.step_time_ms and run.batch_size
         ]
@@ -60,6 +58,8 @@ def speeds(part: StudyPart) -> list[Speed]:
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     """Draws a line a precision; None where batch size and precision never varied."""
+    from matplotlib.ticker import NullLocator
+
     found = speeds(part) if part.trials or part.certified else []
     if len({(speed.line, speed.batch) for speed in found}) < 2:
         return None
@@ -77,8 +77,12 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         canvas.title(panel, title)
         if panel.get_yscale() == "linear":
             panel.set_ylim(bottom=0.0)
-    _scale_batches(canvas.panels[-1], sorted({speed.batch for speed in shown}))
-    canvas.panels[-1].set_xlabel("effective batch size")
+    batches = sorted({speed.batch for speed in shown})
+    ticks, lowest = batches[:: -(-len(batches) // MOST_TICKS)], canvas.panels[-1]
+    lowest.set_xscale("log", base=2)
+    lowest.xaxis.set_minor_locator(NullLocator())
+    lowest.set_xticks(ticks, [str(batch) for batch in ticks])
+    lowest.set_xlabel("effective batch size")
     named = [shortened(line, NAME_WIDTH) for line in lines]
     canvas.legend(list(zip(handles, named, strict=True)))
     return Sketch(canvas, _alt(shown))
@@ -94,10 +98,7 @@ def medians(found: Sequence[Speed], field: str) -> dict[int, tuple[float, float,
     groups: dict[int, list[float]] = {}
     for speed in sorted(found, key=lambda speed: speed.batch):
         groups.setdefault(speed.batch, []).append(getattr(speed, field))
-    return {
-        batch: (min(values), statistics.median(values), max(values))
-        for batch, values in groups.items()
-    }
+    return {batch: (min(v), statistics.median(v), max(v)) for batch, v in groups.items()}
 
 
 def _draw_line(
@@ -118,15 +119,6 @@ def _draw_line(
         markeredgewidth=0.8,
     )
     return line
-
-
-def _scale_batches(panel: "Axes", batches: Sequence[int]) -> None:
-    from matplotlib.ticker import NullLocator
-
-    every = -(-len(batches) // MOST_TICKS)
-    panel.set_xscale("log", base=2)
-    panel.xaxis.set_minor_locator(NullLocator())
-    panel.set_xticks(batches[::every], [str(batch) for batch in batches[::every]])
 
 
 def _alt(found: Sequence[Speed]) -> str:

@@ -1,6 +1,5 @@
 """How the trials ended, and what share of the training went into each kind of end."""
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from tune_speed.core.text import counted
@@ -65,14 +64,9 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     panel.set_ylim(len(ended) - 0.45, -0.5)
     panel.set_axis_off()
     canvas.legend(drawn)
-    return Sketch(canvas, _alt(ended, num_trials, train_s))
-
-
-def _alt(ended: Sequence[Bar], num_trials: int, train_s: float) -> str:
-    unit = time_unit(max(e.train_s for e in ended))
     parts = [f"{e.kind}: {e.trials} in {duration(e.train_s, unit)}" for e in ended]
     total = f"{counted(num_trials, 'trial')}, {duration(train_s)} of training"
-    return f"{total}. {'; '.join(parts)}."
+    return Sketch(canvas, f"{total}. {'; '.join(parts)}.")
 
 
 STOPPED = FigureKind(

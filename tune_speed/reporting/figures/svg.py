@@ -4,6 +4,7 @@ import re
 import xml.etree.ElementTree as ET
 from collections.abc import Mapping, Sequence
 from io import BytesIO
+from typing import NamedTuple
 from urllib.parse import quote
 
 from tune_speed.reporting.figures.canvas import MARK, Canvas, Mark
@@ -23,14 +24,9 @@ def as_svg(
     """Returns the figure as an `<svg>` element for the inside of a page.
 
     It has no size of its own but its proportions, no script, and refers to nothing outside; the
-    page's fonts and custom properties (`--ink`, `--s1` …) are what it is drawn with.
-
-    Args:
-        canvas: drawn in sentinels.
-        id_prefix: of its ids, so that several figures can share a page.
-        alt: what it shows, in a sentence.
-        anchors: the id of each trial's row by run id; trials without one have no link. None: each
-            row's id is `trial-` and the trial's id.
+    page's fonts and custom properties (`--ink`, `--s1` …) are what it is drawn with, in the place
+    of sentinels. `alt` says what it shows; `anchors` has the id of each trial's row by run id.
+    Trials without one have no link. None: each row's id is `trial-` and the trial's id.
     """
     out = BytesIO()
     no_metadata = dict.fromkeys(("Date", "Creator", "Format", "Type"))
@@ -65,13 +61,12 @@ def _names(drawn: ET.Element, id_prefix: str) -> dict[str, str]:
     return {name: f"{id_prefix}-{number}" for number, name in enumerate(used)}
 
 
-class _Finisher:
+class _Finisher(NamedTuple):
     """Copies a tree, element by element, without what a page does not need."""
 
-    def __init__(
-        self, marks: Sequence[Mark], rows: Sequence[str | None], names: Mapping[str, str]
-    ) -> None:
-        self._marks, self._rows, self._names = marks, rows, names
+    marks: Sequence[Mark]
+    rows: Sequence[str | None]
+    names: Mapping[str, str]
 
     def finished(self, element: ET.Element, *, is_defined: bool = False) -> ET.Element:
         name = _local(element.tag)
@@ -81,7 +76,7 @@ class _Finisher:
         if name == "a":
             (value,) = (value for key, value in element.attrib.items() if _local(key) == "href")
             title = ET.Element("title")
-            title.text = self._marks[int(value.removeprefix(MARK))].text
+            title.text = self.marks[int(value.removeprefix(MARK))].text
             copy.append(title)
             copy.tag = "a" if "href" in copy.attrib else "g"
         for child in element:
@@ -104,11 +99,11 @@ class _Finisher:
         for key, value in element.attrib.items():
             match _local(key):
                 case "id":
-                    new |= {"id": self._names[value]} if value in self._names else {}
+                    new |= {"id": self.names[value]} if value in self.names else {}
                 case "href":
                     new |= self._reference(value)
                 case "clip-path":
-                    new["clip-path"] = _REFERENCE.sub(lambda m: f"url(#{self._names[m[1]]})", value)
+                    new["clip-path"] = _REFERENCE.sub(lambda m: f"url(#{self.names[m[1]]})", value)
                 case "style":
                     new |= _style(value)
                 case "d" | "x" | "y" | "width" | "height" | "points" as name:
@@ -124,13 +119,13 @@ class _Finisher:
 
     def _reference(self, value: str) -> dict[str, str]:
         if not value.startswith(MARK):
-            return {"href": f"#{self._names[value[1:]]}"}
+            return {"href": f"#{self.names[value[1:]]}"}
         number = int(value.removeprefix(MARK))
-        row = self._rows[number]
+        row = self.rows[number]
         if row is None:
             return {"class": "mark"}
         # The table below holds every trial; the keyboard needs only the way to the leader's row.
-        stop = {} if self._marks[number].is_leader else {"tabindex": "-1"}
+        stop = {} if self.marks[number].is_leader else {"tabindex": "-1"}
         # A trial's id comes from the store and may hold any character.
         return {"href": f"#{quote(row, safe='')}", **stop}
 

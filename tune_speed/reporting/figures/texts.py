@@ -6,8 +6,8 @@ from typing import NamedTuple
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import middle_cut
 from tune_speed.reporting.leaderboard.text import describe_params
+from tune_speed.reporting.study.view import ViewedTrial
 
-ELLIPSIS = "…"
 TOOLTIP_WIDTH = 110
 _UNPRINTABLE = {"Cc", "Cs", "Cn", "Co"}
 
@@ -17,6 +17,10 @@ class TimeUnit(NamedTuple):
 
     name: str
     length_s: float
+
+    def label(self, axis: str) -> str:
+        """Returns `training time [s]`."""
+        return f"{axis} [{self.name}]"
 
 
 def time_unit(longest_s: float) -> TimeUnit:
@@ -60,10 +64,15 @@ def shortened(text: str, width: int) -> str:
     return middle_cut(clean(text), width)
 
 
+def name_of(trial: ViewedTrial, width: int = 24) -> str:
+    """Returns a trial's id in `width` characters."""
+    return shortened(trial.record.trial_id, width)
+
+
 def tooltip(record: TrialRecord) -> str:
     """Returns what a trial's tooltip says: its id, time and parameters in short."""
     time_s = record.time_to_target_s
     outcome = record.status.value if time_s is None else duration(time_s)
     text = f"{record.trial_id} · {outcome} · {describe_params(record.params)}"
     whole = clean(text)
-    return whole if len(whole) <= TOOLTIP_WIDTH else whole[: TOOLTIP_WIDTH - 1] + ELLIPSIS
+    return whole if len(whole) <= TOOLTIP_WIDTH else whole[: TOOLTIP_WIDTH - 1] + "…"

@@ -16,34 +16,22 @@ Palette = Mapping[str, str]
 """Role to colour, `#rrggbb`."""
 
 # Each series has a contrast of 3 on its surface, and colour-blind readers can tell any two apart.
-LIGHT: Palette = {
-    "ink": "#1b1f24",
-    "muted": "#59636e",
-    "grid": "#dde1e6",
-    "surface": "#ffffff",
-    "s1": "#0b5cc4",
-    "s2": "#c43302",
-    "s3": "#00594f",
-    "s4": "#c95fbd",
-    "s5": "#b08410",
-    "s6": "#2b96e3",
-    "s7": "#6e2a08",
-    "s8": "#1b1f24",
+_COLOURS = {
+    "ink": ("#1b1f24", "#e9edf1"),
+    "muted": ("#59636e", "#9aa5b1"),
+    "grid": ("#dde1e6", "#2e353d"),
+    "surface": ("#ffffff", "#14181d"),
+    "s1": ("#0b5cc4", "#2f95ff"),
+    "s2": ("#c43302", "#f2581e"),
+    "s3": ("#00594f", "#17897a"),
+    "s4": ("#c95fbd", "#dd93d6"),
+    "s5": ("#b08410", "#f5a81c"),
+    "s6": ("#2b96e3", "#c2dcfa"),
+    "s7": ("#6e2a08", "#f7e08a"),
+    "s8": ("#1b1f24", "#f2f4f7"),
 }
-DARK: Palette = {
-    "ink": "#e9edf1",
-    "muted": "#9aa5b1",
-    "grid": "#2e353d",
-    "surface": "#14181d",
-    "s1": "#2f95ff",
-    "s2": "#f2581e",
-    "s3": "#17897a",
-    "s4": "#dd93d6",
-    "s5": "#f5a81c",
-    "s6": "#c2dcfa",
-    "s7": "#f7e08a",
-    "s8": "#f2f4f7",
-}
+LIGHT: Palette = {role: light for role, (light, _) in _COLOURS.items()}
+DARK: Palette = {role: dark for role, (_, dark) in _COLOURS.items()}
 # Stand for the roles in an SVG that is being made; one colour a role, none of them of a theme.
 SENTINELS: Palette = {role: f"#a1b2{number:02x}" for number, role in enumerate(LIGHT, start=1)}
 SERIES = tuple(role for role in LIGHT if role.startswith("s") and role != "surface")
@@ -61,19 +49,13 @@ class Look(NamedTuple):
 
 
 # Each status has a shape of its own, as not everybody can tell the colours apart.
-LOOKS: Mapping[Status, Look] = {
-    Status.REACHED: Look("o", "s1", True),
-    Status.MISSED: Look("s", "s2", False, 22.0),
-    Status.CAPPED: Look("^", "s5", False),
-    Status.OOM: Look("D", "s4", False, 20.0),
-    Status.DIVERGED: Look("v", "s3", False),
-    Status.FAILED: Look("X", "muted", False, 30.0),
+_BY_STATUS: Mapping[Status, tuple[Look, str]] = {
+    Status.REACHED: (Look("o", "s1", True), "met target"),
+    Status.MISSED: (Look("s", "s2", False, 22.0), "missed"),
+    Status.CAPPED: (Look("^", "s5", False), "stopped"),
+    Status.OOM: (Look("D", "s4", False, 20.0), "out of memory"),
+    Status.DIVERGED: (Look("v", "s3", False), "diverged"),
+    Status.FAILED: (Look("X", "muted", False, 30.0), "failed"),
 }
-WORDS: Mapping[Status, str] = {
-    Status.REACHED: "met target",
-    Status.MISSED: "missed",
-    Status.CAPPED: "stopped",
-    Status.OOM: "out of memory",
-    Status.DIVERGED: "diverged",
-    Status.FAILED: "failed",
-}
+LOOKS = {status: look for status, (look, _) in _BY_STATUS.items()}
+WORDS = {status: words for status, (_, words) in _BY_STATUS.items()}

@@ -7,14 +7,13 @@ target is the steps to it times the time of a step, where the target is met at a
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
-from tune_speed.reporting.importance.main_effects import main_effects
-from tune_speed.reporting.importance.region import columns_of
+from tune_speed.reporting.importance.main_effects import columns_of, main_effects
 
 Question = Literal["reaching", "steps", "step_time"]
 
@@ -22,12 +21,8 @@ Question = Literal["reaching", "steps", "step_time"]
 # classes have it; not imported from there, as boards are read without torch.
 LEARNING_ONLY = frozenset(
     {
-        "epochs",
-        "init_loss_scale",
-        "label_smoothing",
-        "loss_scale_growth_steps",
-        "lr_schedule",
-        "order",
+        *("epochs", "init_loss_scale", "label_smoothing", "loss_scale_growth_steps"),
+        *("lr_schedule", "order"),
     }
 )
 OPTIMIZERS_LEARNING_ONLY = frozenset(
@@ -89,8 +84,7 @@ class Importance:
     """The greatest first; empty without an answer."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Words:
+class _Words(NamedTuple):
     """What a question is about, in words."""
 
     title: str
@@ -143,20 +137,15 @@ def importance(records: Sequence[TrialRecord], *, seed: int = 0) -> tuple[Import
     # A target that held before the first step has no logarithm.
     reached = [record for record, steps in counted if steps]
     outcome = [math.log(steps) for _, steps in counted if steps]
+    timed = [r for r in finished if r.runs[-1].step_time_ms and r.runs[-1].steps]
+    # A clock that neighbours slowed says as much of them as of the settings.
+    chosen = [r for r in timed if r.runs[-1].timing is not Timing.SHARED] or timed
+    step_ms = [record.runs[-1].step_time_ms for record in chosen]
     return (
         _answer("reaching", finished, met, seed=seed),
         _answer("steps", reached, outcome, seed=seed),
-        _step_time(finished, seed=seed),
+        _answer("step_time", chosen, [math.log(ms or 1.0) for ms in step_ms], seed=seed),
     )
-
-
-def _step_time(records: Sequence[TrialRecord], *, seed: int) -> Importance:
-    timed = [r for r in records if r.runs[-1].step_time_ms and r.runs[-1].steps]
-    # A clock that neighbours slowed says as much of them as of the settings.
-    undisturbed = [r for r in timed if r.runs[-1].timing is not Timing.SHARED]
-    chosen = undisturbed or timed
-    outcome = [math.log(record.runs[-1].step_time_ms or 1.0) for record in chosen]
-    return _answer("step_time", chosen, outcome, seed=seed)
 
 
 def _steps_to_target(run: RunResult) -> float | None:
@@ -186,51 +175,33 @@ def _answer(
         {k: v for k, v in r.params.items() if question != "step_time" or can_change_step_time(k)}
         for r in records
     ]
-    columns = columns_of(rows)
-    why_none = _too_little(question, outcome)
+    columns, words = columns_of(rows), QUESTIONS[question]
+    why_none, effects = _too_little(words, outcome), None
     if why_none is None and not columns:
         why_none = "no setting that could matter was given two values"
-    if why_none is not None:
-        return _make(question, len(records), why_none=why_none)
-    effects = main_effects(columns, rows, np.array(outcome), seed=seed)
-    # A forest that predicts no better than the mean has shares too, but of noise.
-    if effects.explained <= 0:
-        why_none = f"the settings do not predict it yet, from {len(records)} trials"
-        return _make(question, len(records), why_none=why_none)
-    shares = sorted(effects.by_name.items(), key=lambda item: (-item[1].value, item[0]))
-    return _make(
-        question,
-        len(records),
-        explained=effects.explained,
+    if why_none is None:
+        effects = main_effects(columns, rows, np.array(outcome), seed=seed)
+        # A forest that predicts no better than the mean has shares too, but of noise.
+        if effects.explained <= 0:
+            why_none = f"the settings do not predict it yet, from {len(records)} trials"
+            effects = None
+    by_name = effects.by_name.items() if effects else ()
+    shares = sorted(by_name, key=lambda item: (-item[1].value, item[0]))
+    return Importance(
+        question=question,
+        title=words.title,
+        about=f"Of {words.outcome}; over the {words.counted}. {HOW_TO_READ}",
+        n=len(records),
+        why_none=why_none,
+        explained=effects.explained if effects else None,
         params=tuple(ParamImportance(name=name, **e._asdict()) for name, e in shares),
     )
 
 
-def _too_little(question: Question, outcome: Sequence[float]) -> str | None:
+def _too_little(words: _Words, outcome: Sequence[float]) -> str | None:
     """Returns why so many trials with such outcomes give no answer, or None."""
-    words = QUESTIONS[question]
     if len(outcome) < words.least:
         return f"it takes {words.least} {words.counted} or more, and there are {len(outcome)}"
     if len(set(outcome)) > 1:
         return None
     return f"all {len(outcome)} {words.counted} {words.alike[outcome[0] != 0]}"
-
-
-def _make(
-    question: Question,
-    n: int,
-    *,
-    why_none: str | None = None,
-    explained: float | None = None,
-    params: tuple[ParamImportance, ...] = (),
-) -> Importance:
-    words = QUESTIONS[question]
-    return Importance(
-        question=question,
-        title=words.title,
-        about=f"Of {words.outcome}; over the {words.counted}. {HOW_TO_READ}",
-        n=n,
-        why_none=why_none,
-        explained=explained,
-        params=params,
-    )

@@ -1,6 +1,5 @@
 """Who held the record when: each trial that was the fastest of its board as it finished."""
 
-import json
 from collections.abc import Iterable, Sequence
 from itertools import groupby
 from typing import Any
@@ -13,13 +12,9 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.core.stats import finite_or_none, ranked_s
 from tune_speed.core.text import moment_of, moment_s, printable
 from tune_speed.reporting.leaderboard.ranking import BoardFacts, facts_of, timed
-from tune_speed.reporting.leaderboard.text import (
-    KINDS,
-    NO_TRIALS,
-    describe_params,
-    interval_text,
-)
-from tune_speed.reporting.table import Column, Table, escape_markdown, named_lines
+from tune_speed.reporting.leaderboard.tables import csv_of
+from tune_speed.reporting.leaderboard.text import KINDS, NO_TRIALS, describe_params, interval_text
+from tune_speed.reporting.table import Table, escape_markdown, named_lines
 
 
 class RecordHeld(BoardFacts):
@@ -118,16 +113,9 @@ def history_renderable(history: Sequence[RecordHeld]) -> RenderableType:
     return Group(*parts, Text(CAPTION, style="dim"))
 
 
-def history_json(history: Sequence[RecordHeld]) -> str:
-    """Returns the records as JSON, figures unrounded."""
-    return json.dumps([held.model_dump(mode="json") for held in history], indent=2)
-
-
 def history_csv(history: Sequence[RecordHeld]) -> str:
     """Returns one line a record under the names of its fields; the parameters are JSON."""
-    rows = [held.model_dump(mode="json") for held in history]
-    texts = [{**row, "params": json.dumps(row["params"], sort_keys=True)} for row in rows]
-    return Table(map(Column, RecordHeld.model_fields), (list(row.values()) for row in texts)).csv()
+    return csv_of([*RecordHeld.model_fields], (held.model_dump(mode="json") for held in history))
 
 
 def history_markdown(history: Sequence[RecordHeld]) -> str:

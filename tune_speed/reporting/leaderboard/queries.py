@@ -1,6 +1,7 @@
 """Leaderboards and record histories of a store, of chosen trials."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from tune_speed.reporting.leaderboard.history import RecordHeld, boards_of, record_history
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
@@ -21,6 +22,11 @@ class Choice:
     """Part of the device's name, in whatever case."""
     kind: str | None = None
     where: Where | None = None
+
+    @property
+    def of_trial(self) -> dict[str, Any]:
+        """What a trial must be, other than `where`."""
+        return {n: getattr(self, n) for n in ("study", "workload", "device", "kind")}
 
 
 def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[Board]:
@@ -49,10 +55,7 @@ def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[
 
 
 def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
-    """Returns the latest `top` records of each board, in the order in which they were set.
-
-    Raises: ServiceError; ConfigError on a filter's field that no trial has.
-    """
+    """Returns the latest `top` records of each board as they were set; raises as `find_boards`."""
     # A miss sets no record.
     found = chosen_trials(choice, only_reached=True)
     boards = boards_of(record_history(trial.record for trial in found))
@@ -60,27 +63,9 @@ def find_history(choice: Choice, *, top: int) -> list[RecordHeld]:
 
 
 def chosen_trials(choice: Choice, *, only_reached: bool = False) -> list[TrackedTrial]:
-    """Returns all chosen trials, or those of them that met the target.
-
-    Raises: ServiceError; ConfigError on a filter's field that no trial has.
-    """
-    return find_matching(
-        choice.uri,
-        choice.where,
-        study=choice.study,
-        workload=choice.workload,
-        device=choice.device,
-        kind=choice.kind,
-        only_reached=only_reached,
-    )
+    """Returns all chosen trials, or those of them that met the target; raises as `find_boards`."""
+    return find_matching(choice.uri, choice.where, **choice.of_trial, only_reached=only_reached)
 
 
 def _leaders(choice: Choice, *, top: int) -> Leaders:
-    return find_leaders(
-        choice.uri,
-        study=choice.study,
-        workload=choice.workload,
-        device=choice.device,
-        kind=choice.kind,
-        top=top,
-    )
+    return find_leaders(choice.uri, **choice.of_trial, top=top)

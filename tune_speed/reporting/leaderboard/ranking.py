@@ -20,10 +20,7 @@ from tune_speed.core.comparability import (
 )
 from tune_speed.core.config import Config
 from tune_speed.core.records import RunResult, Timing, TrialRecord
-from tune_speed.core.stats import (
-    RunStatistics,
-    finite_or_none,
-)
+from tune_speed.core.stats import RunStatistics, finite_or_none
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
 
@@ -45,13 +42,14 @@ class Timed(NamedTuple):
     interval_of: str
 
 
-class Place(NamedTuple):
-    """Rank of a row."""
+class Ranked(Config):
+    """Rank of a row on its board."""
 
-    rank: int
-    """1 is the fastest."""
+    rank: int | None
+    """1 is the fastest; None for a configuration that missed the target. Rows whose interval of the
+    expected time overlaps that of the first row of their rank share it."""
     tied: bool
-    """Whether others have the same rank."""
+    """Whether others share the rank."""
 
 
 def timed(record: TrialRecord) -> Timed:
@@ -63,14 +61,14 @@ def timed(record: TrialRecord) -> Timed:
     return Timed(runs.expected_s, _or_inf(ends.low_s), _or_inf(ends.high_s), SEEDS)
 
 
-def shared_ranks(intervals: Sequence[tuple[float, float]]) -> list[Place]:
+def shared_ranks(intervals: Sequence[tuple[float, float]]) -> list[Ranked]:
     """Returns the place of each row, from intervals [s] in the order of the expected times."""
     firsts: list[int] = []
     for number, (low, _) in enumerate(intervals):
         shares = firsts and low <= intervals[firsts[-1]][1]
         firsts.append(firsts[-1] if shares else number)
     sizes = Counter(firsts)
-    return [Place(rank=first + 1, tied=sizes[first] > 1) for first in firsts]
+    return [Ranked(rank=first + 1, tied=sizes[first] > 1) for first in firsts]
 
 
 def _timed_once(run: RunResult) -> Timed:
@@ -91,16 +89,6 @@ def _timed_once(run: RunResult) -> Timed:
     return Timed(
         time_s, time_s - stepping_s * (1 - low), time_s + stepping_s * (high - 1), STEP_TIME
     )
-
-
-class Ranked(Config):
-    """Rank of a row on its board."""
-
-    rank: int | None
-    """1 is the fastest; None for a configuration that missed the target. Rows whose interval of the
-    expected time overlaps that of the first row of their rank share it."""
-    tied: bool
-    """Whether others share the rank."""
 
 
 class Row(BoardColumns, Ranked):
@@ -156,12 +144,9 @@ class Row(BoardColumns, Ranked):
 
 
 def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) -> Row:
-    """Returns the row of a record, without its rank.
+    """Returns the row of a record of one run or more, without its rank.
 
-    Args:
-        record: with one run or more.
-        run_id: its MLflow run.
-        search: what the trials of the search that found it come to; None: not known.
+    `search` is what the trials of the search that found it come to; None: not known.
     """
     values: dict[str, Any] = values_of(record, BoardColumns)
     runs, expected = RunStatistics.of(record), timed(record)
@@ -324,7 +309,7 @@ def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
     ranks = shared_ranks(
         [(_or_inf(r.expected_low_s), _or_inf(r.expected_high_s)) for r in timed_rows]
     )
-    ranked = [r.model_copy(update=p._asdict()) for r, p in zip(timed_rows, ranks, strict=True)]
+    ranked = [r.model_copy(update=p.model_dump()) for r, p in zip(timed_rows, ranks, strict=True)]
     return [*ranked, *ordered[len(ranked) :]]
 
 

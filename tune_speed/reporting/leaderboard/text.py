@@ -55,7 +55,6 @@ def caption(board: Board) -> str:
 
 
 def _ties(board: Board) -> str:
-    """Returns what intervals and shared ranks of the board mean, in words."""
     kinds = {row.interval_of for row in board.rows if row.rank is not None}
     words = {
         "step time": " Intervals are those of the step time, without the spread over seeds: a lead"
@@ -70,7 +69,6 @@ def _ties(board: Board) -> str:
 
 
 def _clocks(board: Board) -> str:
-    """Returns what the times are made of, in words."""
     timings = {timing for row in board.rows for timing in row.timing.split(", ")}
     words = {
         "isolated": "steps × isolated step time",

@@ -1,5 +1,5 @@
 """What there is to choose from, for `tune-speed list`.
 
-`listings.listing` lists the entries of a recipe's tables; `techniques` maps the items of the source
+`listings.listing` lists the entries of a recipe's tables, and maps the items of the source
 documents (`inventory.csv`) to them.
 """

@@ -1,7 +1,12 @@
-"""What there is to choose from: a name and a line on each entry of the tables of a recipe."""
+"""What there is to choose from: lists of entries, and the table of techniques, read from the code.
+
+`listing` has a name and a line on each entry of a recipe's tables; `techniques_table` says what the
+items of the inventory are here.
+"""
 
 from collections.abc import Callable
-from typing import Any
+from itertools import groupby
+from typing import Any, NamedTuple
 
 from pydantic import BaseModel
 
@@ -10,61 +15,171 @@ from tune_speed.components.models import MODELS
 from tune_speed.components.optim import OPTIMIZERS
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
-from tune_speed.core.config import Table
+from tune_speed.core.config import Config, Table
 from tune_speed.core.descriptions import descriptions
 from tune_speed.data import DATASETS, LOADERS, ORDERS
-from tune_speed.reporting.listings.techniques import SETTINGS, first_paragraph, technique_rows
+from tune_speed.data.split import SplitConfig
+from tune_speed.reporting.listings.inventory import INVENTORY, SOURCES, Item
+from tune_speed.reporting.table import Table as ShownTable
+from tune_speed.study.settings import SearchConfig
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS
 
-TABLES: dict[str, Table] = {
-    "models": MODELS,
-    "optimizers": OPTIMIZERS,
-    "schedules": SCHEDULES,
-    "datasets": DATASETS,
-    "loaders": LOADERS,
-    "orders": ORDERS,
+BEGIN, END = "<!-- techniques -->", "<!-- /techniques -->"
+"""Between these search_spaces/TECHNIQUES.md has `techniques_table`."""
+
+SETTINGS = (
+    "precision",
+    "channels_last",
+    "compile",
+    "batch_size",
+    "accumulation_steps",
+    "effective_batch_size",
+    "devices",
+    "augmentation",
+    "label_smoothing",
+    "clip_norm",
+    "clip_value",
+    "loader",
+    "order",
+    "deterministic",
+)
+"""Recipe fields that are speed-ups, or trade speed for something."""
+
+TABLES: dict[str, tuple[Table, str]] = {
+    "models": (MODELS, "model"),
+    "optim": (OPTIMIZERS, "optimizer"),
+    "schedules": (SCHEDULES, "lr_schedule"),
+    "speedups": (SPEEDUPS, "speedups"),
+    "orders": (ORDERS, "order"),
+    "loaders": (LOADERS, "loader"),
+    "datasets": (DATASETS, "workload.dataset"),
 }
+"""Table of entries, and the field of a study file that names one, by name of the place."""
+CONFIGS: dict[str, tuple[type[Config], str]] = {
+    "recipe": (Recipe, ""),
+    "split": (SplitConfig, "workload.split."),
+    "search": (SearchConfig, "search."),
+}
+"""Config, and what precedes its fields in a study file, by name of the place."""
+
+
+class Place(NamedTuple):
+    """Where a thing is to be had."""
+
+    written: str
+    """As a study file or a shell has it."""
+    about: str
+    """One sentence from its description; empty for files, tests and commands."""
+
+
+def resolve(where: str) -> Place:
+    """Returns the place of an inventory's item. Raises: KeyError if the code has no such thing."""
+    if "/" in where or " " in where:
+        return Place(where.partition("::")[0], "")
+    kind, name, *field = where.split(".")
+    if kind == "metrics":
+        return Place(f"{name} (metric)", first_sentence(METRICS[name].about))
+    if kind in CONFIGS:
+        config, before = CONFIGS[kind]
+        return Place(f"{before}{name}", first_sentence(descriptions(config)[name]))
+    table, slot = TABLES[kind]
+    if field:
+        about = descriptions(table[name])[field[0]]
+        return Place(f"{slot}.{name}.{field[0]}", first_sentence(about))
+    path = f"speedups.{SPEEDUPS[name].slot}" if kind == "speedups" else slot
+    return Place(f"{path}: {name}", first_sentence(table[name].__doc__))
+
+
+def first_paragraph(text: str | None) -> str:
+    """Returns a docstring's first paragraph in one line."""
+    return " ".join((text or "").split("\n\n")[0].split())
+
+
+def first_sentence(text: str | None) -> str:
+    """Returns a docstring's first sentence in one line."""
+    head, dot, _ = first_paragraph(text).partition(". ")
+    return head + dot.strip()
+
+
+def technique_rows() -> list[dict[str, str]]:
+    """Returns a row on each item of the inventory, then on what else is here.
+
+    Neighbours that say the same share a row.
+    """
+    rows = []
+    for item, numbered in groupby(sorted(INVENTORY.items()), key=lambda entry: entry[1]):
+        numbers = [number for number, _ in numbered]
+        rows.append(_row("–".join(dict.fromkeys(map(str, (numbers[0], numbers[-1])))), item))
+    named = {where for item in INVENTORY.values() for where in item.where}
+    roots = {".".join(where.split(".")[:2]) for where in named}
+    places = [f"{kind}.{name}" for kind, (table, _) in TABLES.items() for name in table]
+    for where in [*places, *(f"recipe.{field}" for field in SETTINGS)]:
+        if where not in roots:
+            rows.append(_row("–", Item(where.rpartition(".")[2].replace("_", " "), (where,))))
+    return rows
+
+
+def techniques_table() -> str:
+    """Returns the rows as a Markdown table with its legend, for TECHNIQUES.md."""
+    legend = "; ".join(f"{name}: {title}" for name, title in SOURCES.items())
+    rows = [
+        {
+            "#": row["items"],
+            "what": row["name"],
+            "name here": ", ".join(f"`{place}`" for place in row["where"].split(", ") if place),
+            "in one line": row["about"],
+            "what the sources claim": row["claim"],
+        }
+        for row in technique_rows()
+    ]
+    table = ShownTable.of_rows(rows).markdown(verbatim=True)
+    return f"{table}\n\nSources: {legend}."
+
+
+def _row(numbers: str, item: Item) -> dict[str, str]:
+    places = [resolve(where) for where in item.where]
+    about = item.about or places[0].about
+    return {
+        "items": numbers,
+        "name": item.name,
+        "where": ", ".join(dict.fromkeys(place.written for place in places)),
+        "about": f"{about} {item.note}".strip(),
+        "claim": item.claim,
+    }
 
 
 def listing(what: str) -> list[dict[str, Any]]:
     """Returns name and one line on each entry of a table, with its fields."""
     if what in LISTINGS:
         return LISTINGS[what]()
-    return [
-        {"name": name, "about": first_paragraph(kind.__doc__), "fields": ", ".join(_fields(kind))}
-        for name, kind in TABLES[what].items()
-    ]
+    table, _ = TABLES[{"optimizers": "optim"}.get(what, what)]
+    return [{"name": name, **_described(kind)} for name, kind in table.items()]
 
 
 def _workloads() -> list[dict[str, Any]]:
+    limits = {n: f"{w.mode}, at most {w.max_train_s:g} s" for n, w in WORKLOADS.items()}
     return [
-        {
-            "name": name,
-            "about": f"{workload.dataset_name}: {workload.target.words}, {workload.mode},"
-            f" at most {workload.max_train_s:g} s",
-        }
-        for name, workload in WORKLOADS.items()
+        {"name": n, "about": f"{w.dataset_name}: {w.target.words}, {limits[n]}"}
+        for n, w in WORKLOADS.items()
     ]
 
 
 def _speedups() -> list[dict[str, Any]]:
-    """Returns the speed-ups by slot, then the plain settings of a recipe."""
     by_slot = sorted(SPEEDUPS.items(), key=lambda entry: entry[1].slot)
-    techniques = [
-        {
-            "name": name,
-            "where": f"speedups.{kind.slot}",
-            "about": first_paragraph(kind.__doc__),
-            "fields": ", ".join(_fields(kind)),
-        }
-        for name, kind in by_slot
+    about = {name: first_paragraph(descriptions(Recipe).get(name)) for name in SETTINGS}
+    return [
+        *({"name": n, "where": f"speedups.{kind.slot}", **_described(kind)} for n, kind in by_slot),
+        *({"name": n, "where": "recipe", "about": about[n], "fields": ""} for n in SETTINGS),
     ]
-    about = descriptions(Recipe)
-    return techniques + [
-        {"name": name, "where": "recipe", "about": first_paragraph(about.get(name)), "fields": ""}
-        for name in SETTINGS
-    ]
+
+
+def _described(kind: type[BaseModel]) -> dict[str, str]:
+    fields = (
+        name if field.is_required() else f"{name}={field.default!r}"
+        for name, field in kind.model_fields.items()
+    )
+    return {"about": first_paragraph(kind.__doc__), "fields": ", ".join(fields)}
 
 
 LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
@@ -77,10 +192,3 @@ LISTINGS: dict[str, Callable[[], list[dict[str, Any]]]] = {
     "techniques": technique_rows,
 }
 """What is no plain table of configs."""
-
-
-def _fields(kind: type[BaseModel]) -> list[str]:
-    return [
-        name if field.is_required() else f"{name}={field.default!r}"
-        for name, field in kind.model_fields.items()
-    ]

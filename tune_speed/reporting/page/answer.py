@@ -3,13 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tune_speed.core.comparability import (
-    final_goodness,
-    final_metric,
-    sign_of,
-    target_of,
-    totals_of,
-)
+from tune_speed.core.comparability import final_goodness, final_metric, sign_of, totals_of
 from tune_speed.core.records import Status
 from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.ranking import Board, Row
@@ -58,11 +52,6 @@ def answer_of(part: StudyPart, boards: Sequence[Board]) -> Answer:
     return _failed(part) if part.trials else _nothing(part)
 
 
-def target_text(part: StudyPart) -> str:
-    """Returns what had to be reached: `accuracy ≥ 0.95`."""
-    return target_of(part.workload).words
-
-
 def cost_text(part: StudyPart) -> str:
     """Returns how many trials there were and what they cost."""
     totals = totals_of(trial.record for trial in (*part.trials, *part.certified))
@@ -101,7 +90,7 @@ def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         verdict="certified",
         lead="Fastest of this study" if is_beaten else "Fastest known",
         figure=seconds(row.time_to_target_s),
-        claim=f"to {target_text(part)} on {part.key.device} ({how}) – {cost_text(part)}.",
+        claim=f"to {part.target.words} on {part.key.device} ({how}) – {cost_text(part)}.",
         sure=sure,
         winner=winner,
     )
@@ -139,8 +128,8 @@ def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
     estimate = _first(boards, "estimate")
     if estimate is None or estimate.trial_id == row.trial_id:
         return []
-    told = f"The fastest estimate of the search, {estimate.trial_id}"
-    told += f" with {seconds(estimate.time_to_target_s)},"
+    time = seconds(estimate.time_to_target_s)
+    told = f"The fastest estimate of the search, {estimate.trial_id} with {time},"
     again = next((t for t in part.certified if t.record.trial_id == estimate.trial_id), None)
     if again is None:
         return [f"{told} was not certified."]
@@ -167,7 +156,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         verdict="estimate",
         lead="Fastest known",
         figure=seconds(row.time_to_target_s),
-        claim=f"to {target_text(part)} on {part.key.device} (an estimate from one seed, not"
+        claim=f"to {part.target.words} on {part.key.device} (an estimate from one seed, not"
         f" certified) – {cost_text(part)}.",
         sure=sure,
         winner=winner,
@@ -175,7 +164,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 
 
 def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
-    metric, target = final_metric(nearest.record), target_of(part.workload)
+    metric, target = final_metric(nearest.record), part.target
     assert metric is not None
     beyond, easier = ("above", "higher") if target.mode == "min" else ("below", "lower")
     gap = sign_of(target) * (target.value - metric)
@@ -185,7 +174,7 @@ def _missed(part: StudyPart, nearest: ViewedTrial) -> Answer:
         verdict="missed",
         lead="Target not met",
         figure=f"{metric:.4f}",
-        claim=f"is the nearest that a trial came to {target_text(part)} on {part.key.device}:"
+        claim=f"is the nearest that a trial came to {part.target.words} on {part.key.device}:"
         f" {name}, {how_far} – {cost_text(part)}.",
         sure=(
             f"{name}: {nearest.record.stop_reason}.",
@@ -216,7 +205,7 @@ def _nothing(part: StudyPart) -> Answer:
         verdict="none",
         lead="Not confirmed",
         figure="no recipe",
-        claim=f"met {target_text(part)} on {part.key.device} in more than half of its fresh seeds –"
+        claim=f"met {part.target.words} on {part.key.device} in more than half of its fresh seeds –"
         f" {cost_text(part)}.",
         sure=("The certified runs are listed below, with what each came to.",),
         winner=None,
@@ -224,8 +213,4 @@ def _nothing(part: StudyPart) -> Answer:
 
 
 def _trial(trials: Sequence[ViewedTrial], row: Row) -> ViewedTrial:
-    return next(
-        trial
-        for trial in trials
-        if (trial.run_id, trial.record.trial_id) == (row.run_id, row.trial_id)
-    )
+    return next(t for t in trials if (t.run_id, t.record.trial_id) == (row.run_id, row.trial_id))

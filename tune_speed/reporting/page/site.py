@@ -4,6 +4,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from functools import cache
 from hashlib import sha256
+from importlib import metadata
 from importlib.resources import files
 from typing import Any
 
@@ -11,29 +12,23 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
 from tune_speed.core import text
+from tune_speed.core.records import CLOCK_STATEMENT
 from tune_speed.reporting.figures import theme
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page import words
 
-LIGHT = {
-    "page": "#f5f6f8",
-    "line": "#d8dde3",
-    "accent": "#0a58a8",
-    "good": "#1a7032",
-    "warn": "#8a5a00",
-    "bad": "#b3261e",
-    "mark": "#fff3c4",
+_COLOURS = {
+    "page": ("#f5f6f8", "#0e1115"),
+    "line": ("#d8dde3", "#303841"),
+    "accent": ("#0a58a8", "#79b8ff"),
+    "good": ("#1a7032", "#6cd58a"),
+    "warn": ("#8a5a00", "#e5b95c"),
+    "bad": ("#b3261e", "#ff9b92"),
+    "mark": ("#fff3c4", "#3a3413"),
 }
-DARK = {
-    "page": "#0e1115",
-    "line": "#303841",
-    "accent": "#79b8ff",
-    "good": "#6cd58a",
-    "warn": "#e5b95c",
-    "bad": "#ff9b92",
-    "mark": "#3a3413",
-}
-"""Colours of the page besides those of the figures."""
+"""Colours of the page besides those of the figures, in light and in dark."""
+LIGHT = {name: light for name, (light, _) in _COLOURS.items()}
+DARK = {name: dark for name, (_, dark) in _COLOURS.items()}
 
 
 def render(template: str, context: Mapping[str, Any]) -> str:
@@ -42,23 +37,18 @@ def render(template: str, context: Mapping[str, Any]) -> str:
     assert "</" not in style + script, "would end its element"
     # The content security policy: one script may run, and nothing may be fetched.
     digest = b64encode(sha256(script.encode()).digest()).decode()
-    return (
-        _environment()
-        .get_template(template)
-        .render(
-            {
-                **context,
-                "style": Markup(style),
-                "script": Markup(script),
-                # Inline styles must be allowed: a hash does not cover the `style` attributes that
-                # figures have.
-                "policy": (
-                    f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
-                    " img-src data:; base-uri 'none'; form-action 'none'"
-                ),
-            }
-        )
-    )
+    shared = {
+        "style": Markup(style),
+        "script": Markup(script),
+        # Inline styles must be allowed: a hash does not cover the `style` attributes of figures.
+        "policy": (
+            f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline';"
+            " img-src data:; base-uri 'none'; form-action 'none'"
+        ),
+        "version": metadata.version("tune_speed"),
+        "clock": CLOCK_STATEMENT,
+    }
+    return _environment().get_template(template).render({**context, **shared})
 
 
 @cache
@@ -84,9 +74,7 @@ def _environment() -> Environment:
 
 
 def _text(name: str) -> str:
-    return (
-        files("tune_speed.reporting.page").joinpath("templates", name).read_text(encoding="utf-8")
-    )
+    return files(__package__).joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @cache
@@ -94,15 +82,11 @@ def _style() -> str:
     light = _block("light", {**theme.LIGHT, **LIGHT})
     dark = _block("dark", {**theme.DARK, **DARK})
     is_dark = "screen and (prefers-color-scheme: dark)"
-    return "\n".join(
-        [
-            f":root {{{light}}}",
-            # What is printed is light, whatever the screen shows.
-            f"@media {is_dark} {{:root:not([data-theme=light]) {{{dark}}}}}",
-            f"@media screen {{:root[data-theme=dark] {{{dark}}}}}",
-            _text("style.css"),
-        ]
-    )
+    # What is printed is light, whatever the screen shows.
+    return f""":root {{{light}}}
+@media {is_dark} {{:root:not([data-theme=light]) {{{dark}}}}}
+@media screen {{:root[data-theme=dark] {{{dark}}}}}
+{_text("style.css")}"""
 
 
 def _block(scheme: str, colours: Mapping[str, str]) -> str:

@@ -3,21 +3,18 @@
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from importlib import metadata
+from typing import Any
 
-from markupsafe import Markup
-
-from tune_speed.core.comparability import ComparisonKey, Totals, totals_of
-from tune_speed.core.records import CLOCK_STATEMENT, Status
+from tune_speed.core.comparability import totals_of
+from tune_speed.core.records import Status
 from tune_speed.reporting.figures import FIGURES, draw_svg
 from tune_speed.reporting.leaderboard.ranking import Board
-from tune_speed.reporting.page.answer import Answer, answer_of, target_text
-from tune_speed.reporting.page.boards import BoardTable, board_table
+from tune_speed.reporting.page.answer import Answer, answer_of
+from tune_speed.reporting.page.boards import board_table
 from tune_speed.reporting.page.site import render
-from tune_speed.reporting.page.trial_table import TrialTable, trial_anchors, trial_table
+from tune_speed.reporting.page.trial_table import trial_anchors, trial_table
 from tune_speed.reporting.page.words import file_stem
-from tune_speed.reporting.study.endings import Ending, endings_of
+from tune_speed.reporting.study.endings import endings_of
 from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial
 
 # Of the board of estimates; the table of all trials has the rest.
@@ -27,62 +24,17 @@ RecipeYaml = Callable[[ViewedTrial], str]
 """Returns a trial's recipe as a file for `tune-speed train`."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Figure:
-    """A figure on the page."""
-
-    title: str
-    about: str
-    """How to read it."""
-    svg: Markup
-    """Ours: figures escape all names in them, and say what they show."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Section:
-    """A part of the study as the page shows it."""
-
-    id: str
-    key: ComparisonKey
-    target: str
-    answer: Answer
-    totals: Totals
-    counts: Mapping[str, int]
-    recipe: str | None
-    """The winner's, as YAML."""
-    commands: tuple[tuple[str, str], ...]
-    """What they do, and the commands that train the winner again."""
-    environment: Mapping[str, str]
-    certified: BoardTable | None
-    estimates: BoardTable | None
-    figures: tuple[Figure, ...]
-    table: TrialTable
-    endings: tuple[Ending, ...]
-
-
 def study_page(view: StudyView, *, recipe_yaml: RecipeYaml) -> str:
-    """Returns `view` as one HTML page that needs no network.
-
-    Args:
-        view: the study.
-        recipe_yaml: gives the recipes that the page shows.
-    """
+    """Returns `view` as one HTML page that needs no network; `recipe_yaml` gives its recipes."""
     parts = view.parts
     anchors = trial_anchors(parts)
-    return render(
-        "study.html.j2",
-        {
-            "view": view,
-            "sections": [
-                _section(view, part, anchors=anchors, recipe_yaml=recipe_yaml, number=number)
-                for number, part in enumerate(parts, start=1)
-            ],
-            "anchors": anchors,
-            "again": f"tune-speed report {shlex.quote(view.study)} --html report.html",
-            "version": metadata.version("tune_speed"),
-            "clock": CLOCK_STATEMENT,
-        },
-    )
+    sections = [
+        _section(view, part, anchors=anchors, recipe_yaml=recipe_yaml, number=number)
+        for number, part in enumerate(parts, start=1)
+    ]
+    again = f"tune-speed report {shlex.quote(view.study)} --html report.html"
+    context = {"view": view, "sections": sections, "anchors": anchors, "again": again}
+    return render("study.html.j2", context)
 
 
 def _section(
@@ -92,35 +44,34 @@ def _section(
     anchors: Mapping[str, str],
     recipe_yaml: RecipeYaml,
     number: int,
-) -> Section:
+) -> dict[str, Any]:
     boards = [board for board in view.boards if board.key._replace(kind="") == part.key]
     answer = answer_of(part, boards)
     winner = answer.winner
     counts = Counter(trial.record.status for trial in part.trials)
     records = [trial.record for trial in (*part.trials, *part.certified)]
-    return Section(
-        id=f"part-{number}",
-        key=part.key,
-        target=target_text(part),
-        answer=answer,
-        totals=totals_of(records),
-        counts={status.value: counts[status] for status in Status if counts[status]},
-        recipe=None if winner is None else recipe_yaml(winner),
-        commands=() if winner is None else _commands(view, answer, winner),
-        environment=(records[-1] if winner is None else winner.record).environment,
-        certified=_table(boards, "certified", anchors),
-        estimates=_table(boards, "estimate", anchors),
-        figures=tuple(
-            Figure(title=drawn.title, about=kind.about, svg=Markup(drawn.svg))
-            for name, kind in FIGURES.items()
-            if (drawn := draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors))
-        ),
-        table=trial_table(part, anchors=anchors),
-        endings=tuple(e for e in endings_of(part) if e.status != Status.REACHED),
-    )
+    figures = [
+        draw_svg(name, part, id_prefix=f"p{number}-{name}", anchors=anchors) for name in FIGURES
+    ]
+    return {
+        "id": f"part-{number}",
+        "key": part.key,
+        "target": part.target.words,
+        "answer": answer,
+        "totals": totals_of(records),
+        "counts": {status.value: counts[status] for status in Status if counts[status]},
+        "recipe": None if winner is None else recipe_yaml(winner),
+        "commands": () if winner is None else _commands(view, answer, winner),
+        "environment": (records[-1] if winner is None else winner.record).environment,
+        "certified": _table(boards, "certified", anchors),
+        "estimates": _table(boards, "estimate", anchors),
+        "figures": [figure for figure in figures if figure is not None],
+        "table": trial_table(part, anchors=anchors),
+        "endings": [e for e in endings_of(part) if e.status != Status.REACHED],
+    }
 
 
-def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> BoardTable | None:
+def _table(boards: Sequence[Board], kind: str, anchors: Mapping[str, str]) -> dict[str, Any] | None:
     """Returns the board of one kind: all certified rows, but only the fastest estimates."""
     board = next((board for board in boards if board.kind == kind), None)
     if board is None:

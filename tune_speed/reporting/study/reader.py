@@ -2,18 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 
 from tune_speed.core.comparability import ComparisonKey, best_metric, goodness, target_of
 from tune_speed.reporting.leaderboard.ranking import make_boards
-from tune_speed.reporting.study.view import (
-    RunningTrial,
-    SearchFacts,
-    StudyView,
-    ViewedTrial,
-    part_key,
-)
+from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial, part_key
 from tune_speed.tracking.reader.queries import TrackedTrial, run_url, ui_command
 from tune_speed.tracking.reader.study_snapshot import OpenTrial, StudyPicture
 from tune_speed.tracking.store.uri import strip_secrets
@@ -21,23 +14,15 @@ from tune_speed.tracking.store.uri import strip_secrets
 CERTIFIED = "certified"
 
 
-def read_study(
-    uri: str, study: str, *, finalists: int = 10, with_running: bool = True
-) -> StudyView:
-    """Returns a study as it is now.
+def read_study(uri: str, study: str, *, finalists: int = 10) -> StudyView:
+    """Returns a study as it is now, from the store of a tracking URI.
 
-    Args:
-        uri: tracking URI of the store.
-        study: its name.
-        finalists: so many estimates of each part come with their curves, the fastest first and
-            then those that came nearest to the target, and with them all certified trials.
-            0: no curves at all.
-        with_running: whether trials without an outcome are included.
+    So many `finalists` of each part come with their curves, the fastest first and then those that
+    came nearest to the target, and with them all certified trials. 0: no curves at all.
 
     Raises: ServiceError if the store does not answer or does not hold the study; StorageError.
     """
-    view = StudyReader(uri, study).read(finalists=finalists)
-    return view if with_running else replace(view, running=(), interrupted=0)
+    return StudyReader(uri, study).read(finalists=finalists)
 
 
 class StudyReader:
@@ -49,11 +34,9 @@ class StudyReader:
         self._picture = StudyPicture(uri, study)
 
     def read(self, *, finalists: int = 0, with_boards: bool = True) -> StudyView:
-        """Returns the study as it is now. Raises: ServiceError or StorageError.
+        """Returns the study as it is now, as `read_study`; boards only `with_boards`.
 
-        Args:
-            finalists: as in `read_study`.
-            with_boards: whether the leaderboards are made.
+        Raises: ServiceError or StorageError.
         """
         picture = self._picture
         picture.refresh()
@@ -63,8 +46,17 @@ class StudyReader:
         )
         if finalists:
             finished = self._with_curves(finished, finalists)
-        trials = [self._viewed(each) for each in finished if each.record.kind != CERTIFIED]
-        certified = [self._viewed(each) for each in finished if each.record.kind == CERTIFIED]
+        viewed = [
+            ViewedTrial(
+                record=trial.record,
+                run_id=trial.run_id,
+                url=run_url(self._uri, trial),
+                has_curve=trial.has_curve,
+            )
+            for trial in finished
+        ]
+        trials = tuple(trial for trial in viewed if trial.record.kind != CERTIFIED)
+        certified = tuple(trial for trial in viewed if trial.record.kind == CERTIFIED)
         pairs = [(trial.run_id, trial.record) for trial in (*trials, *certified)]
         tags = {search.run_id: search.tags for search in picture.searches}
         return StudyView(
@@ -73,29 +65,12 @@ class StudyReader:
             url=picture.url,
             ui_command=ui_command(self._uri),
             read_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
-            searches=tuple(
-                SearchFacts(
-                    run_id=search.run_id,
-                    started_at=search.started_at,
-                    updated_at=search.tags.get("updated_at", search.started_at),
-                    is_running=search.is_running,
-                    tags=search.tags,
-                )
-                for search in picture.searches
-            ),
-            trials=tuple(trials),
-            certified=tuple(certified),
+            searches=picture.searches,
+            trials=trials,
+            certified=certified,
             running=tuple(_running(t, tags.get(t.search_run_id, {})) for t in picture.running),
             interrupted=len(picture.interrupted),
             boards=tuple(make_boards(pairs, with_misses=True)) if with_boards else (),
-        )
-
-    def _viewed(self, trial: TrackedTrial) -> ViewedTrial:
-        return ViewedTrial(
-            record=trial.record,
-            run_id=trial.run_id,
-            url=run_url(self._uri, trial),
-            has_curve=trial.has_curve,
         )
 
     def _with_curves(self, trials: Sequence[TrackedTrial], finalists: int) -> list[TrackedTrial]:

@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from tune_speed.core.comparability import ComparisonKey, board_key, fastest
+from tune_speed.core.comparability import ComparisonKey, board_key, fastest, target_of
 from tune_speed.core.records import TrialRecord
+from tune_speed.core.targets import Target
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.leaderboard.ranking import Board
+from tune_speed.tracking.reader.study_snapshot import SearchRun
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +50,6 @@ class RunningTrial:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SearchFacts:
-    """One search of a study: its parent run in MLflow."""
-
-    run_id: str
-    started_at: str
-    updated_at: str
-    is_running: bool
-    """Begun and not ended; a killed driver leaves it so until the study is resumed."""
-    tags: Mapping[str, str]
-    """Its tags without the prefix: what the study file said of the search, versions, commit."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class StudyPart:
     """The trials of a study that may be compared."""
 
@@ -74,9 +63,14 @@ class StudyPart:
         """The workload, as YAML has it."""
         return (self.trials or self.certified)[0].record.workload
 
+    @property
+    def target(self) -> Target:
+        """What had to be reached."""
+        return target_of(self.workload)
+
     @cached_property
     def leader(self) -> ViewedTrial | None:
-        """The fastest estimate, as `standing.fastest` says; None if none met the target."""
+        """The fastest estimate, None if none met the target."""
         record = fastest(trial.record for trial in self.trials)
         return next((trial for trial in self.trials if trial.record is record), None)
 
@@ -94,7 +88,7 @@ class StudyView:
     """Command that opens the store in MLflow's own pages; None where a server does."""
     read_at: str
     """UTC, ISO 8601."""
-    searches: tuple[SearchFacts, ...]
+    searches: tuple[SearchRun, ...]
     """In the order in which they began."""
     trials: tuple[ViewedTrial, ...]
     """Estimates, in the order in which they finished."""

@@ -13,17 +13,10 @@ from tune_speed.study.yaml import dump_yaml
 from tune_speed.training.recipe import Recipe
 
 
-def recipe_header(
+def _header(
     record: TrialRecord, *, run_id: str | None, search: Totals | None, rerun: str | None
 ) -> list[str]:
-    """Returns lines of plain text; names in them may still hold line breaks.
-
-    Args:
-        record: with its runs.
-        run_id: its MLflow run.
-        search: what the trials of the search that found it come to; None: not known.
-        rerun: the command that trains the file.
-    """
+    """Returns lines of plain text; names in them may still hold line breaks."""
     row = make_row(record, run_id=run_id, search=search)
     environment = record.environment
     found = f"found in a search of {row.study_trials} trials"
@@ -42,7 +35,6 @@ def recipe_header(
 
 
 def _result(record: TrialRecord, row: Row) -> str:
-    """Returns what the runs came to, and how sure that is."""
     if row.n == 1:
         time_s = row.time_to_target_s
         time = "no time" if time_s is None else f"{time_s:.3f} s"
@@ -66,7 +58,12 @@ def recipe_that_ran(record: TrialRecord) -> Recipe:
         training function of one's own.
     """
     if record.is_own_loop:
-        raise ConfigError(_made_by_function(record))
+        raise ConfigError(
+            f"{_name(record)} must be a trial of a recipe, but it was made by a training function,"
+            " which has no recipe to train. Use it with `tune-speed search` or `certify` and"
+            " --train FILE.py:FUNCTION; in Python, call tune_speed.search(train=…) or"
+            f" tune_speed.certify({printable(record.study)[:200]!r}, train=…) with that function."
+        )
     # Without its plugins a recipe's names would be unknown, or mean another's entries.
     registry.expect(record.plugins, of=_name(record))
     batch_size = record.runs[-1].batch_size
@@ -92,17 +89,12 @@ def recipe_yaml(
     """Returns a file for `tune-speed train` that repeats the record's last run.
 
     It holds what the run's figures depend on besides the recipe: seed, threads and kind of device.
-    Its first lines, a comment, say where it comes from and how far to believe it.
-
-    Args:
-        record: with its runs.
-        run_id: its MLflow run.
-        search: what the trials of the search that found it come to; None: not known.
-        rerun: the command that trains the file.
+    Its first lines, a comment, say where it comes from and how far to believe it: `search` is what
+    the trials of the search that found it come to (None: not known), `rerun` trains the file.
     """
     run = record.runs[-1]
     recipe = recipe_that_ran(record)
-    header = recipe_header(record, run_id=run_id, search=search, rerun=rerun)
+    header = _header(record, run_id=run_id, search=search, rerun=rerun)
     tree = {
         "study": record.study,
         "workload": record.workload,
@@ -128,15 +120,6 @@ def called_with(record: TrialRecord) -> str:
     except ValueError as error:
         raise _not_ours(record, str(error)) from error
     return f"# {_name(record)}: what the training function of {name} was called with\n{values}"
-
-
-def _made_by_function(record: TrialRecord) -> str:
-    return (
-        f"{_name(record)} must be a trial of a recipe, but it was made by a training function,"
-        " which has no recipe to train. Use it with `tune-speed search` or `certify` and --train"
-        " FILE.py:FUNCTION; in Python, call tune_speed.search(train=…) or"
-        f" tune_speed.certify({printable(record.study)[:200]!r}, train=…) with that function."
-    )
 
 
 def _not_ours(record: TrialRecord, why: str) -> ConfigError:

@@ -1,20 +1,27 @@
-"""Texts on results: one trial in words, a search's last lines."""
+"""Texts on results: one trial in words, many as a table or a listing, a search's last lines."""
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import groupby
 from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.repeats import mean_interval
 from tune_speed.components.plugins import registry
-from tune_speed.core.comparability import best_metric, goodness, target_of
+from tune_speed.core.comparability import best_metric, board_key, goodness, target_of
 from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.core.text import printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.page.words import clock_text
+from tune_speed.reporting.table import Table, named_lines
+from tune_speed.reporting.trials.comparison import markdown_of
 from tune_speed.study.yaml import dump_yaml
+from tune_speed.tracking.columns import COLUMNS, values_of
 
 
 def describe(record: TrialRecord, *, run_id: str | None) -> str:
@@ -59,20 +66,15 @@ def _metric_lines(record: TrialRecord) -> list[str]:
         of_run = metric.of_run
         values = [] if of_run is None else [of_run(run) for run in record.runs]
         known = [value for value in values if value is not None]
-        if known:
-            unit = "" if metric.unit == "1" else f" {metric.unit}"
-            lines.append(f"  {name:<24} {_mean(known)}{unit}")
+        if not known:
+            continue
+        found, unit = mean_interval(known), "" if metric.unit == "1" else f" {metric.unit}"
+        text = significant(found.mean)
+        if found.sd is not None:
+            interval = f"{significant(found.low)} to {significant(found.high)}"
+            text += f" ± {significant(found.sd)} (sd, n = {found.n}; 95 %: {interval})"
+        lines.append(f"  {name:<24} {text}{unit}")
     return lines
-
-
-def _mean(values: list[float]) -> str:
-    found = mean_interval(values)
-    if found.sd is None:
-        return significant(found.mean)
-    interval = f"{significant(found.low)} to {significant(found.high)}"
-    return (
-        f"{significant(found.mean)} ± {significant(found.sd)} (sd, n = {found.n}; 95 %: {interval})"
-    )
 
 
 def _runs(record: TrialRecord) -> list[str]:
@@ -124,16 +126,11 @@ def next_steps(
     num_undelivered: int = 0,
     certify: str = "",
 ) -> str:
-    """Returns a search's last lines: how trials ended, and where to go from here.
+    """Returns a search's last lines: how all finished trials ended, and where to go from here.
 
-    Args:
-        records: all finished trials.
-        boards: the leaderboards.
-        study: its name.
-        folder: where ledger and study file are.
-        uri: of the MLflow store, without its password.
-        num_undelivered: trials that MLflow has not taken.
-        certify: what certifies the fastest of a training function; empty: it is not said.
+    `folder` has ledger and study file, `uri` of the MLflow store no password. MLflow has not taken
+    `num_undelivered` trials. `certify` certifies the fastest of a training function; empty: nothing
+    is said of it.
     """
     ended = ", ".join(f"{count} {status}" for status, count in counts(records).items())
     lines = [f"{len(records)} trials: {ended or 'none'}"]
@@ -163,21 +160,50 @@ def plugin_options() -> str:
     return "".join(f" --plugin {shlex.quote(plugin.name)}" for plugin in registry.loaded())
 
 
-def search_json(
-    records: tuple[TrialRecord, ...],
-    boards: tuple[Board, ...],
-    *,
-    study: str,
-    folder: str,
-    uri: str,
-) -> str:
-    """Returns what a search found as JSON."""
-    return to_json(
-        {
-            "study": study,
-            "trials": dict(counts(records)),
-            "boards": [board.model_dump(mode="json") for board in boards],
-            "folder": folder,
-            "tracking_uri": uri,
-        }
-    )
+Trial = tuple[str, TrialRecord]
+"""A run id with its record."""
+
+FIGURES = ("status", "time_to_target_s", "final_metric", "hits", "n", "steps")
+SPEED = ("step_time_ms", "images_per_s", "peak_memory_gib")
+
+
+def as_renderable(trials: Sequence[Trial]) -> RenderableType:
+    """Returns a table for each board, whose trials follow one another, and what each chose."""
+    if not trials:
+        return Text("No finished trial of the study fits.")
+    parts: list[RenderableType] = []
+    for key, group in groupby(trials, key=lambda trial: board_key(trial[1])):
+        board = list(group)
+        kind = {"estimate": "estimates"}.get(key.kind, key.kind)
+        heading = f"{key.workload}, {kind}, on {key.device}; protocol {key.protocol_version}"
+        figures = [name for name in FIGURES if name not in ("hits", "n") or kind == "certified"]
+        shown = {name: COLUMNS[name] for name in ("trial_id", *figures, *SPEED)}
+        columns = {
+            column.heading or name: [column.text(column.value(record)) for _, record in board]
+            for name, column in shown.items()
+        } | {"run": [run_id[:8] for run_id, _ in board]}
+        table = Table.of_columns(columns, left=("trial", "status", "run"))
+        chosen = named_lines((r.trial_id, describe_params(r.params)) for _, r in board)
+        parts += [Text(printable(heading), style="italic"), table, Text(), chosen, Text()]
+    return Group(*parts)
+
+
+def machine_row(trial: Trial) -> dict[str, Any]:
+    """Returns all result fields of a trial, unrounded, and what the search chose."""
+    run_id, record = trial
+    return {"run_id": run_id, **values_of(record), "params": record.params}
+
+
+def csv_row(trial: Trial) -> dict[str, Any]:
+    """Returns the same with what the search chose as JSON."""
+    return {**machine_row(trial), "params": json.dumps(trial[1].params)}
+
+
+def markdown_row(trial: Trial) -> dict[str, Any]:
+    """Returns the main figures of a trial as Markdown."""
+    run_id, record = trial
+    names = ("trial_id", "kind", *FIGURES, *SPEED, "device")
+    fields: Mapping[str, Any] = values_of(record)
+    chosen = {"searched": describe_params(record.params), "run_id": run_id}
+    cells = {**{name: fields[name] for name in names}, **chosen}
+    return {name: markdown_of(value) for name, value in cells.items()}

@@ -4,7 +4,6 @@ import json
 import math
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from rich.console import Console
 from rich.live import Live
@@ -13,7 +12,7 @@ from rich.text import Text
 from tune_speed.core.errors import ServiceError, StorageError
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import ended_line
-from tune_speed.reporting.study.view import StudyView
+from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.reporting.watch.screen import HINT, plain, screen, standing, state_text, target_text
 from tune_speed.reporting.watch.status import (
     State,
@@ -29,41 +28,25 @@ STANDING_S = 30.0
 OVER = (State.ENDED, State.NOT_BEGUN)
 
 
-class Reader(Protocol):
-    """Reads a study again and again."""
-
-    def read(self, *, with_boards: bool) -> StudyView:
-        """Returns the study as it is now. Raises: ServiceError or StorageError."""
-
-
-class Display(Protocol):
-    """Shows what there is to say, in one form."""
-
-    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
-        """Shows the study; `trouble`: why it is not fresh."""
-
-
 def watch(
-    reader: Reader,
-    display: Display,
+    reader: StudyReader,
+    display: "Screen | Lines | Json",
     *,
     interval_s: float,
     sleep: Callable[[float], None] = time.sleep,
     now: Callable[[], float] = time.time,
-    clock: Callable[[], float] = time.monotonic,
 ) -> None:
     """Shows the study every `interval_s` until no search of it runs.
 
     A store that does not answer is reported and queried again; only the first time it is an error.
-    `now` gives the moment [s since 1970], with which moments in the store are compared, and `clock`
-    durations [s], whatever is done to the time of day.
+    `now` gives the moment [s since 1970], with which moments in the store are compared.
 
     Raises: ServiceError or StorageError if the study cannot be read the first time.
     """
     view, trouble = reader.read(with_boards=False), None
     seen, changed_s = glance(view, now_s=now()), -math.inf
     while True:
-        display.show(view, seen, trouble)
+        display.show(seen, trouble)
         if seen.state in OVER and trouble is None:
             return
         sleep(interval_s)
@@ -75,8 +58,8 @@ def watch(
             trouble = f"not fresh, asking again: {error}"
             continue
         # By the monotonic clock, as the time of day may be set while this watches.
-        changed_s = changed_s if fingerprint(view) == before else clock()
-        seen = glance(view, now_s=now(), unchanged_s=clock() - changed_s)
+        changed_s = changed_s if fingerprint(view) == before else time.monotonic()
+        seen = glance(view, now_s=now(), unchanged_s=time.monotonic() - changed_s)
 
 
 class Screen:
@@ -94,8 +77,8 @@ class Screen:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
-        """See `Display`."""
+    def show(self, seen: StudyStatus, trouble: str | None) -> None:
+        """Shows the study; `trouble`: why it is not fresh."""
         hint = "" if seen.state in OVER else HINT
         height = self._console.size.height
         picture = screen(seen, trouble=trouble, height=height, hint=hint)
@@ -105,30 +88,31 @@ class Screen:
 class Lines:
     """Prints a line for each change."""
 
-    def __init__(self, console: Console, *, now: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._now = console, now
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._seen: dict[str, str] = {}
         """How each trial stood, by run id."""
         self._last: StudyStatus | None = None
         self._trouble: str | None = None
         self._told_at = 0.0
 
-    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
-        """See `Display`."""
+    def show(self, seen: StudyStatus, trouble: str | None) -> None:
+        """Shows the study; `trouble`: why it is not fresh."""
+        view = seen.view
         if trouble != self._trouble:
             self._print(trouble or "the store answers again")
         if self._last is None:
-            self._print(f"{seen.study}: {target_text(seen)}".removesuffix(": "))
-            for device in dict.fromkeys(part.key.device for part in seen.parts):
+            self._print(f"{view.study}: {target_text(seen)}".removesuffix(": "))
+            for device in dict.fromkeys(part.key.device for part in view.parts):
                 self._print(f"on {device}")
             self._seen = {trial.run_id: "ended" for trial in (*view.trials, *view.certified)}
         best = {trial.run_id for part in view.parts for trial in improvements(part.trials)}
         for trial in (*view.trials, *view.certified):
             if self._is_new(trial.run_id, "ended"):
-                is_best = trial.run_id in best
-                record = trial.record
-                line = ended_line(record, is_best=is_best and record.kind != "certified")
-                self._print(f"certified: {line}" if record.kind == "certified" else line)
+                is_certified = trial.record.kind == "certified"
+                is_best = trial.run_id in best and not is_certified
+                line = ended_line(trial.record, is_best=is_best)
+                self._print(f"certified: {line}" if is_certified else line)
         for running in view.running:
             if self._is_new(running.run_id, "running"):
                 chosen = f"  [{describe_params(running.params)}]" if running.params else ""
@@ -142,11 +126,12 @@ class Lines:
 
     def _tell_state(self, seen: StudyStatus) -> None:
         last = self._last
-        if last and seen.interrupted > last.interrupted:
-            self._print(f"{seen.interrupted - last.interrupted} interrupted, without an outcome")
+        more = seen.view.interrupted - last.view.interrupted if last else 0
+        if more > 0:
+            self._print(f"{more} interrupted, without an outcome")
         is_new_state = last is None or last.state is not seen.state
-        if is_new_state or self._now() - self._told_at > STANDING_S:
-            self._told_at = self._now()
+        if is_new_state or time.monotonic() - self._told_at > STANDING_S:
+            self._told_at = time.monotonic()
             self._print(f"{state_text(seen)}: {standing(seen)}")
 
     def _print(self, line: str) -> None:
@@ -156,8 +141,8 @@ class Lines:
 class Json:
     """Prints an object for each refresh, in a line."""
 
-    def show(self, view: StudyView, seen: StudyStatus, trouble: str | None) -> None:
-        """See `Display`."""
+    def show(self, seen: StudyStatus, trouble: str | None) -> None:
+        """Shows the study; `trouble`: why it is not fresh."""
         found = as_dict(seen, trouble=trouble)
         # Python buffers a pipe by blocks: its reader would wait for many objects.
         print(json.dumps(found, allow_nan=False), flush=True)

@@ -2,14 +2,14 @@
 
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tune_speed.core.records import Status
-from tune_speed.core.text import duration
+from tune_speed.core.text import counted, duration
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import took_s
 from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
@@ -37,6 +37,9 @@ _STYLES = {
     State.NOT_BEGUN: "bold yellow",
 }
 
+_Cells = tuple[str, Text, str, str]
+"""Trial id, how it is, its clock, and what is said of it."""
+
 
 def plain(text: str) -> str:
     """Returns `text` in one line, without what a terminal would obey."""
@@ -51,7 +54,7 @@ def screen(
     spent = 9 + 3 * min(len(parts), MAX_PARTS) + (4 if trouble else 0)
     # The tables give way first: rich cuts off the end of what is higher than the terminal.
     rows = max(2 * MIN_ROWS, height - spent)
-    running = seen.running[: max(MIN_ROWS, rows // 2)]
+    running = seen.view.running[: max(MIN_ROWS, rows // 2)]
     ended = seen.last[: max(MIN_ROWS, rows - len(running))]
     body = Table.grid(padding=(0, 2, 0, 0))
     body.add_column(no_wrap=True, style="dim", width=LABEL_WIDTH)
@@ -60,27 +63,43 @@ def screen(
         body.add_row(label, text)
     blocks: list[RenderableType] = [*_head(seen), Text(), body]
     if running:
-        blocks += [Text(), _running_table(running, seen.target)]
-    if len(running) < len(seen.running):
-        more = f"and {len(seen.running) - len(running)} more"
+        blocks += [Text(), _table("running", _running_rows(running, seen.target))]
+    if len(running) < len(seen.view.running):
+        more = f"and {len(seen.view.running) - len(running)} more"
         blocks.append(Text(f"{'':{LABEL_WIDTH + 2}}{more}", style="dim"))
     if ended:
-        blocks += [Text(), _ended_table(ended)]
+        blocks += [Text(), _table("ended", _ended_rows(ended))]
     return Group(*blocks, *_foot(seen, trouble, hint))
 
 
 def standing(seen: StudyStatus) -> str:
     """Returns how far the search is, in a line."""
+    best = [glanced.records[-1].record for glanced in seen.parts[:1] if glanced.records]
+    return " · ".join(
+        [
+            _progress(seen),
+            *_counts(seen),
+            *(f"best {r.time_to_target_s:.2f} s ({plain(r.trial_id)})" for r in best),
+            *_times(seen),
+        ]
+    )
+
+
+def _progress(seen: StudyStatus) -> str:
     of = f" of {seen.planned}" if seen.planned is not None else ""
-    parts = [f"{seen.num_finished}{of} trials"]
-    parts += [f"{count} {status.value}" for status, count in seen.counts.items()]
-    parts += [f"{len(seen.running)} running"] if seen.running else []
-    parts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
-    best = [part.records[-1].record for part in seen.parts[:1] if part.records]
-    parts += [f"best {r.time_to_target_s:.2f} s ({plain(r.trial_id)})" for r in best]
-    parts.append(f"{duration(seen.elapsed_s)} searched")
-    parts += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
-    return " · ".join(parts)
+    return f"{seen.num_finished}{of} trials"
+
+
+def _counts(seen: StudyStatus) -> list[str]:
+    running, interrupted = len(seen.view.running), seen.view.interrupted
+    parts = [f"{count} {status.value}" for status, count in seen.counts.items()]
+    parts += [f"{running} running"] if running else []
+    return parts + ([f"{interrupted} interrupted"] if interrupted else [])
+
+
+def _times(seen: StudyStatus) -> list[str]:
+    left = [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
+    return [f"{duration(seen.elapsed_s)} searched", *left]
 
 
 def state_text(seen: StudyStatus) -> str:
@@ -109,109 +128,91 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def _head(seen: StudyStatus) -> Iterator[RenderableType]:
-    title = Text(plain(seen.study), style="bold", overflow="fold")
+    title = Text(plain(seen.view.study), style="bold", overflow="fold")
     title.append("  ").append(state_text(seen), style=_STYLES[seen.state])
     yield title
     if target := target_text(seen):
         yield Text(target, overflow="fold")
-    counts = [f"{count} {status.value}" for status, count in seen.counts.items()]
-    counts += [f"{len(seen.running)} running"] if seen.running else []
-    counts += [f"{seen.interrupted} interrupted"] if seen.interrupted else []
-    of = f" of {seen.planned}" if seen.planned is not None else ""
-    times = [f"{duration(seen.elapsed_s)} searched"]
-    times += [f"about {duration(seen.left_s)} left"] if seen.left_s is not None else []
+    counts, times = _counts(seen), _times(seen)
     if seen.state is State.RUNNING and seen.quiet_s > WRITTEN_LATELY_S:
         times.append(f"written {duration(seen.quiet_s)} ago")
     bar = ""
     if seen.planned:
         filled = round(BAR_WIDTH * min(1.0, seen.num_finished / seen.planned))
         bar = f"{'█' * filled}{'░' * (BAR_WIDTH - filled)} "
-    first = f"{bar}{seen.num_finished}{of} trials · {' · '.join(times)}"
-    yield Text("\n".join([first, *([" · ".join(counts)] if counts else [])]), overflow="fold")
+    lines = [f"{bar}{_progress(seen)} · {' · '.join(times)}", " · ".join(counts)]
+    yield Text("\n".join(filter(None, lines)), overflow="fold")
 
 
 def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
     """Yields the rows on each part; there is one, unless devices or workloads differ."""
-    for part in seen.parts[:MAX_PARTS]:
-        is_only = len(seen.parts) == 1
-        what = "" if is_only else f", workload {part.key.workload_hash[:8]}: {part.target}"
-        yield "device", Text(plain(f"{part.key.device}{what}"))
-        yield from _best_rows(part, seen.study)
+    for glanced in seen.parts[:MAX_PARTS]:
+        is_only, key = len(seen.parts) == 1, glanced.part.key
+        what = "" if is_only else f", workload {key.workload_hash[:8]}: {glanced.target}"
+        yield "device", Text(plain(f"{key.device}{what}"))
+        yield from _best_rows(glanced, seen.view.study)
     if len(seen.parts) > MAX_PARTS:
         yield "parts", Text(f"and {len(seen.parts) - MAX_PARTS} more")
     if not seen.parts:
         yield "best", Text("no trial has ended yet", style="dim")
 
 
-def _best_rows(part: PartGlance, study: str) -> Iterator[tuple[str, RenderableType]]:
-    if not part.records:
+def _best_rows(glanced: PartGlance, study: str) -> Iterator[tuple[str, RenderableType]]:
+    trials = glanced.records
+    if not trials:
         yield "best", Text("no trial has met the target yet", style="dim")
     else:
-        record = part.records[-1].record
+        record = trials[-1].record
         best = Text(f"{record.time_to_target_s:.2f} s  {plain(record.trial_id)}", style="bold")
         best.append(f"  {plain(describe_params(record.params))}", style="not bold")
         yield "best", best
-    if len(part.records) > 1:
-        times_s = [trial.record.time_to_target_s or 0.0 for trial in part.records]
+    if len(trials) > 1:
+        times_s = [trial.record.time_to_target_s or 0.0 for trial in trials]
         times = " → ".join(f"{time_s:.2f}" for time_s in times_s[-MAX_RECORDS:])
         more = "… → " if len(times_s) > MAX_RECORDS else ""
         text = Text(sparkline(times_s[-MAX_SPARKS:]), style="green")
         text.append(f"  {more}{times} s", style="default")
-        if len(part.records) <= MAX_NAMED:
-            names = " → ".join(plain(trial.record.trial_id) for trial in part.records)
+        if len(trials) <= MAX_NAMED:
+            names = " → ".join(plain(trial.record.trial_id) for trial in trials)
             text.append(f"  ({names})", style="dim")
         yield "record", text
-    if part.certified:
-        trials = "trial" if part.certified == 1 else "trials"
+    if certified := len(glanced.part.certified):
         command = f"tune-speed leaderboard --study {shlex.quote(study)}"
-        yield "certified", Text(plain(f"{part.certified} {trials}; see {command}"))
+        yield "certified", Text(plain(f"{counted(certified, 'trial')}; see {command}"))
 
 
-def _running_table(trials: Sequence[RunningTrial], target: str) -> RenderableType:
-    table = _table()
+def _running_rows(trials: Sequence[RunningTrial], target: str) -> Iterator[_Cells]:
     metric = target.partition(" ")[0] or "accuracy"
-    for position, trial in enumerate(trials):
+    for trial in trials:
         own = trial.metrics.get(metric_key(metric))
         value = {"accuracy": trial.accuracy, "macro_f1": trial.macro_f1}.get(metric, own)
         known = "not evaluated yet" if value is None else f"{metric} {value:.4f}"
         clock = "" if trial.train_s is None else f"{trial.train_s:.2f} s"
         chosen = describe_params({k: _value(v) for k, v in trial.params.items()})
-        table.add_row(
-            Text("" if position else "running", style="dim"),
-            Text(plain(trial.trial_id)),
-            Text(known),
-            Text(clock),
-            Text(plain(chosen) if trial.params else "", style="dim"),
-        )
-    return table
+        yield trial.trial_id, Text(known), clock, chosen if trial.params else ""
 
 
-def _ended_table(trials: Sequence[ViewedTrial]) -> RenderableType:
-    table = _table()
-    for position, trial in enumerate(trials):
-        record = trial.record
+def _ended_rows(trials: Sequence[ViewedTrial]) -> Iterator[_Cells]:
+    for record in [trial.record for trial in trials]:
         style = {Status.REACHED: "green", Status.FAILED: "red"}.get(record.status, "default")
-        table.add_row(
-            Text("" if position else "ended", style="dim"),
-            Text(plain(record.trial_id)),
-            Text(record.status.value, style=style),
-            Text(f"{took_s(record):.2f} s"),
-            Text(plain(record.stop_reason), style="dim"),
-        )
-    return table
+        status = Text(record.status.value, style=style)
+        yield record.trial_id, status, f"{took_s(record):.2f} s", record.stop_reason
 
 
-def _table() -> Table:
+def _table(label: str, rows: Iterable[_Cells]) -> Table:
     table = Table.grid(padding=(0, 2, 0, 0), expand=True)
     table.add_column(no_wrap=True, width=LABEL_WIDTH)
     for justify in ("left", "left", "right"):
         table.add_column(no_wrap=True, justify=justify)
     table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for position, (name, state, clock, rest) in enumerate(rows):
+        shown = Text("" if position else label, style="dim"), Text(plain(name)), state, Text(clock)
+        table.add_row(*shown, Text(plain(rest), style="dim"))
     return table
 
 
 def _foot(seen: StudyStatus, trouble: str | None, hint: str) -> Iterator[RenderableType]:
-    place = seen.url or seen.ui_command
+    place = seen.view.url or seen.view.ui_command
     if trouble is not None:
         yield Text()
         yield Text(plain(trouble), style="red", overflow="fold")
@@ -223,7 +224,6 @@ def _foot(seen: StudyStatus, trouble: str | None, hint: str) -> Iterator[Rendera
 
 
 def _value(text: str) -> float | str:
-    """Returns a parameter of MLflow as a number where it is one."""
     # MLflow's parameters are texts; as a number it is shown with four digits.
     try:
         return text if re.fullmatch(r"[+-]?\d+", text) else float(text)

@@ -6,19 +6,13 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple
 
-from tune_speed.core.comparability import ComparisonKey, fastest, target_of
+from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status
 from tune_speed.core.text import moment_s
-from tune_speed.reporting.study.view import (
-    RunningTrial,
-    SearchFacts,
-    StudyPart,
-    StudyView,
-    ViewedTrial,
-    search_clock_s,
-)
+from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial, search_clock_s
+from tune_speed.tracking.reader.study_snapshot import SearchRun
 
 # A search that has written nothing for so long may be gone: trials are evaluated more often.
 QUIET_S = 120.0
@@ -36,28 +30,22 @@ class State(StrEnum):
     NOT_BEGUN = "not begun"
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartGlance:
+class PartGlance(NamedTuple):
     """The trials of a study that may be compared."""
 
-    key: ComparisonKey
+    part: StudyPart
     target: str
     """Such as `accuracy ≥ 0.9`."""
     mode: str
     records: tuple[ViewedTrial, ...]
     """Each was the fastest when it ended; the last one leads. Empty: none met the target."""
-    certified: int
 
 
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
     """A study at one moment."""
 
-    study: str
-    read_at: str
-    """UTC, ISO 8601."""
-    url: str | None
-    ui_command: str | None
+    view: StudyView
     state: State
     quiet_s: float
     """Seconds for which nobody has written."""
@@ -68,20 +56,21 @@ class StudyStatus:
     """Trials in all; None where MLflow does not say."""
     counts: dict[Status, int]
     """Ended trials; statuses that none has are left out."""
-    interrupted: int
     elapsed_s: float
     """Seconds in which a trial ran."""
     left_s: float | None
     """As the pace so far suggests; None if it is not known, or nothing runs."""
     parts: tuple[PartGlance, ...]
-    running: tuple[RunningTrial, ...]
-    last: tuple[ViewedTrial, ...]
-    """Those that ended last, the latest first."""
 
     @property
     def num_finished(self) -> int:
         """Trials that ended with an outcome."""
-        return sum(self.counts.values())
+        return len(self.view.trials)
+
+    @property
+    def last(self) -> tuple[ViewedTrial, ...]:
+        """Those that ended last, the latest first."""
+        return self.view.trials[: -NUM_LAST - 1 : -1]
 
 
 def glance(
@@ -89,15 +78,17 @@ def glance(
 ) -> StudyStatus:
     """Returns what there is to say.
 
-    Args:
-        view: the study.
-        now_s: seconds since 1970; None: now.
-        unchanged_s: seconds since the caller last saw a change.
+    `now_s`: seconds since 1970; `unchanged_s`: seconds since the caller last saw a change.
     """
     now_s = time.time() if now_s is None else now_s
     # At least 0: the clock of the machine that writes may be ahead of this one's.
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
-    parts = tuple(map(_part, view.parts))
+    parts = tuple(
+        PartGlance(
+            part, part.target.words, str(part.workload.get("mode", "")), improvements(part.trials)
+        )
+        for part in view.parts
+    )
     counts = Counter(trial.record.status for trial in view.trials)
     planned, done, state = _planned(view.searches), len(view.trials), _state(view, quiet_s)
     # A search that may be gone is not taken to run on after it wrote last.
@@ -107,31 +98,26 @@ def glance(
         left_s = max(0, planned - done) * elapsed_s / done
     tags = view.searches[-1].tags if view.searches else {}
     return StudyStatus(
-        study=view.study,
-        read_at=view.read_at,
-        url=view.url,
-        ui_command=view.ui_command,
+        view=view,
         state=state,
         quiet_s=quiet_s,
-        workload=parts[0].key.workload if parts else tags.get("workload", ""),
+        workload=parts[0].part.key.workload if parts else tags.get("workload", ""),
         target=parts[0].target if parts else tags.get("target", ""),
         mode=parts[0].mode if parts else tags.get("mode", ""),
         planned=planned,
         counts={status: counts[status] for status in Status if counts[status]},
-        interrupted=view.interrupted,
         elapsed_s=elapsed_s,
         left_s=left_s,
         parts=parts,
-        running=view.running,
-        last=view.trials[: -NUM_LAST - 1 : -1],
     )
 
 
 def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
     """Returns the facts for machines; `trouble`: why they are not fresh."""
+    view = seen.view
     return {
-        "study": seen.study,
-        "read_at": seen.read_at,
+        "study": view.study,
+        "read_at": view.read_at,
         "trouble": trouble,
         "state": seen.state.value,
         "quiet_s": seen.quiet_s,
@@ -141,14 +127,14 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "planned": seen.planned,
         "finished": seen.num_finished,
         "counts": {status.value: count for status, count in seen.counts.items()},
-        "interrupted": seen.interrupted,
+        "interrupted": view.interrupted,
         "elapsed_s": seen.elapsed_s,
         "left_s": seen.left_s,
         "parts": [_part_dict(part) for part in seen.parts],
-        "running": [asdict(trial) for trial in seen.running],
+        "running": [asdict(trial) for trial in view.running],
         "last": [_ended_dict(trial) for trial in seen.last],
-        "url": seen.url,
-        "ui_command": seen.ui_command,
+        "url": view.url,
+        "ui_command": view.ui_command,
     }
 
 
@@ -156,8 +142,7 @@ def improvements(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
     """Returns of trials in the order in which they ended those that were the fastest by then."""
     best: list[ViewedTrial] = []
     for trial in trials:
-        leader = fastest(each.record for each in (*best[-1:], trial))
-        if leader is trial.record:
+        if fastest(each.record for each in (*best[-1:], trial)) is trial.record:
             best.append(trial)
     return tuple(best)
 
@@ -177,17 +162,7 @@ def _state(view: StudyView, quiet_s: float) -> State:
     return State.QUIET if quiet_s > QUIET_S else State.RUNNING
 
 
-def _part(part: StudyPart) -> PartGlance:
-    return PartGlance(
-        key=part.key,
-        target=target_of(part.workload).words,
-        mode=str(part.workload.get("mode", "")),
-        records=improvements(part.trials),
-        certified=len(part.certified),
-    )
-
-
-def _planned(searches: Sequence[SearchFacts]) -> int | None:
+def _planned(searches: Sequence[SearchRun]) -> int | None:
     numbers = [s.tags.get("trials", "") for s in searches if s.tags.get("kind") == "search"]
     if not numbers or not all(number.isdecimal() for number in numbers):
         return None
@@ -217,17 +192,16 @@ def _last_written_s(view: StudyView) -> float:
     return max(moments, default=0.0)
 
 
-def _part_dict(part: PartGlance) -> dict[str, Any]:
+def _part_dict(glanced: PartGlance) -> dict[str, Any]:
+    part, target, mode, records = glanced
+    times = ((t.record.trial_id, t.record.time_to_target_s) for t in records)
     return {
         **{name: value for name, value in part.key._asdict().items() if name != "kind"},
-        "target": part.target,
-        "mode": part.mode,
-        "certified": part.certified,
-        "best": _ended_dict(part.records[-1]) if part.records else None,
-        "records": [
-            {"trial_id": t.record.trial_id, "time_to_target_s": t.record.time_to_target_s}
-            for t in part.records
-        ],
+        "target": target,
+        "mode": mode,
+        "certified": len(part.certified),
+        "best": _ended_dict(records[-1]) if records else None,
+        "records": [{"trial_id": name, "time_to_target_s": time_s} for name, time_s in times],
     }
 
 

@@ -53,6 +53,11 @@ class TrackedTrial:
     has_curve: bool
     """False: each run has its last evaluation only, and a long traceback only its end."""
 
+    @property
+    def name(self) -> str:
+        """The trial as `study/trial`."""
+        return f"{self.record.study}/{self.record.trial_id}"
+
 
 def find_trials(
     uri: str,

@@ -35,9 +35,11 @@ class SearchRun:
     run_id: str
     started_at: str
     """UTC, ISO 8601."""
+    updated_at: str
     is_running: bool
+    """Begun and not ended; a killed driver leaves it so until the study is resumed."""
     tags: Mapping[str, str]
-    """Without the prefix."""
+    """Without the prefix: what the study file said of the search, versions, commit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,12 +148,14 @@ class StudyPicture:
 
 
 def _search_run(run: Any) -> SearchRun:
-    tags = run.data.tags.items()
+    written, started_at = run.data.tags.items(), _iso(run.info.start_time)
+    tags = {k.removeprefix(schema.PREFIX): v for k, v in written if k.startswith(schema.PREFIX)}
     return SearchRun(
         run_id=run.info.run_id,
-        started_at=_iso(run.info.start_time),
+        started_at=started_at,
+        updated_at=tags.get("updated_at", started_at),
         is_running=run.info.status == "RUNNING",
-        tags={k.removeprefix(schema.PREFIX): v for k, v in tags if k.startswith(schema.PREFIX)},
+        tags=tags,
     )
 
 

@@ -9,12 +9,13 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.records import Evaluation, TrialRecord
+from tune_speed.core.records import PROTOCOL_VERSION, Evaluation, TrialRecord
 from tune_speed.tracking import schema
 from tune_speed.tracking.store import sqlite
 from tune_speed.tracking.store.deadline import within
 from tune_speed.tracking.store.errors import errors_of
-from tune_speed.tracking.store.uri import sqlite_path, store_kind
+from tune_speed.tracking.store.store import open_store
+from tune_speed.tracking.store.uri import sqlite_path, store_kind, tracking_uri
 from tune_speed.tracking.writer.delivery import Courier
 from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.tracking.writer.runs import StudyRuns
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 LINGER_S = 1.0
 MOST_NAMED = 20
 """Undelivered trials that a message names."""
+# Longest wait for the store at the end [s]; what it has not taken is in the ledger.
+DELIVERY_S = 60.0
 # Longest wait for the study's experiment and parent run, some ten requests.
 OPEN_S = 120.0
 
@@ -144,3 +147,26 @@ class Tracker:
         reason = courier.trouble or "there was no time left"
         missing = dict.fromkeys(tuple(courier.expected), reason) | courier.refused
         return tuple(Undelivered(*item) for item in sorted(missing.items()))
+
+
+def deliver(
+    records: Sequence[TrialRecord], *, study: str, search_id: str, parent_kind: str = schema.SEARCH
+) -> tuple[Undelivered, ...]:
+    """Delivers records of one workload as the trials of a study; returns what was not taken.
+
+    Raises: ServiceError or StorageError if the store cannot be opened.
+    """
+    tags = {
+        "workload": records[0].workload_name,
+        "workload_hash": records[0].workload_hash,
+        "protocol_version": str(PROTOCOL_VERSION),
+    }
+    tracker = Tracker(
+        open_store(tracking_uri()),
+        study=study,
+        study_tags=tags,
+        search_id=search_id,
+        parent_kind=parent_kind,
+    )
+    tracker.reconcile(records)
+    return tracker.close(timeout_s=DELIVERY_S)

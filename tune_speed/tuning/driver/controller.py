@@ -15,7 +15,7 @@ from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
 from tune_speed.custom.spec import spec_type
 from tune_speed.study.file import StudyFile
-from tune_speed.study.points import read_point
+from tune_speed.study.space import read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
 from tune_speed.tuning.driver.best_weights import BestWeights
 from tune_speed.tuning.driver.checkpoints import Checkpoints

@@ -16,8 +16,8 @@ from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import one_line
 from tune_speed.runtime.mps import find_mps
 from tune_speed.study.file import StudyFile
-from tune_speed.study.points import typical
 from tune_speed.study.settings import ResourceConfig
+from tune_speed.study.space import typical
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload

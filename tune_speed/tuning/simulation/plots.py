@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.reporting.plot_style import COLOURS, write_figure
+from tune_speed.reporting.plot_style import COLOURS, log_scales, write_figure
 from tune_speed.tuning.simulation.comparison import Search
 from tune_speed.tuning.simulation.scores import BASELINE, best_at
 
@@ -102,15 +102,4 @@ def _draw(
     # Matplotlib finds no limits for a flat line.
     lowest_s = min([best_at(search, max(limits_s)) for search in searches] + [full_run_s])
     panel.set_ylim(0.8 * lowest_s, 1.2 * full_run_s)
-    _scale(panel)
-
-
-def _scale(panel: "Axes") -> None:
-    """Gives both axes a logarithmic scale, with plain numbers such as 20 and 50."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    panel.set(xscale="log", yscale="log")
-    for axis in (panel.xaxis, panel.yaxis):
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-        axis.set_minor_formatter(NullFormatter())
+    log_scales(panel)

@@ -1,0 +1,128 @@
+"""The samples of each step, from any step on and on any number of devices."""
+
+from collections.abc import Iterable, Sequence
+from itertools import chain
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from training import CPU, make_recipe
+
+from tune_speed.components.speedups.base import Shape
+from tune_speed.data.augment import Augmentation
+from tune_speed.data.base import Images
+from tune_speed.data.loaders.base import Resident
+from tune_speed.runtime.training_clock import Waits
+from tune_speed.training.ranks import ALONE, Ranks
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step.batches import open_steps
+
+SMALL, LARGE = Shape(2, 2), Shape(2, 2, growth=2)
+Step = tuple[Shape, int, list[list[int]]]
+"""Shape and samples of a step, and the numbers of the images in each of its micro-batches."""
+
+
+def steps(
+    recipe: Recipe,
+    schedule: Sequence[tuple[Shape, int]],
+    *,
+    num_images: int,
+    ranks: Ranks = ALONE,
+    num_done: int = 0,
+    waits: Waits | None = None,
+) -> Iterable[Step]:
+    """Yields the steps over images whose labels are their numbers."""
+    images = Images(np.zeros((num_images, 2, 2, 1), np.uint8), np.arange(num_images))
+    loader = Resident().open(
+        images,
+        mean=(0.5,),
+        std=(1.0,),
+        batch_size=int(recipe.batch_size),
+        augmentation=Augmentation(),
+        seed=0,
+        device=CPU,
+        channels_last=False,
+        share=ranks.share(recipe.samples_per_step),
+    )
+    opened = open_steps(loader, recipe, schedule, waits or Waits(), ranks=ranks, num_done=num_done)
+    for shape, group in opened:
+        yield shape, group.num_samples, [labels.tolist() for _, labels in group.micro_batches]
+
+
+def test_steps_take_each_image_once_an_epoch_in_full_micro_batches_but_the_last() -> None:
+    recipe = make_recipe(batch_size=4, accumulation_steps=2)
+    found = list(steps(recipe, [(SMALL, 3), (LARGE, 3)], num_images=19))
+    assert [shape for shape, _, _ in found] == [SMALL] * 3 + [LARGE] * 3
+    # Two epochs of 19: steps of 8, 8 and 3; then of twice 8, and 3. A third one begins.
+    assert [count for _, count, _ in found] == [8, 8, 3, 16, 3, 16]
+    sizes = [[len(batch) for batch in batches] for _, _, batches in found]
+    assert sizes == [[4, 4], [4, 4], [3], [4, 4, 4, 4], [3], [4, 4, 4, 4]]
+    numbers = [number for _, _, batches in found for batch in batches for number in batch]
+    assert sorted(numbers[:19]) == sorted(numbers[19:38]) == list(range(19))
+    assert numbers[:19] != numbers[19:38]
+
+
+@given(
+    st.integers(1, 30),
+    st.integers(1, 5),
+    st.integers(1, 3),
+    st.lists(st.tuples(st.sampled_from([SMALL, LARGE]), st.integers(1, 4)), max_size=4),
+    st.data(),
+)
+def test_run_that_resumes_takes_the_steps_that_are_left(
+    num_images: int,
+    batch_size: int,
+    accumulation_steps: int,
+    schedule: list[tuple[Shape, int]],
+    data: st.DataObject,
+) -> None:
+    recipe = make_recipe(batch_size=batch_size, accumulation_steps=accumulation_steps)
+    whole = list(steps(recipe, schedule, num_images=num_images))
+    assert len(whole) == sum(count for _, count in schedule)
+    num_done = data.draw(st.integers(0, len(whole)))
+    rest = list(steps(recipe, schedule, num_images=num_images, num_done=num_done))
+    assert rest == whole[num_done:]
+
+
+@pytest.mark.parametrize("num_done", [0, 1, 2, 3])
+def test_devices_share_the_samples_of_each_step(num_done: int) -> None:
+    recipe = make_recipe(batch_size=3, devices=2)
+    schedule = [(SMALL, 5)]
+    # Epochs of 13 in steps of 6: the last one has a single image, so one device has none.
+    alone = list(steps(make_recipe(batch_size=6), schedule, num_images=13))
+    both = [
+        list(steps(recipe, schedule, num_images=13, ranks=Ranks(rank, 2), num_done=num_done))
+        for rank in range(2)
+    ]
+    seen: list[list[list[int]]] = [[[]], [[]]]
+    for (_, count, whole), *shares in zip(alone[num_done:], *both, strict=True):
+        assert [share[1] for share in shares] == [count, count]
+        counts = [count - count // 2, count // 2]
+        for rank, (_, _, batches) in enumerate(shares):
+            if counts[rank]:
+                assert [len(batch) for batch in batches] == [counts[rank]]
+                seen[rank] = batches
+            else:
+                # Its last micro-batch stands in, whether it had it in this run or before.
+                assert len(batches) == 1
+                assert seen[rank] in ([[]], batches)
+        parts = [b for n, (_, _, bs) in zip(counts, shares, strict=True) if n for b in bs]
+        assert sorted(chain(*parts)) == sorted(chain(*whole))
+
+
+def test_waits_for_batches_are_counted() -> None:
+    class Counting(Waits):
+        """Every reading of its clock is a second after the one before."""
+
+        def __init__(self) -> None:
+            readings = iter(range(1000))
+            super().__init__(now=lambda: float(next(readings)))
+
+    waits = Counting()
+    recipe = make_recipe(batch_size=4)
+    assert len(list(steps(recipe, [(SMALL, 3)], num_images=12, waits=waits))) == 3
+    assert waits.waited_s == 3.0
+    resumed = Counting()
+    list(steps(recipe, [(SMALL, 3)], num_images=12, num_done=1, waits=resumed))
+    assert resumed.waited_s == 2.0

@@ -1,0 +1,188 @@
+"""Steps of a run, and steps of which nothing is learned; launched ones and recorded ones."""
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from training import CPU, NUM_CLASSES, Tiny, make_recipe
+
+from tune_speed.components.optim import Sgd
+from tune_speed.components.speedups.base import Shape
+from tune_speed.training.ranks import Ranks
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.step import gradient
+from tune_speed.training.step.step import Group, Stepper
+
+SHAPE = Shape(6, 6)
+LR = 0.1
+
+
+def make_model(**fields: Any) -> nn.Module:
+    torch.manual_seed(0)
+    config = Tiny(norm="batch", **fields)
+    return config.build(in_channels=1, num_classes=NUM_CLASSES, image_size=6)
+
+
+def make_group(sizes: tuple[int, ...] = (8, 4), *, seed: int = 0) -> Group:
+    generator = torch.Generator().manual_seed(seed)
+    images = torch.randn((sum(sizes), 1, 6, 6), generator=generator)
+    labels = torch.arange(sum(sizes)) % NUM_CLASSES
+    parts = list(zip(images.split(sizes), labels.split(sizes), strict=True))
+    return Group(sum(sizes), parts)
+
+
+def recipe_of(**fields: Any) -> Recipe:
+    return make_recipe(optimizer=Sgd(lr=LR, momentum=0.0, nesterov=False), **fields)
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in model.parameters()]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Lets a CPU record by calling again, as `record_graph` has CUDA do; one entry a recording."""
+    pools: list[Any] = []
+
+    def record(call: Callable[[], Tensor], device: torch.device, pool: Any) -> gradient.Recorded:
+        for _ in range(gradient.REHEARSALS):
+            call()
+        pools.append(pool)
+        result = torch.full((), torch.nan)
+        return gradient.Recorded(lambda: result.copy_(call()), result, pool or "pool")
+
+    monkeypatch.setitem(gradient.RECORDERS, "cpu", record)
+    return pools
+
+
+def test_step_is_plain_gradient_descent_and_returns_its_sum_of_losses() -> None:
+    model, group = make_model(), make_group((8,))
+    plain, (images, labels) = copy.deepcopy(model), next(iter(group.micro_batches))
+    loss = functional.cross_entropy(plain(images), labels)
+    gradients = torch.autograd.grad(loss, list(plain.parameters()))
+    stepper = Stepper(model, model, recipe_of(), device=CPU)
+    found = stepper.take(group, SHAPE, frac=0.5)
+    assert found.item() == pytest.approx(8 * loss.item(), rel=1e-6)
+    for stepped, before, change in zip(
+        model.parameters(), plain.parameters(), gradients, strict=True
+    ):
+        torch.testing.assert_close(stepped, before - LR * change)
+
+
+def test_average_follows_the_weights_of_a_run() -> None:
+    model = make_model()
+    recipe = recipe_of(speedups={"averaging": {"ema": {}}})
+    stepper = Stepper(model, model, recipe, device=CPU)
+    stepper.averager = averager = recipe.speedups.averaging.averager(model)
+    assert averager is not None
+    before = weights(averager.model)
+    for _ in range(30):
+        stepper.take(make_group(), SHAPE, frac=1.0)
+    assert not torch.equal(before[-1], weights(averager.model)[-1])
+
+
+def test_still_step_learns_nothing_but_does_the_work_of_one() -> None:
+    model = make_model()
+    recipe = recipe_of(speedups={"averaging": {"ema": {}}})
+    stepper = Stepper.still(model, model, recipe, device=CPU)
+    before = weights(model)
+    mean = model.norm.running_mean.clone()
+    stepper.take_still(make_group(), SHAPE)
+    assert all(map(torch.equal, before, weights(model)))
+    assert not torch.equal(mean, model.norm.running_mean)
+    assert stepper.averager is not None
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, {"accumulation_steps": 2}, {"clip_norm": 0.05}, {"precision": "fp16"}]
+)
+def test_recorded_steps_are_the_launched_ones_to_the_bit(
+    recorded: list[Any], fields: dict[str, Any]
+) -> None:
+    learned = {}
+    for is_recorded in (False, True):
+        model = make_model(dropout=0.5)
+        recipe = recipe_of(cuda_graph=True, **fields)
+        stepper = Stepper(model, model, recipe, device=CPU, is_recorded=is_recorded)
+        torch.manual_seed(1)
+        groups = [make_group(sizes, seed=i) for i, sizes in enumerate([(8, 8), (8, 8), (8, 3)])]
+        losses = [stepper.take(group, SHAPE, frac=0.5).item() for group in groups]
+        learned[is_recorded] = losses, weights(model), list(model.buffers())
+    (losses, *tensors), (losses_again, *tensors_again) = learned[False], learned[True]
+    assert losses == losses_again
+    for ours, theirs in zip(tensors, tensors_again, strict=True):
+        assert all(map(torch.equal, ours, theirs))
+    # Micro-batches of 8 in steps of 16; of 8, then 3, in one of 11. One memory serves all.
+    assert recorded == [None, "pool", "pool"]
+
+
+def test_kinds_beyond_the_most_are_launched(
+    recorded: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gradient, "MOST_KINDS", 1)
+    model = make_model()
+    stepper = Stepper(model, model, recipe_of(cuda_graph=True), device=CPU)
+    for size in (8, 7, 8, 6):
+        before = weights(model)
+        assert stepper.take(make_group((size,)), SHAPE, frac=0.5) > 0
+        assert not torch.equal(before[-1], model.classifier.bias)
+    assert recorded == [None]
+
+
+def test_steps_are_recorded_only_where_the_recipe_and_the_device_allow_it(
+    recorded: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def kind(recipe: Recipe, *, is_recorded: bool = True) -> type:
+        model = make_model()
+        stepper = Stepper(model, model, recipe, device=CPU, is_recorded=is_recorded)
+        return type(stepper.gradient)
+
+    assert kind(recipe_of(cuda_graph=True)) is gradient.RecordedGradient
+    assert kind(recipe_of(cuda_graph=True), is_recorded=False) is gradient.EagerGradient
+    assert kind(recipe_of(cuda_graph=False)) is gradient.EagerGradient
+    monkeypatch.delitem(gradient.RECORDERS, "cpu")
+    assert kind(recipe_of(cuda_graph=True)) is gradient.EagerGradient
+
+
+def test_parameter_that_is_frozen_between_steps_has_no_gradient(recorded: list[Any]) -> None:
+    model = make_model()
+    stepper = Stepper(model, model, recipe_of(cuda_graph=True), device=CPU)
+    model.conv.weight.requires_grad_(False)
+    before = weights(model)
+    stepper.gradient.begin()
+    assert model.conv.weight.grad is None
+    assert all(p.grad is not None for p in model.parameters() if p.requires_grad)
+    stepper.take(make_group((8,)), SHAPE, frac=0.5)
+    assert torch.equal(before[0], model.conv.weight)
+    assert not torch.equal(before[-1], model.classifier.bias)
+
+
+def test_rank_without_a_micro_batch_learns_nothing_from_its_stand_in() -> None:
+    model = make_model()
+    before = weights(model)
+    stepper = Stepper(model, model, recipe_of(devices=2), device=CPU, ranks=Ranks(1, 2))
+    (batch, *_) = make_group((8,)).micro_batches
+    loss_sum = stepper.take(Group(1, [batch], counts=(1, 0)), SHAPE, frac=0.5)
+    assert loss_sum.item() == 0.0
+    assert all(map(torch.equal, before, weights(model)))
+
+
+def test_ranks_divide_so_that_their_average_is_the_gradient_of_the_whole() -> None:
+    group = make_group((8, 8))
+    halves = list(group.micro_batches)
+    changes = []
+    for rank in range(2):
+        model = make_model()
+        before = weights(model)
+        stepper = Stepper(model, model, recipe_of(devices=2), device=CPU, ranks=Ranks(rank, 2))
+        stepper.take(Group(16, [halves[rank]], counts=(8, 8)), SHAPE, frac=0.5)
+        changes.append([a - b for a, b in zip(weights(model), before, strict=True)])
+    whole = make_model()
+    before = weights(whole)
+    Stepper(whole, whole, recipe_of(accumulation_steps=2), device=CPU).take(group, SHAPE, frac=0.5)
+    for one, other, after, start in zip(*changes, weights(whole), before, strict=True):
+        torch.testing.assert_close((one + other) / 2, after - start, atol=1e-6, rtol=1e-4)
