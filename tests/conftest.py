@@ -7,10 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 TESTS = Path(__file__).parent
 sys.path[:0] = [str(TESTS), str(TESTS / "helpers")]
+# How fast examples are drawn says how busy the machine is, not whether the code is right.
+settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("tests")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

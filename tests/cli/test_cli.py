@@ -84,6 +84,7 @@ def test_markdown_of_the_techniques_is_the_readmes_table(
     assert capsys.readouterr().out.strip() == techniques_table()
 
 
+@pytest.mark.slow
 def test_schema_accepts_the_shipped_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,7 +13,7 @@ from command import TINY_STUDY, environment, finished, ledger, run, start
 
 pytestmark = pytest.mark.slow
 
-STUDY = TINY_STUDY.replace("{choices: [25, 50]}", "25").replace("concurrent: 2", "concurrent: 3")
+STUDY = TINY_STUDY.replace("{choices: [25, 50]}", "25").replace("concurrent: 1", "concurrent: 3")
 STUDY = STUDY.replace("trials: 6", "trials: 4") + "run: {device: cpu, cpu_threads: 1}\n"
 RECIPE = STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1")
 RECIPE = RECIPE.replace("{low: 1, high: 10}", "6")

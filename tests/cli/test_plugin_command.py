@@ -139,6 +139,7 @@ def test_without_plugins_nothing_of_them_is_imported() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+@pytest.mark.slow
 def test_networks_of_plugins_are_tried_before_a_search(tmp_path: Path) -> None:
     text = MY_NET.replace("image_size**2", "49")  # For images of 7x7 pixels.
     registry.load([str(write(tmp_path, text=text))])

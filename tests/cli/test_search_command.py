@@ -29,7 +29,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
     folder = tmp_path_factory.mktemp("searched")
     (folder / "tiny.yaml").write_text(TINY_STUDY)
-    done = run("search", "tiny.yaml", folder=folder)
+    done = run("search", "tiny.yaml", "--concurrent", "2", folder=folder)
     (folder / "out").write_text(done.out)
     (folder / "err").write_text(done.err)
     assert done.code == 0, done.err
@@ -254,7 +254,7 @@ def test_ctrl_c_stops_cleanly_and_keeps_finished_trials(tmp_path: Path, sent: in
 
 def test_time_budget_ends_the_search_and_leaves_nothing_running(tmp_path: Path) -> None:
     study = write_study(tmp_path, **{"trials: 6": "trials: 1000"})
-    done = run("search", study, "--time-budget", "20s", "--json", folder=tmp_path)
+    done = run("search", study, "--time-budget", "8s", "--json", folder=tmp_path)
     assert done.code in (0, 1), done.err
     assert 0 < len(finished(tmp_path)) < 1000
     ended = [e["event"] for e in ledger(tmp_path) if e["event"] in ("finished", "interrupted")]

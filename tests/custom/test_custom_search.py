@@ -15,6 +15,8 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status, Timing, TrialRecord
 from tune_speed.custom import OwnRun
 
+pytestmark = pytest.mark.slow
+
 QUICK: dict[str, Any] = {"search.policy": "random", "search.seed": 1, "search.concurrent": 1}
 TASK: dict[str, Any] = {"mode": "anytime", "max_train_s": 20}
 

@@ -259,6 +259,7 @@ def test_error_in_the_module_stops_the_clock_and_frees_the_trainer(
     assert "run" not in vars(trainer.fit_loop.epoch_loop.val_loop)
 
 
+@pytest.mark.slow
 def test_callback_is_one_of_pytorch_lightning_where_that_is_used() -> None:
     code = (
         "import pytorch_lightning as pl, sys;"

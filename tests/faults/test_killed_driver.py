@@ -74,9 +74,9 @@ def test_driver_killed_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -
     )
     seen: dict[str, object] = {}
     resume: tuple[str, ...] = ()
-    moments = (is_proposed, is_training, is_training, one_has_ended, all_have_ended)
+    moments = (is_proposed, is_training, one_has_ended, all_have_ended)
     for number, moment in enumerate(moments):
-        kill_when(moment, tmp_path, *resume, is_frozen=number == 2)
+        kill_when(moment, tmp_path, *resume, is_frozen=number == 1)
         resume = ("--resume",)
         records = {record["trial_id"]: record for record in finished(tmp_path)}
         assert {trial_id: records[trial_id] for trial_id in seen} == seen, moment

@@ -108,9 +108,8 @@ def test_second_driver_of_a_study_is_refused_and_the_first_goes_on(tmp_path: Pat
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     with searching(tmp_path, "tiny.yaml") as first:
         wait_for_trials(first, 1)
-        for arguments in ((), ("--resume",)):
-            second = run("search", "tiny.yaml", *arguments, folder=tmp_path)
-            assert second.code == 2 and "but another one holds" in second.err, second.err
+        second = run("search", "tiny.yaml", "--resume", folder=tmp_path)
+        assert second.code == 2 and "but another one holds" in second.err, second.err
         other = run("search", "tiny.yaml", folder=elsewhere, MLFLOW_TRACKING_URI=uri)
         assert other.code == 2 and "a study must have a name of its own in MLflow" in other.err
         assert "--set study=NAME" in other.err and finished(elsewhere) == []

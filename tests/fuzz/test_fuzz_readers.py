@@ -35,7 +35,7 @@ from tune_speed.tracking.filter.where import parse_where
 from tune_speed.training.checkpoint.file import BadCheckpoint, split
 from tune_speed.tuning.driver.ledger import Ledger
 
-BRIEF = settings(max_examples=60, deadline=None)
+BRIEF = settings(max_examples=60)
 signs = st.sampled_from([*"{}[]:,-?&*!|>'\"#%@`\n\t ~<=0123abc.ex_", "\\x", "- ", ": ", "\u2028"])
 yaml_like = st.lists(signs, max_size=60).map("".join)
 scalars = st.one_of(
@@ -83,13 +83,13 @@ def test_what_is_written_as_yaml_reads_back_the_same(tree: Any) -> None:
     assert json.dumps(read, sort_keys=True) == json.dumps(tree, sort_keys=True)  # Types as well.
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(mutated(*(text.encode() for text in STUDIES)))
 def test_a_changed_study_is_read_or_refused(data: bytes) -> None:
     read_study(data)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(sorted(StudySchema.model_fields)), trees)
 def test_any_tree_in_the_place_of_a_section_is_read_or_refused(section: str, tree: Any) -> None:
     try:
@@ -219,7 +219,7 @@ def test_any_override_is_taken_or_told(override: str) -> None:
     assert problems or changed.tree != source.tree or "=" in override
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     study=st.text(max_size=20),
     trial_id=st.text(max_size=10),

@@ -23,7 +23,7 @@ recipe:
   lr_schedule: one_cycle
   epochs: {low: 1, high: 10}
   batch_size: {choices: [25, 50]}
-search: {trials: 6, concurrent: 2, policy: random, seed: 1}
+search: {trials: 6, concurrent: 1, policy: random, seed: 1}
 """
 
 

@@ -4,7 +4,6 @@ Each process of a run appends lines of JSON to the same file, which `tests/durat
 """
 
 import json
-import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +16,8 @@ class DurationsRecorder:
     """Appends one line a phase of a test, and one a fixture that was set up."""
 
     def __init__(self, path: Path) -> None:
-        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        # Not `os.write`, which tests replace; without a buffer, a line is one call.
+        self._file = path.open("ab", buffering=0)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
@@ -38,5 +38,8 @@ class DurationsRecorder:
         self._append(test=report.nodeid, phase=report.when, s=report.duration, slow=slow)
         return report
 
+    def pytest_unconfigure(self) -> None:
+        self._file.close()
+
     def _append(self, **line: Any) -> None:
-        os.write(self._file, (json.dumps(line) + "\n").encode())
+        self._file.write((json.dumps(line) + "\n").encode())

@@ -1,7 +1,10 @@
 """Whether the options given to a program exist, by the program's own help."""
 
+import contextlib
 import functools
+import io
 import re
+import runpy
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -32,6 +35,12 @@ def unknown_options(words: Sequence[str]) -> list[str]:
 
 @functools.cache
 def _options(path: tuple[str, ...]) -> frozenset[str]:
+    return frozenset(re.findall(r"--[a-z][a-z0-9-]*", _help(path)))
+
+
+def _help(path: tuple[str, ...]) -> str:
+    if path[0] == "python":
+        return _help_of_script(ROOT / path[1])
     program = Path(sys.executable).parent / path[0]
     done = subprocess.run(
         [str(program), *path[1:], "--help"],
@@ -42,4 +51,16 @@ def _options(path: tuple[str, ...]) -> frozenset[str]:
         cwd=ROOT,
         env={"PATH": str(program.parent), "COLUMNS": "200", "TERM": "dumb", "HOME": "/tmp"},
     )
-    return frozenset(re.findall(r"--[a-z][a-z0-9-]*", done.stdout))
+    return done.stdout
+
+
+def _help_of_script(script: Path) -> str:
+    """Returns what a script prints for `--help`, in this process: torch is imported once."""
+    said, argv, path = io.StringIO(), sys.argv, sys.path.copy()
+    sys.argv, sys.path[:0] = [str(script), "--help"], [str(script.parent)]
+    try:
+        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
+            runpy.run_path(str(script), run_name="__main__")
+    finally:
+        sys.argv, sys.path[:] = argv, path
+    return said.getvalue()

@@ -42,7 +42,7 @@ PARTS = (
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(before=words, secret=secrets, after=words, form=st.sampled_from(FORMS))
 def test_no_login_of_an_address_gets_through(
     before: str, secret: str, after: str, form: str
@@ -56,7 +56,7 @@ def test_no_login_of_an_address_gets_through(
         assert redact(shown) == shown
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(before=words, secret=secrets, form=st.sampled_from(PARTS))
 def test_no_token_of_a_parameter_header_or_setting_gets_through(
     before: str, secret: str, form: str
@@ -66,7 +66,7 @@ def test_no_token_of_a_parameter_header_or_setting_gets_through(
     assert redact(shown) == shown
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     texts=st.lists(st.one_of(words, st.text(max_size=20)), max_size=4),
     secret=secrets,

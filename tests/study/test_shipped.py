@@ -46,6 +46,7 @@ def test_gpu_studies_share_one_gpu(name):
     assert search.concurrent * search.resources.gpu == 1
 
 
+@pytest.mark.slow
 def test_wheel_brings_the_shipped_files(tmp_path):
     checkout = tmp_path / "checkout"
     checkout.mkdir()

@@ -11,7 +11,7 @@ from spaces import PARAMS, TREE, TREES, fits
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.optuna_space import distributions, suggest
+from tune_speed.tuning.policy.samplers import distributions, suggest
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 
@@ -90,7 +90,7 @@ def test_every_proposal_of_a_real_study_can_be_built(space, sampler):
 
 
 @given(TREES, st.integers(0, 2**20))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_random_tree_is_translated_as_it_is_meant(tree, seed):
     space = SearchSpace.from_tree(tree)
     params = suggest(space, random_trial(seed))
@@ -103,7 +103,7 @@ def test_random_tree_is_translated_as_it_is_meant(tree, seed):
 
 
 @given(TREES)
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_points_are_all_different_and_as_many_as_the_size(tree):
     space = SearchSpace.from_tree(tree)
     if space.size is None or space.size > 3000:
@@ -114,7 +114,7 @@ def test_points_are_all_different_and_as_many_as_the_size(tree):
 
 
 @given(TREES)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_corners_are_points_with_every_choice(tree):
     space = SearchSpace.from_tree(tree)
     corners = list(space.corners(limit=20))

@@ -37,13 +37,16 @@ def new_store(kind: str, request: pytest.FixtureRequest) -> str:
     return f"sqlite:///{folder / 'mlflow.db'}"
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
+STORES = ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)]
+
+
+@pytest.fixture(params=STORES)
 def any_store(request: pytest.FixtureRequest) -> str:
     """A store without studies, of either kind that is read without MLflow."""
     return new_store(request.param, request)
 
 
-@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+@pytest.fixture(scope="module", params=STORES)
 def any_new_store(request: pytest.FixtureRequest) -> str:
     """One for all tests of a module."""
     return new_store(request.param, request)

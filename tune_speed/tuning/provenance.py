@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,12 +84,11 @@ def installed_packages() -> str:
     """Returns the sorted lines `name==version` of all installed packages, names normalised."""
     lines = set()
     for distribution in metadata.distributions():
-        try:
+        # Half removed: its folder is there, its metadata is not.
+        with suppress(OSError, KeyError, TypeError, ValueError, AttributeError):
             name, version = distribution.metadata["Name"], distribution.version
-        except (OSError, KeyError, TypeError, ValueError, AttributeError):
-            continue  # Half removed: its folder is there, its metadata is not.
-        if name and version:
-            lines.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}\n")
+            if name and version:
+                lines.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}\n")
     return "".join(sorted(lines))
 
 

@@ -323,6 +323,7 @@ def test_arm_that_raises_is_a_failure_and_the_others_go_on(
     assert ablate(make_plan(tmp_path, "epochs=0.1", axes=axes), tmp_path) == done
 
 
+@pytest.mark.slow
 def test_arm_out_of_memory_is_so_and_the_others_go_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,7 +104,7 @@ def test_evidence_of_hits_against_misses_at_equal_times_by_hand() -> None:
     assert math.exp(log_evidence(pair)) >= 2**8 * 0.1
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.floats(0.5, 1), st.floats(0.5, 1), st.integers(3, 8))
 def test_evidence_averages_at_most_one_if_the_rival_is_the_best(
     leader_rate: float, rival_rate: float, n: int
@@ -145,7 +145,7 @@ def test_with_a_time_limit_the_misses_of_a_rival_say_nothing_of_its_hits() -> No
     assert look(leader, rival, tail=0.05).rival_hit == pytest.approx(2.0, rel=0.01)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 2**32))
 def test_replayed_runs_make_the_same_race(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from figure_parts import certified_trial, make_part, make_trial, random_part
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
@@ -141,7 +141,7 @@ def test_all_missed_study_keeps_what_does_not_need_a_hit() -> None:
     assert drawn.isdisjoint({"best_so_far", "slices", "certified_vs_estimated"})
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=6)
 @given(text=st.text(max_size=30))
 def test_any_name_gives_well_formed_xml(text: str) -> None:
     trials = [

@@ -22,7 +22,7 @@ def runs(empty_store: Path) -> Iterator[tuple[Any, str, str, str]]:
     client.delete_experiment(experiment)
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(value=TEXTS.filter(lambda text: "\x00" not in text), other=TEXTS)
 def test_any_value_finds_its_run_and_no_other(
     runs: tuple[Any, str, str, str], value: str, other: str
@@ -44,7 +44,7 @@ def test_no_experiment_gives_no_run(runs: tuple[Any, str, str, str]) -> None:
     assert list(mlflow_filter.runs_with(runs[0], [], {})) == []
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(before=TEXTS, part=TEXTS, after=TEXTS)
 def test_any_part_of_a_value_finds_its_run_in_whatever_case(
     runs: tuple[Any, str, str, str], before: str, part: str, after: str

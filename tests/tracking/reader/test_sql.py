@@ -12,11 +12,16 @@ from postgres import Postgres
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.tracking import Tracker, find_trials, open_store
-from tune_speed.tracking.reader import sql
+from tune_speed.tracking.reader import tables as store_tables
 from tune_speed.tracking.reader.leaders import find_leaders
-from tune_speed.tracking.reader.sql import read_directly
 from tune_speed.tracking.reader.studies import list_studies
-from tune_speed.tracking.reader.tables import FIRST_AT_ONCE, MOST_AT_ONCE, Tables, batches
+from tune_speed.tracking.reader.tables import (
+    FIRST_AT_ONCE,
+    MOST_AT_ONCE,
+    Tables,
+    batches,
+    read_directly,
+)
 
 
 @pytest.fixture
@@ -89,21 +94,23 @@ def test_a_server_that_is_down_is_explained_as_mlflow_does() -> None:
 
 def test_a_server_that_keeps_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("psycopg2")
-    monkeypatch.setattr(sql, "CONNECT_S", 0.3)
+    monkeypatch.setattr(store_tables, "CONNECT_S", 0.3)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
             find_leaders(f"postgresql+psycopg2://me@127.0.0.1:{port}/db")
 
 
+@pytest.mark.slow
 def test_an_answer_is_not_waited_for_forever(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "READ_S", 0.3)
+    monkeypatch.setattr(store_tables, "READ_S", 0.3)
     with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
         read_directly(postgres.uri("empty"), lambda tables: tables.query("SELECT pg_sleep(1)"))
 
 
+@pytest.mark.slow
 def test_who_may_not_read_is_told_so_by_mlflow(postgres: Postgres) -> None:
     name = postgres.new_store().rsplit("/", 1)[1]
     postgres.run(name, f"CREATE ROLE stranger_{name} LOGIN PASSWORD 's3cret'")
@@ -115,6 +122,7 @@ def test_who_may_not_read_is_told_so_by_mlflow(postgres: Postgres) -> None:
         assert "s3cret" not in str(error.value)
 
 
+@pytest.mark.slow
 def test_the_tables_of_another_mlflow_are_explained_by_mlflow(postgres: Postgres) -> None:
     uri = postgres.new_store()
     other = "UPDATE alembic_version SET version_num = 'other'"

@@ -37,6 +37,7 @@ def test_drivers_that_open_a_fresh_store_together_all_succeed_quietly(tmp_path: 
     assert outputs == [("", "")] * 2
 
 
+@pytest.mark.slow
 def test_a_kill_in_the_middle_of_creation_leaves_nothing_half_done(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -73,6 +74,7 @@ def test_a_copied_store_is_what_the_migrations_make(
     sqlite.check(second, writing=True)
 
 
+@pytest.mark.slow
 def test_a_damaged_copy_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))
     sqlite.create(tmp_path / "first.db")

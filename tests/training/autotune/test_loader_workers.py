@@ -183,6 +183,7 @@ def auto() -> Recipe:
     return make_recipe(batch_size=4, loader=Streaming(workers="auto"))
 
 
+@pytest.mark.slow
 def test_real_loader_is_measured_and_random_numbers_stay() -> None:
     random = torch.get_rng_state()
     recipe = resolved(auto(), make_splits(40), device=CPU)

@@ -146,6 +146,7 @@ def test_record_has_what_was_settled() -> None:
     assert record.recipe["optimizer_kernels"] in ("fused", "foreach")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", [{"batch_size": "auto"}, {"effective_batch_size": 8}])
 def test_batch_is_resolved_beside_it(batch: dict[str, Any]) -> None:
     accumulation = {"accumulation_steps": "auto"} if "effective_batch_size" in batch else {}

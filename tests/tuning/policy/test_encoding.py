@@ -14,8 +14,7 @@ from spaces import TREE, TREES
 from tune_speed.study.file import load_study, shipped_files
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.optuna_space import suggest
-from tune_speed.tuning.policy.samplers import quiet_study
+from tune_speed.tuning.policy.samplers import quiet_study, suggest
 from tune_speed.tuning.simulation.synthetic import Synthetic
 
 DRAWS = 3000
@@ -67,13 +66,13 @@ def is_there_and_back(space: SearchSpace, seed: int) -> None:
 
 
 @every_space
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_params_become_units_and_the_same_params_again(name: str, seed: int) -> None:
     is_there_and_back(SPACES[name], seed)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(tree=TREES, seed=st.integers(0, 10**6))
 def test_random_spaces_go_there_and_back(tree: dict[str, Any], seed: int) -> None:
     is_there_and_back(SearchSpace.from_tree(tree), seed)

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tune_speed.core.records import Status
@@ -26,7 +26,7 @@ SPACE = SearchSpace.from_tree(
     }
 )
 TARGET = 0.8
-QUICK = settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+QUICK = settings(max_examples=6)
 seeds = st.integers(0, 10_000)
 modes = st.sampled_from(["fixed_length", "anytime"])
 
@@ -96,6 +96,7 @@ def test_no_configuration_is_run_twice(seed: int, mode: Mode) -> None:
     assert len(set(keys)) == len(keys)
 
 
+@pytest.mark.slow
 @QUICK
 @given(seed=seeds, mode=modes)
 def test_same_seed_gives_the_same_search(seed: int, mode: Mode) -> None:
@@ -133,6 +134,7 @@ class Recorded:
         return getattr(self.policy, name)
 
 
+@pytest.mark.slow
 @QUICK
 @given(seed=seeds, mode=modes, share=st.floats(0.1, 0.9))
 def test_policy_rebuilt_from_its_ledger_goes_on_exactly(

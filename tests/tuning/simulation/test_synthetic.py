@@ -61,7 +61,7 @@ def test_stated_share_of_fresh_configurations_meets_the_target(benchmark: Synthe
 
 
 @every_mode
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6))
 def test_same_params_have_the_same_curve_whoever_asks(mode: Mode, seed: int) -> None:
     (params,) = draw(Synthetic(0.04, mode), 1, seed=seed)

@@ -26,7 +26,8 @@ time from a regression of log step time on the samples of a step and the values 
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,8 @@ class StepTimes:
     def __init__(self, seen: Mapping[Key, tuple[float, int]]) -> None:
         """Takes step time [s] and samples of each key; at least one."""
         self._columns: dict[tuple[int, Any], int] = {}
-        for key in seen:
-            for place in enumerate(key):
-                self._columns.setdefault(place, 2 + len(self._columns))
+        for place in chain.from_iterable(map(enumerate, seen)):
+            self._columns.setdefault(place, 2 + len(self._columns))
         times_s, samples = np.array(list(seen.values()), dtype=float).T
         rest = np.log(times_s) - GROWTH * np.log(samples)
         self._level = float(rest.mean())
@@ -75,9 +75,7 @@ class StepTimes:
     def _row(self, key: Key, samples: float) -> FloatArray:
         row = np.zeros(2 + len(self._columns))
         row[0], row[1] = 1.0, math.log(samples)
-        for place in enumerate(key):
-            if place in self._columns:
-                row[self._columns[place]] = 1.0
+        row[[self._columns[place] for place in enumerate(key) if place in self._columns]] = 1.0
         return row
 
 
@@ -109,11 +107,9 @@ class CostModel:
     """From a configuration to its cost. One call takes a few microseconds."""
 
     def __init__(self, space: SearchSpace, *, num_train: int) -> None:
-        """Knows steps at once, and times as trials finish.
+        """Knows steps at once, and times as trials finish: of a space of recipes.
 
-        Args:
-            space: A space of recipes.
-            num_train: Size of the training part.
+        `num_train` is the size of the training part.
         """
         names = [parameter.name for parameter in space.parameters]
         self._names = tuple(n for n in names if _is_timed(n))
@@ -122,11 +118,8 @@ class CostModel:
         self._space, self._num_train = space, num_train
         self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
         self._growths: dict[Key, Growth] = {}
-        self._epochs = _reader(space, "epochs", None)
-        self._batch_size = _reader(space, "batch_size", None)
-        self._accumulation_steps = _reader(space, "accumulation_steps", 1)
-        self._effective_batch_size = _reader(space, "effective_batch_size", None)
-        self._devices = _reader(space, "devices", 1)
+        self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
+        """Fields of a recipe that is not searched."""
         self._seen: dict[Key, tuple[float, int]] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
@@ -144,12 +137,12 @@ class CostModel:
         carried = self._carried_over(key, params)
         if carried is None:
             return None
-        least_s, likely_s = carried
-        return Cost(num_steps * least_s, num_steps, num_steps * likely_s)
+        return Cost(num_steps * carried[0], num_steps, num_steps * carried[1])
 
     def steps(self, params: Mapping[str, Any]) -> int:
         """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
-        epochs, samples = float(self._epochs(params)), self.samples_per_step(params)
+        epochs = float(params.get("epochs", self._fixed.get("epochs")))
+        samples = self.samples_per_step(params)
         return sum(
             max(1, round(share * epochs * -(-self._num_train // (factor * samples))))
             for share, factor in self._growth(params)
@@ -167,11 +160,11 @@ class CostModel:
 
     def samples_per_step(self, params: Mapping[str, Any]) -> int:
         """Returns the effective batch size of a configuration, as the recipe does."""
-        effective_batch_size = self._effective_batch_size(params)
-        if effective_batch_size is not None:
-            return int(effective_batch_size)
-        per_device = self._batch_size(params) * self._accumulation_steps(params)
-        return int(per_device * self._devices(params))
+        fields = {**self._fixed, **params}
+        if fields.get("effective_batch_size") is not None:
+            return int(fields["effective_batch_size"])
+        per_device = fields["batch_size"] * fields["accumulation_steps"]
+        return int(per_device * fields["devices"])
 
     def finished(self, record: TrialRecord) -> None:
         """Learns the step time of a trial that ended, however it ended."""
@@ -240,11 +233,3 @@ def _is_switch(name: str) -> bool:
     if root == "optimizer" and path:
         return path[1] in OPTIMIZERS.get(path[0], OptimizerConfig).switch_fields
     return name in Recipe.switch_fields
-
-
-def _reader(space: SearchSpace, name: str, default: Any) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns a function that reads a field of the recipe, searched or fixed."""
-    if any(parameter.name == name for parameter in space.parameters):
-        return lambda params: params[name]
-    fixed = space.tree.get(name, default)
-    return lambda params: fixed

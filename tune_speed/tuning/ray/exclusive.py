@@ -44,14 +44,10 @@ class ExclusiveDevice:
     ) -> None:
         """Reserves nothing yet; Ray must be connected.
 
-        Args:
-            device: `cpu` or `cuda`.
-            cpu_threads: threads of a run; on a GPU also the cores that are reserved next to it.
-            devices: the most GPUs that one run trains on; all on one node.
-            node_ids: of the nodes that have such a device; empty for any.
-            on_line: sees why it has to wait.
-            is_stopped: polled while it waits; a true answer raises `Stopped`.
-            loop: the training function that is run; None for recipes.
+        `device` is `cpu` or `cuda`; on a GPU, `cpu_threads` cores are reserved next to each. One
+        run trains on `devices` GPUs at most, all on one of the nodes (none named: any). `on_line`
+        sees why it has to wait; where `is_stopped` returns true meanwhile, it raises `Stopped`.
+        `loop` is the training function that is run, None for recipes.
         """
         from tune_speed.tuning.ray.cluster import node_cpus
 
@@ -75,12 +71,8 @@ class ExclusiveDevice:
                 return TrialRecord.model_validate_json(self._call("run", spec.model_dump_json()))
             except RayActorError as error:
                 self._actor, reason = None, f"its process died: {error}"
-        run = RunResult(
-            status=Status.FAILED,
-            seed=spec.seed,
-            stop_reason=reason.splitlines()[0],
-            traceback=reason,
-        )
+        failed = {"status": Status.FAILED, "stop_reason": reason.splitlines()[0]}
+        run = RunResult(seed=spec.seed, traceback=reason, **failed)
         return make_record(spec, spec.recipe, run, started_at=started_at)
 
     def describe(self, spec: SpecBase) -> str:
@@ -138,8 +130,6 @@ class ExclusiveDevice:
 
 
 class _Runner:
-    """Runs trials one after the other in one process."""
-
     def __init__(self, plugins: str, loop: str) -> None:
         set_up_worker(plugins)
         self._loop = loop

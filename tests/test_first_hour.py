@@ -1,0 +1,92 @@
+"""What a user does in the first hour, for real: search, a driver that is killed, resume, certify.
+
+Of whole searches, the only one in the fast set: it tells whether this copy works on this machine.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, start
+
+from tune_speed import Results
+
+TRIALS = 4
+CERTIFY = ("--top", "1", "--seeds", "2", "--final", "1", "--final-seeds", "2")
+Call = Callable[..., Done]
+
+
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Path:
+    """A folder whose search was killed after its first trial, by `kill -9` of the driver."""
+    folder = tmp_path_factory.mktemp("first_hour")
+    text = TINY_STUDY.replace("trials: 6", f"trials: {TRIALS}").replace("value: 0.8", "value: 0.4")
+    text = text.replace("{low: 1, high: 10}", "{low: 6, high: 10}")  # Certified runs hit again.
+    (folder / "tiny.yaml").write_text(text)
+    os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
+    process = start("search", "tiny.yaml", folder=folder)
+    deadline = time.monotonic() + 240
+    while not finished(folder):
+        assert process.poll() is None and time.monotonic() < deadline, process.communicate()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.communicate(timeout=60)
+    (folder / "before").write_text((folder / "tune_speed_studies/tiny/ledger.jsonl").read_text())
+    return folder
+
+
+@pytest.fixture(scope="module")
+def resumed(killed: Path) -> Path:
+    done = run("search", "tiny.yaml", "--resume", folder=killed)
+    assert done.code == 0, done.err
+    assert f"{TRIALS} trials: " in done.out
+    return killed
+
+
+@pytest.fixture(scope="module")
+def certified(resumed: Path) -> Path:
+    done = run("certify", "tiny", *CERTIFY, folder=resumed)
+    assert done.code == 0, done.err
+    return resumed
+
+
+def test_resumed_search_loses_and_repeats_nothing(resumed: Path) -> None:
+    before = (resumed / "before").read_text()
+    assert (resumed / "tune_speed_studies/tiny/ledger.jsonl").read_text().startswith(before)
+    names = [f"t{number:04}" for number in range(TRIALS)]
+    assert sorted(record["trial_id"] for record in finished(resumed)) == names
+    proposed = [e["trial_id"] for e in ledger(resumed) if e["event"] == "proposed"]
+    assert proposed.count("t0000") == 1  # It had ended; the one that was cut off runs again.
+    assert mlflow_runs(resumed) == [(name, "FINISHED") for name in names]
+
+
+def test_board_has_the_fastest_hit_first(resumed: Path, call: Call) -> None:
+    hits = {r["trial_id"]: r["runs"][0] for r in finished(resumed) if r["status"] == "reached"}
+    assert hits
+    boards = call("leaderboard", "--study", "tiny", "--json", folder=resumed).json
+    [rows] = [board["rows"] for board in boards if board["kind"] == "estimate"]
+    assert {row["trial_id"] for row in rows} == set(hits)
+    times = [row["expected_s"] for row in rows]
+    assert times == sorted(times)
+
+
+def test_certified_row_ran_on_fresh_seeds_alone(certified: Path, call: Call) -> None:
+    boards = call("leaderboard", "--study", "tiny", "--json", folder=certified).json
+    [[row]] = [board["rows"] for board in boards if board["kind"] == "certified"]
+    assert (row["n"], row["timing"], row["verification"]) == (2, "exclusive", "re-timed")
+    searched = {run["seed"] for record in finished(certified) for run in record["runs"]}
+    shown = call("show", f"tiny/{row['trial_id']}@certified", "--json", folder=certified).json
+    assert not searched & {run["seed"] for run in shown["runs"]}
+
+
+def test_results_are_read_from_mlflow_as_the_ledger_has_them(
+    certified: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{certified}/mlflow.db")
+    trials = Results().trials("tiny")
+    estimates = trials[trials.kind == "estimate"].set_index("trial_id")
+    for record in finished(certified):
+        assert estimates.loc[record["trial_id"], "status"] == record["status"]
