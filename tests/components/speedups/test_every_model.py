@@ -27,6 +27,7 @@ SPEEDUPS = [Focal(), EasiestFirst(groups=(0, 0, 1, 1)), Kaiming(), Whitening(ima
 SIZE, NUM_CLASSES = 16, 4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("speedup", SPEEDUPS, ids=lambda speedup: type(speedup).__name__)
 @pytest.mark.parametrize("name", CASES)
 def test_after_ten_steps_every_trainable_tensor_has_moved(name, speedup):
