@@ -12,6 +12,7 @@ meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl
 
 import traceback
 from dataclasses import dataclass
+from typing import Self
 
 from tune_speed.core.redact import redact
 from tune_speed.core.text import printable, printable_lines
@@ -59,6 +60,11 @@ class ConfigError(TuneSpeedError, ValueError):
     def __init__(self, message: str = "", *, problems: tuple[Problem, ...] = ()) -> None:
         self.problems = problems
         super().__init__("\n".join([*([message] if message else []), *map(str, problems)]))
+
+    @classmethod
+    def at(cls, path: str, must: str, given: str | None = None, **rest: str | None) -> Self:
+        """Returns the error of one mistake; the fields are those of `Problem`."""
+        return cls(problems=(Problem(path=path, must=must, given=given, **rest),))  # type: ignore[arg-type]
 
 
 class DataError(TuneSpeedError):

@@ -26,9 +26,9 @@ import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.custom import OwnRun, StopTraining
 
 try:
@@ -41,18 +41,14 @@ try:
         except ImportError:
             from pytorch_lightning import Callback
 except ImportError as error:
-    raise ConfigError(
-        problems=(
-            Problem(
-                path="tune_speed.custom.lightning",
-                must="needs Lightning, which is not installed",
-                hint="Install it with `pip install 'tune_speed[lightning]'`.",
-            ),
-        )
+    raise ConfigError.at(
+        "tune_speed.custom.lightning",
+        "needs Lightning, which is not installed",
+        hint="Install it with `pip install 'tune_speed[lightning]'`.",
     ) from error
 
 if TYPE_CHECKING:
-    from lightning.pytorch import LightningModule, Trainer
+    from lightning.pytorch import Trainer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,52 +85,38 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         self._steps, self._reported_steps = 0, -1
         self._ended: str | None = None
 
-    def setup(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
+    def setup(self, trainer: "Trainer", *_: object, **__: object) -> None:
         """Raises: ConfigError for a trainer of several processes, which have not this clock."""
         if trainer.world_size > 1:
-            raise _problem(
-                path="Trainer.devices",
-                must="must be 1: a trial trains on the device that it was given",
-                given=f"{trainer.world_size} processes",
-            )
+            must = "must be 1: a trial trains on the device that it was given"
+            raise ConfigError.at("Trainer.devices", must, f"{trainer.world_size} processes")
 
-    def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+    def on_train_start(self, trainer: "Trainer", *_: object) -> None:
         """Starts the clock.
 
         Raises: ConfigError if nothing is to be validated.
         """
         if not trainer.enable_validation:
-            raise _problem(
-                path="Trainer.fit",
-                must="must be given validation data, and the module a validation_step",
-                hint=f"{self._metric} is read after each validation.",
-            )
+            must = "must be given validation data, and the module a validation_step"
+            hint = f"{self._metric} is read after each validation."
+            raise ConfigError.at("Trainer.fit", must, hint=hint)
         self._steps = trainer.global_step
         self._take_off_the_clock(trainer)
         self._heed(trainer, lambda: self._timed.enter_context(self._run.timed()))
 
-    def on_train_batch_start(
-        self, trainer: "Trainer", pl_module: "LightningModule", batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, *_: object) -> None:
         """Raises: StopTraining if Lightning continues although it was to stop."""
         if self._ended is not None:
             raise StopTraining(self._ended)
 
-    def on_train_batch_end(
-        self,
-        trainer: "Trainer",
-        pl_module: "LightningModule",
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, trainer: "Trainer", *_: object) -> None:
         """Counts a step if the batch ended one."""
         # With accumulation, not each batch ends a step.
         if trainer.global_step > self._steps:
             self._steps = trainer.global_step
             self._heed(trainer, self._run.step)
 
-    def on_validation_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+    def on_validation_end(self, trainer: "Trainer", *_: object) -> None:
         """Reports the metric, unless no step was done since it was reported last.
 
         Raises: ConfigError if validation did not log it.
@@ -143,31 +125,21 @@ class SpeedCallback(Callback):  # type: ignore[misc]
             return
         if self._metric not in trainer.callback_metrics:
             logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-            raise _problem(
-                path="SpeedCallback.metric",
-                must=f"must be among what the module logged, which is {logged}",
-                given=repr(self._metric),
-                hint=f'Log it in validation: self.log("{self._metric}", …).',
-            )
+            must = f"must be among what the module logged, which is {logged}"
+            hint = f'Log it in validation: self.log("{self._metric}", …).'
+            raise ConfigError.at("SpeedCallback.metric", must, repr(self._metric), hint=hint)
         self._heed(trainer, lambda: self._report(trainer))
 
-    def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+    def on_train_end(self, *_: object) -> None:
         """Stops the clock."""
         self._timed.close()
 
-    def on_exception(
-        self, trainer: "Trainer", pl_module: "LightningModule", exception: BaseException
-    ) -> None:
+    def teardown(self, *_: object, **__: object) -> None:
         """Stops the clock and leaves the trainer as it was."""
-        self._release()
-
-    def teardown(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
-        """Stops the clock and leaves the trainer as it was."""
-        self._release()
-
-    def _release(self) -> None:
         self._timed.close()
         self._wrapped.close()
+
+    on_exception = teardown
 
     def _heed(self, trainer: "Trainer", report: Callable[[], object]) -> None:
         """Calls the run; has Lightning stop if the run has ended."""
@@ -191,7 +163,7 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         )
 
     def _take_off_the_clock(self, trainer: "Trainer") -> None:
-        """Stops the clock in validation and in saving, until `_release`."""
+        """Stops the clock in validation and in saving, until `teardown`."""
         # Hooks would not do: Lightning makes the validation's iterator, and with it worker
         # processes, before the first of them, and saves after the last.
         validation = trainer.fit_loop.epoch_loop.val_loop
@@ -217,7 +189,3 @@ class SpeedCallback(Callback):  # type: ignore[misc]
                 return call(*args, **kwargs)
 
         return untimed
-
-
-def _problem(*, path: str, must: str, given: str | None = None, hint: str = "") -> ConfigError:
-    return ConfigError(problems=(Problem(path=path, must=must, given=given, hint=hint),))

@@ -31,22 +31,18 @@ Needs `pip install 'tune_speed[transformers]'`.
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.custom import OwnRun, StopTraining
 
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    raise ConfigError(
-        problems=(
-            Problem(
-                path="tune_speed.custom.transformers",
-                must="needs Hugging Face's transformers, which are not installed",
-                hint="Install them with `pip install 'tune_speed[transformers]'`.",
-            ),
-        )
+    raise ConfigError.at(
+        "tune_speed.custom.transformers",
+        "needs Hugging Face's transformers, which are not installed",
+        hint="Install them with `pip install 'tune_speed[transformers]'`.",
     ) from error
 
 if TYPE_CHECKING:
@@ -89,24 +85,15 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._reported_steps = -1
         self._others: set[str] = set()
 
-    def on_train_begin(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_train_begin(self, args: "TrainingArguments", *_: object, **__: object) -> None:
         """Starts the clock.
 
         Raises: ConfigError for several processes, which have not this clock. StopTraining if the
             run has ended before.
         """
         if args.world_size > 1:
-            raise _problem(
-                path="TrainingArguments",
-                must="must be of one process: a trial trains on the device that it was given",
-                given=f"{args.world_size} processes",
-            )
+            must = "must be of one process: a trial trains on the device that it was given"
+            raise ConfigError.at("TrainingArguments", must, f"{args.world_size} processes")
         # With auto_find_batch_size a training begins again without the end of the one before.
         self._stop_clock()
         self._timed.enter_context(self._run.timed())
@@ -114,56 +101,36 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         if args.eval_on_start:
             self._await_evaluation()
 
-    def on_step_begin(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_step_begin(self, *_: object, **__: object) -> None:
         """Continues the clock. Raises: ConfigError if the last evaluation lacked the metric."""
         self._continue()
 
     on_epoch_begin = on_save = on_step_begin
 
     def on_step_end(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
+        self, args: object, state: object, control: "TrainerControl", **_: object
     ) -> None:
         """Counts an optimizer step; the clock is stopped if an evaluation or a save follows."""
         self._heed(control, self._run.step)
         self._pause_for(control)
 
     def on_epoch_end(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
+        self, args: object, state: object, control: "TrainerControl", **_: object
     ) -> None:
         """Stops the clock if an evaluation or a save follows."""
         self._pause_for(control)
 
-    def on_prediction_step(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_prediction_step(self, *_: object, **__: object) -> None:
         """Stops the clock in an evaluation that nothing announced."""
         self._pause()
 
     def on_evaluate(
         self,
-        args: "TrainingArguments",
+        args: object,
         state: "TrainerState",
         control: "TrainerControl",
         metrics: Mapping[str, float],
-        **kwargs: Any,
+        **_: object,
     ) -> None:
         """Reports the metric, unless no step was done since; the clock runs if no save follows."""
         if self._metric in metrics:
@@ -174,13 +141,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         if not (self._is_awaited or control.should_save):
             self._resume()
 
-    def on_train_end(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_train_end(self, *_: object, **__: object) -> None:
         """Stops the clock. Raises: ConfigError if the last evaluation lacked the metric."""
         self._continue()
         self._stop_clock()
@@ -236,19 +197,12 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         """Continues the clock. Raises: ConfigError if the evaluation lacked the metric."""
         if self._is_awaited and not self._has_ended:
             found = ", ".join(sorted(self._others)) or "nothing"
-            raise _problem(
-                path="SpeedCallback.metric",
-                must=f"must be among what Trainer evaluated, which is {found}",
-                given=repr(self._metric),
-                hint="Return it from compute_metrics, there without eval_.",
-            )
+            must = f"must be among what Trainer evaluated, which is {found}"
+            hint = "Return it from compute_metrics, there without eval_."
+            raise ConfigError.at("SpeedCallback.metric", must, repr(self._metric), hint=hint)
         self._resume()
 
     def _stop_clock(self) -> None:
         self._resume()
         self._timed.close()
         self._is_training = False
-
-
-def _problem(*, path: str, must: str, given: str, hint: str | None = None) -> ConfigError:
-    return ConfigError(problems=(Problem(path=path, must=must, given=given, hint=hint),))

@@ -240,9 +240,7 @@ def _take_train(classes: list[Indices], split: SplitConfig, total: int) -> list[
                 f"must leave class {number} at most the {len(members)} images that it has, but"
                 f" long_tail={split.long_tail} gives it {wanted}"
             )
-            given = str(split.train_samples)
-            problem = Problem(path="split.train_samples", must=must, given=given)
-            raise ConfigError(problems=(problem,))
+            raise ConfigError.at("split.train_samples", must, str(split.train_samples))
     return [members[:n] for members, n in zip(classes, numbers, strict=True)]
 
 

@@ -139,12 +139,9 @@ def _prepared(
         for file in files
     }
     if len(hashes) > 1:
-        problem = Problem(
-            path="workload.dataset",
-            must="must hold the same images and labels for both recipes",
-            given="data " + " and ".join(f"{each} in {file}" for each, file in hashes.items()),
-        )
-        raise ConfigError(problems=(problem,))
+        must = "must hold the same images and labels for both recipes"
+        given = "data " + " and ".join(f"{each} in {file}" for each, file in hashes.items())
+        raise ConfigError.at("workload.dataset", must, given)
     return next(iter(hashes))
 
 

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
 from tune_speed.experiments.profiling.advice import Situation, advise
@@ -195,9 +195,7 @@ def _too_large_or_small(file: RecipeFile, error: Exception) -> ConfigError:
     is_too_small = is_lone_image(error)
     must = "must leave no micro-batch with a single image" if is_too_small else "must fit in memory"
     hint = "Try another one." if is_too_small else "Try a smaller one, with accumulation_steps."
-    given = str(file.recipe.batch_size)
-    problem = Problem(path="recipe.batch_size", must=must, given=given, hint=hint)
-    return ConfigError(problems=(problem,))
+    return ConfigError.at("recipe.batch_size", must, str(file.recipe.batch_size), hint=hint)
 
 
 def _take(
