@@ -51,6 +51,7 @@ LONGEST = (
     "tracking/store/test_sqlite.py",
     "training/autotune/test_micro_batch.py",
     "components/models/test_models_contract.py",
+    "components/speedups/test_every_model.py",
     "tuning/simulation/test_same_decisions.py",
     "training/test_train.py",
     "training/step/test_gradient.py",

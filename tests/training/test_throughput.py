@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import Adam, Sgd
 from tune_speed.components.schedules import OneCycle
 from tune_speed.components.speedups.base import Shape

@@ -12,7 +12,7 @@ meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl
 
 import traceback
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from tune_speed.core.redact import redact
 from tune_speed.core.text import printable, printable_lines
@@ -62,9 +62,9 @@ class ConfigError(TuneSpeedError, ValueError):
         super().__init__("\n".join([*([message] if message else []), *map(str, problems)]))
 
     @classmethod
-    def at(cls, path: str, must: str, given: str | None = None, **rest: str | None) -> Self:
-        """Returns the error of one mistake; the fields are those of `Problem`."""
-        return cls(problems=(Problem(path=path, must=must, given=given, **rest),))  # type: ignore[arg-type]
+    def of(cls, path: str, must: str, **rest: Any) -> Self:
+        """Returns the error of one mistake; `rest` as of `Problem`."""
+        return cls(problems=(Problem(path=path, must=must, **rest),))
 
 
 class DataError(TuneSpeedError):

@@ -25,8 +25,8 @@ Needs `pip install 'tune_speed[lightning]'`. With `pytorch_lightning`, import th
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import wraps
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.custom import OwnRun, StopTraining
@@ -41,14 +41,14 @@ try:
         except ImportError:
             from pytorch_lightning import Callback
 except ImportError as error:
-    raise ConfigError.at(
+    raise ConfigError.of(
         "tune_speed.custom.lightning",
         "needs Lightning, which is not installed",
         hint="Install it with `pip install 'tune_speed[lightning]'`.",
     ) from error
 
 if TYPE_CHECKING:
-    from lightning.pytorch import Trainer
+    from lightning.pytorch import LightningModule, Trainer
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -85,38 +85,38 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         self._steps, self._reported_steps = 0, -1
         self._ended: str | None = None
 
-    def setup(self, trainer: "Trainer", *_: object, **__: object) -> None:
+    def setup(self, trainer: "Trainer", pl_module: "LightningModule", stage: str) -> None:
         """Raises: ConfigError for a trainer of several processes, which have not this clock."""
         if trainer.world_size > 1:
             must = "must be 1: a trial trains on the device that it was given"
-            raise ConfigError.at("Trainer.devices", must, f"{trainer.world_size} processes")
+            given = f"{trainer.world_size} processes"
+            raise ConfigError.of("Trainer.devices", must, given=given)
 
-    def on_train_start(self, trainer: "Trainer", *_: object) -> None:
-        """Starts the clock.
-
-        Raises: ConfigError if nothing is to be validated.
-        """
+    def on_train_start(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
+        """Starts the clock. Raises: ConfigError if nothing is to be validated."""
         if not trainer.enable_validation:
-            must = "must be given validation data, and the module a validation_step"
-            hint = f"{self._metric} is read after each validation."
-            raise ConfigError.at("Trainer.fit", must, hint=hint)
+            raise ConfigError.of(
+                "Trainer.fit",
+                "must be given validation data, and the module a validation_step",
+                hint=f"{self._metric} is read after each validation.",
+            )
         self._steps = trainer.global_step
         self._take_off_the_clock(trainer)
         self._heed(trainer, lambda: self._timed.enter_context(self._run.timed()))
 
-    def on_train_batch_start(self, *_: object) -> None:
+    def on_train_batch_start(self, *_: Any, **__: Any) -> None:
         """Raises: StopTraining if Lightning continues although it was to stop."""
         if self._ended is not None:
             raise StopTraining(self._ended)
 
-    def on_train_batch_end(self, trainer: "Trainer", *_: object) -> None:
+    def on_train_batch_end(self, trainer: "Trainer", *_: Any, **__: Any) -> None:
         """Counts a step if the batch ended one."""
         # With accumulation, not each batch ends a step.
         if trainer.global_step > self._steps:
             self._steps = trainer.global_step
             self._heed(trainer, self._run.step)
 
-    def on_validation_end(self, trainer: "Trainer", *_: object) -> None:
+    def on_validation_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Reports the metric, unless no step was done since it was reported last.
 
         Raises: ConfigError if validation did not log it.
@@ -125,16 +125,29 @@ class SpeedCallback(Callback):  # type: ignore[misc]
             return
         if self._metric not in trainer.callback_metrics:
             logged = ", ".join(sorted(trainer.callback_metrics)) or "nothing"
-            must = f"must be among what the module logged, which is {logged}"
-            hint = f'Log it in validation: self.log("{self._metric}", …).'
-            raise ConfigError.at("SpeedCallback.metric", must, repr(self._metric), hint=hint)
-        self._heed(trainer, lambda: self._report(trainer))
+            raise ConfigError.of(
+                "SpeedCallback.metric",
+                f"must be among what the module logged, which is {logged}",
+                given=repr(self._metric),
+                hint=f'Log it in validation: self.log("{self._metric}", …).',
+            )
+        self._reported_steps = trainer.global_step
+        logged, batches = trainer.callback_metrics, trainer.num_training_batches
+        has_length = batches not in (0, float("inf"))
+        report = partial(
+            self._run.evaluated,
+            step=trainer.global_step,
+            metric=float(logged[self._metric]),
+            epoch=(trainer.fit_loop.total_batch_idx + 1) / batches if has_length else None,
+            loss=float(logged["val_loss"]) if "val_loss" in logged else None,
+        )
+        self._heed(trainer, report)
 
-    def on_train_end(self, *_: object) -> None:
+    def on_train_end(self, trainer: "Trainer", pl_module: "LightningModule") -> None:
         """Stops the clock."""
         self._timed.close()
 
-    def teardown(self, *_: object, **__: object) -> None:
+    def teardown(self, *_: Any, **__: Any) -> None:
         """Stops the clock and leaves the trainer as it was."""
         self._timed.close()
         self._wrapped.close()
@@ -150,17 +163,6 @@ class SpeedCallback(Callback):  # type: ignore[misc]
         except StopTraining as stop:
             self._ended = str(stop)
             trainer.should_stop = True
-
-    def _report(self, trainer: "Trainer") -> None:
-        self._reported_steps = trainer.global_step
-        logged, batches = trainer.callback_metrics, trainer.num_training_batches
-        has_length = batches not in (0, float("inf"))
-        self._run.evaluated(
-            step=trainer.global_step,
-            metric=float(logged[self._metric]),
-            epoch=(trainer.fit_loop.total_batch_idx + 1) / batches if has_length else None,
-            loss=float(logged["val_loss"]) if "val_loss" in logged else None,
-        )
 
     def _take_off_the_clock(self, trainer: "Trainer") -> None:
         """Stops the clock in validation and in saving, until `teardown`."""

@@ -31,7 +31,7 @@ Needs `pip install 'tune_speed[transformers]'`.
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.custom import OwnRun, StopTraining
@@ -39,7 +39,7 @@ from tune_speed.custom import OwnRun, StopTraining
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    raise ConfigError.at(
+    raise ConfigError.of(
         "tune_speed.custom.transformers",
         "needs Hugging Face's transformers, which are not installed",
         hint="Install them with `pip install 'tune_speed[transformers]'`.",
@@ -85,15 +85,18 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._reported_steps = -1
         self._others: set[str] = set()
 
-    def on_train_begin(self, args: "TrainingArguments", *_: object, **__: object) -> None:
+    def on_train_begin(self, args: "TrainingArguments", *_: Any, **__: Any) -> None:
         """Starts the clock.
 
         Raises: ConfigError for several processes, which have not this clock. StopTraining if the
             run has ended before.
         """
         if args.world_size > 1:
-            must = "must be of one process: a trial trains on the device that it was given"
-            raise ConfigError.at("TrainingArguments", must, f"{args.world_size} processes")
+            raise ConfigError.of(
+                "TrainingArguments",
+                "must be of one process: a trial trains on the device that it was given",
+                given=f"{args.world_size} processes",
+            )
         # With auto_find_batch_size a training begins again without the end of the one before.
         self._stop_clock()
         self._timed.enter_context(self._run.timed())
@@ -101,36 +104,32 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         if args.eval_on_start:
             self._await_evaluation()
 
-    def on_step_begin(self, *_: object, **__: object) -> None:
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Continues the clock. Raises: ConfigError if the last evaluation lacked the metric."""
         self._continue()
 
     on_epoch_begin = on_save = on_step_begin
 
-    def on_step_end(
-        self, args: object, state: object, control: "TrainerControl", **_: object
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: "TrainerControl", **_: Any) -> None:
         """Counts an optimizer step; the clock is stopped if an evaluation or a save follows."""
         self._heed(control, self._run.step)
         self._pause_for(control)
 
-    def on_epoch_end(
-        self, args: object, state: object, control: "TrainerControl", **_: object
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: "TrainerControl", **_: Any) -> None:
         """Stops the clock if an evaluation or a save follows."""
         self._pause_for(control)
 
-    def on_prediction_step(self, *_: object, **__: object) -> None:
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
         """Stops the clock in an evaluation that nothing announced."""
         self._pause()
 
     def on_evaluate(
         self,
-        args: object,
+        args: "TrainingArguments",
         state: "TrainerState",
         control: "TrainerControl",
         metrics: Mapping[str, float],
-        **_: object,
+        **kwargs: Any,
     ) -> None:
         """Reports the metric, unless no step was done since; the clock runs if no save follows."""
         if self._metric in metrics:
@@ -141,7 +140,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         if not (self._is_awaited or control.should_save):
             self._resume()
 
-    def on_train_end(self, *_: object, **__: object) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         """Stops the clock. Raises: ConfigError if the last evaluation lacked the metric."""
         self._continue()
         self._stop_clock()
@@ -197,9 +196,12 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         """Continues the clock. Raises: ConfigError if the evaluation lacked the metric."""
         if self._is_awaited and not self._has_ended:
             found = ", ".join(sorted(self._others)) or "nothing"
-            must = f"must be among what Trainer evaluated, which is {found}"
-            hint = "Return it from compute_metrics, there without eval_."
-            raise ConfigError.at("SpeedCallback.metric", must, repr(self._metric), hint=hint)
+            raise ConfigError.of(
+                "SpeedCallback.metric",
+                f"must be among what Trainer evaluated, which is {found}",
+                given=repr(self._metric),
+                hint="Return it from compute_metrics, there without eval_.",
+            )
         self._resume()
 
     def _stop_clock(self) -> None:

@@ -95,8 +95,6 @@ def _run(
 
 
 class _Training:
-    """One call of a training function."""
-
     def __init__(
         self, spec: OwnSpec, *, device: torch.device, sharing: Sharing, started_at: str
     ) -> None:

@@ -141,7 +141,7 @@ def _prepared(
     if len(hashes) > 1:
         must = "must hold the same images and labels for both recipes"
         given = "data " + " and ".join(f"{each} in {file}" for each, file in hashes.items())
-        raise ConfigError.at("workload.dataset", must, given)
+        raise ConfigError.of("workload.dataset", must, given=given)
     return next(iter(hashes))
 
 

@@ -1,4 +1,8 @@
-"""What a recipe trains with: the model, its forward, and loaders of real and of black images."""
+"""What is trained: a job, its model and forward, and loaders of real and of black images."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,10 +14,12 @@ from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Loader, LoaderConfig, Resident
 from tune_speed.data.orders.share import WHOLE, Share
 from tune_speed.data.split import Splits
+from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.compilation import compiled
 from tune_speed.training.step.gradient import Forward
 from tune_speed.training.step.step import micro_batch_of, open_order
+from tune_speed.training.workload import Workload
 
 StepSchedule = tuple[tuple[Shape, int], ...]
 """A run as shapes of steps, each with its number of steps in a row."""
@@ -23,6 +29,35 @@ def step_schedule_of(recipe: Recipe, splits: Splits) -> StepSchedule:
     """Returns the run as shapes of steps, each with its number of steps in a row."""
     num_train, height, width, _ = splits.train.pixels.shape
     return recipe.step_schedule(num_train=num_train, height=height, width=width)
+
+
+Part = Literal["validation", "test"]
+"""Of the data: that a search is judged on, or that certified results are."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What stays the same from a run's start to its end."""
+
+    workload: Workload
+    recipe: Recipe
+    """As it runs: of its fields none is `auto`."""
+    splits: Splits
+    seed: int
+    device: torch.device
+    evaluated_on: Part
+    ranks: Ranks
+    """Those that train together."""
+
+    @cached_property
+    def step_schedule(self) -> StepSchedule:
+        """The run as shapes of steps, each with its number of steps in a row."""
+        return step_schedule_of(self.recipe, self.splits)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Each shape of step once, in the order of the run."""
+        return tuple(dict(self.step_schedule))
 
 
 def set_seed(recipe: Recipe, seed: int) -> None:

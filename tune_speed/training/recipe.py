@@ -17,13 +17,14 @@ from tune_speed.core.config import Component, Config
 from tune_speed.data import LOADERS, ORDERS
 from tune_speed.data.augment import Augmentation
 from tune_speed.data.loaders.base import LoaderConfig, Resident
-from tune_speed.data.orders.base import OrderConfig
-from tune_speed.data.orders.shuffle import Shuffle
+from tune_speed.data.orders.base import OrderConfig, Shuffle
 
 Positive = Annotated[int, Field(gt=0)]
 # Settled by a measurement before training, see `step_choices`.
 Auto = Literal["auto"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
+LEAST_HALF = 2.0**-24
+"""Least number above 0 in fp16."""
 RECORDING_MODES = ("reduce-overhead", "max-autotune")
 """Modes of `torch.compile` that record CUDA graphs themselves."""
 
@@ -135,6 +136,13 @@ class Recipe(Config):
         order = next(name for name, kind in ORDERS.items() if type(self.order) is kind)
         yield from (str(problem) for problem in self.speedups.refusals(self))
         yield from conflicts(self.speedups.named(), (order,))
+        eps = getattr(self.optimizer, "eps", None)
+        if self.precision in ("half", "half_fp32_norms") and eps is not None and eps < LEAST_HALF:
+            yield (
+                f"the optimizer's eps must be at least {LEAST_HALF:.2g} with precision"
+                f" {self.precision}, in which {eps:g} is 0 and a step divides by 0; squares below"
+                " that are 0 too, so that only from 2.5e-4 on no step exceeds the rate"
+            )
         if self.cuda_graph is not True:
             return
         mode = self.compile_mode

@@ -197,21 +197,16 @@ def environment() -> Mapping[str, str]:
     """Returns what a later reader needs to judge a figure: versions, host, commit."""
     packages = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "mlflow")
     versions = {name: installed_version(name) for name in packages}
+    found = run_git(Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=40")
     return {
         "tune_speed": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": platform.node(),
-        "commit": _commit(),
+        # Of this package's checkout, with `-dirty` if it has changes.
+        "commit": (found or "").strip() or "none",
         **{name: version for name, version in versions.items() if version},
     }
-
-
-def _commit() -> str:
-    """Returns the commit of this package's checkout, with `-dirty` if it has changes, or `none`."""
-    folder = Path(__file__).parent
-    found = run_git(folder, "describe", "--always", "--dirty", "--abbrev=40")
-    return (found or "").strip() or "none"
 
 
 def utc_now() -> str:

@@ -157,9 +157,9 @@ def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes:
     guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
     if guess is None or target.value > guess:
         return
-    raise ConfigError.at(
+    raise ConfigError.of(
         "workload.target.value",
         f"must exceed {guess:.4f}, the {target.metric} of always guessing the most frequent class",
-        f"{target.value:g}",
+        given=f"{target.value:g}",
         hint="Such a target is met before training; choose a higher one.",
     )

@@ -36,8 +36,10 @@ Fault = Literal[
     "abort",
     "segfault",
     "killed",
+    "waits",
     "sleeps",
     "deadlock",
+    "keeps_lock",
     "spins",
     "stops",
     "stops_loader",
@@ -202,6 +204,12 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def waits() -> None:
+    """Waits until a test has made the file `go`."""
+    while not (folder() / "go").exists():
+        time.sleep(0.05)
+
+
 def sleeps() -> None:
     time.sleep(1e6)
 
@@ -217,6 +225,13 @@ def deadlock() -> None:
 def spins() -> None:
     """Holds the interpreter's lock: the regular expression takes 2^60 steps in C."""
     re.match(r"(a+)+$", "a" * 60 + "b")
+
+
+def keeps_lock() -> None:
+    """Holds the interpreter's lock: C waits, which PyDLL calls with it, for what never comes."""
+    library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
 
 
 def stops() -> None:
@@ -271,8 +286,10 @@ FAULTS: dict[str, Callable[[], Callable[[Any], Any] | None]] = {
     "abort": abort,
     "segfault": segfault,
     "killed": killed,
+    "waits": waits,
     "sleeps": sleeps,
     "deadlock": deadlock,
+    "keeps_lock": keeps_lock,
     "spins": spins,
     "stops": stops,
     "stops_loader": stops_loader,

@@ -195,7 +195,8 @@ def _too_large_or_small(file: RecipeFile, error: Exception) -> ConfigError:
     is_too_small = is_lone_image(error)
     must = "must leave no micro-batch with a single image" if is_too_small else "must fit in memory"
     hint = "Try another one." if is_too_small else "Try a smaller one, with accumulation_steps."
-    return ConfigError.at("recipe.batch_size", must, str(file.recipe.batch_size), hint=hint)
+    given = str(file.recipe.batch_size)
+    return ConfigError.of("recipe.batch_size", must, given=given, hint=hint)
 
 
 def _take(

@@ -159,4 +159,4 @@ def _number(row: PublishedFigure, path: str) -> float:
 
 
 def _refuse(must: str, given: str | None, path: str, hint: str | None = None) -> Never:
-    raise ConfigError.at(f"{path}.published", must, given, hint=hint)
+    raise ConfigError.of(f"{path}.published", must, given=given, hint=hint)

@@ -52,7 +52,7 @@ def find(name: str) -> Path:
 def _refuse(name: str, hint: str | None) -> Never:
     must = "must be the name of a replication, the number of its experiment, or a file"
     every = f"There are {', '.join(shipped_replications()) or 'none'}."
-    raise ConfigError.at("", must, name, hint=hint or every)
+    raise ConfigError.of("", must, given=name, hint=hint or every)
 
 
 def replication_listing() -> list[dict[str, Any]]:
@@ -71,7 +71,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
         replication = ReplicationConfig.model_validate(section)
     except ValueError as error:
         must = f"must have a section `replication` without mistakes: {error}"
-        raise ConfigError.at("", must, file=str(path)) from error
+        raise ConfigError.of("", must, file=str(path)) from error
     return {
         "name": name,
         "items": sorted(replication.items),
@@ -129,7 +129,7 @@ def scale_of(tree: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
         return scales[profile] or {}
     known = [FULL, *scales]
     must = f"must have the profile; there are {', '.join(known)}"
-    raise ConfigError.at("scale", must, profile, hint=near_miss(profile, known))
+    raise ConfigError.of("scale", must, given=profile, hint=near_miss(profile, known))
 
 
 def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:

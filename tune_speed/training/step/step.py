@@ -15,6 +15,9 @@ from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient, gradient_of
 
+MOMENTUM = ("momentum_buffer", "step", "exp_avg", "exp_avg_sq")
+"""What an optimizer remembers of a weight's gradients."""
+
 
 class Group(NamedTuple):
     """The samples of one optimizer step, and the micro-batches of them that are this device's."""
@@ -222,10 +225,26 @@ class Stepper:
     def take(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
         """Takes a step with what goes before and after it: speed-ups, averaging of weights."""
         self.recipe.speedups.begin_step(self.model, shape)
+        self._enter(shape.stage)
         loss_sum = self.learn(group, shape, frac=frac)
         if self.averager is not None:
             self.averager.update(self.model, frac=frac)
         return loss_sum
+
+    def _enter(self, stage: int) -> None:
+        """Where another part of the network is trained from now on, momentum begins at 0 again.
+
+        That of weights which were frozen is of a loss that is long gone.
+        """
+        # In the groups, which are part of a checkpoint.
+        groups = self.optimizer.param_groups
+        if any(group.get("stage", stage) != stage for group in groups):
+            for parameter in chain.from_iterable(group["params"] for group in groups):
+                for name, tensor in self.optimizer.state.get(parameter, {}).items():
+                    if name in MOMENTUM:
+                        tensor.zero_()
+        for group in groups:
+            group["stage"] = stage
 
     def take_still(self, group: Group, shape: Shape) -> None:
         """Takes a step of which nothing is learned; averages are updated as in mid-run."""

@@ -1,7 +1,9 @@
 """Predicted cost of a configuration, learned from the trials of the study.
 
-Cost is steps · step time. The steps are known beforehand; the step time belongs to everything that
-changes a step's speed, the *throughput key*, and is known when the first trial with that key ends:
+Cost is steps · step time, and what comes before the first step (pretraining, scoring, whitening)
+as long as it took in a trial with the same settings. The steps are known beforehand; the step time
+belongs to everything that changes a step's speed, the *throughput key*, and is known when the first
+trial with that key ends:
 
 | in the key                                         | because                                     |
 |----------------------------------------------------|---------------------------------------------|
@@ -26,6 +28,7 @@ time from a regression of log step time on the samples of a step and the values 
 """
 
 import math
+import statistics
 from collections.abc import Mapping
 from itertools import chain
 from typing import Any
@@ -119,6 +122,12 @@ class CostModel:
         self._growths: dict[Key, Growth] = {}
         self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
         """Fields of a recipe that is not searched."""
+        # The time before the first step depends on how weights and order are made, and on steps.
+        roots = ("speedups", "order")
+        self._init_names = tuple(n for n in names if n in self._names or n.split(".")[0] in roots)
+        self._inits: dict[Key, tuple[Key, float]] = {}
+        """How weights and order are made, and the shortest time before the first step [s], by all
+        settings that it depends on; of trials that spent any."""
         self._seen: dict[Key, tuple[float, int]] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
@@ -130,13 +139,34 @@ class CostModel:
     def __call__(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the cost of going to the end; None where no trial with that model ran yet."""
         key, num_steps = self._key(params), self.steps(params)
+        least_init_s, likely_init_s = self._init_s(params)
         seen = self._seen.get(key)
         if seen is not None:
-            return Cost(num_steps * seen[0], num_steps)
+            steps_s = num_steps * seen[0]
+            guess_s = None if least_init_s == likely_init_s else likely_init_s + steps_s
+            return Cost(least_init_s + steps_s, num_steps, guess_s)
         carried = self._carried_over(key, params)
         if carried is None:
             return None
-        return Cost(num_steps * carried[0], num_steps, num_steps * carried[1])
+        least_s, likely_s = carried
+        least_s, likely_s = num_steps * least_s, num_steps * likely_s
+        return Cost(least_init_s + least_s, num_steps, likely_init_s + likely_s)
+
+    def _init_s(self, params: Mapping[str, Any]) -> tuple[float, float]:
+        """Returns least and most likely time before the first step [s]; 0 until a trial had any."""
+        if not self._inits:
+            return 0.0, 0.0
+        key, way = self._init_keys(params)
+        if key in self._inits:
+            return self._inits[key][1], self._inits[key][1]
+        alike = [init_s for other, init_s in self._inits.values() if other == way]
+        return (OPTIMISM * min(alike), statistics.median(alike)) if alike else (0.0, 0.0)
+
+    def _init_keys(self, params: Mapping[str, Any]) -> tuple[Key, Key]:
+        """Returns all that the time before the first step depends on, and how it is spent."""
+        values = [(name, params.get(name)) for name in self._init_names]
+        way = [value for name, value in values if name.startswith(("speedups.init", "order"))]
+        return tuple([value for _, value in values]), tuple(way)
 
     def steps(self, params: Mapping[str, Any]) -> int:
         """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
@@ -167,6 +197,10 @@ class CostModel:
 
     def finished(self, record: TrialRecord) -> None:
         """Learns the step time of a trial that ended, however it ended."""
+        init_s = record.runs[-1].init_s
+        if init_s > 0:
+            key, way = self._init_keys(record.params)
+            self._inits[key] = way, min(init_s, self._inits.get(key, (way, init_s))[1])
         step_time_ms = record.runs[-1].step_time_ms
         if step_time_ms is not None and step_time_ms > 0:
             self.learn(record.params, step_s=step_time_ms / 1000)
