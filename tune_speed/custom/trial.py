@@ -13,21 +13,9 @@ from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.checkpoints import SavedRuns
 from tune_speed.custom.run import Outcome, OwnRun, StopTraining
 from tune_speed.custom.spec import OwnSpec
+from tune_speed.runtime import device as devices
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import (
-    cpu_wait_s,
-    describe_device,
-    device_key,
-    is_out_of_memory,
-    memory_limit_gib,
-    peak_memory_gib,
-    release_memory,
-    reset_peak_memory,
-    resolve_device,
-    set_up_process,
-    synchronizer,
-)
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
@@ -78,11 +66,11 @@ def _run(
     started_at: str,
 ) -> TrialRecord:
     heartbeat.beat()
-    device = resolve_device(spec.allotment.device)
-    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
-    reset_peak_memory(device)
+    device = devices.resolve_device(spec.allotment.device)
+    devices.set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    devices.reset_peak_memory(device)
     with Sharing.open(
-        device_key(device),
+        devices.device_key(device),
         study=spec.study,
         trial=spec.trial_id,
         may_have_company=spec.allotment.max_cotenants > 0,
@@ -90,7 +78,7 @@ def _run(
     ) as sharing:
         training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
         result = training.call(train, interrupt=interrupt, on_report=on_report)
-    release_memory(device)
+    devices.release_memory(device)
     return make_record(spec, spec.recipe, result, started_at=training.started_at)
 
 
@@ -99,11 +87,13 @@ class _Training:
         self, spec: OwnSpec, *, device: torch.device, sharing: Sharing, started_at: str
     ) -> None:
         self._spec, self._device, self._sharing = spec, device, sharing
-        self._clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
-        self._waited_before_s = cpu_wait_s()
+        self._clock = Clock(synchronize=devices.synchronizer(device), turnstile=sharing.turnstile)
+        self._waited_before_s = devices.cpu_wait_s()
         self._saved: SavedRuns | None = None
         if spec.checkpoint is not None:
-            self._saved = SavedRuns(spec, device=describe_device(device), started_at=started_at)
+            self._saved = SavedRuns(
+                spec, device=devices.describe_device(device), started_at=started_at
+            )
         self._started_at = started_at
 
     @property
@@ -154,7 +144,7 @@ class _Training:
             pass
         # The function's, whatever it raised; Ctrl-C and the process's end are not.
         except Exception as error:
-            status = Status.OOM if is_out_of_memory(error) else Status.FAILED
+            status = Status.OOM if devices.is_out_of_memory(error) else Status.FAILED
             # What it raises after its outcome was settled is part of that.
             run.outcome = run.outcome or Outcome(status, reason_of(error))
             return traceback_of(error)
@@ -178,14 +168,14 @@ class _Training:
             seed=self._spec.seed,
             stop_reason=outcome.reason,
             time_to_target_s=outcome.time_to_target_s,
-            cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
+            cpu_wait_s=devices.cpu_wait_s(since=self._waited_before_s),
             note="; ".join(filter(None, notes)),
-            peak_memory_gib=peak_memory_gib(self._device),
-            memory_limit_gib=memory_limit_gib(
+            peak_memory_gib=devices.peak_memory_gib(self._device),
+            memory_limit_gib=devices.memory_limit_gib(
                 self._device,
                 gpu_fraction=share.gpu_fraction,
                 cpu_fraction=share.cpu_fraction,
                 memory_gib=share.memory_gib,
             ),
-            device=describe_device(self._device),
+            device=devices.describe_device(self._device),
         )

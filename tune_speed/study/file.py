@@ -74,7 +74,7 @@ def find_file(path_or_name: Path | str) -> Path:
         return shipped[str(path_or_name)]
     hint = near_miss(path.stem, shipped) or f"Shipped are {', '.join(shipped)}."
     must = "must be a file, or the name of a shipped one"
-    raise ConfigError.at("", must, str(path_or_name), hint=hint)
+    raise ConfigError.of("", must, given=str(path_or_name), hint=hint)
 
 
 class OwnStudySchema(Config):

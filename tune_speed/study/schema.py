@@ -25,7 +25,7 @@ STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 def check_study_name(name: str) -> None:
     """Refuses a name that a folder cannot safely have. Raises: ConfigError."""
     if not re.fullmatch(STUDY_NAME, name):
-        raise ConfigError.at("study", f"must match {STUDY_NAME}", shown(name))
+        raise ConfigError.of("study", f"must match {STUDY_NAME}", given=shown(name))
 
 
 class StudySchema(Config):
