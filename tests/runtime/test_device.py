@@ -42,10 +42,11 @@ def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch, count:
     assert resolve_device("cpu") == CPU
 
 
+@pytest.mark.usefixtures("one_h200")
 def test_share_of_a_gpu_is_set_for_a_device_with_and_without_a_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Torch's own checks run; only the driver is absent."""
+    """Torch's own checks run; only the driver is absent, so that no context is known."""
     shares: list[tuple[float, int]] = []
     monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
     monkeypatch.setattr(

@@ -16,6 +16,7 @@ from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import device as devices
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
@@ -79,7 +80,8 @@ def _run(
         training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
         result = training.call(train, interrupt=interrupt, on_report=on_report)
     devices.release_memory(device)
-    return make_record(spec, spec.recipe, result, started_at=training.started_at)
+    settings = device_settings(device)
+    return make_record(spec, spec.recipe, result, started_at=training.started_at, settings=settings)
 
 
 class _Training:

@@ -4,6 +4,7 @@ import ctypes
 import gc
 import platform
 import re
+from collections import deque
 from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
@@ -13,7 +14,11 @@ import torch
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.cpu_name import cpu_device_name
+from tune_speed.runtime.cuda_context import context_gib
 
+# Without it the host runs on until the launch queue is full, some twenty replayed steps: neighbours
+# that measure wait for all of them, clocks are read early, and the loader seems to be slow.
+STEPS_AHEAD = 3
 HEADROOM_BYTES = 64 * 1024**2
 SCARCE_SHARE = 0.8
 
@@ -119,6 +124,23 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
     return lambda: None
 
 
+def pacer(device: torch.device) -> Callable[[], None]:
+    """Returns a call for after each step that keeps the host at most `STEPS_AHEAD` steps ahead."""
+    if device.type != "cuda":
+        return lambda: None
+    events = deque[torch.cuda.Event]()
+
+    def keep_pace() -> None:
+        # A wait that blocks leaves the core to others: the device has work for longer.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        events.append(event)
+        if len(events) > STEPS_AHEAD:
+            events.popleft().synchronize()
+
+    return keep_pace
+
+
 def describe_device(device: torch.device) -> str:
     """Returns the name that records carry: `NVIDIA H200`, or `cpu (2 threads, AMD EPYC)`."""
     if device.type == "cuda":
@@ -168,15 +190,18 @@ def limit_memory(
 ) -> None:
     """Bounds this process's share of a shared device, so that a greedy trial stops itself.
 
-    On a GPU, nine tenths of the fraction go to the caching allocator; the rest is for what lies
-    outside it (CUDA context, cuDNN). Must be called before the first CUDA tensor. On a CPU, the
-    fraction of the node's memory may be allocated beyond what the process had at the first call:
-    then torch raises, where otherwise the system would kill a process, maybe another one.
+    On a GPU, what is left of the fraction without the process's CUDA context goes to the caching
+    allocator, but for a tenth, for what else lies outside it. Must be called before the first CUDA
+    tensor. On a CPU, the fraction of the node's memory may be allocated beyond what the process had
+    at the first call: then torch raises, where otherwise the system would kill a process, maybe
+    another one.
     """
     # Within oneDNN's convolutions a process may still die, in a third of the cases that were tried.
     if device.type == "cuda" and 0 < gpu_fraction < 1:
         # Torch refuses `cuda` without a number here; the first is the one that a trial was given.
-        torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device.index or 0)
+        torch.cuda.set_per_process_memory_fraction(
+            _share_of_allocator(device, gpu_fraction), device.index or 0
+        )
     if device.type == "cpu" and cpu_fraction is not None:
         share = memory_limit_gib(device, gpu_fraction=gpu_fraction, cpu_fraction=cpu_fraction)
         _data_limit.set(int(share * GIB))
@@ -196,9 +221,23 @@ def memory_limit_gib(
     if device.type == "cpu" and memory_gib is not None:
         return memory_gib
     if device.type == "cuda":
-        share = 0.9 * gpu_fraction if 0 < gpu_fraction < 1 else 1.0
+        share = _share_of_allocator(device, gpu_fraction) if 0 < gpu_fraction < 1 else 1.0
         return share * torch.cuda.get_device_properties(device).total_memory / GIB
     return min(1.0, cpu_fraction) * _node_memory_bytes() / GIB
+
+
+def _share_of_allocator(device: torch.device, gpu_fraction: float) -> float:
+    """Returns the share of a GPU for a trial's tensors. Raises: ConfigError if there is none."""
+    whole_gib = torch.cuda.get_device_properties(device).total_memory / GIB
+    # With 24 GiB and five trials, a tenth of each one's share is less than its context.
+    share = 0.9 * (gpu_fraction - context_gib(device) / whole_gib)
+    if share <= 0:
+        raise ConfigError(
+            f"search.resources.gpu must leave a trial more than its CUDA context of"
+            f" {context_gib(device):.2g} GiB, but got {gpu_fraction:g} of {whole_gib:.3g} GiB."
+            " Try a larger share."
+        )
+    return share
 
 
 def _node_memory_bytes(limit_files: Sequence[Path] = CGROUP_LIMITS) -> int:

@@ -63,6 +63,7 @@ class Job:
 def set_seed(recipe: Recipe, seed: int) -> None:
     """Seeds torch, as deterministic as the recipe says, once speed-ups have read their data."""
     torch.manual_seed(seed)
+    torch.set_float32_matmul_precision(recipe.matmul_precision)
     torch.backends.cudnn.deterministic = recipe.deterministic
     torch.backends.cudnn.benchmark = not recipe.deterministic
     recipe.speedups.read_data()

@@ -22,6 +22,7 @@ from tune_speed.runtime.device import (
     resolve_device,
     synchronizer,
 )
+from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune import batch_size as batch_tuner
@@ -236,7 +237,10 @@ class _Trial:
         return result.model_copy(update={"memory_limit_gib": self._limit_gib(), "note": note})
 
     def _record(self, recipe: Recipe, result: RunResult) -> TrialRecord:
-        return make_record(self._spec, recipe, result, started_at=self._started_at)
+        settings = device_settings(self._device)
+        return make_record(
+            self._spec, recipe, result, started_at=self._started_at, settings=settings
+        )
 
     def _limit_gib(self) -> float:
         share = self._spec.allotment

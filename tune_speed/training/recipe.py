@@ -73,6 +73,9 @@ class Recipe(Config):
     """Arithmetic of forward and backward: autocast for `bf16` and `fp16`, which needs CUDA; `half`:
     weights and all in fp16 without a master copy or loss scaling, a negative control;
     `half_fp32_norms`: the same but for normalisation layers, as in the CIFAR-10 speed records."""
+    matmul_precision: Literal["highest", "high"] = "highest"
+    """Of matrix products in fp32, in torch's words; `high`: TF32, with 10 bits of mantissa, on GPUs
+    that have it. Convolutions use TF32 as torch's own flag says: by default where they can."""
     init_loss_scale: Annotated[float, Field(gt=0)] | None = None
     """First loss scale, in `fp16` only; null: 65536 on CUDA, 1024 elsewhere."""
     loss_scale_growth_steps: Annotated[int, Field(gt=0)] = 2000

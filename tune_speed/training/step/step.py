@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.data.base import Images
 from tune_speed.data.orders.base import Order
+from tune_speed.runtime.device import pacer
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient, gradient_of
@@ -188,6 +189,7 @@ class Stepper:
             gradient_of(recipe, model, **parts) if is_recorded else EagerGradient(recipe, **parts)
         )
         self.averager: Averager | None = None
+        self._keep_pace = pacer(device)
 
     @classmethod
     def still(
@@ -209,7 +211,7 @@ class Stepper:
 
     def learn(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
         """Takes the optimizer step that ends at `frac` of the run; returns its sum of losses."""
-        return take_step(
+        loss_sum = take_step(
             group,
             self.recipe,
             shape=shape,
@@ -221,6 +223,8 @@ class Stepper:
             ranks=self._ranks,
             gradient=self.gradient,
         )
+        self._keep_pace()
+        return loss_sum
 
     def take(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
         """Takes a step with what goes before and after it: speed-ups, averaging of weights."""

@@ -7,6 +7,7 @@ from typing import Self
 
 from tune_speed.runtime import device as devices
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.cuda_context import context_gib
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.autotune.probe_step import Batch, probe_step
 from tune_speed.training.build import open_loader
@@ -75,9 +76,14 @@ class PackedSteps:
         return num_steps / took_s
 
     def memory_frac(self) -> float:
-        """Returns the share of the device's memory that this process has needed so far."""
-        whole_gib = devices.memory_limit_gib(self._device, gpu_fraction=1.0, cpu_fraction=1.0)
-        return devices.peak_memory_gib(self._device) / whole_gib
+        """Returns the share of the device's memory that this process has needed so far.
+
+        On a GPU its CUDA context counts beside its tensors.
+        """
+        device = self._device
+        whole_gib = devices.memory_limit_gib(device, gpu_fraction=1.0, cpu_fraction=1.0)
+        beside_gib = context_gib(device) if device.type == "cuda" else 0.0
+        return (devices.peak_memory_gib(device) + beside_gib) / whole_gib
 
     @property
     def device_key(self) -> str:
