@@ -8,19 +8,30 @@ from typing import Any
 import numpy as np
 import torch
 
-from tune_speed.core.errors import reason_of, traceback_of
+from tune_speed.core.errors import DeviceFailed, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.checkpoints import SavedRuns
 from tune_speed.custom.run import Outcome, OwnRun, StopTraining
 from tune_speed.custom.spec import OwnSpec
-from tune_speed.runtime import device as devices
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.device import (
+    cpu_wait_s,
+    describe_device,
+    device_key,
+    is_out_of_memory,
+    memory_limit_gib,
+    peak_memory_gib,
+    release_memory,
+    reset_peak_memory,
+    synchronizer,
+)
 from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.trial import failure, make_record, run_result, utc_now
+from tune_speed.training.worker import ends_process, open_device
 
 Train = Callable[[dict[str, Any], OwnRun], object]
 """`my_train(params, run)`; what it returns is not looked at."""
@@ -49,10 +60,12 @@ def run_own_trial(
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
     try:
-        record = _run(spec, train, interrupt, on_report, started_at)
+        record = _run(spec, train, interrupt, on_report, started_at, refuse)
     except passed_on:
         raise
     except Exception as error:
+        if ends_process(error, refuse):
+            raise DeviceFailed(reason_of(error)) from error
         record = make_record(spec, spec.recipe, failure(spec, error), started_at=started_at)
     if spec.checkpoint is not None:
         discard(spec.checkpoint.place)
@@ -65,21 +78,21 @@ def _run(
     interrupt: Callable[[], bool],
     on_report: Callable[[TrialRecord], None],
     started_at: str,
+    refuse: tuple[type[Exception], ...],
 ) -> TrialRecord:
     heartbeat.beat()
-    device = devices.resolve_device(spec.allotment.device)
-    devices.set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
-    devices.reset_peak_memory(device)
+    device = open_device(spec.allotment)
+    reset_peak_memory(device)
     with Sharing.open(
-        devices.device_key(device),
+        device_key(device),
         study=spec.study,
         trial=spec.trial_id,
         may_have_company=spec.allotment.max_cotenants > 0,
         known=(),
     ) as sharing:
         training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
-        result = training.call(train, interrupt=interrupt, on_report=on_report)
-    devices.release_memory(device)
+        result = training.call(train, interrupt=interrupt, on_report=on_report, refuse=refuse)
+    release_memory(device)
     settings = device_settings(device)
     return make_record(spec, spec.recipe, result, started_at=training.started_at, settings=settings)
 
@@ -89,13 +102,11 @@ class _Training:
         self, spec: OwnSpec, *, device: torch.device, sharing: Sharing, started_at: str
     ) -> None:
         self._spec, self._device, self._sharing = spec, device, sharing
-        self._clock = Clock(synchronize=devices.synchronizer(device), turnstile=sharing.turnstile)
-        self._waited_before_s = devices.cpu_wait_s()
+        self._clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
+        self._waited_before_s = cpu_wait_s()
         self._saved: SavedRuns | None = None
         if spec.checkpoint is not None:
-            self._saved = SavedRuns(
-                spec, device=devices.describe_device(device), started_at=started_at
-            )
+            self._saved = SavedRuns(spec, device=describe_device(device), started_at=started_at)
         self._started_at = started_at
 
     @property
@@ -109,8 +120,9 @@ class _Training:
         *,
         interrupt: Callable[[], bool],
         on_report: Callable[[TrialRecord], None],
+        refuse: tuple[type[Exception], ...],
     ) -> RunResult:
-        """Returns how the function's run ended. Raises: Interrupted."""
+        """Returns how the function's run ended. Raises: Interrupted; what ends the process."""
 
         def report(run: OwnRun) -> None:
             so_far = self._result(run, Outcome(Status.CAPPED, ""))
@@ -127,13 +139,15 @@ class _Training:
             interrupt=interrupt,
             saved=self._saved,
         )
-        details = self._traceback(train, run)
+        details = self._traceback(train, run, refuse)
         if run.is_interrupted:
             raise Interrupted
         assert run.outcome is not None
         return self._result(run, run.outcome).model_copy(update={"traceback": details})
 
-    def _traceback(self, train: Train, run: OwnRun) -> str | None:
+    def _traceback(
+        self, train: Train, run: OwnRun, refuse: tuple[type[Exception], ...]
+    ) -> str | None:
         """Calls the function; returns the traceback of what it raised, if it did."""
         random.seed(self._spec.seed)
         np.random.seed(self._spec.seed)
@@ -146,7 +160,9 @@ class _Training:
             pass
         # The function's, whatever it raised; Ctrl-C and the process's end are not.
         except Exception as error:
-            status = Status.OOM if devices.is_out_of_memory(error) else Status.FAILED
+            if ends_process(error, refuse):
+                raise
+            status = Status.OOM if is_out_of_memory(error) else Status.FAILED
             # What it raises after its outcome was settled is part of that.
             run.outcome = run.outcome or Outcome(status, reason_of(error))
             return traceback_of(error)
@@ -170,14 +186,14 @@ class _Training:
             seed=self._spec.seed,
             stop_reason=outcome.reason,
             time_to_target_s=outcome.time_to_target_s,
-            cpu_wait_s=devices.cpu_wait_s(since=self._waited_before_s),
+            cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             note="; ".join(filter(None, notes)),
-            peak_memory_gib=devices.peak_memory_gib(self._device),
-            memory_limit_gib=devices.memory_limit_gib(
+            peak_memory_gib=peak_memory_gib(self._device),
+            memory_limit_gib=memory_limit_gib(
                 self._device,
                 gpu_fraction=share.gpu_fraction,
                 cpu_fraction=share.cpu_fraction,
                 memory_gib=share.memory_gib,
             ),
-            device=devices.describe_device(self._device),
+            device=describe_device(self._device),
         )
