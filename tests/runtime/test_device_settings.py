@@ -8,7 +8,7 @@ from gpu_machine import H200, UUID, fake_nvidia_smi
 from training import CPU, make_recipe, make_splits
 
 from tune_speed.cli.checks import CHECKS
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.base import Shape
 from tune_speed.runtime import device_settings as settings
 from tune_speed.runtime.hardware import GPU_FIELDS, GpuFacts, describe_gpu, gpu_facts

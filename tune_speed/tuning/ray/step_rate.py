@@ -14,6 +14,7 @@ from tune_speed.training.build import open_loader
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
+from tune_speed.training.worker import open_device
 from tune_speed.training.workload import Workload
 
 # Warm-up [s], at least two steps.
@@ -36,8 +37,7 @@ class PackedSteps:
         Raises: what a trial of this recipe would raise.
         """
         self._open = ExitStack()
-        device = self._device = devices.resolve_device(allotment.device)
-        devices.set_up_process(device, cpu_threads=allotment.cpu_threads)
+        device = self._device = open_device(allotment)
         devices.reset_peak_memory(device)
         key = devices.device_key(device)
         self._sharing = self._open.enter_context(
