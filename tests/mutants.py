@@ -23,6 +23,7 @@ import ast
 import compileall
 import copy
 import json
+import math
 import os
 import random
 import re
@@ -78,8 +79,8 @@ PYTEST = (
     *("--disable-plugin-autoload", "-p", "pytest_timeout", "-p", "_hypothesis_pytestplugin"),
     *("-W", "ignore::pytest.PytestAssertRewriteWarning"),
 )
-SLACK_S, SLACK = 30.0, 6.0
-"""A mutant's tests hang after SLACK_S + SLACK x their recorded seconds."""
+SLACK_S, SLACK = 20.0, 6.0
+"""A test hangs after SLACK_S + SLACK x its recorded seconds."""
 
 
 @dataclass(frozen=True)
@@ -128,6 +129,11 @@ class Mutations(ast.NodeVisitor):
         with suppress(SyntaxError):
             ast.parse(changed)
             old = data[first:last].decode()
+            # Before Python 3.12 places within f-strings may be wrong.
+            if isinstance(node, ast.expr):
+                there = ast.parse(f"({old}\n)", mode="eval").body
+                if ast.dump(there) != ast.dump(node):
+                    return
             self.mutants.append(Mutant(self.file, node.lineno, self.function, old, code, changed))
 
     def with_changed(self, node: Any, **fields: Any) -> None:
@@ -327,8 +333,12 @@ class Tests:
     """Tests that run together."""
 
     names: list[str]
-    seconds: float
-    """As recorded."""
+    seconds: list[float]
+    """As recorded, of each."""
+
+    def options(self) -> list[str]:
+        """Returns pytest's arguments; one that hangs fails."""
+        return [f"--timeout={SLACK_S + SLACK * max(self.seconds):.0f}", *self.names]
 
 
 class Copy:
@@ -389,7 +399,8 @@ class Copy:
         original, times = path.read_bytes(), path.stat()
         path.write_text(mutant.source)
         try:
-            code = self.run(tests.names, lambda: None, SLACK_S + SLACK * tests.seconds)
+            limit_s = 2 * SLACK_S + SLACK * sum(tests.seconds)
+            code = self.run(tests.options(), lambda: None, limit_s)
         finally:
             path.write_bytes(original)
             os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
@@ -446,14 +457,14 @@ def tests_of(mutant: Mutant, calls: dict[str, Any]) -> list[Tests]:
             if maybe or direct:
                 place = (not mirrored, not direct, not path.startswith(own), run["s"])
                 candidates.append((place, test))
-    first, rest, seconds = Tests([], 0.0), Tests([], 0.0), 0.0
+    first, rest, seconds = Tests([], []), Tests([], []), 0.0
     for (is_other, *_, test_s), test in sorted(candidates):
         seconds += test_s
         if seconds > MAX_TESTS_S and (first.names or rest.names):
             break
         group = rest if is_other else first
         group.names.append(test)
-        group.seconds += test_s
+        group.seconds.append(test_s)
     return [group for group in (first, rest) if group.names]
 
 
@@ -507,6 +518,7 @@ def main() -> None:
     parser.add_argument("--room", action="append", help=f"one of {', '.join(ROOMS)}; default: all")
     parser.add_argument("--sample", type=int, default=80, help="mutants a room")
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--minutes", type=float, default=math.inf, help="at most, a room")
     parser.add_argument("--calls", type=Path, help="file of what tests call")
     parser.add_argument("--record", nargs="*", metavar="FILE", help="test files to record anew")
     parser.add_argument("--only", metavar="REGEX", help="mutants whose line reads so; no sampling")
@@ -530,17 +542,20 @@ def measure(tree: Copy, calls: dict[str, Any], room: str, arguments: argparse.Na
     else:
         size = min(arguments.sample, len(everything))
         sample = random.Random(arguments.seed).sample(everything, size)
-    survivors, begun = [], time.monotonic()
-    for mutant in sorted(sample, key=str):
+    outcomes, begun = list[bool](), time.monotonic()
+    # In the order of the draw, so that what time allows is a sample as well.
+    for mutant in sample:
+        if time.monotonic() - begun > 60 * arguments.minutes:
+            break
         groups = tests_of(mutant, calls)
-        if not any(tree.killed(mutant, tests) for tests in groups):
-            survivors.append(mutant)
+        outcomes.append(any(tree.killed(mutant, tests) for tests in groups))
+        if not outcomes[-1]:
             count = sum(len(tests.names) for tests in groups)
             print(f"survives {mutant} ({count} tests)", flush=True)
-    n, killed = len(sample), len(sample) - len(survivors)
-    low, high = wilson(killed, n)
+    n, killed = len(outcomes), sum(outcomes)
+    low, high = wilson(killed, n) if n else (0.0, 1.0)
     print(
-        f"{room}: {killed} of {n} killed ({len(everything)} in all), {killed / n:.1%}"
+        f"{room}: {killed} of {n} killed ({len(everything)} in all), {killed / max(n, 1):.1%}"
         f" [{low:.1%}, {high:.1%}], {time.monotonic() - begun:.0f} s",
         flush=True,
     )

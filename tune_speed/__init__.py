@@ -37,28 +37,14 @@ __all__ = [
     "train",
 ]
 
-# They need pandas or torch, which no `import tune_speed` should wait for.
-_MODULES = {
-    "Ablated": "ablated",
-    "Certified": "certified",
-    "Compared": "compared",
-    "Results": "results",
-    "Study": "study",
-    "Trained": "trained",
-    "ablate": "calls",
-    "certify": "calls",
-    "search": "calls",
-    "train": "calls",
-}
-
 
 def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used."""
-    from importlib import import_module
-
-    if name not in _MODULES:
+    """Imports a public name when it is first used: most need pandas or torch."""
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.api.{_MODULES[name]}"), name)
+    from tune_speed import api
+
+    return getattr(api, name)
 
 
 def __dir__() -> list[str]:

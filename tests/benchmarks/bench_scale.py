@@ -85,8 +85,8 @@ def wait_for_all() -> None:
 class Trivial(TrialProcess):
     """Runs trials that sleep."""
 
-    def _open(self, spec: TrialSpec, config: Any, *, interrupt: Callable[[], bool]) -> Any:
-        return trivial(spec, interrupt)
+    def _open(self, spec: TrialSpec, config: Any) -> Any:
+        return trivial(spec, self._interrupt)
 
 
 def trivial(spec: TrialSpec, interrupt: Callable[[], bool]) -> Iterator[TrialRecord]:

@@ -90,8 +90,8 @@ def add_study(client: Any, made: list[TrialRecord]) -> StudyRuns:
         summary.add(record)
     add_trials(client, runs, made, study_tags=tags)
     points, own = summary.points(), summary.tags(now=START)
-    runs.write_parent(points=points, tags=own)
-    runs.end_parent("FINISHED")
+    runs.write(runs.parent, points=points, tags=own)
+    runs.end(runs.parent, "FINISHED")
     return runs
 
 
@@ -118,7 +118,7 @@ def add_trials(
             )
         }
         for record in made[first : first + BATCH]:
-            tags = {**shared, PARENT: runs.parent_id}
+            tags = {**shared, PARENT: runs.parent.run_id}
             for table, new in zip(
                 rows, _rows_of(record, runs.experiment_id, location, tags), strict=True
             ):
@@ -307,7 +307,7 @@ def _rows_of(
 ) -> tuple[list[dict[str, Any]], ...]:
     """Returns a trial's rows in the tables of runs, parameters, metrics, last metrics and tags."""
     run_id, name = uuid.uuid4().hex, record.trial_id
-    start_ms = schema.start_time_ms(record)
+    start_ms = schema.time_ms(record.started_at)
     assert start_ms is not None
     params = schema.param_entries(record.recipe, record.params)
     params |= schema.ran_entries(record.recipe, params)
@@ -325,7 +325,7 @@ def _rows_of(
         "source_name": "",
         "entry_point_name": "",
         "user_id": tags["mlflow.user"],
-        "status": schema.run_status(record.status),
+        "status": "FAILED" if record.status is Status.FAILED else "FINISHED",
         "start_time": start_ms,
         "end_time": start_ms + 2000,
         "source_version": "",

@@ -164,7 +164,6 @@ def test_train_with_seeds_says_how_sure_it_is(
     assert err.count("epoch 6.00") == 2
 
 
-@pytest.mark.slow
 def test_train_of_a_searched_file_says_what_to_fix(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -185,10 +184,13 @@ def test_train_of_an_unreachable_target_ends_with_code_1(
     assert "met the target   0/1" in capsys.readouterr().out
 
 
-@pytest.mark.slow
-def test_doctor_finds_this_machine_fit(tmp_path: Path) -> None:
-    done = run("doctor", "--json", folder=tmp_path)
-    findings = {finding["check"]: finding for finding in done.json}
+def test_doctor_finds_this_machine_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    call("doctor", "--json", monkeypatch=monkeypatch)
+    found = json.loads(capsys.readouterr().out)
+    findings = {finding["check"]: finding for finding in found}
     assert {"python", "packages", "device", "turnstile", "ray", "mlflow"} <= set(findings)
     assert findings["turnstile"]["is_ok"], findings
     assert findings["ray"]["is_ok"], findings

@@ -111,7 +111,6 @@ def test_comparison_fits_100_columns_and_draws(command: Command, tmp_path: Path)
     assert (tmp_path / "policy_comparison.png").read_bytes().startswith(PNG)
 
 
-@pytest.mark.slow
 def test_comparison_with_vanilla_has_ratios_with_intervals(command: Command) -> None:
     some = ("--policy", "vanilla", "--policy", "random", "--plot", "plots/a.svg")
     more = ("--benchmark", EASY, "--budget", "2", "--seeds", "2", "--jobs", "2")
@@ -149,7 +148,6 @@ def test_wrong_options_are_refused_in_words(
     assert says in err
 
 
-@pytest.mark.slow
 def test_study_becomes_a_benchmark(
     command: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

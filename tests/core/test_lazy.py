@@ -25,8 +25,8 @@ def test_every_public_name_of_a_face_is_there(room: str) -> None:
         face.no_such_name  # noqa: B018
 
 
-# Contracts of networks run torch; a baseline is Optuna's own sampler.
-HEAVY = ("tune_speed.testing", "tune_speed.tuning.baselines")
+# Contracts of networks run torch.
+HEAVY = ("tune_speed.testing",)
 
 
 def test_faces_import_neither_torch_nor_ray_nor_mlflow() -> None:

@@ -15,7 +15,7 @@ from image_files import encode, write_parquet
 
 from tune_speed.core.errors import DataError, StorageError
 from tune_speed.core.folders import default_cache_dir
-from tune_speed.data import cache_entry
+from tune_speed.data import cache
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
 from tune_speed.data.datasets.digits import Digits
@@ -168,7 +168,7 @@ def test_damaged_entry_is_found_and_built_again(
 def test_damage_in_a_large_array_is_found_by_its_time_of_change(
     tmp_path: Path, dataset: ImageParquet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cache_entry, "ALWAYS_CHECKED_BYTES", 0)
+    monkeypatch.setattr(cache, "ALWAYS_CHECKED_BYTES", 0)
     fresh = prepare(dataset, cache_dir=tmp_path / "c").train.pixels.copy()
     damage_one_byte(only_entry(tmp_path / "c"))
     assert np.array_equal(prepare(dataset, cache_dir=tmp_path / "c").train.pixels, fresh)

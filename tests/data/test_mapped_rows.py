@@ -9,10 +9,9 @@ import torch
 
 from tune_speed.data import LOADERS, split
 from tune_speed.data.augment import Augmentation
-from tune_speed.data.base import Images
+from tune_speed.data.base import Images, MappedRows
 from tune_speed.data.cache import PreparedData
 from tune_speed.data.loaders.base import LoaderConfig, Streaming, eval_batches
-from tune_speed.data.mapped_rows import MappedRows
 from tune_speed.data.split import SplitConfig, Splits, make_splits
 
 CPU = torch.device("cpu")

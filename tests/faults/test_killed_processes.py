@@ -15,56 +15,56 @@ from faulty_runs import (
 
 pytestmark = pytest.mark.slow
 
-KILLED_ONCE, KILLED_ALWAYS, WELL = "os_exit", "killed", "none"
+ATTEMPTS = 2
+POINTS = (
+    "{model.faulty.fault: waits, model.faulty.times: 1}",
+    "{model.faulty.fault: os_exit, model.faulty.times: 1}",
+    "{model.faulty.fault: killed, model.faulty.times: 1000}",
+    "{model.faulty.fault: none, model.faulty.times: 1}",
+)
+"""The second's process is killed once, the third's each time."""
 
 
-def test_trial_whose_process_is_killed_is_tried_again_and_then_given_up(tmp_path: Path) -> None:
-    """The one is killed once, another each time, and the search goes on."""
-    once = f"{{model.faulty.fault: {KILLED_ONCE}, model.faulty.times: 1}}"
-    always = f"{{model.faulty.fault: {KILLED_ALWAYS}, model.faulty.times: 1000}}"
-    well = f"{{model.faulty.fault: {WELL}, model.faulty.times: 1}}"
-    faults = f"fault: {{choices: [{KILLED_ONCE}, {KILLED_ALWAYS}, {WELL}]}}"
+def test_search_whose_processes_are_killed_ends_and_resumes(tmp_path: Path) -> None:
+    """While its first trial waits, Ray's own; then, in a search that goes on, those of trials."""
     write_study(
         tmp_path,
-        model=f"{faults}, times: {{choices: [1, 1000]}}",
-        trials=3,
-        points_to_evaluate=f"[{once}, {always}, {well}]",
-        attempts=3,
+        model="fault: {choices: [waits, os_exit, killed, none]}, times: {choices: [1, 1000]}",
+        trials=len(POINTS),
+        points_to_evaluate=f"[{', '.join(POINTS)}]",
+        loader="{dataloader: {workers: 1}}",
+        concurrent=1,
+        attempts=ATTEMPTS,
+        hang_after="600s",
     )
-    searched(tmp_path, "tiny.yaml")
-    assert_each_once(tmp_path, trials=3)
+    kill_ray(tmp_path, "raylet/raylet", called="raylet")
+    kill_ray(tmp_path, "gcs/gcs_server", "--resume", called="GCS")
+    (tmp_path / "faults" / "go").touch()
+    searched(tmp_path, "tiny.yaml", "--resume")
+    assert_each_once(tmp_path, trials=len(POINTS))
     assert_unlocked(tmp_path)
     by_id = {record["trial_id"]: run_of(record) for record in finished(tmp_path)}
-    assert by_id["t0000"]["status"] == by_id["t0002"]["status"] == "missed"
-    assert by_id["t0001"]["status"] == "failed"
-    assert by_id["t0001"]["stop_reason"].startswith("its process died: ")
-    begun = [path for path in (tmp_path / "faults").iterdir() if path.name.startswith("killed-")]
-    assert len(begun) == 3
+    assert {by_id[trial]["status"] for trial in ("t0000", "t0001", "t0003")} == {"missed"}
+    assert by_id["t0002"]["status"] == "failed"
+    assert by_id["t0002"]["stop_reason"].startswith("its process died: ")
+    assert len(list((tmp_path / "faults").glob("killed-*"))) == ATTEMPTS
     interrupted = [e["trial_id"] for e in ledger(tmp_path) if e["event"] == "interrupted"]
-    assert (interrupted.count("t0000"), interrupted.count("t0001")) == (1, 2)
+    assert (interrupted.count("t0001"), interrupted.count("t0002")) == (1, ATTEMPTS - 1)
 
 
-def test_search_whose_ray_is_killed_ends_and_resumes(tmp_path: Path) -> None:
-    """First the raylet, then the GCS: Ray itself would wait for them for a minute, or for ever."""
-    write_study(
-        tmp_path, model="slow_s: 0.1", trials=3, loader="{dataloader: {workers: 1}}", epochs=4
-    )
-    resume: tuple[str, ...] = ()
-    for victim, called in (("raylet/raylet", "raylet"), ("gcs/gcs_server", "GCS")):
-        for file in (tmp_path / "faults").glob("*"):
-            file.unlink()
-        with searching(tmp_path, "tiny.yaml", *resume) as search:
-            search.wait_until(lambda: any((tmp_path / "faults").glob("training-*")))
-            killed = search.named(victim)
-            assert len(killed) == 1
-            killed[0].kill()
-            code = search.wait(within_s=50)
-            assert code == 4, search.out + search.err
-            assert f"Ray's {called} must" in search.err
-            assert "--resume" in search.err
-            assert "Traceback" not in search.err
-            assert search.left_after(30) == []
-        assert_unlocked(tmp_path)
-        resume = ("--resume",)
-    searched(tmp_path, "tiny.yaml", *resume)
-    assert_each_once(tmp_path, trials=3)
+def kill_ray(folder: Path, victim: str, *arguments: str, called: str) -> None:
+    """Kills one of Ray's processes in training: Ray itself would wait for a minute, or for ever."""
+    for file in (folder / "faults").glob("*"):
+        file.unlink()
+    with searching(folder, "tiny.yaml", *arguments) as search:
+        search.wait_until(lambda: any((folder / "faults").glob("training-*")))
+        killed = search.named(victim)
+        assert len(killed) == 1
+        killed[0].kill()
+        code = search.wait(within_s=50)
+        assert code == 4, search.out + search.err
+        assert f"Ray's {called} must" in search.err
+        assert "--resume" in search.err
+        assert "Traceback" not in search.err
+        assert search.left_after(30) == []
+    assert_unlocked(folder)

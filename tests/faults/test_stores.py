@@ -1,15 +1,19 @@
 """Searches whose MLflow server or database dies under them, and drivers that meet in a store."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.request import Request, urlopen
 
 import pytest
-from command import TINY_STUDY, finished, run
-from faulty_runs import Search, assert_unlocked, searching
+from command import TINY_STUDY, Done, finished, run
+from faulty_runs import Search, assert_unlocked, one_each, searching, write_study
 from kept import check_curves, runs_of_trials
 from servers import MlflowServer, Postgresql, mlflow_server, postgresql, why_no_postgresql
 from whole_searches import search_to_its_end
+
+from tune_speed.tracking import open_store
+from tune_speed.tracking.writer.runs import StudyRuns
 
 pytestmark = pytest.mark.slow
 
@@ -33,40 +37,52 @@ def server(database: Postgresql, tmp_path: Path) -> Iterator[MlflowServer]:
         yield server
 
 
-def write_study(folder: Path, *, trials: int) -> None:
-    """Trials of some seconds each, so that there is always one that runs."""
-    text = TINY_STUDY.replace("trials: 6", f"trials: {trials}")
-    (folder / "tiny.yaml").write_text(text.replace("high: 10}", "high: 40}"))
+def write_pair(folder: Path) -> None:
+    """A trial that ends at once, and one that waits in its training until it is let go on."""
+    write_study(folder, **one_each(("none", "waits")), concurrent=1, hang_after="600s")
+
+
+def let_go(search: Search) -> None:
+    (search.folder / "faults" / "go").touch()
 
 
 def wait_for_trials(search: Search, number: int) -> None:
     search.wait_until(lambda: len(finished(search.folder)) >= number, within_s=240)
 
 
+def wait_for_its_store(server: MlflowServer) -> None:
+    """Waits until the server has found its database again."""
+    place = f"{server.uri}/api/2.0/mlflow/experiments/search"
+    asked = Request(place, b'{"max_results": 1}', {"Content-Type": "application/json"})
+    with urlopen(asked, timeout=240) as answer:
+        assert answer.status == 200
+
+
 @needs_postgresql
 def test_server_database_and_driver_are_killed_and_each_trial_is_there_once(
     tmp_path: Path, database: Postgresql, server: MlflowServer
 ) -> None:
-    write_study(tmp_path, trials=1000)  # More than end while servers start.
+    """The server dies and comes back; then the database dies behind it, and the driver with it."""
+    write_study(tmp_path, model="slow_s: 0.2", trials=1000, concurrent=1)
     uri = database.uri("served")
     with searching(tmp_path, "tiny.yaml", **server.variables) as search:
         wait_for_trials(search, 2)
         server.kill()
         wait_for_trials(search, 4)
         search.wait_until(lambda: "trials go on" in search.err)
-        database.restart()  # With `kill -9`.
         server.start()
         search.wait_until(lambda: "MLflow answers again" in search.err)
-        wait_for_trials(search, len(finished(tmp_path)) + 2)
-        server.kill()
+        wait_for_trials(search, len(finished(tmp_path)) + 1)
+        database.kill()
         wait_for_trials(search, len(finished(tmp_path)) + 2)
         search.named("bin/tune-speed")[0].kill()
         search.wait(within_s=10)
         assert search.left_after(30) == []
+    database.start()
     before = {record["trial_id"]: record for record in finished(tmp_path)}
     in_mlflow = {run.trial_id for run in runs_of_trials(uri, "tiny") if run.status == "FINISHED"}
     assert set(before) - in_mlflow, "MLflow missed nothing"
-    server.start()
+    wait_for_its_store(server)
     more = ("--resume", "--trials", str(len(before) + 1))
     search_to_its_end(tmp_path, *more, **server.variables)
     after = finished(tmp_path)
@@ -79,12 +95,13 @@ def test_server_database_and_driver_are_killed_and_each_trial_is_there_once(
 def test_search_whose_store_never_comes_back_ends_in_time_and_says_what_it_missed(
     tmp_path: Path, database: Postgresql
 ) -> None:
-    write_study(tmp_path, trials=4)
+    write_pair(tmp_path)
     uri = database.uri("direct")
     with searching(tmp_path, "tiny.yaml", MLFLOW_TRACKING_URI=uri) as search:
         wait_for_trials(search, 1)
         database.kill()
-        wait_for_trials(search, 4)
+        let_go(search)
+        wait_for_trials(search, 2)
         began = time.monotonic()
         code = search.wait(within_s=DELIVERY_S + 120)
         print(f"ended {time.monotonic() - began:.0f} s after its last trial")
@@ -99,31 +116,32 @@ def test_search_whose_store_never_comes_back_ends_in_time_and_says_what_it_misse
     check_curves(uri, "tiny", finished(tmp_path))
 
 
-def test_second_driver_of_a_study_is_refused_and_the_first_goes_on(tmp_path: Path) -> None:
-    """By the ledger in the same folder; by MLflow where only the store is shared."""
-    write_study(tmp_path, trials=200)
+def test_second_driver_of_a_study_is_refused_and_the_first_goes_on(
+    tmp_path: Path, call: Callable[..., Done]
+) -> None:
+    """By the ledger in the same folder; by MLflow where only the store is shared.
+
+    The first took another name, as somebody else's study in the store has that of its file.
+    """
+    write_pair(tmp_path)
+    (tmp_path / "plain.yaml").write_text(TINY_STUDY)
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    write_study(elsewhere, trials=200)
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    with searching(tmp_path, "tiny.yaml") as first:
-        wait_for_trials(first, 1)
-        second = run("search", "tiny.yaml", "--resume", folder=tmp_path)
-        assert second.code == 2 and "but another one holds" in second.err, second.err
-        other = run("search", "tiny.yaml", folder=elsewhere, MLFLOW_TRACKING_URI=uri)
-        assert other.code == 2 and "a study must have a name of its own in MLflow" in other.err
-        assert "--set study=NAME" in other.err and finished(elsewhere) == []
-        wait_for_trials(first, len(finished(tmp_path)) + 2)
-        first.named("bin/tune-speed")[0].kill()
-        first.wait(within_s=10)
-        assert first.left_after(30) == []
+    (elsewhere / "plain.yaml").write_text(TINY_STUDY)
+    uri, name = f"sqlite:///{tmp_path}/mlflow.db", ("--set", "study=other")
+    StudyRuns.open(open_store(uri), study="tiny", search_id="theirs", tags={}, is_only=True)
+    with searching(tmp_path, "tiny.yaml", *name) as first:
+        first.wait_until(lambda: len(finished(tmp_path, "other")) == 1)
+        for arguments in ((), ("--resume",)):
+            second = call("search", "plain.yaml", *name, *arguments, folder=tmp_path)
+            assert second.code == 2 and "but another one holds" in second.err, second.err
+        third = run("search", "plain.yaml", *name, folder=elsewhere, MLFLOW_TRACKING_URI=uri)
+        assert third.code == 2 and "a study must have a name of its own in MLflow" in third.err
+        assert "--set study=NAME" in third.err and finished(elsewhere, "other") == []
+        let_go(first)
+        assert first.wait(within_s=450) == 1, first.err
+        assert "warning" not in first.err and first.left_after(30) == []
     assert_unlocked(tmp_path)
-    number = len(finished(tmp_path))
-    search_to_its_end(tmp_path, "--resume", "--trials", str(number + 1))
-    records = finished(tmp_path)
-    assert len(records) == number + 1
-    check_curves(uri, "tiny", records)
-    renamed = ("--set", "study=other", "--trials", "1")
-    done = run("search", "tiny.yaml", *renamed, folder=elsewhere, MLFLOW_TRACKING_URI=uri)
-    assert done.code in (0, 1), done.err
-    check_curves(uri, "other", finished(elsewhere, "other"))
+    records = finished(tmp_path, "other")
+    assert len(records) == 2
+    check_curves(uri, "other", records)

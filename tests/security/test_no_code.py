@@ -264,7 +264,7 @@ recipe:
     [
         "os.system",
         "torch.nn:Module",
-        "tune_speed.components.models.resnet20",
+        "tune_speed.components.models.resnet",
         "{timm: {name: 'hf-hub:evil/model'}}",
         "{timm: {name: 'hf_hub:evil/model'}}",
         "{timm: {name: 'local-dir:/tmp/model'}}",

@@ -13,7 +13,7 @@ from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.turnstile import Turnstile, make_shared_folder
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.trial_file import trial_file
+from tune_speed.tuning.driver.trial_files import trial_file
 from tune_speed.tuning.policy.optuna_study import _open_storage
 
 

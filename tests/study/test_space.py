@@ -11,7 +11,7 @@ from spaces import PARAMS, TREE, TREES, fits
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.optuna_space import distributions, suggest
+from tune_speed.tuning.policy.samplers import distributions, suggest
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 

@@ -1,8 +1,9 @@
+from documented import undocumented
 from making import make_record, make_run
 
 from tune_speed.core.records import Status
 from tune_speed.tracking import schema
-from tune_speed.tracking.glossary import METRICS, TAGS, undocumented
+from tune_speed.tracking.glossary import METRICS, TAGS
 
 
 def test_every_metric_of_any_trial_is_documented() -> None:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from training import CPU, Tiny
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.speedups.stochastic_depth import StochasticDepth
 from tune_speed.training.flops import num_parameters, training_flop_per_sample
 
 SHAPE = (3, 8, 8)
@@ -87,3 +88,33 @@ def test_parameters_count_once_trainable_or_not() -> None:
     assert num_parameters(network) == 269_722
     layer = nn.Linear(4, 4).requires_grad_(False)
     assert num_parameters(nn.Sequential(layer, layer)) == 20
+
+
+@pytest.mark.parametrize("rule", ["linear", "uniform"])
+def test_skipped_blocks_count_as_often_as_they_are_executed(rule: str) -> None:
+    """Huang et al. 2016: of L blocks (3L - 1)/4 and L/2; ResNet-20's nine cost the same but two."""
+    config = StochasticDepth(rule=rule)
+    plain = ResNet20().network(in_channels=3, num_classes=10, image_size=32)
+    network = ResNet20().network(in_channels=3, num_classes=10, image_size=32)
+    config.change_model(network, num_classes=10, seed=0)
+    state = config.state(network)["draws"]
+    whole, counted, again = (
+        training_flop_per_sample(each, image_shape=(3, 32, 32), device=CPU)
+        for each in (plain, network, network)
+    )
+    assert whole is not None and counted == again
+    # By hand: multiply-adds of two convolutions a block, of which the first of a stage has half of
+    # its inputs' channels, at a quarter of the pixels; three passes each.
+    conv = 32 * 32 * 9 * 16 * 16
+    blocks = [2 * conv] * 3 + [1.5 * conv, *[2 * conv] * 2] * 2
+    survivals = config.survivals(9)
+    saved = sum((1 - p) * 3 * 2 * block for p, block in zip(survivals, blocks, strict=True))
+    assert counted == pytest.approx(whole - saved, rel=1e-6)
+    assert torch.equal(config.state(network)["draws"], state)
+
+
+def test_a_forward_pass_alone_is_counted_without_the_other_two() -> None:
+    counted = training_flop_per_sample(
+        make_network(), image_shape=SHAPE, device=CPU, has_backward=False
+    )
+    assert counted == 2 * (CONV_MACS + LINEAR_MACS)

@@ -1,5 +1,6 @@
 """Networks and techniques, tried on shapes alone."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,3 +54,12 @@ def test_question_of_two_recipes_has_two_answers() -> None:
     fits, [problem] = answers(question)
     assert fits == []
     assert problem["path"].endswith("model") and "32" in problem["must"]
+
+
+def test_a_weights_file_that_is_missing_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "weights.pt"
+    named = recipe({"resnet20": {"weights_file": str(file)}})
+    [problem] = misfits(named, **DATA)
+    assert (problem.path, problem.given) == ("model.weights_file", str(file))
+    file.touch()
+    assert misfits(named, **DATA) == ()

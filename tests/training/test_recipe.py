@@ -1,12 +1,13 @@
 """The words for batches, and the number of steps."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from training import make_recipe
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.training.recipe import Recipe
 
 AUTO = {"accumulation_steps": "auto", "batch_size": None}
@@ -94,3 +95,29 @@ def test_only_fp16_needs_a_gpu() -> None:
     reasons = {name: make_recipe(precision=name).needs_cuda() for name in ("fp32", "bf16", "fp16")}
     assert reasons["fp32"] is reasons["bf16"] is None
     assert "CPU" in reasons["fp16"]
+
+
+@pytest.mark.parametrize("optimizer", ["adam", "adamw", "swats"])
+@pytest.mark.parametrize("precision", ["half", "half_fp32_norms"])
+def test_an_eps_that_is_zero_in_fp16_is_refused(optimizer: str, precision: str) -> None:
+    least = float(torch.finfo(torch.float16).smallest_normal * torch.finfo(torch.float16).eps)
+    for eps, is_zero in ((least, False), (1e-8, True)):
+        assert (torch.tensor(eps, dtype=torch.float16) == 0) == is_zero
+    make_recipe(precision=precision, optimizer={optimizer: {"lr": 1e-3, "eps": least}})
+    with pytest.raises(ValidationError, match=r"eps must be at least 6e-08 with precision half"):
+        make_recipe(precision=precision, optimizer={optimizer: {"lr": 1e-3, "eps": 1e-8}})
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_torchs_own_graphs_and_accumulation_are_refused_and_never_made(mode: str) -> None:
+    tree = {"model": "resnet20", "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1, "batch_size": 8}
+    fields = {**tree, "compile": True, "compile_mode": mode}
+    growth = {"speedups": {"batch_growth": "batch_stages"}}
+    for accumulating in ({"accumulation_steps": 2}, growth):
+        with pytest.raises(ValidationError, match=f"with accumulation, not {mode}"):
+            Recipe.model_validate({**fields, **accumulating})
+    whole = Recipe.model_validate(fields)
+    half = whole.with_micro_batch(4)
+    assert half.compile_mode in ("default", "max-autotune-no-cudagraphs")
+    assert Recipe.model_validate(half.model_dump(mode="json")) == half
+    assert whole.with_micro_batch(8).compile_mode == mode

@@ -16,7 +16,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import CPU, Tiny, make_recipe, make_splits, make_workload, run, to_end
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import Adam, Sgd
 from tune_speed.components.schedules import OneCycle
 from tune_speed.components.schedules.reduce_on_plateau import ReduceOnPlateau
@@ -31,8 +31,8 @@ from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.training_clock import Waits
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training import build, loop, progress
+from tune_speed.training.build import Job
 from tune_speed.training.evaluate import Scores
-from tune_speed.training.job import Job
 from tune_speed.training.ranks import ALONE
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps

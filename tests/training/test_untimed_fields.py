@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import CPU, make_recipe, make_splits
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import OPTIMIZERS, set_rates
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 from command import TINY_STUDY, Done, finished, run
+from documented import undocumented
 from making import make_record
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import Tracker, open_store
-from tune_speed.tracking.glossary import METRICS, TAGS, undocumented
+from tune_speed.tracking.glossary import METRICS, TAGS
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.models import MODEL
@@ -23,7 +24,7 @@ from tune_speed.training.objective import load_splits
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 from tune_speed.tuning.best_model import log_best_model
-from tune_speed.tuning.driver.best_weights import weights_file
+from tune_speed.tuning.driver.trial_files import weights_file
 
 STUDY = f"{TINY_STUDY}tracking: {{log_model: best}}\n"
 LOAD = """

@@ -4,7 +4,14 @@ from collections.abc import Sequence
 
 import pytest
 
-from tune_speed.tuning.concurrency import LONGEST_WINDOW_S, WINDOW_S, Packing, best, measure, sizes
+from tune_speed.tuning.ray.concurrency import (
+    LONGEST_WINDOW_S,
+    WINDOW_S,
+    Packing,
+    best,
+    measure,
+    sizes,
+)
 
 
 class Cores:

@@ -5,8 +5,9 @@ and prints the objects that they return, each of which shows itself as text, as 
 `Results` reads what is stored as pandas frames.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tune_speed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
@@ -30,13 +31,16 @@ __all__ = [
     "train",
 ]
 
-# The calls' module is not found by its name as the objects' are: `calls` holds all four.
-_CALLS = ("ablate", "certify", "search", "train")
-
-
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: the objects need pandas or torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = "calls" if name in _CALLS else name.lower()
-    return getattr(import_module(f"{__name__}.{module}"), name)
+# Lazily, as the objects need pandas or torch.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "calls": ("ablate", "certify", "search", "train"),
+        "ablated": ("Ablated",),
+        "certified": ("Certified",),
+        "compared": ("Compared",),
+        "results": ("Results",),
+        "study": ("Study",),
+        "trained": ("Trained",),
+    },
+)

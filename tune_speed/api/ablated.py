@@ -9,17 +9,10 @@ from rich.console import Group, RenderableType
 
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Shown
-from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.experiments.ablation import tables
-from tune_speed.experiments.ablation.ablate import (
-    Ablation,
-    deliver_runs,
-    run_ablation,
-    save_result,
-)
-from tune_speed.experiments.ablation.plan import AblationPlan
+from tune_speed.experiments.ablation.ablate import Ablation, deliver_runs, save_result
 from tune_speed.experiments.ablation.plot import plot_ablation
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult, EffectResult
 
@@ -72,21 +65,6 @@ class Ablated(Shown):
     def as_dict(self) -> dict[str, Any]:
         """Returns all figures."""
         return self.result.model_dump(mode="json")
-
-
-def ablate_plan(
-    plan: AblationPlan, *, again: bool, download: bool, plot: Path | None, progress: Progress
-) -> Ablated:
-    """Runs what is missing of an ablation. Raises: ConfigError, DataError, StorageError."""
-    ablation = run_ablation(
-        plan,
-        folder=studies_folder(),
-        again=again,
-        download=download,
-        on_progress=progress.decoded,
-        on_line=progress.line,
-    )
-    return save(ablation, plot, progress=progress)
 
 
 def save(ablation: Ablation, plot: Path | None, *, progress: Progress) -> Ablated:

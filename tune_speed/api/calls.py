@@ -250,29 +250,34 @@ def certify(
     for name, number in (("top", top), ("seeds", seeds), ("final_seeds", final_seeds)):
         _check_least(name, number)
     _check_least("final", final, least=0)
-    # Before anything that may import Ray, plugins included.
-    agree_on_token(address)
-    _load_plugins(plugins)
-    from tune_speed.api.certified import certify_study
-    from tune_speed.custom.shipping import packed
-    from tune_speed.study.settings import CertifyConfig
-
     name, folder, searched_on, loop = (
         (study, None, None, None)
         if isinstance(study, str)
         else (study.name, study.folder, study.address, study.loop)
     )
-    return certify_study(
+    # On the cluster of the search, unless another one is given.
+    address = address or searched_on
+    # Before anything that may import Ray, plugins included.
+    agree_on_token(address)
+    _load_plugins(plugins)
+    from tune_speed.api.certified import Certified
+    from tune_speed.api.progress import Progress
+    from tune_speed.core.folders import studies_folder
+    from tune_speed.custom.shipping import packed
+    from tune_speed.experiments.certification import certify as certification
+    from tune_speed.study.settings import CertifyConfig
+
+    result = certification.certify(
         name,
-        CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
-        folder=folder,
+        config=CertifyConfig(top=top, seeds=seeds, final=final, final_seeds=final_seeds),
+        folder=folder or studies_folder() / name,
         device=device,
-        # On the cluster of the search, unless another one is given.
-        address=address or searched_on,
+        address=address,
         again=again,
-        progress=progress,
+        on_line=Progress.of(progress).line,
         loop=loop if train is None else packed(train),
     )
+    return Certified(study=name, result=result)
 
 
 def ablate(
@@ -316,11 +321,14 @@ def ablate(
     if seeds is not None:
         _check_least("seeds", seeds)
     _load_plugins(plugins)
-    from tune_speed.api.ablated import ablate_plan
+    from tune_speed.api.ablated import save
     from tune_speed.api.inputs import overrides_of
     from tune_speed.api.progress import Progress
+    from tune_speed.core.folders import studies_folder
+    from tune_speed.experiments.ablation.ablate import run_ablation
     from tune_speed.experiments.ablation.design import parse_axes
 
+    shown = Progress.of(progress)
     overrides = overrides_of(
         set,
         study=study,
@@ -331,13 +339,15 @@ def ablate(
     )
     # Each arm reads its recipe again from a file, so a dict becomes one for as long as they run.
     with tempfile.TemporaryDirectory() as folder:
-        return ablate_plan(
+        ablation = run_ablation(
             _plan(recipe, workload, overrides, Path(folder), check_data=not download),
+            folder=studies_folder(),
             again=again,
             download=download,
-            plot=None if plot is None else Path(plot),
-            progress=Progress.of(progress),
+            on_progress=shown.decoded,
+            on_line=shown.line,
         )
+    return save(ablation, None if plot is None else Path(plot), progress=shown)
 
 
 def agree_on_token(address: str | None) -> None:

@@ -7,16 +7,12 @@ from typing import Any
 
 from rich.console import RenderableType
 
-from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
-from tune_speed.core.folders import studies_folder
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import printable
-from tune_speed.custom.shipping import Loop
-from tune_speed.experiments.certification.certify import CertifyResult, certify
+from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.certification.report import as_dict, certification_text, luck
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
-from tune_speed.study.settings import CertifyConfig
 
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
@@ -77,46 +73,3 @@ class Certified(Shown):
     def as_dict(self) -> dict[str, Any]:
         """Returns `certification`: leaderboard, luck, suggestions and certificates."""
         return {"certification": as_dict(self.result)}
-
-
-def certify_study(
-    study: str,
-    config: CertifyConfig,
-    *,
-    folder: Path | None = None,
-    device: str | None = None,
-    address: str | None = None,
-    again: bool = False,
-    anew_if_changed: bool = False,
-    progress: bool | Progress | None = None,
-    loop: Loop | None = None,
-) -> Certified:
-    """Certifies a study.
-
-    Args:
-        study: as MLflow has it.
-        config: how many run how often.
-        folder: of the study's files; None: the usual one.
-        device: part of the device's name, where the study has estimates of several.
-        address: Ray cluster; None: a local one.
-        again: start over although one was begun before.
-        anew_if_changed: start over where the finalists are others.
-        progress: as in `tune_speed.api`.
-        loop: the training function of the study; None where recipes were searched.
-    """
-    if address is not None:
-        from tune_speed.tuning.ray.token import agree_on_token
-
-        agree_on_token(address)  # Before Ray is imported.
-    result = certify(
-        study,
-        config=config,
-        folder=folder or studies_folder() / study,
-        device=device,
-        address=address,
-        again=again,
-        on_line=Progress.of(progress).line,
-        anew_if_changed=anew_if_changed,
-        loop=loop,
-    )
-    return Certified(study=study, result=result)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.targets import Target
 from tune_speed.custom.shipping import packed
 from tune_speed.study.file import (
@@ -196,22 +196,17 @@ def _plain(value: Any, path: TreePath, file: str) -> Any:
         return value.model_dump(mode="json")
     if isinstance(value, Path):
         return str(value)
-    return _scalar(value, path, file)
-
-
-def _scalar(value: Any, path: TreePath, file: str) -> str | int | float | bool | None:
     if hasattr(value, "item") and getattr(value, "ndim", None) == 0:
         value = value.item()  # A number of NumPy's or torch's.
     if isinstance(value, float) and not math.isfinite(value):
         raise _not_plain(value, path, file, "must be a finite number")
     # Exactly these types: PyYAML's safe dumper has no form for a subclass of them.
     if value is None or type(value) in (bool, int, float, str):
-        return value  # type: ignore[no-any-return]
+        return value
     must = "must be a dict, a list, text, a number, a boolean or None"
     raise _not_plain(value, path, file, must)
 
 
 def _not_plain(value: Any, path: TreePath, file: str, must: str) -> ConfigError:
     # Cut, as the value may be a whole array.
-    problem = Problem(path=dotted(path), must=must, given=repr(value)[:200], file=file)
-    return ConfigError(problems=(problem,))
+    return ConfigError.of(dotted(path), must, given=repr(value)[:200], file=file)

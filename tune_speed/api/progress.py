@@ -41,6 +41,8 @@ class Progress:
     ) -> None:
         """`on_searched` is called with a search's study before what it found is certified."""
         self._is_shown = shown
+        # rich shows a console below a notebook's cell unless `force_jupyter` is False.
+        never = None if shown else False
         self._console = PlainConsole(
             stderr=shown,
             file=None if shown else _LogLines(),
@@ -48,7 +50,9 @@ class Progress:
             markup=False,
             highlight=False,
             soft_wrap=True,
-            **({} if shown else _NO_TERMINAL),
+            color_system="auto" if shown else None,
+            force_terminal=never,
+            force_jupyter=never,
         )
         self._on_searched = on_searched
 
@@ -96,14 +100,6 @@ class Progress:
             time_left_s=controller.time_left_s,
             metric=study.workload.target.metric,
         )
-
-
-# rich shows a console below a notebook's cell unless `force_jupyter` is False.
-_NO_TERMINAL: dict[str, Any] = {
-    "color_system": None,
-    "force_terminal": False,
-    "force_jupyter": False,
-}
 
 
 class _LogLines(io.StringIO):

@@ -15,7 +15,7 @@ that distinguish them, but are never ranked together.
 
 import inspect
 import types
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import pandas as pd
@@ -23,20 +23,21 @@ import pandas as pd
 from tune_speed.core.config import Config, did_you_mean
 from tune_speed.core.descriptions import descriptions
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import RunResult, Status
+from tune_speed.core.records import Status
 from tune_speed.reporting.leaderboard.queries import Choice, find_boards
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.tracking.columns import COLUMNS as RESULT_COLUMNS
 from tune_speed.tracking.columns import TrialColumns, columns_of, type_of, values_of
 from tune_speed.tracking.filter.where import parse_where
 from tune_speed.tracking.reader.matching import find_matching
-from tune_speed.tracking.reader.queries import TrackedTrial, find_trial
+from tune_speed.tracking.reader.queries import find_trial
 from tune_speed.tracking.reader.studies import StudySummary, list_studies
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
 
 # `Int64` and not `int64`, which has no missing value: pandas would make floats of the whole column.
 TEXT, WHOLE, NUMBER, FLAG = "string", "Int64", "float64", "bool"
 MOMENT = "datetime64[ms, UTC]"
+_DTYPES = {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}
 EMPTY: Mapping[str, Sequence[Mapping[str, Any]]] = types.MappingProxyType({})
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -59,17 +60,11 @@ def _columns_of(config: type[Config]) -> dict[str, Column]:
             defined[name].about_with_unit
             if name in defined
             else " ".join(described[name].split()).split(". ")[0].rstrip("."),
-            _dtype_of(name, field.annotation),
+            MOMENT if name.endswith("_at") else _DTYPES[type_of(field.annotation)],
         )
         for name, field in config.model_fields.items()
         if name not in ("rows", "params")
     }
-
-
-def _dtype_of(name: str, annotation: Any) -> str:
-    if name.endswith("_at"):
-        return MOMENT
-    return {str: TEXT, int: WHOLE, float: NUMBER, bool: FLAG}[type_of(annotation)]
 
 
 _STUDY = Column("name of the study", TEXT)
@@ -231,9 +226,22 @@ class Results:
         Raises: ServiceError if the store does not answer or has no such finished trial.
         """
         # A text is an iterable of characters.
-        names = [run] if isinstance(run, str) else list(run)
+        names = [run] if isinstance(run, str) else run
         found = [find_trial(self._uri, name) for name in names]
-        rows = [row for trial in found for each in trial.record.runs for row in _curve(trial, each)]
+        rows = [
+            {
+                "run_id": trial.run_id,
+                "study": trial.record.study,
+                "trial_id": trial.record.trial_id,
+                "device": trial.record.device,
+                "seed": run.seed,
+                "has_curve": trial.has_curve,
+                **evaluation.model_dump(),
+            }
+            for trial in found
+            for run in trial.record.runs
+            for evaluation in run.evaluations
+        ]
         return _frame(rows, COLUMNS["curves"], more={"values": [row["values"] for row in rows]})
 
 
@@ -257,19 +265,6 @@ def _study_row(study: StudySummary) -> dict[str, Any]:
         "last_activity": study.last_activity,
         "is_running": study.is_running,
     }
-
-
-def _curve(trial: TrackedTrial, run: RunResult) -> Iterator[dict[str, Any]]:
-    record = trial.record
-    common = {
-        "run_id": trial.run_id,
-        "study": record.study,
-        "trial_id": record.trial_id,
-        "device": record.device,
-        "seed": run.seed,
-        "has_curve": trial.has_curve,
-    }
-    return ({**common, **evaluation.model_dump()} for evaluation in run.evaluations)
 
 
 def _frame(

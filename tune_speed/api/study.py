@@ -198,16 +198,19 @@ def search_study(
     if study.certify is None or found.was_stopped or found.best is None:
         return found
     # It needs torch, which takes 1.2 s to import: Ray starts before that.
-    from tune_speed.api.certified import certify_study
+    from tune_speed.api.certified import Certified
+    from tune_speed.experiments.certification.certify import certify
 
-    certified = certify_study(
+    certified = certify(
         study.name,
-        study.certify,
+        config=study.certify,
         folder=result.folder,
+        device=None,
         address=address,
+        again=False,
         # A search that was resumed may have other finalists than those certified before it.
         anew_if_changed=True,
-        progress=progress,
+        on_line=progress.line,
         loop=study.loop,
     )
-    return replace(found, certification=certified)
+    return replace(found, certification=Certified(study=study.name, result=certified))

@@ -5,29 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli.common import (
-    INTERRUPTED,
-    AgainOption,
-    DownloadOption,
-    Format,
-    FormatOption,
-    JsonOption,
-    PluginOption,
-    RecipeArgument,
-    SetOption,
-    note,
-    on_stderr,
-    print_listing,
-    say,
-    show,
-)
+from tune_speed.cli import common
 
 if TYPE_CHECKING:
     from tune_speed.api.ablated import Ablated
 
 
 def ablate(
-    recipe: RecipeArgument,
+    recipe: common.RecipeArgument,
     axes: Annotated[
         str | None,
         typer.Option(
@@ -48,15 +33,15 @@ def ablate(
         str | None,
         typer.Option(metavar="FIELD", help="Re-tune this number for each arm: `lr`."),
     ] = None,
-    set_: SetOption = None,
-    plugin: PluginOption = None,
-    download: DownloadOption = False,
-    again: AgainOption = False,
+    set_: common.SetOption = None,
+    plugin: common.PluginOption = None,
+    download: common.DownloadOption = False,
+    again: common.AgainOption = False,
     plot: Annotated[
         Path | None, typer.Option(help="Where the picture goes (.png or .svg).")
     ] = None,
-    format_: FormatOption = Format.TABLE,
-    as_json: JsonOption = False,
+    format_: common.FormatOption = common.Format.TABLE,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Run a recipe with and without changes, in turns, and say what each of them does.
 
@@ -76,23 +61,23 @@ def ablate(
         download=download,
         again=again,
         plot=plot,
-        progress=on_stderr(),
+        progress=common.on_stderr(),
     )
-    show_ablated(found, Format.JSON if as_json else format_)
+    show_ablated(found, common.Format.JSON if as_json else format_)
     if found.was_stopped:
-        note("stopped; the same command resumes")
-        raise typer.Exit(INTERRUPTED)
+        common.note("stopped; the same command resumes")
+        raise typer.Exit(common.INTERRUPTED)
 
 
-def show_ablated(found: "Ablated", form: Format) -> None:
+def show_ablated(found: "Ablated", form: common.Format) -> None:
     """Prints arms and effects on stdout."""
     from tune_speed.experiments.ablation import tables
 
-    if form in (Format.TABLE, Format.JSON):
-        show(found, as_json=form is Format.JSON)
+    if form in (common.Format.TABLE, common.Format.JSON):
+        common.show(found, as_json=form is common.Format.JSON)
         return
-    print_listing(tables.csv_rows(found.result), form, title="arms")
+    common.print_listing(tables.csv_rows(found.result), form, title="arms")
     # CSV has the arms alone: effects have other columns, and a CSV file is one table.
-    if found.effects and form is Format.MARKDOWN:
-        say("")
-        print_listing(tables.effect_rows(found.result), form, title="effects")
+    if found.effects and form is common.Format.MARKDOWN:
+        common.say("")
+        common.print_listing(tables.effect_rows(found.result), form, title="effects")

@@ -6,6 +6,7 @@ and tracebacks never reach a terminal.
 
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterable
 from enum import StrEnum
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from tune_speed.api.progress import Progress
     from tune_speed.api.shown import Shown
     from tune_speed.api.study import Study
+    from tune_speed.core.comparability import Totals
+    from tune_speed.core.records import TrialRecord
 
 NOT_REACHED = 1
 # 128 and the number of SIGINT, 2: what a shell reports for a command that Ctrl-C ended.
@@ -164,6 +167,18 @@ def write_text(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         raise StorageError(f"{path} must be writable, but got: {error.strerror}.") from error
+
+
+def write_recipe(
+    path: Path, record: "TrialRecord", *, run_id: str, search: "Totals | None" = None
+) -> None:
+    """Writes a trial's recipe for `train`, and says so. Raises: StorageError, ConfigError."""
+    from tune_speed.reporting.trials.recipe_export import recipe_yaml
+    from tune_speed.reporting.trials.text import plugin_options
+
+    rerun = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
+    write_text(path, recipe_yaml(record, run_id=run_id, search=search, rerun=rerun))
+    note(f"wrote {path}; train it with: {rerun}")
 
 
 def print_listing(rows: list[dict[str, Any]], form: Format, *, title: str) -> None:

@@ -6,7 +6,6 @@ Its file is code, so it is run only because the command says so: no study file c
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 from tune_speed.components.plugins.source import read_file, refusal, run_file
@@ -31,7 +30,14 @@ def function_of(name: str) -> Callable[..., Any]:
     file = read_file(path, must=_FORM)
     module = run_file(file, prefix="tune_speed_loop", one_file=_ONE_FILE)
     if function not in vars(module):
-        must, hint = "must have the function that --train names", _functions_hint(module, function)
+        # What the file imports is callable too, but not its own.
+        own = [
+            name
+            for name, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", None) == module.__name__
+        ]
+        there = f"There are {', '.join(own[:8])}." if own else None
+        must, hint = "must have the function that --train names", near_miss(function, own) or there
         raise refusal(must, given=f"`{function}`", file=file.path, hint=hint)
     found: Callable[..., Any] = vars(module)[function]
     if not callable(found):
@@ -51,24 +57,11 @@ def _parts(name: str) -> tuple[str, str]:
     path, colon, function = name.rpartition(":")
     if not colon:
         path, function = name, ""
-    if not path.endswith(".py") or not function:
-        raise refusal(_FORM, given=repr(name), file=_OPTION, hint=_form_hint(path, function))
-    return path, function
-
-
-def _form_hint(path: str, function: str) -> str:
+    if path.endswith(".py") and function:
+        return path, function
+    hint = "Such as my_loop.py:my_train."
     if path.endswith(".py"):
-        return f"Name the function too, such as {path}:my_train."
-    if function and Path(f"{path}.py").is_file():
-        return f"Did you mean {path}.py:{function}?"
-    return "Such as my_loop.py:my_train."
-
-
-def _functions_hint(module: ModuleType, function: str) -> str | None:
-    there = [
-        name
-        for name, value in vars(module).items()
-        # What the file imports is callable too, but not its own.
-        if callable(value) and getattr(value, "__module__", None) == module.__name__
-    ]
-    return near_miss(function, there) or (f"There are {', '.join(there[:8])}." if there else None)
+        hint = f"Name the function too, such as {path}:my_train."
+    elif function and Path(f"{path}.py").is_file():
+        hint = f"Did you mean {path}.py:{function}?"
+    raise refusal(_FORM, given=repr(name), file=_OPTION, hint=hint)

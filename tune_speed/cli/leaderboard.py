@@ -1,25 +1,12 @@
 """The commands on leaderboards: `best` and `leaderboard`."""
 
-import shlex
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli.common import (
-    BOARD_WIDTH,
-    NOT_REACHED,
-    DeviceOption,
-    JsonOption,
-    PluginOption,
-    StudyOption,
-    WorkloadOption,
-    drawn,
-    note,
-    show_parts,
-    write_text,
-)
+from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -61,17 +48,17 @@ WhereOption = Annotated[
 
 
 def best(
-    study: StudyOption = None,
-    workload: WorkloadOption = None,
-    device: DeviceOption = None,
+    study: common.StudyOption = None,
+    workload: common.WorkloadOption = None,
+    device: common.DeviceOption = None,
     kind: KindOption = None,
     where: WhereOption = None,
     top: Annotated[int, typer.Option(min=1, help="Rows of each leaderboard.")] = 1,
     export: Annotated[
         Path | None, typer.Option(help="Write the fastest recipe to this file, for `train`.")
     ] = None,
-    plugin: PluginOption = None,
-    as_json: JsonOption = False,
+    plugin: common.PluginOption = None,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Show the fastest recipes on record, and write one to a file.
 
@@ -81,17 +68,17 @@ def best(
 
     boards = find_boards(_choice(study, workload, device, kind, where), top=top)
     form = BoardFormat.JSON if as_json else BoardFormat.TABLE
-    show_parts([_boards_in(form, boards)], piped_width=BOARD_WIDTH)
+    common.show_parts([_boards_in(form, boards)], piped_width=common.BOARD_WIDTH)
     if export is not None:
         _export(boards, export)
     if not any(board.rows for board in boards):
-        raise typer.Exit(NOT_REACHED)
+        raise typer.Exit(common.NOT_REACHED)
 
 
 def leaderboard(
-    study: StudyOption = None,
-    workload: WorkloadOption = None,
-    device: DeviceOption = None,
+    study: common.StudyOption = None,
+    workload: common.WorkloadOption = None,
+    device: common.DeviceOption = None,
     kind: KindOption = None,
     where: WhereOption = None,
     top: Annotated[
@@ -107,7 +94,7 @@ def leaderboard(
         BoardFormat, typer.Option("--format", help="Form of the output.")
     ] = BoardFormat.TABLE,
     out: Annotated[Path | None, typer.Option(help="Write to this file instead of stdout.")] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Show the trials that met the target, fastest first; one board per workload and device.
 
@@ -128,12 +115,14 @@ def leaderboard(
     else:
         shown = _boards_in(form, find_boards(choice, top=top, with_misses=misses))
     if out is None:
-        show_parts([shown], piped_width=BOARD_WIDTH)
+        common.show_parts([shown], piped_width=common.BOARD_WIDTH)
         return
     # `is_file`: a terminal's width and colours have no place in a file, wherever stdout goes.
-    text = shown if isinstance(shown, str) else drawn(shown, BOARD_WIDTH, is_file=True)
-    write_text(out, text.rstrip("\n") + "\n")
-    note(f"wrote {out}")
+    text = (
+        shown if isinstance(shown, str) else common.drawn(shown, common.BOARD_WIDTH, is_file=True)
+    )
+    common.write_text(out, text.rstrip("\n") + "\n")
+    common.note(f"wrote {out}")
 
 
 def _choice(
@@ -191,8 +180,6 @@ def _history_in(form: BoardFormat, held: list["RecordHeld"]) -> "str | Renderabl
 
 def _export(boards: list["Board"], path: Path) -> None:
     from tune_speed.core.comparability import board_key
-    from tune_speed.reporting.trials.recipe_export import recipe_yaml
-    from tune_speed.reporting.trials.text import plugin_options
     from tune_speed.tracking.reader.leaders import find_leaders
     from tune_speed.tracking.reader.queries import find_trial
     from tune_speed.tracking.store.uri import tracking_uri
@@ -215,12 +202,5 @@ def _export(boards: list["Board"], path: Path) -> None:
     record = find_trial(tracking_uri(), run_id).record
     # --where may leave out trials of the search, but its cost counts all of them.
     totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
-    train = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
-    text = recipe_yaml(
-        record,
-        run_id=run_id,
-        search=totals.get((board_key(record)._replace(kind="estimate"), record.study)),
-        rerun=train,
-    )
-    write_text(path, text)
-    note(f"wrote {path}; train it with: {train}")
+    search = totals.get((board_key(record)._replace(kind="estimate"), record.study))
+    common.write_recipe(path, record, run_id=run_id, search=search)

@@ -5,29 +5,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli.common import (
-    INTERRUPTED,
-    DownloadOption,
-    Format,
-    FormatOption,
-    JsonOption,
-    PluginOption,
-    RecipeArgument,
-    SetOption,
-    note,
-    on_stderr,
-    print_listing,
-    say,
-    say_json,
-    show_parts,
-)
+from tune_speed.cli import common
 
 if TYPE_CHECKING:
     from tune_speed.experiments.profiling.result import ProfileResult
 
 
 def profile(
-    recipe: RecipeArgument,
+    recipe: common.RecipeArgument,
     steps: Annotated[
         int | None,
         typer.Option(
@@ -38,14 +23,14 @@ def profile(
         str | None,
         typer.Option(help="auto, cpu, cuda or cuda:1; default: the file's `run.device`."),
     ] = None,
-    set_: SetOption = None,
-    plugin: PluginOption = None,
+    set_: common.SetOption = None,
+    plugin: common.PluginOption = None,
     out: Annotated[
         Path | None, typer.Option(help="Where a picture goes (.png, .svg or .pdf).")
     ] = None,
-    download: DownloadOption = False,
-    format_: FormatOption = Format.TABLE,
-    as_json: JsonOption = False,
+    download: common.DownloadOption = False,
+    format_: common.FormatOption = common.Format.TABLE,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Take a recipe's training step apart: where its time goes, against what the device can do.
 
@@ -64,7 +49,7 @@ def profile(
     file = load_rerun(recipe, overrides=overrides, check_data=not download)
     from tune_speed.experiments.profiling.profile import profile_recipe
 
-    progress = on_stderr()
+    progress = common.on_stderr()
     found = profile_recipe(
         file,
         steps=steps,
@@ -73,26 +58,26 @@ def profile(
         on_line=progress.line,
     )
     if found is None:
-        note("stopped; nothing was found yet")
-        raise typer.Exit(INTERRUPTED)
+        common.note("stopped; nothing was found yet")
+        raise typer.Exit(common.INTERRUPTED)
     if out is not None:
         picture.plot_profile(found, out)
-        note(f"wrote {out}")
-    _print(found, Format.JSON if as_json else format_)
+        common.note(f"wrote {out}")
+    _print(found, common.Format.JSON if as_json else format_)
 
 
-def _print(found: "ProfileResult", form: Format) -> None:
+def _print(found: "ProfileResult", form: common.Format) -> None:
     from rich.console import Group
 
     from tune_speed.experiments.profiling import rows
 
-    if form is Format.JSON:
-        say_json(found.model_dump(mode="json"))
-    elif form is Format.TABLE:
-        show_parts([Group(*rows.as_renderables(found))])
+    if form is common.Format.JSON:
+        common.say_json(found.model_dump(mode="json"))
+    elif form is common.Format.TABLE:
+        common.show_parts([Group(*rows.as_renderables(found))])
     else:
-        print_listing(rows.csv_rows(found), form, title="phases")
-        if form is Format.MARKDOWN:
-            say("")
-            print_listing(rows.rate_rows(found), form, title="rates")
-            say("\n" + "\n".join(f"- {text}" for text in rows.advice_texts(found)))
+        common.print_listing(rows.csv_rows(found), form, title="phases")
+        if form is common.Format.MARKDOWN:
+            common.say("")
+            common.print_listing(rows.rate_rows(found), form, title="rates")
+            common.say("\n" + "\n".join(f"- {text}" for text in rows.advice_texts(found)))

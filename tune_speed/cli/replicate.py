@@ -4,23 +4,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tune_speed.cli import common
 from tune_speed.cli.ablate import show_ablated
-from tune_speed.cli.common import (
-    INTERRUPTED,
-    AgainOption,
-    DownloadOption,
-    Format,
-    FormatOption,
-    JsonOption,
-    PluginOption,
-    SetOption,
-    note,
-    on_stderr,
-    print_listing,
-    say,
-    say_json,
-    show_parts,
-)
 
 if TYPE_CHECKING:
     from tune_speed.experiments.replication.agreement import Outcome
@@ -41,12 +26,12 @@ def replicate(
     ] = None,
     seeds: Annotated[int | None, typer.Option(min=1, help="Runs of each arm.")] = None,
     arms: Annotated[bool, typer.Option("--arms", help="Print the tables of all arms too.")] = False,
-    set_: SetOption = None,
-    plugin: PluginOption = None,
-    download: DownloadOption = False,
-    again: AgainOption = False,
-    format_: FormatOption = Format.TABLE,
-    as_json: JsonOption = False,
+    set_: common.SetOption = None,
+    plugin: common.PluginOption = None,
+    download: common.DownloadOption = False,
+    again: common.AgainOption = False,
+    format_: common.FormatOption = common.Format.TABLE,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Run an experiment of a source document again, and compare its figures with ours.
 
@@ -54,7 +39,7 @@ def replicate(
 
     Example: tune-speed replicate factorial --profile cpu
     """
-    form = Format.JSON if as_json else format_
+    form = common.Format.JSON if as_json else format_
     if list_ or name is None:
         _print_replications(form)
         return
@@ -71,7 +56,7 @@ def replicate(
     plan = plan_replication(
         name, profile=profile or _profile_here(), overrides=overrides, check_data=not download
     )
-    progress = on_stderr()
+    progress = common.on_stderr()
     done = run_replication(
         plan,
         folder=studies_folder(),
@@ -84,22 +69,24 @@ def replicate(
         found = save(ablation, None, progress=progress)
         if arms:
             show_ablated(found, form)
-    note(f"wrote {save_outcome(done.outcome, folder=studies_folder(), study=plan.file.name)}")
+    common.note(
+        f"wrote {save_outcome(done.outcome, folder=studies_folder(), study=plan.file.name)}"
+    )
     _print_outcome(done.outcome, form)
     if done.was_stopped:
-        note("stopped; the same command resumes")
-        raise typer.Exit(INTERRUPTED)
+        common.note("stopped; the same command resumes")
+        raise typer.Exit(common.INTERRUPTED)
 
 
 def _profile_here() -> str:
     from tune_speed.runtime.device import resolve_device
 
     profile = "full" if resolve_device("auto").type == "cuda" else "cpu"
-    note(f"profile {profile}, as there is {'a' if profile == 'full' else 'no'} GPU here")
+    common.note(f"profile {profile}, as there is {'a' if profile == 'full' else 'no'} GPU here")
     return profile
 
 
-def _print_replications(form: Format) -> None:
+def _print_replications(form: common.Format) -> None:
     from tune_speed.experiments.replication.shipped import replication_listing
 
     shown = [
@@ -111,21 +98,21 @@ def _print_replications(form: Format) -> None:
         for row in replication_listing()
     ]
     # JSON keeps lists as lists; a table's cell holds one text.
-    print_listing(
-        replication_listing() if form is Format.JSON else shown, form, title="replications"
+    common.print_listing(
+        replication_listing() if form is common.Format.JSON else shown, form, title="replications"
     )
 
 
-def _print_outcome(found: "Outcome", form: Format) -> None:
+def _print_outcome(found: "Outcome", form: common.Format) -> None:
     from rich.console import Group
 
     from tune_speed.experiments.replication import table
 
-    if form is Format.JSON:
-        say_json(found.model_dump(mode="json"))
-    elif form is Format.MARKDOWN:
-        say(table.markdown(found))
-    elif form is Format.CSV:
-        print_listing(table.csv_rows(found), form, title="claims")
+    if form is common.Format.JSON:
+        common.say_json(found.model_dump(mode="json"))
+    elif form is common.Format.MARKDOWN:
+        common.say(table.markdown(found))
+    elif form is common.Format.CSV:
+        common.print_listing(table.csv_rows(found), form, title="claims")
     else:
-        show_parts([Group(*table.as_renderables(found))])
+        common.show_parts([Group(*table.as_renderables(found))])

@@ -7,22 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed.cli.common import (
-    BOARD_WIDTH,
-    INTERRUPTED,
-    NOT_REACHED,
-    DeviceOption,
-    DownloadOption,
-    JsonOption,
-    PluginOption,
-    SetOption,
-    TrainOption,
-    note,
-    on_stderr,
-    say,
-    show,
-    show_parts,
-)
+from tune_speed.cli import common
 from tune_speed.core.redact import redact
 
 if TYPE_CHECKING:
@@ -49,14 +34,14 @@ def search(
         typer.Option(help="Trials at the same time; auto: as many as finish most an hour."),
     ] = None,
     address: AddressOption = None,
-    train: TrainOption = None,
-    set_: SetOption = None,
-    plugin: PluginOption = None,
+    train: common.TrainOption = None,
+    set_: common.SetOption = None,
+    plugin: common.PluginOption = None,
     resume: Annotated[
         bool, typer.Option("--resume", help="Resume this study; no finished trial runs again.")
     ] = False,
-    download: DownloadOption = False,
-    as_json: JsonOption = False,
+    download: common.DownloadOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Search for the recipe that reaches the target soonest; ends with a leaderboard.
 
@@ -71,7 +56,7 @@ def search(
     def searched(found: "Study") -> None:
         # Called between search and certification, so that the answer does not wait for the latter.
         steps = found.next_steps(certify=_certify_command(found.name, train))
-        show_parts([Boards(found.boards), steps], piped_width=BOARD_WIDTH)
+        common.show_parts([Boards(found.boards), steps], piped_width=common.BOARD_WIDTH)
 
     # As texts, so that `2`, `90s` and `auto` mean what they mean in a study file.
     options = {"trials": trials, "time_budget": time_budget, "concurrent": concurrent}
@@ -83,19 +68,19 @@ def search(
         set=[*(set_ or []), *given],
         resume=resume,
         download=download,
-        progress=on_stderr(on_searched=None if as_json else searched),
+        progress=common.on_stderr(on_searched=None if as_json else searched),
     )
     if as_json:
-        say(found.to_json())
+        common.say(found.to_json())
     if found.was_stopped:
         again = [argument for argument in sys.argv[1:] if argument != "--resume"]
         # Redacted, as `--set search.storage=…` may hold a database's password.
-        note(redact(f"stopped; resume with: tune-speed {shlex.join(again)} --resume"))
-        raise typer.Exit(INTERRUPTED)
+        common.note(redact(f"stopped; resume with: tune-speed {shlex.join(again)} --resume"))
+        raise typer.Exit(common.INTERRUPTED)
     if found.certification is not None:
         _end_of_certification(found.certification, train, is_shown=not as_json)
     if found.best is None:
-        raise typer.Exit(NOT_REACHED)
+        raise typer.Exit(common.NOT_REACHED)
 
 
 def certify(
@@ -104,14 +89,14 @@ def certify(
     seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each.")] = 5,
     final: Annotated[int, typer.Option(min=0, help="How many reach the final.")] = 2,
     final_seeds: Annotated[int, typer.Option(min=1, help="Fresh seeds of each in it.")] = 20,
-    train: TrainOption = None,
-    device: DeviceOption = None,
-    plugin: PluginOption = None,
+    train: common.TrainOption = None,
+    device: common.DeviceOption = None,
+    plugin: common.PluginOption = None,
     address: AddressOption = None,
     again: Annotated[
         bool, typer.Option("--again", help="Start over, with other seeds, where one was begun.")
     ] = False,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Run a study's fastest again with fresh seeds, alone on the device, on the test part.
 
@@ -131,10 +116,10 @@ def certify(
         device=device,
         address=address,
         again=again,
-        progress=on_stderr(),
+        progress=common.on_stderr(),
     )
     if as_json and not found.was_stopped:
-        say(found.to_json())
+        common.say(found.to_json())
     _end_of_certification(found, train, is_shown=not as_json)
 
 
@@ -153,12 +138,12 @@ def _function(train: str | None, address: str | None) -> Callable[..., Any] | No
 def _end_of_certification(found: "Certified", train: str | None, *, is_shown: bool) -> None:
     if found.was_stopped:
         command = _certify_command(found.study, train)
-        note(f"stopped; resume with: {command}, and the same options")
-        raise typer.Exit(INTERRUPTED)
+        common.note(f"stopped; resume with: {command}, and the same options")
+        raise typer.Exit(common.INTERRUPTED)
     if is_shown:
-        show(found, piped_width=BOARD_WIDTH)
+        common.show(found, piped_width=common.BOARD_WIDTH)
     if found.best is None:
-        raise typer.Exit(NOT_REACHED)
+        raise typer.Exit(common.NOT_REACHED)
 
 
 def _certify_command(study: str, train: str | None) -> str:

@@ -1,6 +1,5 @@
 """The commands on what is on record or can be named: `list`, `show` and `compare`."""
 
-import shlex
 from collections.abc import Callable
 from dataclasses import asdict
 from enum import StrEnum
@@ -10,24 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tune_speed.cli.common import (
-    Format,
-    FormatOption,
-    JsonOption,
-    PluginOption,
-    note,
-    print_listing,
-    say,
-    say_json,
-    show_parts,
-    write_text,
-)
+from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from tune_speed.experiments.published.side_by_side import PaperTable
     from tune_speed.reporting.trials.comparison import Comparison
-    from tune_speed.tracking.reader.queries import TrackedTrial
 
 # Where `mlflow ui` shows its pages.
 UI_ADDRESS = "http://127.0.0.1:5000"
@@ -66,29 +53,29 @@ def list_(
     top: Annotated[
         int | None, typer.Option(min=1, help="Of trials: the fastest N on each device.")
     ] = None,
-    plugin: PluginOption = None,
-    format_: FormatOption = Format.TABLE,
-    as_json: JsonOption = False,
+    plugin: common.PluginOption = None,
+    format_: common.FormatOption = common.Format.TABLE,
+    as_json: common.JsonOption = False,
 ) -> None:
     """List what a study file can name, or the studies or a study's trials on record.
 
     Example: tune-speed list trials --study digits_quickstart --where 'status=missed and lr>0.1'
     """
-    form = Format.JSON if as_json else format_
+    form = common.Format.JSON if as_json else format_
     of_trials = {"--study": study, "--where": where, "--top": top}
     given = [name for name, value in of_trials.items() if value is not None]
     if given and what is not Listing.TRIALS:
         raise ConfigError(f"{', '.join(given)} must go with `list trials`, but got `list {what}`.")
-    if what is Listing.TECHNIQUES and form is Format.MARKDOWN:
+    if what is Listing.TECHNIQUES and form is common.Format.MARKDOWN:
         from tune_speed.reporting.listings.listings import techniques_table
 
-        say(techniques_table())
+        common.say(techniques_table())
         return
     if what is Listing.TRIALS:
         _print_trials(study, where, top, form)
         return
     rows = _study_rows() if what is Listing.STUDIES else _listing(what)
-    print_listing(rows, form, title=what.value)
+    common.print_listing(rows, form, title=what.value)
 
 
 def show(
@@ -96,8 +83,8 @@ def show(
     export: Annotated[
         Path | None, typer.Option(help="Write its recipe to this file, for `train`.")
     ] = None,
-    plugin: PluginOption = None,
-    as_json: JsonOption = False,
+    plugin: common.PluginOption = None,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Show one trial: its recipe, curve, clocks, environment and how it ended.
 
@@ -114,23 +101,23 @@ def show(
     url, command = run_url(uri, tracked), ui_command(uri)
     if as_json:
         places = {"run_id": tracked.run_id, "url": url, "ui_command": command}
-        say_json({**places, **tracked.record.model_dump(mode="json")})
+        common.say_json({**places, **tracked.record.model_dump(mode="json")})
     else:
-        say(describe(tracked.record, run_id=tracked.run_id))
+        common.say(describe(tracked.record, run_id=tracked.run_id))
         page = f"/#/experiments/{tracked.experiment_id}/runs/{tracked.run_id}"
-        say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
+        common.say(f"\nin MLflow: {url or f'{command}  # then {UI_ADDRESS}{page}'}")
     if export is not None:
-        _export(tracked, export)
+        common.write_recipe(export, tracked.record, run_id=tracked.run_id)
 
 
-def schema(plugin: PluginOption = None, as_json: JsonOption = False) -> None:
+def schema(plugin: common.PluginOption = None, as_json: common.JsonOption = False) -> None:
     """Print the JSON Schema of study files, for editors that complete and check YAML.
 
     Example: tune-speed schema > study.schema.json
     """
     from tune_speed.study.json_schema import json_schema
 
-    say_json(json_schema())
+    common.say_json(json_schema())
 
 
 def compare(
@@ -144,8 +131,8 @@ def compare(
             "--with-paper", help="And what the source documents found with such settings."
         ),
     ] = False,
-    format_: FormatOption = Format.TABLE,
-    as_json: JsonOption = False,
+    format_: common.FormatOption = common.Format.TABLE,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Show results side by side: what differs between their recipes, then their figures.
 
@@ -172,9 +159,9 @@ def compare(
         from tune_speed.experiments.published.side_by_side import paper_table
 
         paper = paper_table([trial.record for trial in found])
-    _print_comparison(comparison, paper, Format.JSON if as_json else format_)
+    _print_comparison(comparison, paper, common.Format.JSON if as_json else format_)
     if comparison.warning:
-        note(f"warning: {comparison.warning}")
+        common.note(f"warning: {comparison.warning}")
 
 
 def _listing(what: Listing) -> list[dict[str, Any]]:
@@ -228,7 +215,9 @@ def _study_rows() -> list[dict[str, Any]]:
     ]
 
 
-def _print_trials(study: str | None, where: str | None, top: int | None, form: Format) -> None:
+def _print_trials(
+    study: str | None, where: str | None, top: int | None, form: common.Format
+) -> None:
     """Prints a study's trials: all fields for machines, the main figures for people."""
     if study is None:
         raise ConfigError("`list trials` must have --study NAME. `list studies` says their names.")
@@ -243,39 +232,30 @@ def _print_trials(study: str | None, where: str | None, top: int | None, form: F
     boards = groupby(found, key=lambda trial: board_key(trial.record))
     # `--top` counts on each board, as trials of different devices have no common order.
     shown = [(t.run_id, t.record) for _, trials in boards for t in islice(trials, top)]
-    if form is Format.TABLE:
-        show_parts([text.as_renderable(shown)])
+    if form is common.Format.TABLE:
+        common.show_parts([text.as_renderable(shown)])
         return
     rows = {
-        Format.JSON: text.machine_row,
-        Format.CSV: text.csv_row,
-        Format.MARKDOWN: text.markdown_row,
+        common.Format.JSON: text.machine_row,
+        common.Format.CSV: text.csv_row,
+        common.Format.MARKDOWN: text.markdown_row,
     }
-    print_listing([rows[form](trial) for trial in shown], form, title="trials")
+    common.print_listing([rows[form](trial) for trial in shown], form, title="trials")
 
 
-def _export(tracked: "TrackedTrial", path: Path) -> None:
-    from tune_speed.reporting.trials.recipe_export import recipe_yaml
-    from tune_speed.reporting.trials.text import plugin_options
-
-    rerun = f"tune-speed train {shlex.quote(str(path))}{plugin_options()}"
-    write_text(path, recipe_yaml(tracked.record, run_id=tracked.run_id, rerun=rerun))
-    note(f"wrote {path}; train it with: {rerun}")
-
-
-def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: Format) -> None:
+def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: common.Format) -> None:
     from tune_speed.reporting.trials import comparison
 
-    if form is Format.JSON:
+    if form is common.Format.JSON:
         published = {} if paper is None else {"paper": asdict(paper)}
-        say_json({**comparison.as_dict(found), **published})
+        common.say_json({**comparison.as_dict(found), **published})
         return
-    show = {Format.CSV: comparison.raw_of, Format.MARKDOWN: comparison.markdown_of}
-    if form is Format.TABLE:
-        show_parts([comparison.as_renderable(found)])
+    show = {common.Format.CSV: comparison.raw_of, common.Format.MARKDOWN: comparison.markdown_of}
+    if form is common.Format.TABLE:
+        common.show_parts([comparison.as_renderable(found)])
     else:
         rows = comparison.table_rows(found, show[form])
-        print_listing(rows, form, title="fields")
+        common.print_listing(rows, form, title="fields")
     if paper is None:
         return
     shown_as: Callable[[Any], Any] = show.get(form, comparison.text_of)
@@ -284,6 +264,6 @@ def _print_comparison(found: "Comparison", paper: "PaperTable | None", form: For
         if published_rows:
             print()
             shown = [{k: shown_as(v) for k, v in row.items()} for row in published_rows]
-            print_listing(shown, form, title=title)
+            common.print_listing(shown, form, title=title)
     for line in paper.notes:
-        note(line)
+        common.note(line)

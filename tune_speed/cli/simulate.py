@@ -7,15 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from tune_speed.cli.common import (
-    INTERRUPTED,
-    NOT_REACHED,
-    JsonOption,
-    note,
-    say,
-    say_json,
-    show_parts,
-)
+from tune_speed.cli import common
 from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -52,7 +44,7 @@ def simulate(
         str | None, typer.Option(help="Make a benchmark of this study's trials, into --out.")
     ] = None,
     out: Annotated[Path | None, typer.Option(help="The .parquet file of --from-study.")] = None,
-    as_json: JsonOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Run searches in virtual time, on recorded or modelled trainings: no trial is trained.
 
@@ -103,13 +95,13 @@ def _save_study(study: str | None, out: Path | None, *, as_json: bool) -> None:
     saved = simulation.save_study(study, out, on_trial=reading)
     rows, left_out = len(saved.table.rows), saved.table.left_out
     if as_json:
-        say_json({"path": str(out), "runs": rows, "left_out": left_out})
+        common.say_json({"path": str(out), "runs": rows, "left_out": left_out})
         return
     space = "the study's file" if saved.is_own_space else "what its trials span"
-    say(f"wrote {out}: {rows} runs; search space: {space}")
+    common.say(f"wrote {out}: {rows} runs; search space: {space}")
     for reason, number in left_out.items():
-        say(f"left out: {number} trials, {reason}")
-    say(f"compare policies on it with: tune-speed simulate --compare --benchmark {out}")
+        common.say(f"left out: {number} trials, {reason}")
+    common.say(f"compare policies on it with: tune-speed simulate --compare --benchmark {out}")
 
 
 def _demonstrate(
@@ -125,11 +117,11 @@ def _demonstrate(
     benchmark = simulation.find_benchmark(name)
     shown = simulation.demonstrate(policy, benchmark, terms=terms)
     if as_json:
-        say_json(simulation.demonstration_dict(shown))
+        common.say_json(simulation.demonstration_dict(shown))
     else:
-        show_parts([report.demonstration_tables(shown)])
+        common.show_parts([report.demonstration_tables(shown)])
     if not shown.trace.incumbents:
-        raise typer.Exit(NOT_REACHED)
+        raise typer.Exit(common.NOT_REACHED)
 
 
 def _compare(
@@ -156,7 +148,7 @@ def _compare(
         best = f"best {search.incumbents[-1][1]:.4g} s" if search.incumbents else "target not met"
         trials = sum(search.statuses.values())
         what = f"{search.policy} on {search.benchmark}, seed {search.seed}"
-        note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
+        common.note(f"[{done}/{total}] {what}: {best}, {trials} trials ({search.took_s:.1f} s)")
 
     done = simulation.compare(
         benchmarks,
@@ -168,11 +160,11 @@ def _compare(
     )
     if done.searches:
         plots.plot_comparison(done.searches, budgets, plot)
-        note(f"wrote {plot}")
+        common.note(f"wrote {plot}")
         if as_json:
-            say_json(simulation.comparison_dict(done.searches, budgets))
+            common.say_json(simulation.comparison_dict(done.searches, budgets))
         else:
-            show_parts([report.comparison_tables(done.searches, budgets)])
+            common.show_parts([report.comparison_tables(done.searches, budgets)])
     if done.was_stopped:
-        note(f"stopped; shown are the {len(done.searches)} searches that were done")
-        raise typer.Exit(INTERRUPTED)
+        common.note(f"stopped; shown are the {len(done.searches)} searches that were done")
+        raise typer.Exit(common.INTERRUPTED)

@@ -4,22 +4,11 @@ from typing import Annotated
 
 import typer
 
-from tune_speed.cli.common import (
-    INTERRUPTED,
-    NOT_REACHED,
-    DownloadOption,
-    JsonOption,
-    PluginOption,
-    RecipeArgument,
-    SetOption,
-    note,
-    on_stderr,
-    show,
-)
+from tune_speed.cli import common
 
 
 def train(
-    recipe: RecipeArgument,
+    recipe: common.RecipeArgument,
     seeds: Annotated[int, typer.Option(min=1, help="Runs, with consecutive seeds.")] = 1,
     against: Annotated[
         str | None,
@@ -27,10 +16,10 @@ def train(
             metavar="OTHER", help="Another recipe: train both in turns, and say which is faster."
         ),
     ] = None,
-    set_: SetOption = None,
-    plugin: PluginOption = None,
-    download: DownloadOption = False,
-    as_json: JsonOption = False,
+    set_: common.SetOption = None,
+    plugin: common.PluginOption = None,
+    download: common.DownloadOption = False,
+    as_json: common.JsonOption = False,
 ) -> None:
     """Train one recipe, once or with several seeds; needs neither Ray nor MLflow for a file.
 
@@ -46,14 +35,14 @@ def train(
         against=against,
         set=set_,
         download=download,
-        progress=on_stderr(),
+        progress=common.on_stderr(),
     )
     # Ctrl-C in the first run leaves nothing to show.
     if found.runs:
-        show(found, as_json=as_json)
+        common.show(found, as_json=as_json)
     if found.was_stopped:
         planned = seeds * (1 if against is None else 2)
-        note(f"stopped; shown are the {len(found.runs)} of {planned} runs that were done")
-        raise typer.Exit(INTERRUPTED)
+        common.note(f"stopped; shown are the {len(found.runs)} of {planned} runs that were done")
+        raise typer.Exit(common.INTERRUPTED)
     if not found.has_reached:
-        raise typer.Exit(NOT_REACHED)
+        raise typer.Exit(common.NOT_REACHED)

@@ -8,7 +8,9 @@ from tune_speed.components import ModelConfig, OptimizerConfig
 ```
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tune_speed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tune_speed.components.metrics.base import Metric
@@ -48,25 +50,16 @@ __all__ = [
 ]
 
 # Lazily: each sub-package imports this one first.
-_MODULES = {
-    "tune_speed.components.metrics.base": ("Metric",),
-    "tune_speed.components.models.base": ("ModelConfig",),
-    "tune_speed.components.optim.base": ("OptimizerConfig",),
-    "tune_speed.components.schedules.base": ("Factors", "ScheduleConfig"),
-    "tune_speed.components.speedups.base": (
-        *("Averager", "RecipeView", "Shape", "Slot", "SpeedupConfig", "Start"),
-    ),
-    "tune_speed.core.config": ("Config",),
-    "tune_speed.core.errors": ("Problem",),
-    "tune_speed.data.base": ("DatasetConfig", "DecodedData", "Images", "OnProgress"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Imports what authors of plugins need when it is first used."""
-    from importlib import import_module
-
-    for module, names in _MODULES.items():
-        if name in names:
-            return getattr(import_module(module), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "metrics.base": ("Metric",),
+        "models.base": ("ModelConfig",),
+        "optim.base": ("OptimizerConfig",),
+        "schedules.base": ("Factors", "ScheduleConfig"),
+        "speedups.base": ("Averager", "RecipeView", "Shape", "Slot", "SpeedupConfig", "Start"),
+        ".core.config": ("Config",),
+        ".core.errors": ("Problem",),
+        ".data.base": ("DatasetConfig", "DecodedData", "Images", "OnProgress"),
+    },
+)

@@ -12,6 +12,7 @@ meeting its target (or with a bug of ours, then with a traceback), 130 that Ctrl
 
 import traceback
 from dataclasses import dataclass
+from typing import Any, Self
 
 from tune_speed.core.redact import redact
 from tune_speed.core.text import printable, printable_lines
@@ -60,6 +61,11 @@ class ConfigError(TuneSpeedError, ValueError):
         self.problems = problems
         super().__init__("\n".join([*([message] if message else []), *map(str, problems)]))
 
+    @classmethod
+    def of(cls, path: str, must: str, **rest: Any) -> Self:
+        """Returns the error of one mistake; `rest` as of `Problem`."""
+        return cls(problems=(Problem(path=path, must=must, **rest),))
+
 
 class DataError(TuneSpeedError):
     """A data set is missing, unreadable or not what it should be."""
@@ -77,6 +83,14 @@ class StorageError(TuneSpeedError):
     """A disk is full, or a folder cannot be written."""
 
     exit_code = 5
+
+
+class SetUpFailed(TuneSpeedError):
+    """A process of trials has not the device, or the share of it, that it was to have."""
+
+
+class DeviceFailed(TuneSpeedError):
+    """An error of the accelerator, after which nothing works on it in the same process."""
 
 
 def first_line(error: BaseException) -> str:

@@ -6,12 +6,15 @@ from typing import Any
 
 
 def lazy_names(package: str, modules: Mapping[str, tuple[str, ...]]) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package: public names by their module, relative to it."""
+    """Returns the `__getattr__` of a package: public names by their module, relative to it.
+
+    A dot in front of a module leads to the package around it.
+    """
     homes = {name: module for module, names in modules.items() for name in names}
 
     def getattr_(name: str) -> Any:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{homes[name]}"), name)
+        return getattr(import_module(f".{homes[name]}", package), name)
 
     return getattr_

@@ -123,9 +123,9 @@ class StepTime(Record):
     key: str
     """Throughput key: hash over all that changes a step's speed, device and versions included."""
     step_s: float
-    """Median over blocks of steps [s]; a step is `effective_batch_size` samples."""
+    """Mean over blocks of steps [s]; a step is `effective_batch_size` samples."""
     low_s: float
-    """Lower end of the 95 % interval of the median."""
+    """Lower end of the 95 % interval of the mean."""
     high_s: float
     """Upper end of it."""
     num_steps: int

@@ -12,7 +12,7 @@ from tune_speed.custom.spec import OwnSpec
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.sharing import CotenantHistory
 from tune_speed.training.checkpoint import file
-from tune_speed.training.checkpoint.file import BadCheckpoint, Header
+from tune_speed.training.checkpoint.file import BadCheckpoint
 from tune_speed.training.checkpoint.store import CheckpointStore
 from tune_speed.training.trial import environment
 
@@ -72,14 +72,26 @@ class SavedRuns:
 
     def save(self, state: Mapping[str, Any], standing: Standing) -> None:
         """Saves the function's own state and how far its run is; they replace those before."""
+        from tune_speed.training.checkpoint.checkpoints import noted, write_checkpoint
+
         heartbeat.beat()
+        step = standing.evaluations[-1].step
         try:
-            self._write(state, standing)
+            write_checkpoint(
+                self._store,
+                {"own": dict(state), "run": standing.model_dump_json()},
+                identity=self._identity,
+                # Headers count from 1; an evaluation may be of the untrained model.
+                step=max(1, step),
+                num_steps=max(1, step),
+                recipe=self._recipe,
+                first_batch_size=1,
+                started_at=self.started_at,
+            )
         # A full disk, a state that cannot be saved: all of them cost this save only.
         except Exception as error:
             _log.warning("%s", error, exc_info=True)
-            note = f"not saved at step {standing.evaluations[-1].step}: {error}".splitlines()[0]
-            self.notes = [each for each in self.notes if not each.startswith("not saved")] + [note]
+            self.notes = noted(self.notes, step, error)
         # After a failure too, so that a full disk is not tried again at each evaluation.
         self._last_s = self._now()
 
@@ -101,28 +113,3 @@ class SavedRuns:
         self.started_at = header.started_at
         self.notes.append(f"resumed at step {header.step}")
         return dict(saved["own"]), Standing.model_validate_json(saved["run"])
-
-    def _write(self, state: Mapping[str, Any], standing: Standing) -> None:
-        import torch
-
-        from tune_speed.training.checkpoint.checkpoints import scratch_file
-
-        # Headers count from 1; an evaluation may be of the untrained model.
-        step = max(1, standing.evaluations[-1].step)
-        payload = scratch_file()
-        try:
-            torch.save({"own": dict(state), "run": standing.model_dump_json()}, payload)
-            header = Header(
-                identity=self._identity,
-                step=step,
-                num_steps=step,
-                recipe=self._recipe,
-                first_batch_size=1,
-                started_at=self.started_at,
-                num_bytes=payload.tell(),
-            )
-            beginning = file.head(header, payload)
-        except BaseException:
-            payload.close()
-            raise
-        self._store.write(beginning, payload)

@@ -42,7 +42,19 @@ def packed(train: Callable[..., Any]) -> Loop:
     Raises: ConfigError if it takes other arguments than `params` and `run`, or cannot travel.
     """
     name = getattr(train, "__name__", type(train).__name__)
-    _refuse_other_arguments(train, name)
+    if not callable(train):
+        raise ConfigError(f"train must be a function of (params, run), but got {train!r:.80}.")
+    taken = "others"
+    try:
+        signature = inspect.signature(train)
+        taken = str(signature)
+        signature.bind({}, None)
+    # Builtins may have no signature: a ValueError.
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"train must be a function of two arguments, (params, run), but {name} takes"
+            f" {taken}: {error}."
+        ) from error
     return Loop(name, source_hash(train), _packed(train, name))
 
 
@@ -104,7 +116,6 @@ def _parts(kind: Any, seen: dict[int, Any]) -> Iterator[Any]:
 
 
 def _scope(kind: Any) -> dict[str, Any]:
-    """Returns what a function or class can name."""
     module = sys.modules.get(getattr(kind, "__module__", ""))
     return getattr(kind, "__globals__", None) or (dict(vars(module)) if module else {})
 
@@ -124,22 +135,6 @@ def _source(kind: Any) -> str:
     except (OSError, TypeError):
         code = getattr(kind, "__code__", None)
         return repr(kind) if code is None else f"{code.co_code.hex()} {code.co_names}"
-
-
-def _refuse_other_arguments(train: Callable[..., Any], name: str) -> None:
-    if not callable(train):
-        raise ConfigError(f"train must be a function of (params, run), but got {train!r:.80}.")
-    taken = "others"
-    try:
-        signature = inspect.signature(train)
-        taken = str(signature)
-        signature.bind({}, None)
-    # Builtins may have no signature: a ValueError.
-    except (TypeError, ValueError) as error:
-        raise ConfigError(
-            f"train must be a function of two arguments, (params, run), but {name} takes"
-            f" {taken}: {error}."
-        ) from error
 
 
 def _packed(train: Callable[..., Any], name: str) -> str:

@@ -33,20 +33,16 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from typing import TYPE_CHECKING, Any
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.custom import OwnRun, StopTraining
 
 try:
     from transformers import TrainerCallback
 except ImportError as error:
-    raise ConfigError(
-        problems=(
-            Problem(
-                path="tune_speed.custom.transformers",
-                must="needs Hugging Face's transformers, which are not installed",
-                hint="Install them with `pip install 'tune_speed[transformers]'`.",
-            ),
-        )
+    raise ConfigError.of(
+        "tune_speed.custom.transformers",
+        "needs Hugging Face's transformers, which are not installed",
+        hint="Install them with `pip install 'tune_speed[transformers]'`.",
     ) from error
 
 if TYPE_CHECKING:
@@ -89,22 +85,16 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._reported_steps = -1
         self._others: set[str] = set()
 
-    def on_train_begin(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_train_begin(self, args: "TrainingArguments", *_: Any, **__: Any) -> None:
         """Starts the clock.
 
         Raises: ConfigError for several processes, which have not this clock. StopTraining if the
             run has ended before.
         """
         if args.world_size > 1:
-            raise _problem(
-                path="TrainingArguments",
-                must="must be of one process: a trial trains on the device that it was given",
+            raise ConfigError.of(
+                "TrainingArguments",
+                "must be of one process: a trial trains on the device that it was given",
                 given=f"{args.world_size} processes",
             )
         # With auto_find_batch_size a training begins again without the end of the one before.
@@ -114,46 +104,22 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         if args.eval_on_start:
             self._await_evaluation()
 
-    def on_step_begin(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_step_begin(self, *_: Any, **__: Any) -> None:
         """Continues the clock. Raises: ConfigError if the last evaluation lacked the metric."""
         self._continue()
 
     on_epoch_begin = on_save = on_step_begin
 
-    def on_step_end(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_step_end(self, args: Any, state: Any, control: "TrainerControl", **_: Any) -> None:
         """Counts an optimizer step; the clock is stopped if an evaluation or a save follows."""
         self._heed(control, self._run.step)
         self._pause_for(control)
 
-    def on_epoch_end(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_epoch_end(self, args: Any, state: Any, control: "TrainerControl", **_: Any) -> None:
         """Stops the clock if an evaluation or a save follows."""
         self._pause_for(control)
 
-    def on_prediction_step(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_prediction_step(self, *_: Any, **__: Any) -> None:
         """Stops the clock in an evaluation that nothing announced."""
         self._pause()
 
@@ -174,13 +140,7 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         if not (self._is_awaited or control.should_save):
             self._resume()
 
-    def on_train_end(
-        self,
-        args: "TrainingArguments",
-        state: "TrainerState",
-        control: "TrainerControl",
-        **kwargs: Any,
-    ) -> None:
+    def on_train_end(self, *_: Any, **__: Any) -> None:
         """Stops the clock. Raises: ConfigError if the last evaluation lacked the metric."""
         self._continue()
         self._stop_clock()
@@ -236,9 +196,9 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         """Continues the clock. Raises: ConfigError if the evaluation lacked the metric."""
         if self._is_awaited and not self._has_ended:
             found = ", ".join(sorted(self._others)) or "nothing"
-            raise _problem(
-                path="SpeedCallback.metric",
-                must=f"must be among what Trainer evaluated, which is {found}",
+            raise ConfigError.of(
+                "SpeedCallback.metric",
+                f"must be among what Trainer evaluated, which is {found}",
                 given=repr(self._metric),
                 hint="Return it from compute_metrics, there without eval_.",
             )
@@ -248,7 +208,3 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
         self._resume()
         self._timed.close()
         self._is_training = False
-
-
-def _problem(*, path: str, must: str, given: str, hint: str | None = None) -> ConfigError:
-    return ConfigError(problems=(Problem(path=path, must=must, given=given, hint=hint),))

@@ -11,10 +11,9 @@ from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.datasets.image_folder import ImageFolder
 from tune_speed.data.datasets.image_parquet import ImageParquet
 from tune_speed.data.loaders.base import LoaderConfig, Resident, Streaming
-from tune_speed.data.orders.base import OrderConfig
+from tune_speed.data.orders.base import OrderConfig, Shuffle
 from tune_speed.data.orders.curriculum import Curriculum
 from tune_speed.data.orders.repeat_factor import RepeatFactor
-from tune_speed.data.orders.shuffle import Shuffle
 
 DATASETS: dict[str, type[DatasetConfig]] = {
     "digits": Digits,

@@ -109,17 +109,13 @@ def draw_in_order(
     draws = draw_of(len(order))
     if config.flip != "alternating":
         return draws
-    flips = _flips(config.flip, num_images, seed, epoch)
-    return draws._replace(is_flipped=flips.take(order) ^ (_showings(order) & 1))
-
-
-def _showings(order: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns how often the image of each position came before it, (M,)."""
+    # How often the image of each position came before it, (M,).
     positions = np.argsort(order, kind="stable")
     _, starts, counts = np.unique(order[positions], return_index=True, return_counts=True)
     showings = np.empty(len(order), dtype=np.int64)
     showings[positions] = np.arange(len(order)) - np.repeat(starts, counts)
-    return showings
+    flips = _flips(config.flip, num_images, seed, epoch)
+    return draws._replace(is_flipped=flips.take(order) ^ (showings & 1))
 
 
 def _flips(flip: str, num_samples: int, seed: int, epoch: int) -> NDArray[np.int64]:

@@ -11,10 +11,42 @@ from numpy.typing import NDArray
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import DataError
-from tune_speed.data.mapped_rows import Pixels
 
 OnProgress = Callable[[int, int], None]
 """Progress callback: `on_progress(images_done, images_total)`."""
+
+
+class MappedRows:
+    """Some rows of a mapped array, in an order of their own; read on access."""
+
+    # All processes that map the file share its pages; of a copy each would have its own.
+    def __init__(self, whole: NDArray[np.uint8], rows: NDArray[np.int64]) -> None:
+        """Reads nothing yet of the rows (M,) of the mapped array (N, H, W, C)."""
+        self.whole, self.rows = whole, rows
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """(M, H, W, C)."""
+        return (len(self.rows), *self.whole.shape[1:])
+
+    def __len__(self) -> int:
+        """Returns M."""
+        return len(self.rows)
+
+    def __getitem__(self, which: slice) -> NDArray[np.uint8]:
+        """Returns a copy of the rows in a range, (B, H, W, C)."""
+        return self.whole.take(self.rows[which], axis=0)
+
+
+Pixels = NDArray[np.uint8] | MappedRows
+"""Images (N, H, W, C), in memory or in a file."""
+
+
+def whole_of(pixels: Pixels) -> tuple[NDArray[np.uint8], NDArray[np.int64] | None]:
+    """Returns an array that holds the images, and where: None, if at their own places."""
+    if isinstance(pixels, MappedRows):
+        return pixels.whole, pixels.rows
+    return pixels, None
 
 
 class Images(NamedTuple):
@@ -50,8 +82,7 @@ class DatasetConfig(Config):
     def num_train(self) -> int:
         """Returns the number of images of the training part, without decoding any.
 
-        Raises:
-            DataError: The data are missing; the message names the folder and what to try.
+        Raises: DataError if the data are missing; it names the folder and what to try.
         """
         raise NotImplementedError
 
@@ -68,19 +99,14 @@ class DatasetConfig(Config):
 
         `download` fetches missing data, where the data set knows from where.
 
-        Raises:
-            DataError: The data are missing or unreadable; the message names the file and row.
+        Raises: DataError if data are missing or unreadable; it names the file and row.
         """
         raise NotImplementedError
 
 
 @contextmanager
 def reading(dataset: DatasetConfig) -> Iterator[None]:
-    """Turns errors of the file system within into DataError.
-
-    Raises:
-        DataError: A file cannot be read, has a name that none can have, or does not fit in memory.
-    """
+    """Turns errors of the file system, and of too little memory, within into DataError."""
     name = repr(dataset)
     name = name if len(name) <= 300 else f"{name[:299]}…"
     try:

@@ -16,10 +16,9 @@ from pydantic import Field, model_validator
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.data import randomness
-from tune_speed.data.base import Images
+from tune_speed.data.base import Images, MappedRows, Pixels
 from tune_speed.data.cache import PreparedData
 from tune_speed.data.loaders.shared_array import file_map
-from tune_speed.data.mapped_rows import MappedRows, Pixels
 
 Indices = NDArray[np.int64]
 # A larger part of a mapped set is not copied: its pages are shared by all processes of a node.
@@ -86,8 +85,7 @@ def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> Spl
 
     The data set brings `num_train` and `num_test` images; None: it has no test part.
 
-    Raises:
-        ConfigError: A part would be empty, or a subset is larger than what it is taken from.
+    Raises: ConfigError if a part would be empty, or a subset is larger than what it is taken from.
     """
     test = _share(split.test_frac, num_train) if num_test is None else num_test
     left = num_train - (test if num_test is None else 0)
@@ -104,15 +102,25 @@ def split_sizes(num_train: int, num_test: int | None, split: SplitConfig) -> Spl
 def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
     """Returns the parts of `data`, in the data's order: copies, or left in the file if large.
 
-    Raises:
-        ConfigError: As `split_sizes`, or a class is too small for its part of the long tail.
-        DataError: A class has no training image, or a channel is the same in all of them.
+    Raises: ConfigError as `split_sizes`, or a class is too small for its part of the long tail;
+        DataError if a class has no training image, or a channel is the same in all of them.
     """
     num_test = None if data.test is None else len(data.test.labels)
     sizes = split_sizes(len(data.train.labels), num_test, split)
     train, validation, test = _choose(data, split, sizes)
-    _check_classes(data, train, split)
+    counts = np.bincount(data.train.labels[train], minlength=len(data.class_names))
+    if not counts.all():
+        missing = int(counts.argmin())
+        brought = int((data.train.labels == missing).sum())
+        raise DataError(
+            "Every class must have an image in the training part, but class"
+            f" `{data.class_names[missing]}` has none of its {brought} there"
+            f" (train_samples={split.train_samples}). Add images of it, or raise train_samples."
+        )
     parts = [_rows(data.train, indices) for indices in (train, validation, test)]
+    digest = hashlib.sha256(data.data_hash.encode())
+    for part in (train, validation, test):
+        digest.update(f"/{len(part)}/".encode() + part.astype("<i8").tobytes())
     mean, std = channel_statistics(parts[0].pixels)
     return Splits(
         train=parts[0],
@@ -121,7 +129,7 @@ def make_splits(data: PreparedData, split: SplitConfig) -> Splits:
         mean=mean,
         std=std,
         num_classes=len(data.class_names),
-        split_hash=_hash(data.data_hash, train, validation, test),
+        split_hash=digest.hexdigest()[:16],
     )
 
 
@@ -130,8 +138,7 @@ def channel_statistics(pixels: Pixels) -> tuple[tuple[float, ...], tuple[float, 
 
     Of pixels (N, H, W, C).
 
-    Raises:
-        DataError: A channel has the same value everywhere: it cannot be normalised.
+    Raises: DataError if a channel has the same value everywhere: it cannot be normalised.
     """
     count = math.prod(pixels.shape[:-1])
     # The sums are integers, so that the result is exact to rounding.
@@ -240,9 +247,7 @@ def _take_train(classes: list[Indices], split: SplitConfig, total: int) -> list[
                 f"must leave class {number} at most the {len(members)} images that it has, but"
                 f" long_tail={split.long_tail} gives it {wanted}"
             )
-            given = str(split.train_samples)
-            problem = Problem(path="split.train_samples", must=must, given=given)
-            raise ConfigError(problems=(problem,))
+            raise ConfigError.of("split.train_samples", must, given=str(split.train_samples))
     return [members[:n] for members, n in zip(classes, numbers, strict=True)]
 
 
@@ -254,23 +259,3 @@ def _rows(images: Images, indices: Indices) -> Images:
     if num_bytes > MOST_COPIED_BYTES and file_map(pixels) is not None:
         return Images(MappedRows(pixels, indices), labels)
     return Images(pixels.take(indices, axis=0), labels)
-
-
-def _check_classes(data: PreparedData, train: Indices, split: SplitConfig) -> None:
-    counts = np.bincount(data.train.labels[train], minlength=len(data.class_names))
-    if counts.all():
-        return
-    missing = int(counts.argmin())
-    brought = int((data.train.labels == missing).sum())
-    raise DataError(
-        "Every class must have an image in the training part, but class"
-        f" `{data.class_names[missing]}` has none of its {brought} there"
-        f" (train_samples={split.train_samples}). Add images of it, or raise train_samples."
-    )
-
-
-def _hash(data_hash: str, *parts: Indices) -> str:
-    digest = hashlib.sha256(data_hash.encode())
-    for part in parts:
-        digest.update(f"/{len(part)}/".encode() + part.astype("<i8").tobytes())
-    return digest.hexdigest()[:16]

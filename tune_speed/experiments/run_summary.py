@@ -93,7 +93,7 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
             margin = sign_of(target) * (statistics.fmean(metrics) - target.value)
         if len(metrics) >= LEAST_RUNS:
             # For a target of 0 the mean that is needed is the margin itself.
-            needed_margin = needed_mean(0.0, statistics.stdev(metrics))
+            needed_margin = needed_mean(0.0, statistics.stdev(metrics), n=len(metrics))
         if slope is not None and all(run.status in WHOLE for run in runs):
             run_s = statistics.fmean(run.clocks.train_s for run in runs)
             line = suggestion(metrics, target=target, run_s=run_s, slope=slope.per_ln)

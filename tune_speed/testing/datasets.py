@@ -7,10 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from tune_speed.data.base import DatasetConfig, DecodedData, Images
-from tune_speed.data.cache import prepare
-from tune_speed.data.cache_entry import PreparedData
-from tune_speed.data.mapped_rows import whole_of
+from tune_speed.data.base import DatasetConfig, DecodedData, Images, whole_of
+from tune_speed.data.cache import PreparedData, prepare
 from tune_speed.data.split import SplitConfig, make_splits
 from tune_speed.testing.entry import Entry
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig, Start
 from tune_speed.core.errors import ConfigError
 from tune_speed.testing.entry import ContractError, Entry, seeded
@@ -104,7 +104,7 @@ def start_of(entry: Entry[SpeedupConfig]) -> Start:
             functional.cross_entropy(fitted(images)[:, :NUM_CLASSES], labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
-    return Start(batches, 4 * NUM_IMAGES, NUM_CLASSES, CPU, 0, fit)
+    return Start(batches, 4 * NUM_IMAGES, NUM_CLASSES, NUM_IMAGES, CPU, 0, fit)
 
 
 def run(entry: Entry[SpeedupConfig], network: nn.Module, steps: range, *, seed: int) -> list[float]:

@@ -10,7 +10,10 @@ import typing
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from typing import Annotated, Any
+from typing import Any
+
+from pydantic import Field
+from pydantic.fields import FieldInfo
 
 from tune_speed.core.comparability import final_metric
 from tune_speed.core.config import Config
@@ -66,169 +69,128 @@ class Column:
         return ABSENT if value is None else format(value, self.format)
 
 
+def column(about: str, of: Callable[[TrialRecord], Value] | None = None, **facts: Any) -> Any:
+    """Returns a field that is a `Column` of these facts."""
+    field: FieldInfo = Field()
+    field.metadata.append(Column(about, of, **facts))
+    return field
+
+
 class BoardColumns(Config):
     """Columns that leaderboards have too."""
 
-    study: Annotated[str, Column("name of the study", lambda r: r.study, tag="tune_speed.study")]
-    trial_id: Annotated[
-        str,
-        Column(
-            "number of the trial in its study: t0007",
-            lambda r: r.trial_id,
-            tag="tune_speed.trial_id",
-            heading="trial",
+    study: str = column("name of the study", lambda r: r.study, tag="tune_speed.study")
+    trial_id: str = column(
+        "number of the trial in its study: t0007",
+        lambda r: r.trial_id,
+        tag="tune_speed.trial_id",
+        heading="trial",
+    )
+    status: str = column(
+        "how the last run ended",
+        lambda r: r.status.value,
+        tag="tune_speed.status",
+        among=tuple(status.value for status in Status),
+    )
+    time_to_target_s: float | None = column(
+        "training clock when the target held: median over the runs, a miss counts as infinite",
+        lambda r: median_time_s([x.time_to_target_s for x in r.runs]) if r.runs else None,
+        unit="s",
+        format=".2f",
+        heading="time to target [s]",
+    )
+    final_metric: float | None = column(
+        "the target's metric at the end of the last run",
+        final_metric,
+        unit="as the metric's",
+        format=".4f",
+        heading="final",
+    )
+    hits: int = column(
+        "runs that met the target",
+        lambda r: sum(run.status is Status.REACHED for run in r.runs),
+        unit="1",
+    )
+    n: int = column("runs, hits and misses", lambda r: len(r.runs), unit="1")
+    steps: int = column("optimizer steps of the last run", of_run=lambda x: x.steps, unit="1")
+    images_per_s: float | None = column(
+        "training samples per second of the training clock",
+        of_run=lambda x: x.images_per_s,
+        unit="1/s",
+        format=".0f",
+        heading="images/s",
+        is_metric=True,
+    )
+    peak_memory_gib: float | None = column(
+        "peak of the device's memory in the last run; CPU: resident",
+        of_run=lambda x: x.peak_memory_gib,
+        unit="GiB",
+        format=".2f",
+        heading="GiB",
+        is_metric=True,
+    )
+    peak_memory_frac: float | None = column(
+        "peak of the device's memory over what the last run was allowed to use",
+        of_run=lambda x: (
+            x.peak_memory_gib / x.memory_limit_gib
+            if x.peak_memory_gib is not None and x.memory_limit_gib
+            else None
         ),
-    ]
-    status: Annotated[
-        str,
-        Column(
-            "how the last run ended",
-            lambda r: r.status.value,
-            tag="tune_speed.status",
-            among=tuple(status.value for status in Status),
-        ),
-    ]
-    time_to_target_s: Annotated[
-        float | None,
-        Column(
-            "training clock when the target held: median over the runs, a miss counts as infinite",
-            lambda r: median_time_s([x.time_to_target_s for x in r.runs]) if r.runs else None,
-            unit="s",
-            format=".2f",
-            heading="time to target [s]",
-        ),
-    ]
-    final_metric: Annotated[
-        float | None,
-        Column(
-            "the target's metric at the end of the last run",
-            final_metric,
-            unit="as the metric's",
-            format=".4f",
-            heading="final",
-        ),
-    ]
-    hits: Annotated[
-        int,
-        Column(
-            "runs that met the target",
-            lambda r: sum(run.status is Status.REACHED for run in r.runs),
-            unit="1",
-        ),
-    ]
-    n: Annotated[int, Column("runs, hits and misses", lambda r: len(r.runs), unit="1")]
-    steps: Annotated[
-        int, Column("optimizer steps of the last run", of_run=lambda x: x.steps, unit="1")
-    ]
-    images_per_s: Annotated[
-        float | None,
-        Column(
-            "training samples per second of the training clock",
-            of_run=lambda x: x.images_per_s,
-            unit="1/s",
-            format=".0f",
-            heading="images/s",
-            is_metric=True,
-        ),
-    ]
-    peak_memory_gib: Annotated[
-        float | None,
-        Column(
-            "peak of the device's memory in the last run; CPU: resident",
-            of_run=lambda x: x.peak_memory_gib,
-            unit="GiB",
-            format=".2f",
-            heading="GiB",
-            is_metric=True,
-        ),
-    ]
-    peak_memory_frac: Annotated[
-        float | None,
-        Column(
-            "peak of the device's memory over what the last run was allowed to use",
-            of_run=lambda x: (
-                x.peak_memory_gib / x.memory_limit_gib
-                if x.peak_memory_gib is not None and x.memory_limit_gib
-                else None
-            ),
-            unit="1",
-            format=".2f",
-            is_metric=True,
-        ),
-    ]
-    timing: Annotated[
-        str,
-        Column(
-            "what the training clock is made of: isolated, exclusive or shared",
-            lambda r: ", ".join(sorted({run.timing.value for run in r.runs})),
-        ),
-    ]
-    slowdown: Annotated[
-        float | None,
-        Column(
-            "time next to others on the device over time alone",
-            of_run=lambda x: x.slowdown,
-            unit="1",
-            format=".2f",
-            is_metric=True,
-        ),
-    ]
+        unit="1",
+        format=".2f",
+        is_metric=True,
+    )
+    timing: str = column(
+        "what the training clock is made of: isolated, exclusive or shared",
+        lambda r: ", ".join(sorted({run.timing.value for run in r.runs})),
+    )
+    slowdown: float | None = column(
+        "time next to others on the device over time alone",
+        of_run=lambda x: x.slowdown,
+        unit="1",
+        format=".2f",
+        is_metric=True,
+    )
 
 
 class TrialColumns(BoardColumns):
     """All columns of a trial; boards hold those of the workload and the device once for all."""
 
-    workload: Annotated[
-        str, Column("name of the workload", lambda r: r.workload_name, tag="tune_speed.workload")
-    ]
-    device: Annotated[
-        str, Column("name of the device", lambda r: r.device, tag="tune_speed.device")
-    ]
-    kind: Annotated[
-        str,
-        Column(
-            "from a search, or certified",
-            lambda r: r.kind,
-            tag="tune_speed.kind",
-            among=("estimate", "certified"),
-        ),
-    ]
-    samples: Annotated[
-        int, Column("training samples that the last run saw", of_run=lambda x: x.samples, unit="1")
-    ]
-    train_s: Annotated[
-        float,
-        Column("training clock of the last run", of_run=lambda x: x.clocks.train_s, unit="s"),
-    ]
-    wall_s: Annotated[
-        float,
-        Column(
-            "the last run from its first line to its last",
-            of_run=lambda x: x.clocks.wall_s,
-            unit="s",
-        ),
-    ]
-    step_time_ms: Annotated[
-        float | None,
-        Column(
-            "training clock per optimizer step",
-            of_run=lambda x: x.step_time_ms,
-            unit="ms",
-            format=".4g",
-            heading="step [ms]",
-            is_metric=True,
-        ),
-    ]
-    seed: Annotated[int, Column("seed of the last run", of_run=lambda x: x.seed, unit="1")]
-    stop_reason: Annotated[str, Column("why the last run ended, in words", lambda r: r.stop_reason)]
-    protocol_version: Annotated[
-        int, Column("version of the measuring rules", lambda r: r.protocol_version, unit="1")
-    ]
-    commit: Annotated[
-        str | None, Column("commit of tune_speed", lambda r: r.environment.get("commit"))
-    ]
-    started_at: Annotated[str, Column("when it began (UTC, ISO 8601)", lambda r: r.started_at)]
-    finished_at: Annotated[str, Column("when it ended (UTC, ISO 8601)", lambda r: r.finished_at)]
+    workload: str = column(
+        "name of the workload", lambda r: r.workload_name, tag="tune_speed.workload"
+    )
+    device: str = column("name of the device", lambda r: r.device, tag="tune_speed.device")
+    kind: str = column(
+        "from a search, or certified",
+        lambda r: r.kind,
+        tag="tune_speed.kind",
+        among=("estimate", "certified"),
+    )
+    samples: int = column(
+        "training samples that the last run saw", of_run=lambda x: x.samples, unit="1"
+    )
+    train_s: float = column(
+        "training clock of the last run", of_run=lambda x: x.clocks.train_s, unit="s"
+    )
+    wall_s: float = column(
+        "the last run from its first line to its last", of_run=lambda x: x.clocks.wall_s, unit="s"
+    )
+    step_time_ms: float | None = column(
+        "training clock per optimizer step",
+        of_run=lambda x: x.step_time_ms,
+        unit="ms",
+        format=".4g",
+        heading="step [ms]",
+        is_metric=True,
+    )
+    seed: int = column("seed of the last run", of_run=lambda x: x.seed, unit="1")
+    stop_reason: str = column("why the last run ended, in words", lambda r: r.stop_reason)
+    protocol_version: int = column(
+        "version of the measuring rules", lambda r: r.protocol_version, unit="1"
+    )
+    commit: str | None = column("commit of tune_speed", lambda r: r.environment.get("commit"))
+    started_at: str = column("when it began (UTC, ISO 8601)", lambda r: r.started_at)
+    finished_at: str = column("when it ended (UTC, ISO 8601)", lambda r: r.finished_at)
 
 
 @cache

@@ -5,8 +5,6 @@ own, such as a target's, stand under their own names beside these. Of a certifie
 trial, each run has its metrics under `<name>/seed_<seed>`.
 """
 
-import re
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from tune_speed.tracking.columns import COLUMNS
@@ -114,10 +112,3 @@ TAGS: dict[str, str] = {
     "mlflow.source.name": "tune-speed",
 }
 """Tags by name."""
-
-
-def undocumented(names: Iterable[str], known: Iterable[str]) -> list[str]:
-    """Returns those of `names` that fit none of `known`, in which `<…>` stands for anything."""
-    patterns = [re.sub(r"<[^>]*>", ".+", re.escape(name)) for name in known]
-    whole = re.compile(f"(?:{'|'.join(patterns)})(?:/seed_\\d+)?")
-    return [name for name in names if whole.fullmatch(name) is None]

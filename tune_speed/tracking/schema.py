@@ -7,18 +7,8 @@
 | child run  | a trial, named by its id, `mlflow.parentRunId` set                                 |
 | parameters | the recipe as it was proposed, flattened, and what the search chose; what ran      |
 |            | otherwise (a halved micro-batch) is next to it as `ran.<field>`                    |
-| metrics    | over steps: accuracy, macro_f1, micro_f1, val_loss, train_loss, train_s, others by |
-|            | their own names (see `metric_key`); once, at the end: reached, time_to_target_s,   |
-|            | gap, final_accuracy, final_macro_f1, `final_<metric>` of the target, images_per_s, |
-|            | step_time_ms, peak_memory_gib, shared_train_s, slowdown, init_s, fed_ratio,        |
-|            | gpu_utilisation, amortised_time_to_target_s, the clocks, and `recipe/<field>` for  |
-|            | each number of the recipe that ran; what leaderboards rank by: `expected_s`, the   |
-|            | expected time with restarts, which only a trial that has a rank has, and           |
-|            | `final_metric`, the target's metric at the end                                     |
-| tags       | `tune_speed.<name>`; `tune_speed.record` is the record without its curve,          |
-|            | `tune_speed.board` a hash of what trials share that may be ranked together; the    |
-|            | `tune_speed.plugin.<name>` the source hash of a plugin that was loaded; the        |
-|            | parent's `tune_speed.boards` is what all its trials come to, board by board        |
+| metrics    | of each evaluation at its step, and of the whole run once, at the end: `glossary`  |
+| tags       | `tune_speed.<name>`, see `glossary`                                                |
 | artifacts  | recipe.yaml, environment.json, record.json (the whole record)                      |
 
 A metric's timestamp is the run's start plus the training clock, not the time of day: MLflow's
@@ -40,24 +30,10 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import ValidationError
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    Totals,
-    board_key,
-    final_metric,
-    goodness,
-    target_of,
-)
+from tune_speed.core import comparability, records
+from tune_speed.core.comparability import ComparisonKey, Totals, target_of
 from tune_speed.core.config import flatten
-from tune_speed.core.records import (
-    MEASURED,
-    Evaluation,
-    RunResult,
-    Status,
-    StepTime,
-    TrialRecord,
-    named_settings,
-)
+from tune_speed.core.records import Evaluation, RunResult, Status, TrialRecord
 from tune_speed.core.stats import median_time_s, ranked_s
 from tune_speed.tracking.columns import run_metrics
 from tune_speed.tracking.glossary import METRICS
@@ -85,7 +61,6 @@ EXPECTED, FINAL_METRIC = "expected_s", "final_metric"
 # Isolated step times that this very trial measured, as JSON.
 STEP_TIMES = f"{PREFIX}step_times"
 
-_RUN_STATUS = {Status.FAILED: "FAILED"}
 _SECRET_NAME = re.compile(r"passw|pwd|secret|token|credential|api_?key", re.I)
 
 
@@ -120,16 +95,15 @@ def param_entries(recipe: Mapping[str, Any], params: Mapping[str, Any]) -> dict[
         safe_key(path): clean(
             value if isinstance(value, str) else json.dumps(value, default=str), limit=MAX_PARAM
         )
-        for path, value in {**flatten(named_settings(recipe)), **params}.items()
+        for path, value in {**flatten(records.named_settings(recipe)), **params}.items()
     }
 
 
 def ran_entries(recipe: Mapping[str, Any], proposed: Mapping[str, str]) -> dict[str, str]:
     """Returns `ran.<field>` for each field of the recipe that ran which was not proposed so."""
-    ran = param_entries(recipe, {})
     return {
         safe_key(f"ran.{key}"): value
-        for key, value in ran.items()
+        for key, value in param_entries(recipe, {}).items()
         if not _is_same(value, proposed.get(key))
     }
 
@@ -142,7 +116,7 @@ def metric_key(metric: str) -> str:
     if metric == "loss":
         return "val_loss"
     key = safe_key(metric)
-    is_taken = key in METRICS and key not in MEASURED
+    is_taken = key in METRICS and key not in records.MEASURED
     return f"own.{key}" if is_taken or key == "val_loss" else key
 
 
@@ -188,7 +162,7 @@ def recipe_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     # As metrics, since MLflow compares parameters as text only.
     numbers = {
         f"recipe/{safe_key(path)}"[:MAX_KEY]: float(value)
-        for path, value in flatten(named_settings(record.recipe)).items()
+        for path, value in flatten(records.named_settings(record.recipe)).items()
         if isinstance(value, int | float) and not isinstance(value, bool)
     }
     return _points(numbers, at_ms=start_ms, step=0, suffix="")
@@ -202,9 +176,9 @@ def record_points(
     points: list[Point] = []
     for run in record.runs:
         suffix = seed_suffix(record, run)
-        new = [e for e in run.evaluations if suffix or (e.step, e.train_s) not in without]
-        for evaluation in new:
-            points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
+        for evaluation in run.evaluations:
+            if suffix or (evaluation.step, evaluation.train_s) not in without:
+                points += curve_points(evaluation, start_ms=start_ms, suffix=suffix)
         points += run_points(record, run, start_ms=start_ms)
     ranks = rank_points(record, start_ms=start_ms)
     return [*points, *ranks, *recipe_points(record, start_ms=start_ms)]
@@ -218,7 +192,7 @@ def rank_points(record: TrialRecord, *, start_ms: int) -> list[Point]:
     if not record.runs:
         return []
     last, n = record.runs[-1], len(record.runs)
-    values = {EXPECTED: ranked_s(record), FINAL_METRIC: final_metric(record)}
+    values = {EXPECTED: ranked_s(record), FINAL_METRIC: comparability.final_metric(record)}
     if n > 1:
         hits = sum(run.status is Status.REACHED for run in record.runs)
         median_s = median_time_s([run.time_to_target_s for run in record.runs])
@@ -234,11 +208,12 @@ def gap(record: TrialRecord, run: RunResult) -> float | None:
     measured.
     """
     target = target_of(record.workload)
-    seen = [goodness(e.value(target.metric), target) for e in run.evaluations]
+    seen = [comparability.goodness(e.value(target.metric), target) for e in run.evaluations]
     if not seen or math.isnan(target.value):
         return None
     reached = max(seen) if record.workload.get("mode") == "anytime" else seen[-1]
-    return max(0.0, goodness(target.value, target) - reached) if math.isfinite(reached) else None
+    missing = comparability.goodness(target.value, target) - reached
+    return max(0.0, missing) if math.isfinite(reached) else None
 
 
 def seed_suffix(record: TrialRecord, run: RunResult) -> str:
@@ -284,7 +259,7 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         KIND: record.kind,
         STUDY: record.study,
         TRIAL_ID: record.trial_id,
-        BOARD: board_id(board_key(record)),
+        BOARD: board_id(comparability.board_key(record)),
         WORKLOAD: record.workload_name,
         f"{PREFIX}workload_hash": record.workload_hash,
         f"{PREFIX}space_hash": record.space_hash,
@@ -299,18 +274,13 @@ def record_tags(record: TrialRecord) -> dict[str, str]:
         f"{PREFIX}started_at": record.started_at,
         f"{PREFIX}finished_at": record.finished_at,
     }
-    measured = step_times_of(record)
-    if measured:
+    label = f"{record.study}/{record.trial_id}"
+    every = (each for run in record.runs for each in run.step_times)
+    if measured := [each for each in every if each.measured_in == label]:
         facts[STEP_TIMES] = json.dumps([each.model_dump(mode="json") for each in measured])
     versions = {f"{PREFIX}env.{safe_key(k)}": v for k, v in _public(record.environment).items()}
     sources = {f"{PREFIX}plugin.{safe_key(k)}": v for k, v in record.plugins.items()}
     return {**_tags({**versions, **sources, **facts}), **pack_record(record)}
-
-
-def step_times_of(record: TrialRecord) -> list[StepTime]:
-    """Returns the isolated step times that the record's own runs measured."""
-    label = f"{record.study}/{record.trial_id}"
-    return [each for run in record.runs for each in run.step_times if each.measured_in == label]
 
 
 def pack_record(record: TrialRecord) -> dict[str, str]:
@@ -367,22 +337,8 @@ def artifact_files(record: TrialRecord) -> dict[str, str]:
     }
 
 
-def run_status(status: Status) -> str:
-    """Returns MLflow's status for ours: a miss is a finished measurement, only an error failed."""
-    return _RUN_STATUS.get(status, "FINISHED")
-
-
-def start_time_ms(record: TrialRecord) -> int | None:
-    """Returns when the record's trial started, in ms since 1970, if it says so."""
-    return _time_ms(record.started_at)
-
-
-def finish_time_ms(record: TrialRecord) -> int | None:
-    """Returns when the record's trial ended, in ms since 1970, if it says so."""
-    return _time_ms(record.finished_at)
-
-
-def _time_ms(text: str) -> int | None:
+def time_ms(text: str) -> int | None:
+    """Returns a record's ISO 8601 time in ms since 1970, or None if it is none."""
     try:
         return round(datetime.fromisoformat(text).timestamp() * 1000)
     except ValueError:

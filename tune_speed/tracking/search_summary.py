@@ -5,14 +5,8 @@ Leaderboards read there what all trials of a board come to, and fetch none but t
 
 from datetime import UTC, datetime
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    Totals,
-    board_key,
-    fastest,
-    sum_of,
-    totals_of,
-)
+from tune_speed.core import comparability
+from tune_speed.core.comparability import ComparisonKey, Totals, board_key, fastest, totals_of
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import schema
 
@@ -27,7 +21,8 @@ class Summary:
         """Whether something was added since `is_new` was last set to False."""
         self._statuses: dict[str, Status] = {}
         self._counted: dict[str, tuple[ComparisonKey, Totals]] = {}
-        self._best: TrialRecord | None = None
+        self.best: TrialRecord | None = None
+        """The fastest trial; None if none met the target."""
         self._at_ms = 0
 
     def add(self, record: TrialRecord) -> None:
@@ -35,13 +30,8 @@ class Summary:
         self._statuses[record.trial_id] = record.status
         self._counted[record.trial_id] = board_key(record), totals_of([record])
         self.is_new = True
-        self._best = fastest([record] if self._best is None else [self._best, record])
-        self._at_ms = max(self._at_ms, schema.finish_time_ms(record) or 0)
-
-    @property
-    def best(self) -> TrialRecord | None:
-        """The fastest trial; None if none met the target."""
-        return self._best
+        self.best = fastest([record] if self.best is None else [self.best, record])
+        self._at_ms = max(self._at_ms, schema.time_ms(record.finished_at) or 0)
 
     def statuses(self) -> dict[Status, int]:
         """Returns how many trials ended in each status, those that none has among them."""
@@ -56,8 +46,8 @@ class Summary:
         """
         values = {NUM_TRIALS: float(len(self._statuses))}
         values |= {count_key(status): float(n) for status, n in self.statuses().items()}
-        if self._best and self._best.time_to_target_s is not None:
-            values[BEST_TIME] = self._best.time_to_target_s
+        if self.best and self.best.time_to_target_s is not None:
+            values[BEST_TIME] = self.best.time_to_target_s
         step = len(self._statuses)
         return [schema.Point(key, v, self._at_ms, step) for key, v in values.items()]
 
@@ -66,11 +56,11 @@ class Summary:
         boards: dict[ComparisonKey, list[Totals]] = {}
         for key, each in self._counted.values():
             boards.setdefault(key, []).append(each)
-        return {key: sum_of(parts) for key, parts in boards.items()}
+        return {key: comparability.sum_of(parts) for key, parts in boards.items()}
 
     def tags(self, *, now: datetime) -> dict[str, str]:
         """Returns the time of the last change, the fastest trial, and the totals."""
-        best = {schema.BEST_TRIAL: self._best.trial_id} if self._best else {}
+        best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
         updated = {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds")}
         return {**updated, **best, **schema.pack_boards(self.totals())}
 

@@ -1,4 +1,8 @@
-"""What a recipe trains with: the model, its forward, and loaders of real and of black images."""
+"""What is trained: a job, its model and forward, and loaders of real and of black images."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -10,10 +14,12 @@ from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Loader, LoaderConfig, Resident
 from tune_speed.data.orders.share import WHOLE, Share
 from tune_speed.data.split import Splits
+from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.compilation import compiled
 from tune_speed.training.step.gradient import Forward
 from tune_speed.training.step.step import micro_batch_of, open_order
+from tune_speed.training.workload import Workload
 
 StepSchedule = tuple[tuple[Shape, int], ...]
 """A run as shapes of steps, each with its number of steps in a row."""
@@ -25,16 +31,57 @@ def step_schedule_of(recipe: Recipe, splits: Splits) -> StepSchedule:
     return recipe.step_schedule(num_train=num_train, height=height, width=width)
 
 
+Part = Literal["validation", "test"]
+"""Of the data: that a search is judged on, or that certified results are."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What stays the same from a run's start to its end."""
+
+    workload: Workload
+    recipe: Recipe
+    """As it runs: of its fields none is `auto`."""
+    splits: Splits
+    seed: int
+    device: torch.device
+    evaluated_on: Part
+    ranks: Ranks
+    """Those that train together."""
+
+    @cached_property
+    def step_schedule(self) -> StepSchedule:
+        """The run as shapes of steps, each with its number of steps in a row."""
+        return step_schedule_of(self.recipe, self.splits)
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        """Each shape of step once, in the order of the run."""
+        return tuple(dict(self.step_schedule))
+
+
 def set_seed(recipe: Recipe, seed: int) -> None:
-    """Seeds torch, as deterministic as the recipe says, once speed-ups have read their data."""
+    """Seeds torch, once speed-ups have read their data."""
     torch.manual_seed(seed)
-    torch.backends.cudnn.deterministic = recipe.deterministic
-    torch.backends.cudnn.benchmark = not recipe.deterministic
     recipe.speedups.read_data()
 
 
+def set_kernels(recipe: Recipe) -> dict[str, bool]:
+    """Has this process choose kernels as the recipe says; returns the flags of cuDNN."""
+    torch.set_float32_matmul_precision(recipe.matmul_precision)
+    flags = {"deterministic": recipe.deterministic, "benchmark": not recipe.deterministic}
+    for name, value in flags.items():
+        setattr(torch.backends.cudnn, name, value)
+    return flags
+
+
 def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
-    """Returns the recipe's model for the data, on the device, in the recipe's memory format."""
+    """Returns the recipe's model for the data, on the device, in the recipe's memory format.
+
+    From now on this process computes with the recipe's kernels, whoever it is that measures, warms
+    up or trains.
+    """
+    set_kernels(recipe)
     _, height, width, channels = splits.train.pixels.shape
     model = recipe.model.build(
         in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)

@@ -1,10 +1,13 @@
 """How much arithmetic a training does: a measure of work that does not depend on the machine."""
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
+
+from tune_speed.components.speedups.modules.stochastic_depth import Skipping, find_skipping
 
 # Images of the batch that is counted; batch norm needs more than one.
 NUM_IMAGES = 2
@@ -16,12 +19,14 @@ def training_flop_per_sample(
     image_shape: tuple[int, int, int],
     device: torch.device,
     autocast_dtype: torch.dtype | None = None,
+    has_backward: bool = True,
 ) -> float | None:
     """Returns the floating-point operations of forward and backward per image.
 
     Those of convolutions, matrix products and attention, a multiply-add as two; for a network
     without any of them, None. Element-wise operations, augmentation and optimizer are not counted.
-    What a backward recomputes counts again, as in flash attention.
+    What a backward recomputes counts again, as in flash attention. Blocks that are skipped at
+    random count as often as they are executed on average: Σ p_l · (operations of block l).
     The model is copied, so that gradients, statistics and random numbers stay as they are; the
     copy counts towards the device's peak memory.
 
@@ -30,20 +35,39 @@ def training_flop_per_sample(
         image_shape: Channels, height and width.
         device: Where the model is.
         autocast_dtype: Arithmetic of the training; None: as the weights.
+        has_backward: False: of a forward pass alone.
     """
     # What torch.compile wraps: compiled kernels hide their operations from the counter.
     eager = getattr(model, "_orig_mod", model)
-    generators = [device] if device.type == "cuda" else []
-    counter = FlopCounterMode(display=False)
-    with torch.random.fork_rng(devices=generators), torch.enable_grad(), counter:
-        copied = copy.deepcopy(eager).train()
-        images = torch.zeros((NUM_IMAGES, *image_shape), device=device)
-        with torch.autocast(device.type, autocast_dtype, enabled=autocast_dtype is not None):
-            logits = copied(images)
-        if logits.requires_grad:
-            logits.float().sum().backward()
-    total = int(counter.get_total_flops())
+    copied = copy.deepcopy(eager).train()
+    images = torch.zeros((NUM_IMAGES, *image_shape), device=device)
+
+    def count() -> int:
+        counter = FlopCounterMode(display=False)
+        with torch.set_grad_enabled(has_backward), counter:
+            with torch.autocast(device.type, autocast_dtype, enabled=autocast_dtype is not None):
+                logits = copied(images)
+            if logits.requires_grad:
+                logits.float().sum().backward()
+        return int(counter.get_total_flops())
+
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+        total = _on_average(count, list(find_skipping(copied)))
     return total / NUM_IMAGES if total else None
+
+
+def _on_average(count: Callable[[], int], blocks: list[Skipping]) -> float:
+    """Returns the mean of `count` over the draws of the blocks, which add to it one by one."""
+    survivals = [block.survival for block in blocks]
+    for block in blocks:
+        block.survival = 0.0
+    without = count()
+    mean = float(without)
+    for block, survival in zip(blocks, survivals, strict=True):
+        block.survival = 1.0
+        mean += survival * (count() - without)
+        block.survival = 0.0
+    return mean
 
 
 def num_parameters(model: nn.Module) -> int:

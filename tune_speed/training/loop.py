@@ -12,10 +12,9 @@ from tune_speed.data.split import Splits
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import reset_peak_memory, synchronizer
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.training.build import build_forward, build_model, open_loader, set_seed
+from tune_speed.training.build import Job, Part, build_forward, build_model, open_loader, set_seed
 from tune_speed.training.checkpoint.checkpoints import Checkpoints
 from tune_speed.training.checkpoint.state import Training
-from tune_speed.training.job import Job, Part
 from tune_speed.training.preparation import needs_preparation, prepare
 from tune_speed.training.progress import Progress
 from tune_speed.training.ranks import ALONE, Ranks

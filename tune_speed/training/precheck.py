@@ -6,6 +6,7 @@ A process of its own, as a search's driver is free of torch.
 """
 
 import json
+import os
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -31,7 +32,11 @@ def misfits(
         num_train: images of an epoch.
     """
     height, width, channels = image_shape
-    image_size = max(height, width)
+    image_size, file = max(height, width), recipe.model.weights_file
+    if file is not None and not os.path.isfile(file):
+        return (
+            Problem(path="model.weights_file", must="must name a file that exists", given=file),
+        )
     try:
         recipe.model.check(in_channels=channels, num_classes=num_classes, image_size=image_size)
         # torch's meta device has shapes alone: no memory, no weights.
@@ -45,7 +50,7 @@ def misfits(
             _try(model, (2, channels, *size))
     except ConfigError as error:
         return error.problems or (Problem(path="model", must=str(error)),)
-    # What the meta device cannot do, or weights that are missing, the trial itself will say.
+    # What the meta device cannot do, or weights that do not match, the trial itself will say.
     except (NotImplementedError, DataError):
         return ()
     return ()
@@ -64,13 +69,12 @@ def _try(model: nn.Module, size: tuple[int, ...]) -> None:
 
 def too_small(height: int, width: int, error: Exception, *, path: str) -> ConfigError:
     """Returns what a user reads whose network refuses images of that size [pixels]."""
-    problem = Problem(
-        path=path,
-        must=f"must show the network images that it can take, but {height}x{width} pixels fail"
+    return ConfigError.of(
+        path,
+        f"must show the network images that it can take, but {height}x{width} pixels fail"
         f" with {first_line(error)}",
         hint="Begin with larger images, or take another model.",
     )
-    return ConfigError(problems=(problem,))
 
 
 def answers(question: dict[str, Any]) -> Iterator[list[dict[str, Any]]]:

@@ -4,6 +4,7 @@ Nothing of it leaves a trace beyond its purpose: a short training that only scor
 weights, batch statistics and random numbers back as they were.
 """
 
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, count, islice
@@ -14,17 +15,25 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from tune_speed.components.optim import Sgd, set_rates
+from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape, Start
 from tune_speed.data.loaders.base import Loader, eval_batches
 from tune_speed.data.orders.curriculum import Curriculum
 from tune_speed.data.split import Splits
-from tune_speed.training.job import Job
+from tune_speed.training.build import Job
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES, Forward
 from tune_speed.training.step.step import Group, Stepper, micro_batch_of, open_order
 
 SCORING_BATCH = 500
 """Images of a batch when samples are scored."""
+SCORING_EXAMPLES = 128
+"""Samples of a step that `scoring_lr` is the rate of."""
+WARM_UP_FRAC = 0.1
+"""Share of a short training in which its rate rises."""
+
+Batches = Iterator[tuple[Tensor, Tensor]]
 
 
 def needs_preparation(recipe: Recipe) -> bool:
@@ -42,30 +51,46 @@ def prepare(
     gradients.
     """
     recipe, device = job.recipe, job.device
-    _, height, width, _ = job.splits.train.pixels.shape
-    shape = Shape(height, width)
 
-    def fit(fitted: nn.Module, batches: Iterator[tuple[Tensor, Tensor]], num_steps: int) -> None:
+    def fit(fitted: nn.Module, batches: Batches, num_steps: int, recipe: Recipe = recipe) -> None:
         own = forward if fitted is model else fitted
         stepper = Stepper(fitted, own, recipe, device=device, is_recorded=False)
-        recipe.speedups.begin_step(fitted, shape)
-        for images, labels in islice(batches, num_steps):
-            stepper.learn(Group(len(labels), [(images, labels)]), shape, frac=1.0)
+        _learn(stepper, batches, num_steps)
 
-    num_classes = job.splits.num_classes
-    start = Start(loader.epoch, loader.num_samples, num_classes, device, job.seed, fit)
+    sizes = {"num_classes": job.splits.num_classes, "batch_size": micro_batch_of(recipe)}
+    start = Start(loader.epoch, loader.num_samples, device=device, seed=job.seed, fit=fit, **sizes)
     recipe.speedups.init_weights(model, start)
     job.ranks.align(model)
     if not isinstance(recipe.order, Curriculum):
         return None
     num_batches = recipe.order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
+    scoring = Sgd(lr=recipe.order.scoring_lr, lr_per_examples=SCORING_EXAMPLES)
     with without_trace(model, device=device):
         endless = chain.from_iterable(loader.epoch(epoch) for epoch in count())
-        fit(model, endless, max(1, round(num_batches)))
+        own = recipe.model_copy(update={"optimizer": scoring})
+        fit(model, endless, max(1, round(num_batches)), own)
         scores = _losses(model, recipe, job.splits, device=device)
     scores = job.ranks.broadcast(scores)
     reorder(job, loader, scores)
     return scores
+
+
+def _learn(stepper: Stepper, batches: Batches, num_steps: int) -> None:
+    """Takes a step on each batch, at the recipe's rate for as many samples, after a warm-up.
+
+    A step of n samples has n / N of the rate of a step of N (`OptimizerConfig.rate_factor`), and
+    the first tenth of the steps rises to it in a line.
+
+    Source: Goyal et al. 2017 (arXiv:1706.02677), sections 2.1 and 2.2.
+    """
+    recipe, warm_up = stepper.recipe, math.ceil(WARM_UP_FRAC * num_steps)
+    for step, (images, labels) in enumerate(islice(batches, num_steps), start=1):
+        # The images may be of another set, whose size is another.
+        shape = Shape(*images.shape[2:])
+        factor = recipe.optimizer.rate_factor(len(labels), of=recipe.samples_per_step)
+        set_rates(stepper.optimizer, Factors(lr=factor * min(1.0, step / warm_up), momentum=None))
+        recipe.speedups.begin_step(stepper.model, shape)
+        stepper.learn(Group(len(labels), [(images, labels)]), shape, frac=1.0)
 
 
 def reorder(job: Job, loader: Loader, scores: NDArray[np.float64]) -> None:

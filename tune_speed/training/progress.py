@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Iterator, Mapping
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -10,8 +11,9 @@ from torch import Tensor, nn
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.metrics.work import gpu_utilisation
 from tune_speed.components.speedups.base import Averager, Shape
-from tune_speed.core.errors import ConfigError, Problem
-from tune_speed.core.records import Evaluation, RunResult, Status, Timing
+from tune_speed.core.config import Config
+from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, StepTime, Timing
 from tune_speed.core.targets import SIGNS
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import HeldImages, Resident, eval_batches, hold
@@ -23,14 +25,59 @@ from tune_speed.runtime.device import (
     peak_memory_gib,
     release_memory,
 )
-from tune_speed.runtime.sharing import Sharing
+from tune_speed.runtime.sharing import CotenantHistory, Sharing
 from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
+from tune_speed.training.build import Job, Part
 from tune_speed.training.evaluate import Scores, evaluate
-from tune_speed.training.job import Job, Part
-from tune_speed.training.progress_state import PhaseState, ProgressState
 from tune_speed.training.step.gradient import AUTOCAST_DTYPES
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import run_result
+
+
+class PhaseState(Config):
+    """What the steps of one shape take, and how many samples went through them."""
+
+    shape: tuple[int, int, int, float, int]
+    step_time: StepTime
+    samples_per_step: int
+    samples: int
+
+    @classmethod
+    def of(cls, shape: Shape, phase: Phase) -> Self:
+        """Returns the phase as a checkpoint stores it."""
+        return cls(
+            shape=(shape.height, shape.width, shape.growth, shape.kept_frac, shape.stage),
+            step_time=phase.step_time,
+            samples_per_step=phase.samples_per_step,
+            samples=phase.samples,
+        )
+
+
+class ProgressState(Config):
+    """How far a run is, as a checkpoint stores it: all of `Progress` but what is set up again."""
+
+    steps: int
+    samples: int
+    init_s: float
+    evaluations: tuple[Evaluation, ...]
+    losses: tuple[float, ...]
+    phases: tuple[PhaseState, ...]
+    eval_batch_size: int
+    loss_samples: int
+    waited_s: float
+    """For batches."""
+    cpu_wait_s: float | None
+    utilisations: tuple[float, ...]
+    peak_memory_gib: float
+    clocks: Clocks
+    seen: CotenantHistory
+
+    def phases_by_shape(self) -> dict[Shape, Phase]:
+        """Returns the phases with which the run continues; none: the clock counts."""
+        return {
+            Shape(*each.shape): Phase(each.step_time, each.samples_per_step, each.samples)
+            for each in self.phases
+        }
 
 
 class Progress:
@@ -160,13 +207,12 @@ class Progress:
         if not target.holds(untrained):
             return
         harder, hint = ("exceed", "higher") if target.mode == "max" else ("be below", "lower")
-        problem = Problem(
-            path="workload.target.value",
-            must=f"must {harder} the {target.metric} before training, which is {untrained:.4f}",
+        raise ConfigError.of(
+            "workload.target.value",
+            f"must {harder} the {target.metric} before training, which is {untrained:.4f}",
             given=f"{target.value:g}",
             hint=f"Choose a {hint} target.",
         )
-        raise ConfigError(problems=(problem,))
 
     def verdict(self) -> str | None:
         """Sets the status and returns why the run has ended, or None if it continues."""
@@ -194,6 +240,11 @@ class Progress:
         # Since the first step.
         wall_s = passed_s - self.init_s
         isolated = {"timing": Timing.ISOLATED, "note": ""} if self.phases else {}
+        # The mean of a step, over the whole run where it is known beforehand.
+        steps_s, steps = train_s - self.init_s, self.steps
+        if self.phases:
+            per_shape = ((n, self.phases[shape].step_time) for shape, n in self.step_schedule)
+            steps_s, steps = sum(n * each.step_s for n, each in per_shape), self.total_steps
         return run_result(
             self.status,
             evaluations=self.evaluations,
@@ -205,7 +256,7 @@ class Progress:
             seed=self.seed,
             stop_reason=stop_reason,
             time_to_target_s=self._time_to_target() if self.status == Status.REACHED else None,
-            step_time_ms=self._step_time_ms(),
+            step_time_ms=1000 * steps_s / steps if steps else None,
             fed_ratio=fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s),
             gpu_utilisation=statistics.fmean(self._utilisations) if self._utilisations else None,
             peak_memory_gib=self._peak_memory_gib(),
@@ -263,15 +314,6 @@ class Progress:
     def _peak_memory_gib(self) -> float:
         return max(self._peak_gib, peak_memory_gib(self.device))
 
-    def _step_time_ms(self) -> float | None:
-        """Returns the mean time of a step, over the whole run where it is known beforehand."""
-        if self.phases:
-            times_s = (
-                count * self.phases[shape].step_time.step_s for shape, count in self.step_schedule
-            )
-            return 1000 * sum(times_s) / self.total_steps
-        return 1000 * (self.train_s - self.init_s) / self.steps if self.steps else None
-
     def _is_last(self) -> bool:
         return self.steps == self.total_steps
 
@@ -320,21 +362,19 @@ class Progress:
             device=self.device,
             channels_last=self.recipe.is_channels_last,
         )
+
+        def one_by_one() -> Iterator[tuple[Tensor, Tensor]]:
+            for batch in batches:
+                self.clock.let_others_measure()
+                yield batch
+
         # Of accuracy, F1 and loss every evaluation has values by itself.
         metric = METRICS.get(self.workload.target.metric)
         return evaluate(
             self.evaluated_model,
-            self._one_by_one(batches),
+            one_by_one(),
             device=self.device,
             autocast_dtype=AUTOCAST_DTYPES[self.recipe.precision],
             predict=self.recipe.speedups.predict,
             of_logits=None if metric is None else metric.of_logits,
         )
-
-    def _one_by_one(
-        self, batches: Iterator[tuple[Tensor, Tensor]]
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yields the batches; others may measure in between."""
-        for batch in batches:
-            self.clock.let_others_measure()
-            yield batch

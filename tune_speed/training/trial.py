@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -160,8 +161,18 @@ def run_result(
     )
 
 
-def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: str) -> TrialRecord:
-    """Returns the record of a trial whose one run ended, or is, as in `run`."""
+def make_record(
+    spec: SpecBase,
+    recipe: Config,
+    run: RunResult,
+    *,
+    started_at: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> TrialRecord:
+    """Returns the record of a trial whose one run ended, or is, as in `run`.
+
+    `settings` of its device, see `device_settings`, are recorded with the environment.
+    """
     return TrialRecord(
         study=spec.study,
         trial_id=spec.trial_id,
@@ -178,7 +189,7 @@ def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: s
         device=run.device,
         cpu_threads=spec.allotment.cpu_threads,
         max_cotenants=spec.allotment.max_cotenants,
-        environment=dict(environment()),
+        environment={**environment(), **settings},
         plugins=registry.hashes(),
         started_at=started_at,
         finished_at=utc_now(),
@@ -197,21 +208,16 @@ def environment() -> Mapping[str, str]:
     """Returns what a later reader needs to judge a figure: versions, host, commit."""
     packages = ("torch", "torchvision", "timm", "numpy", "ray", "optuna", "mlflow")
     versions = {name: installed_version(name) for name in packages}
+    found = run_git(Path(__file__).parent, "describe", "--always", "--dirty", "--abbrev=40")
     return {
         "tune_speed": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
         "host": platform.node(),
-        "commit": _commit(),
+        # Of this package's checkout, with `-dirty` if it has changes.
+        "commit": (found or "").strip() or "none",
         **{name: version for name, version in versions.items() if version},
     }
-
-
-def _commit() -> str:
-    """Returns the commit of this package's checkout, with `-dirty` if it has changes, or `none`."""
-    folder = Path(__file__).parent
-    found = run_git(folder, "describe", "--always", "--dirty", "--abbrev=40")
-    return (found or "").strip() or "none"
 
 
 def utc_now() -> str:

@@ -6,21 +6,26 @@ from itertools import repeat
 from torch import nn
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import StepTime
 from tune_speed.data.loaders.base import Loader
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import is_out_of_memory, synchronizer
 from tune_speed.runtime.sharing import Sharing
-from tune_speed.runtime.step_timer import isolated_time
+from tune_speed.runtime.step_timer import BLOCK_S, isolated_time
 from tune_speed.runtime.training_clock import Phase, Waits
-from tune_speed.training.build import open_dummy
-from tune_speed.training.job import Job
+from tune_speed.training.build import Job, open_dummy
 from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.gradient import Forward, RecordedGradient
-from tune_speed.training.step.step import Group, Stepper, is_lone_image, micro_batch_of
+from tune_speed.training.step.step import (
+    Group,
+    Stepper,
+    is_lone_image,
+    micro_batch_of,
+    static_scale,
+)
 from tune_speed.training.throughput import step_key
 
 
@@ -78,10 +83,12 @@ def record(job: Job, stepper: Stepper, loader: Loader) -> None:
             with without_trace(stepper.model, device=job.device):
                 recipe.speedups.begin_step(stepper.model, shape)
                 group = Group(num_samples, dummy.epoch(0))
-                divisor = group.num_learned(recipe, shape)
+                divisor = float(group.num_learned(recipe, shape))
+                divisor /= static_scale(recipe, divisor)
                 gradient.begin()
                 for images, labels in group.micro_batches:
                     gradient.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
+                gradient.refuse_nonsense()
                 # Steps that are not recorded may come before the first one.
                 stepper.model.zero_grad()
             dummy.close()
@@ -123,6 +130,8 @@ def _isolated(
         step,
         samples_per_step=stepper.recipe.samples_per_step * shape.growth,
         num_train=loader.num_samples,
+        block_s=BLOCK_S[stepper.device.type],
+        period=stepper.recipe.speedups.period,
         clock=clock,
         turnstile=sharing.turnstile,
         synchronize=synchronizer(stepper.device),
@@ -135,11 +144,10 @@ def _isolated(
 
 
 def _lone_image(batch_size: int, num_train: int) -> LoneImage:
-    problem = Problem(
-        path="recipe.batch_size",
-        must="must leave no micro-batch with a single image, because the model's batch norm has one"
+    return LoneImage.of(
+        "recipe.batch_size",
+        "must leave no micro-batch with a single image, because the model's batch norm has one"
         " value per channel of it, hence no variance",
         given=f"{batch_size} with {num_train} training images",
         hint="Try another batch size, or larger images or the model's `stem: cifar`.",
     )
-    return LoneImage(problems=(problem,))

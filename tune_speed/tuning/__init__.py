@@ -9,11 +9,11 @@ and Optuna are imported in this package alone, and only by the modules that need
 from tune_speed.core.lazy import lazy_names
 
 _NAMES = {
-    "concurrency": ("Packing",),
+    "ray.concurrency": ("Packing",),
     "search": ("SearchResult", "View"),
     "provenance": ("Surroundings",),
     "policies": ("make_policy",),
-    "prepare": ("prepare_workload",),
+    "admission": ("prepare_workload",),
 }
 
 __all__ = [name for names in _NAMES.values() for name in names]

@@ -1,17 +1,30 @@
-"""Checks whether a study may be searched under its name; writes the header of its ledger."""
+"""Checks whether a study may be searched: its data, name and place. Begins its ledger."""
 
 import uuid
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
+from tune_speed.core.targets import Target
 from tune_speed.core.version import __version__
+from tune_speed.data.cache import prepare
+from tune_speed.data.split import make_splits
 from tune_speed.study.file import StudyFile
 from tune_speed.study.yaml import dump_yaml
+from tune_speed.training.workload import Workload
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import device_of_one
+
+# Part of every path in a job's working directory. Ray deletes it some time after the job.
+WORKING_DIRS = "/runtime_resources/working_dir_files/"
 
 
 def admit(ledger: Ledger, study: StudyFile, *, workload_hash: str, resume: bool) -> None:
@@ -88,3 +101,65 @@ def begin(
     )
     (ledger.folder / "study.yaml").write_text(redact(dump_yaml(study.tree)))
     return search_id
+
+
+def refuse_throw_away(folder: Path, uri: str) -> None:
+    """Raises a ConfigError if a study's files or results would be deleted with a job.
+
+    `uri` of the MLflow store is absolute.
+    """
+    places = {"TUNE_SPEED_STUDIES": str(folder), "MLFLOW_TRACKING_URI": uri}
+    lost = [name for name, place in places.items() if WORKING_DIRS in place]
+    if lost:
+        raise ConfigError(
+            "a search in a Ray job must keep its results outside of the job's working directory,"
+            f" which Ray deletes later, but got {' and '.join(places[name] for name in lost)}. Set"
+            f' {" and ".join(lost)}: ray job submit --runtime-env-json \'{{"env_vars":'
+            ' {"TUNE_SPEED_STUDIES": "/a/shared/folder", "MLFLOW_TRACKING_URI":'
+            ' "http://HOST:PORT"}}\' …'
+        )
+
+
+class PreparedWorkload(NamedTuple):
+    """Facts about a workload that need its data."""
+
+    workload_hash: str
+    data_hash: str
+    image_shape: tuple[int, ...]
+    """(H, W, C)."""
+    num_classes: int
+    num_train: int
+
+
+def prepare_workload(
+    workload: Workload, *, download: bool, on_progress: Callable[[int, int], None]
+) -> PreparedWorkload:
+    """Decodes the workload's data into this node's cache; returns what it needs the data for.
+
+    Raises: DataError; ConfigError if a guess that never looks at the image meets the target.
+    """
+    data = prepare(workload.dataset, download=download, on_progress=on_progress)
+    splits = make_splits(data, workload.split)
+    _refuse_guess(workload.target, splits.validation.labels, num_classes=splits.num_classes)
+    return PreparedWorkload(
+        workload_hash=workload.identity(data_hash=data.data_hash),
+        data_hash=data.data_hash,
+        image_shape=splits.train.pixels.shape[1:],
+        num_classes=splits.num_classes,
+        num_train=len(splits.train.labels),
+    )
+
+
+def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes: int) -> None:
+    """Raises: ConfigError if always guessing the most frequent class meets the target."""
+    share = float(np.bincount(labels).max() / len(labels))
+    macro_f1 = 2 * share / (1 + share) / num_classes
+    guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
+    if guess is None or target.value > guess:
+        return
+    raise ConfigError.of(
+        "workload.target.value",
+        f"must exceed {guess:.4f}, the {target.metric} of always guessing the most frequent class",
+        given=f"{target.value:g}",
+        hint="Such a target is met before training; choose a higher one.",
+    )

@@ -20,7 +20,7 @@ from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import strip_secrets
 from tune_speed.tracking.writer.models import MODEL, forget_others, log_model, run_of_trial
-from tune_speed.tuning.driver.best_weights import weights_file
+from tune_speed.tuning.driver.trial_files import weights_file
 
 TIMEOUT_S = 600.0
 """Longest time for rebuilding, evaluating and logging a model [s]."""
@@ -33,11 +33,7 @@ def log_best_model(
 ) -> str:
     """Logs the model of the fastest of `records`; returns the outcome as a line for the user.
 
-    Args:
-        client: of MLflow's store, in which the records are.
-        records: of the search.
-        folder: of the study.
-        parent_id: run of the search.
+    The records are in the store of `client`, `folder` is the study's, `parent_id` the search's run.
 
     Raises: ServiceError or StorageError where the store does not answer.
     """
@@ -109,10 +105,9 @@ def _log_in_subprocess(uri: str, run_id: str, record: TrialRecord, weights: Path
         )
     except subprocess.TimeoutExpired:
         return {"error": f"it took longer than {TIMEOUT_S:.0f} s"}
-    if done.returncode != 0:
-        _log.warning("%s", strip_secrets(done.stderr))
-        return {"error": f"the process that logs it ended with exit code {done.returncode}"}
-    said: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
+    said = {"error": f"the process that logs it ended with exit code {done.returncode}"}
+    if done.returncode == 0:
+        said = json.loads(done.stdout.strip().splitlines()[-1])
     if "error" in said:
         _log.warning("%s", strip_secrets(done.stderr))
         said["error"] = strip_secrets(said["error"])

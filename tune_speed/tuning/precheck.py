@@ -6,6 +6,7 @@ A process of its own imports torch and tries them (`tune_speed.training.precheck
 import json
 import subprocess
 import sys
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tune_speed.core.errors import ConfigError, Problem
@@ -27,7 +28,7 @@ class Question(NamedTuple):
     """A check that may still be under way."""
 
     process: "subprocess.Popen[str]"
-    cases: tuple[Params, ...]
+    cases: Sequence[Params]
     """Parameters of each recipe that is checked."""
 
 
@@ -36,13 +37,9 @@ def start(
 ) -> Question | None:
     """Starts the check of each combination of model and speed-ups; None if all are known to fit.
 
-    Args:
-        space: of recipes.
-        image_shape: (H, W, C).
-        num_classes: of the data.
-        num_train: images of an epoch.
+    `image_shape` is (H, W, C), `num_train` the images of an epoch.
     """
-    cases = dict(list(_cases(space).items())[:MOST])
+    cases = list(_cases(space).values())[:MOST]
     if not cases:
         return None
     process = subprocess.Popen(
@@ -53,7 +50,7 @@ def start(
         text=True,
     )
     question = {
-        "recipes": [space.build(params) | SMALL for params in cases.values()],
+        "recipes": [space.build(params) | SMALL for params in cases],
         "image_shape": image_shape,
         "num_classes": num_classes,
         "num_train": num_train,
@@ -63,7 +60,7 @@ def start(
     process.stdin.close()
     # `communicate` would flush the closed file, which raises ValueError.
     process.stdin = None
-    return Question(process, tuple(cases.values()))
+    return Question(process, cases)
 
 
 def refuse_misfits(question: Question | None, space: SearchSpace, source: Source) -> None:
@@ -77,17 +74,12 @@ def refuse_misfits(question: Question | None, space: SearchSpace, source: Source
         question.process.communicate()
         return
     assert question.process.returncode == 0, f"the check of the networks failed:\n{errors}"
-    found: dict[Problem, Params] = {}
-    for params, problems in zip(question.cases, json.loads(answer), strict=True):
-        for fields in problems:
-            found.setdefault(Problem(**fields), params)
-    if found:
-        problems = []
-        for problem in found:
-            names = tuple(problem.path.removeprefix("recipe.").split("."))
-            path = ("recipe", *written_path(space.tree, names))
-            mistake = Mistake(path, problem.must, problem.given, problem.hint)
-            problems.append(mistake.problem(source))
+    problems = []
+    for problem in (Problem(**fields) for case in json.loads(answer) for fields in case):
+        names = tuple(problem.path.removeprefix("recipe.").split("."))
+        path = ("recipe", *written_path(space.tree, names))
+        problems.append(Mistake(path, problem.must, problem.given, problem.hint).problem(source))
+    if problems:
         raise ConfigError(problems=tuple(dict.fromkeys(problems)))
 
 

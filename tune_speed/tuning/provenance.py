@@ -3,6 +3,7 @@
 import hashlib
 import os
 import re
+from contextlib import suppress
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,12 +84,11 @@ def installed_packages() -> str:
     """Returns the sorted lines `name==version` of all installed packages, names normalised."""
     lines = set()
     for distribution in metadata.distributions():
-        try:
+        # Half removed: its folder is there, its metadata is not.
+        with suppress(OSError, KeyError, TypeError, ValueError, AttributeError):
             name, version = distribution.metadata["Name"], distribution.version
-        except (OSError, KeyError, TypeError, ValueError, AttributeError):
-            continue  # Half removed: its folder is there, its metadata is not.
-        if name and version:
-            lines.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}\n")
+            if name and version:
+                lines.add(f"{re.sub(r'[-_.]+', '-', name).lower()}=={version}\n")
     return "".join(sorted(lines))
 
 
@@ -168,11 +168,11 @@ class Surroundings(Record):
 def describe(spec: SpecBase) -> Surroundings:
     """Returns the surroundings of a trial's runs; takes seconds, the first time in a process."""
     # Late: a process that only reads such facts does without torch.
-    from tune_speed.runtime.device import describe_devices, resolve_device, set_up_process
+    from tune_speed.runtime.device import describe_devices
     from tune_speed.runtime.hardware import describe_system, throttle_count
+    from tune_speed.training.worker import open_device
 
-    device = resolve_device(spec.allotment.device)
-    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    device = open_device(spec.allotment)
     name = describe_devices(device, spec.devices)
     return Surroundings(
         machine=describe_system(device).model_copy(update={"device": name}),

@@ -29,18 +29,16 @@ from tune_speed.tracking.writer.descriptions import SearchPlan
 from tune_speed.tracking.writer.tracker import DELIVERY_S, Tracker, Undelivered
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
-from tune_speed.tuning import precheck
-from tune_speed.tuning.admission import admit, begin, pinned_device
+from tune_speed.tuning import admission, precheck
+from tune_speed.tuning.admission import PreparedWorkload, prepare_workload
 from tune_speed.tuning.best_model import log_best_model
-from tune_speed.tuning.concurrency import Packing
 from tune_speed.tuning.driver.controller import Observer, SearchController
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.prepare import PreparedWorkload, prepare_workload
-from tune_speed.tuning.ray.job import refuse_throw_away
 from tune_speed.tuning.ray.token import agree_on_token
 from tune_speed.tuning.warm_start import describe, read_new
 
 if TYPE_CHECKING:  # Ray takes a second to import.
+    from tune_speed.tuning.ray.concurrency import Packing
     from tune_speed.tuning.ray.nodes import Nodes
 
 MIN_FREE_MIB = 200
@@ -105,7 +103,7 @@ def search(
     folder = studies_folder() / study.name
     _refuse_full_disk(folder)
     uri = tracking_uri()
-    refuse_throw_away(folder, uri)
+    admission.refuse_throw_away(folder, uri)
     data = None
     if isinstance(study.workload, Workload):
         data = prepare_workload(study.workload, download=download, on_progress=on_progress)
@@ -113,8 +111,8 @@ def search(
     else:  # A training function has data of its own.
         workload_hash = study.workload.identity()
     with Ledger(folder) as ledger, _misfits_refused(study, data) as refuse_misfits:
-        admit(ledger, study, workload_hash=workload_hash, resume=resume)
-        with _services(uri, address, study, pin=pinned_device(ledger)) as (client, nodes):
+        admission.admit(ledger, study, workload_hash=workload_hash, resume=resume)
+        with _services(uri, address, study, pin=admission.pinned_device(ledger)) as (client, nodes):
             from tune_speed.tuning.ray.concurrency import packed
 
             refuse_misfits()
@@ -125,7 +123,7 @@ def search(
                 carried = read_new(
                     study, ledger, uri=uri, data_hash=data.data_hash, machine=nodes.machine
                 )
-            search_id = begin(
+            search_id = admission.begin(
                 ledger, study, workload_hash=workload_hash, device_type=nodes.device_type
             )
             for name, found in carried.items():
@@ -168,7 +166,6 @@ def search(
 
 
 def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str) -> str:
-    """Logs the fastest trial's model if the study wants it; returns what came of it, in words."""
     if study.tracking.log_model == "none":
         return ""
     try:
@@ -182,7 +179,6 @@ def _log_model(study: StudyFile, client: Any, ledger: Ledger, *, parent_id: str)
 
 
 def _plan(study: StudyFile) -> SearchPlan:
-    """Returns the facts for descriptions in MLflow."""
     if Path(sys.argv[0]).name == "tune-speed":
         arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
     else:  # A call from Python: what a command line would be.
@@ -228,11 +224,7 @@ def _services(
 
 
 def _run(
-    controller: SearchController,
-    view: View,
-    notes: Sequence[str],
-    nodes: "Nodes",
-    tracker: Tracker,
+    controller: SearchController, view: View, notes: Sequence[str], nodes: "Nodes", tracker: Tracker
 ) -> bool:
     """Runs the trials; returns whether Ctrl-C ended the search. Raises: StorageError."""
     from tune_speed.tuning.ray import tuner
@@ -282,7 +274,9 @@ def _misfits_refused(
         precheck.cancel(question)
 
 
-def tags_of(study: StudyFile, workload_hash: str, packing: Packing | None = None) -> dict[str, str]:
+def tags_of(
+    study: StudyFile, workload_hash: str, packing: "Packing | None" = None
+) -> dict[str, str]:
     """Returns the tags of the search's run in MLflow."""
     search, target = study.search, study.workload.target
     has_sampler = search.policy == SearchConfig.model_fields["policy"].default

@@ -17,12 +17,7 @@ NO_CURVE = "a curve that is gone from MLflow"
 
 
 def read_new(
-    study: StudyFile,
-    ledger: Ledger,
-    *,
-    uri: str,
-    data_hash: str,
-    machine: Callable[[], Machine],
+    study: StudyFile, ledger: Ledger, *, uri: str, data_hash: str, machine: Callable[[], Machine]
 ) -> dict[str, CarriedOver]:
     """Returns what carries over from each study of `search.warm_start` that the ledger lacks.
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.components.models.networks.cifar_preact_resnet import PreActBlock
+from tune_speed.components.models.networks.cifar_resnet import PreActBlock
 from tune_speed.components.models.resnet import PreActResNet
 
 

@@ -1,11 +1,15 @@
 import numpy as np
 import pytest
+import timm
 import torch
 from singular_values import by_hand
 from torch import nn
 
+from tune_speed.components.models import ResNet20
 from tune_speed.components.optim import Muon
 from tune_speed.components.optim.muon import hidden_weights
+from tune_speed.components.speedups.boosted import Boosted
+from tune_speed.components.speedups.easiest_first import EasiestFirst
 
 
 def network(dtype=torch.float64):
@@ -154,6 +158,22 @@ def test_a_frozen_first_layer_still_counts_as_the_first():
     optimizer = Muon(lr=0.1).build(model, effective_batch_size=1, fused=False)
     held = {id(p) for group in optimizer.param_groups for p in group["params"]}
     assert id(model[0].weight) not in held
+
+
+def test_class_heads_are_left_to_sgd_wherever_they_are_registered():
+    """K. Jordan: embeddings and final classifiers go to the other optimizer."""
+    model = ResNet20().network(in_channels=3, num_classes=4, image_size=8)
+    plain = names(model)
+    tasks = EasiestFirst(groups=(0, 0, 1, 1)).change_model(model, num_classes=4, seed=0)
+    assert names(tasks) == plain
+    model = ResNet20().network(in_channels=3, num_classes=4, image_size=8)
+    staged = Boosted(stages=3).change_model(model, num_classes=4, seed=0)
+    assert {name.removeprefix("net.") for name in names(staged)} == plain
+
+
+def test_both_heads_of_a_distilled_model_are_left_to_sgd():
+    model = timm.create_model("deit_tiny_distilled_patch16_224", num_classes=4)
+    assert not any("head" in name for name in names(model))
 
 
 def test_depthwise_filters_and_tokens_are_no_matrices():

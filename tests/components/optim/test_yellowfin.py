@@ -202,6 +202,31 @@ def test_the_closed_loop_lowers_the_momentum_where_others_move_the_weights_too()
     assert optimizer.tuner["momentum"] == applied
 
 
+@pytest.mark.parametrize("staleness", [0, 1, 3])
+def test_late_gradients_are_paired_as_in_algorithm_5(staleness):
+    """Each gradient is that of so many steps ago; the correction is the paper's, by hand."""
+    curvatures = torch.linspace(0.2, 1.0, 6, dtype=torch.float64)
+    model = one_weight(6, torch.float64)
+    optimizer = built(model, closed_loop=True, clip=False, staleness=staleness)
+    noise = torch.Generator().manual_seed(0)
+    xs, rates, correction, gradients = [model.weight.detach()[0].clone()], [], 0.0, []
+    for step in range(80):
+        gradients.append(curvatures * xs[-1] + torch.randn(6, generator=noise).double() / 10)
+        # Algorithm 5 before its step: x(t - s) - x(t - s - 1) and the gradient at x(t - s - 1).
+        at = step - staleness - 1
+        if at >= 1:
+            moves = [(xs[at + k] - xs[at + k + 1]) / rates[at + k] for k in (-1, 0)]
+            total = ((moves[1] - gradients[at]) / moves[0]).nanmedian()
+            correction += 0.01 * float(optimizer.tuner["target"] - total)
+        push(model, optimizer, [gradients[max(0, step - staleness)]])
+        if step > staleness + 1:
+            assert float(optimizer.tuner["correction"]) == pytest.approx(correction, abs=1e-9)
+        rates.append(optimizer.tuner["rate"])
+        xs.append(model.weight.detach()[0].clone())
+    # Paired with the step that it was applied in, a late gradient shows no momentum but the target.
+    assert (abs(correction) > 0.001) == (staleness > 0)
+
+
 def test_the_tuners_state_survives_a_file(tmp_path):
     model = one_weight(6)
     optimizer = built(model, closed_loop=True)

@@ -5,13 +5,16 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from training import make_recipe
 
-from tune_speed.components.models import MODELS, Timm
+from tune_speed.components.models import MODELS, ResNet20, Timm
+from tune_speed.components.optim import Sgd
 from tune_speed.components.speedups.base import Shape
 from tune_speed.components.speedups.boosted import Boosted
 from tune_speed.components.speedups.modules.losses import sum_of_exponential_losses
-from tune_speed.components.speedups.modules.staged import Staged
+from tune_speed.components.speedups.modules.staged import Staged, set_stage
 from tune_speed.core.errors import ConfigError
+from tune_speed.training.step.step import Group, Stepper
 
 GENERATOR = torch.Generator().manual_seed(0)
 IMAGES = torch.randn(8, 3, 8, 8, generator=GENERATOR)
@@ -176,3 +179,34 @@ def test_wrapped_networks_are_found():
     config.begin_step(wrapper, Shape(8, 8, stage=1))
     assert isinstance(wrapper[0], Staged) and model.place.stage == 1
     assert not model.net.norm.training and model.net.blocks[8].norm1.training
+
+
+def test_refinement_begins_with_momentum_zero():
+    """As torch's SGD that is made for it does: the stages' momentum is of losses long gone."""
+    recipe = make_recipe(
+        model=ResNet20(),
+        optimizer=Sgd(lr=0.1),
+        speedups={"depth": {"boosted": {"stages": 2}}},
+    )
+    _, model = staged_resnet20(stages=2)
+    stepper = Stepper(model, model, recipe, device=torch.device("cpu"))
+
+    def step(stage):
+        stepper.take(Group(len(LABELS), [(IMAGES, LABELS)]), Shape(8, 8, stage=stage), frac=0.9)
+
+    for stage in (0, 0, 1):
+        step(stage)
+    saved = copy.deepcopy(stepper.optimizer.state_dict())
+    before = model.net.conv.weight.detach().clone()
+    fresh = copy.deepcopy(model)
+    step(2)
+    set_stage(fresh, 2)
+    # Both are in one place, so that the stage is not news to this one.
+    fresh.train()
+    plain = torch.optim.SGD(fresh.parameters(), lr=0.1, momentum=0.9, nesterov=True)
+    functional.cross_entropy(fresh(IMAGES), LABELS).backward()
+    plain.step()
+    assert not torch.equal(model.net.conv.weight, before)
+    torch.testing.assert_close(model.net.conv.weight, fresh.net.conv.weight)
+    # A run that is resumed there begins it as well.
+    assert {group["stage"] for group in saved["param_groups"]} == {1}

@@ -3,7 +3,7 @@ import pytest
 import torch
 from torch import nn
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.ema import Ema
 from tune_speed.components.speedups.modules.ema import MovingAverage
 

@@ -6,8 +6,8 @@ from starting import make_start
 from torch import nn
 from torch.nn import functional
 
-from tune_speed.components.models import TorchVision
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models import Timm, TorchVision
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.speedups.focal import Focal
 from tune_speed.core.errors import ConfigError
 
@@ -85,4 +85,24 @@ def test_prior_needs_a_bias():
     network = nn.Sequential(nn.Linear(3, 2, bias=False))
     Focal(prior=None).check_model(network)
     with pytest.raises(ConfigError, match=r"focal\.prior: must have a final layer with a bias"):
+        Focal().check_model(network)
+
+
+def test_squeezenet_gives_logits_below_zero():
+    """RetinaNet 3.3: the head is linear, so that classes begin with the prior, not with 1/2."""
+    torch.manual_seed(0)
+    network = TorchVision(name="squeezenet1_1").network(in_channels=3, num_classes=7, image_size=64)
+    network = Focal().change_model(network, num_classes=7, seed=0).eval()
+    Focal().init_weights(network, START)
+    logits = network(torch.randn(2, 3, 64, 64))
+    # Through the ReLU none was below 0. Around -4.6, by weights of a deviation of 0.01.
+    assert (logits - math.log(0.01 / 0.99)).abs().max() < 1.5
+    assert sum(isinstance(m, nn.ReLU) for m in network.classifier.modules()) == 0
+
+
+def test_several_final_layers_are_refused():
+    network = Timm(name="deit_tiny_distilled_patch16_224", patch_size=8).network(
+        in_channels=3, num_classes=7, image_size=32
+    )
+    with pytest.raises(ConfigError, match=r"one final layer, but got .* has 2: head, head_dist"):
         Focal().check_model(network)

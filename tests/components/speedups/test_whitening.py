@@ -4,7 +4,7 @@ import torch
 from starting import make_start
 from torch import nn
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.models.speednet import SpeedNet
 from tune_speed.components.speedups.modules.patches import statistics
 from tune_speed.components.speedups.whitening import Whitening

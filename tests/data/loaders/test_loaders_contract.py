@@ -13,9 +13,8 @@ from tune_speed.data import LOADERS
 from tune_speed.data.augment import Augmentation, draw
 from tune_speed.data.base import Images
 from tune_speed.data.loaders.base import Loader, LoaderConfig, Streaming, eval_batches, hold
-from tune_speed.data.orders.base import Order
+from tune_speed.data.orders.base import Order, SampleOrder
 from tune_speed.data.orders.repeat_factor import RepeatedOrder
-from tune_speed.data.orders.shuffle import SampleOrder
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)

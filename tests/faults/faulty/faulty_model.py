@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import signal
 import sys
 import time
@@ -36,9 +35,9 @@ Fault = Literal[
     "abort",
     "segfault",
     "killed",
-    "sleeps",
+    "waits",
     "deadlock",
-    "spins",
+    "keeps_lock",
     "stops",
     "stops_loader",
     "kills_loader",
@@ -202,8 +201,10 @@ def killed() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def sleeps() -> None:
-    time.sleep(1e6)
+def waits() -> None:
+    """Waits until a test has made the file `go`."""
+    while not (folder() / "go").exists():
+        time.sleep(0.05)
 
 
 def deadlock() -> None:
@@ -214,9 +215,11 @@ def deadlock() -> None:
         pass
 
 
-def spins() -> None:
-    """Holds the interpreter's lock: the regular expression takes 2^60 steps in C."""
-    re.match(r"(a+)+$", "a" * 60 + "b")
+def keeps_lock() -> None:
+    """Holds the interpreter's lock: C waits, which PyDLL calls with it, for what never comes."""
+    library, mutex = ctypes.PyDLL(None), ctypes.create_string_buffer(64)
+    library.pthread_mutex_lock(mutex)
+    library.pthread_mutex_lock(mutex)
 
 
 def stops() -> None:
@@ -271,9 +274,9 @@ FAULTS: dict[str, Callable[[], Callable[[Any], Any] | None]] = {
     "abort": abort,
     "segfault": segfault,
     "killed": killed,
-    "sleeps": sleeps,
+    "waits": waits,
     "deadlock": deadlock,
-    "spins": spins,
+    "keeps_lock": keeps_lock,
     "stops": stops,
     "stops_loader": stops_loader,
     "kills_loader": kills_loader,

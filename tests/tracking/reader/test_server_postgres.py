@@ -49,7 +49,7 @@ def run_through_a_kill(tracker: Tracker, database: Postgresql, uri: str, study: 
     for i in range(12):
         run_trial(tracker, f"t{i:04d}")
         if i == 4:
-            wait_for(lambda: len(tracker._courier.expected) < 4)  # In the midst of deliveries.
+            wait_for(lambda: len(tracker.expected) < 4)  # In the midst of deliveries.
             database.kill()
         if i == 8:
             wait_for(lambda: tracker.trouble)
@@ -91,7 +91,7 @@ def test_commits_whose_answer_is_lost_leave_nothing_twice(database: Postgresql) 
         proxy.cut_if = every_third_commit
         for i in range(4):
             run_trial(tracker, f"t{i:04d}")
-        wait_for(lambda: proxy.num_cut >= 5 or not tracker._courier.expected)
+        wait_for(lambda: proxy.num_cut >= 5 or not tracker.expected)
         proxy.cut_if = lambda asked, answered: False
         assert tracker.close(timeout_s=60) == ()
     assert proxy.num_cut >= 3
@@ -102,7 +102,7 @@ def test_commits_whose_answer_is_lost_leave_nothing_twice(database: Postgresql) 
 
 def test_a_frozen_database_ends_no_search_late(database: Postgresql) -> None:
     tracker = Tracker(open_store(database.uri("direct")), study="frozen", study_tags={})
-    wait_for(lambda: not tracker._courier.expected)
+    wait_for(lambda: not tracker.expected)
     database.freeze()
     try:
         run_trial(tracker, "t0000")

@@ -12,11 +12,16 @@ from postgres import Postgres
 
 from tune_speed.core.errors import ServiceError
 from tune_speed.tracking import Tracker, find_trials, open_store
-from tune_speed.tracking.reader import sql
+from tune_speed.tracking.reader import tables as store_tables
 from tune_speed.tracking.reader.leaders import find_leaders
-from tune_speed.tracking.reader.sql import read_directly
 from tune_speed.tracking.reader.studies import list_studies
-from tune_speed.tracking.reader.tables import FIRST_AT_ONCE, MOST_AT_ONCE, Tables, batches
+from tune_speed.tracking.reader.tables import (
+    FIRST_AT_ONCE,
+    MOST_AT_ONCE,
+    Tables,
+    batches,
+    read_directly,
+)
 
 
 @pytest.fixture
@@ -89,7 +94,7 @@ def test_a_server_that_is_down_is_explained_as_mlflow_does() -> None:
 
 def test_a_server_that_keeps_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("psycopg2")
-    monkeypatch.setattr(sql, "CONNECT_S", 0.3)
+    monkeypatch.setattr(store_tables, "CONNECT_S", 0.3)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
         with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
@@ -100,7 +105,7 @@ def test_a_server_that_keeps_silent_is_not_waited_for(monkeypatch: pytest.Monkey
 def test_an_answer_is_not_waited_for_forever(
     postgres: Postgres, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sql, "READ_S", 0.3)
+    monkeypatch.setattr(store_tables, "READ_S", 0.3)
     with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
         read_directly(postgres.uri("empty"), lambda tables: tables.query("SELECT pg_sleep(1)"))
 

@@ -135,7 +135,7 @@ def test_a_login_that_is_lost_in_mid_search_is_told_and_costs_nothing(
     client = open_store(server.uri)
     tracker = Tracker(client, study="lost", study_tags={})
     run_trial(tracker, "t0000")
-    while tracker._courier.expected:
+    while tracker.expected:
         time.sleep(0.1)
     changed = f"{PASSWORD}-2"
     set_password(server, old=PASSWORD, new=changed)

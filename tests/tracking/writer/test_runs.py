@@ -80,7 +80,7 @@ def test_an_experiments_description_is_replaced_unless_somebody_changed_it(
     runs = StudyRuns.open(client, study="study", search_id="s", tags={}, plan=plan)
     note = client.get_experiment(experiment_id).tags[descriptions.NOTE]
     assert note == (there if there.startswith("mine") else descriptions.study_note(plan))
-    assert client.get_run(runs.parent_id).data.tags["tune_speed.searched"] == "a.b"
+    assert client.get_run(runs.parent.run_id).data.tags["tune_speed.searched"] == "a.b"
 
 
 def open_only(client: Any, search_id: str) -> StudyRuns:
@@ -91,16 +91,19 @@ def test_a_second_search_of_a_name_is_refused_and_leaves_nothing(client: Any) ->
     first = open_only(client, "a")
     with pytest.raises(ConfigError, match=r"name of its own in MLflow.*running.*--set study=NAME"):
         open_only(client, "b")
-    assert open_only(client, "a").parent_id == first.parent_id
-    first.end_parent("KILLED")
-    assert [r.info.run_id for r in client.search_runs([first.experiment_id])] == [first.parent_id]
+    assert open_only(client, "a").parent.run_id == first.parent.run_id
+    first.end(first.parent, "KILLED")
+    assert [r.info.run_id for r in client.search_runs([first.experiment_id])] == [
+        first.parent.run_id
+    ]
 
 
 def test_a_name_is_free_where_nothing_came_of_the_other_search(client: Any) -> None:
     first = open_only(client, "a")
-    first.end_parent("KILLED")
-    open_only(client, "b").end_parent("FINISHED")
-    first.write_parent(points=[Point("trials", 1.0, 1000, 1)], tags={})
+    first.end(first.parent, "KILLED")
+    second = open_only(client, "b")
+    second.end(second.parent, "FINISHED")
+    first.write(first.parent, points=[Point("trials", 1.0, 1000, 1)], tags={})
     with pytest.raises(ConfigError, match="1 trials finished, killed"):
         open_only(client, "c")
 
@@ -122,7 +125,8 @@ def test_of_two_that_begin_at_the_same_moment_one_goes_on(client: Any) -> None:
         except ConfigError as error:
             refused.append(error)
 
-    open_runs(client, search_id="").end_parent("FINISHED")  # The experiment is there.
+    there = open_runs(client, search_id="")  # The experiment is there.
+    there.end(there.parent, "FINISHED")
     client.create_run = create_together
     threads = [threading.Thread(target=begin_one, args=(name,)) for name in "ab"]
     for thread in threads:

@@ -377,7 +377,7 @@ def test_what_was_undelivered_is_delivered_by_the_next_reconcile(
     with locked(tmp_path):
         first.trial_finished(record=make_record())
         assert first.close(timeout_s=0.2)
-    first._courier._thread.join(60)  # As the end of its process would do.
+    first._thread.join(60)  # As the end of its process would do.
     second = make_tracker()
     second.reconcile([make_record()])
     assert second.close(timeout_s=60) == ()

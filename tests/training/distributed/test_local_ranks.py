@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from tune_speed.data.split import SplitConfig
 from tune_speed.training.distributed.local import LocalCrew, run_here
 from tune_speed.training.distributed.supervisor import RanksDied, run_together
 from tune_speed.training.loop import Interrupted
-from tune_speed.training.objective import finish
+from tune_speed.training.objective import Trial, finish
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec
 from tune_speed.training.workload import Workload
@@ -100,21 +101,6 @@ def test_two_devices_learn_what_one_learns_by_accumulation() -> None:
         assert ours.train_loss == pytest.approx(theirs.train_loss, abs=1e-5)
 
 
-def test_trial_stops_for_the_reason_that_it_is_given() -> None:
-    trial = run_here(make_spec(epochs=50.0))
-    assert next(trial).runs[0].evaluations[-1].step == 4
-    with pytest.raises(StopIteration) as end:
-        trial.send("too slow")
-    assert end.value.value.stop_reason == "too slow"
-    assert not multiprocessing.active_children()
-
-
-def test_memory_that_runs_out_on_one_device_halves_the_micro_batch_of_all() -> None:
-    result = run(model={"most_images_there": 4}).runs[0]
-    assert (result.status, result.batch_size, result.accumulation_steps) == (Status.MISSED, 4, 2)
-    assert "micro-batch 8 ran out of memory, 4 did not" in result.stop_reason
-
-
 def test_error_on_any_device_is_the_trials_with_its_own_traceback() -> None:
     record = run(model={"crash_after_there": 8})
     assert record.status == Status.FAILED
@@ -151,21 +137,6 @@ def test_more_devices_than_gpus_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         next(run_here(on_gpu, refuse=(ConfigError,)))
 
 
-def test_interrupted_trial_leaves_no_process_behind() -> None:
-    trial = run_here(make_spec(epochs=1000.0), interrupt=iter([False] * 4 + [True]).__next__)
-    with pytest.raises(Interrupted):
-        finish(trial, on_report=lambda record: None)
-    assert not multiprocessing.active_children()
-
-
-def test_keeper_that_gives_up_ends_all_ranks() -> None:
-    trial = run_here(make_spec(epochs=1000.0))
-    next(trial)
-    assert len(multiprocessing.active_children()) == 2
-    trial.close()
-    assert not multiprocessing.active_children()
-
-
 def checkpointed(place: Path, **fields: Any) -> TrialSpec:
     place.parent.mkdir(exist_ok=True)
     plan = CheckpointPlan(place=str(place), every_s=0.0)
@@ -176,40 +147,58 @@ def curve(record: TrialRecord) -> list[dict[str, Any]]:
     return [e.model_dump(exclude={"train_s"}) for e in record.runs[0].evaluations]
 
 
-def test_devices_go_on_together_where_they_broke_off(tmp_path: Path) -> None:
+def stopped(trial: Trial, reason: str) -> TrialRecord:
+    """Returns the record of a trial that is told to stop at this evaluation."""
+    with pytest.raises(StopIteration) as end:
+        trial.send(reason)
+    record: TrialRecord = end.value.value
+    return record
+
+
+def test_devices_go_on_together_where_they_broke_off_or_begin_anew(tmp_path: Path) -> None:
     """Dropout is drawn by each device for itself, and a ragged step ends each epoch."""
     fields: dict[str, Any] = {"model": {"dropout": 0.4}, "epochs": 4.0}
     place = tmp_path / "checkpoints" / "t0000.ckpt"
-    whole = run(**fields)
     trial = run_here(checkpointed(place, **fields))
     next(trial)
     standing = next(trial)
+    assert len(multiprocessing.active_children()) == 2
     trial.close()
     assert not multiprocessing.active_children()
     assert [path.name for path in place.parent.iterdir()] == ["t0000.ckpt"]
+    kept = place.read_bytes()
     record = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
     assert record.runs[0].note == "resumed at step 8 of 16"
-    assert curve(record) == curve(whole)
     assert record.started_at < standing.finished_at
     assert list(place.parent.iterdir()) == []
 
-
-def test_devices_whose_checkpoint_is_damaged_begin_anew_together(tmp_path: Path) -> None:
-    place = tmp_path / "checkpoints" / "t0000.ckpt"
-    trial = run_here(checkpointed(place))
-    next(trial)
-    trial.close()
-    place.write_bytes(place.read_bytes()[:-5])
-    record = finish(run_here(checkpointed(place)), on_report=lambda record: None)
-    assert "begun anew" in record.runs[0].note and "it is cut off" in record.runs[0].note
-    assert record.runs[0].steps == 8
+    place.write_bytes(kept[:-5])
+    anew = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
+    assert "begun anew" in anew.runs[0].note and "it is cut off" in anew.runs[0].note
+    assert anew.runs[0].steps == 16
+    assert curve(record) == curve(anew)
 
 
-def test_smaller_micro_batch_of_all_devices_is_gone_on_with(tmp_path: Path) -> None:
-    fields: dict[str, Any] = {"model": {"most_images_there": 4}, "epochs": 3.0}
+def test_memory_that_runs_out_on_one_device_halves_the_micro_batch_of_all_for_good(
+    tmp_path: Path,
+) -> None:
+    """That trial is told to stop; from its checkpoint it goes on until it is interrupted."""
+    fields: dict[str, Any] = {"model": {"most_images_there": 4}, "epochs": 50.0}
     place = tmp_path / "checkpoints" / "t0000.ckpt"
     trial = run_here(checkpointed(place, **fields))
-    next(trial)
-    trial.close()
-    record = finish(run_here(checkpointed(place, **fields)), on_report=lambda record: None)
-    assert (record.runs[0].batch_size, record.runs[0].note) == (4, "resumed at step 4 of 12")
+    assert next(trial).runs[0].evaluations[-1].step == 4
+    kept = place.read_bytes()
+    result = stopped(trial, "too slow").runs[0]
+    assert not multiprocessing.active_children()
+    assert (result.batch_size, result.accumulation_steps, result.steps) == (4, 2, 4)
+    assert result.stop_reason == "too slow (micro-batch 8 ran out of memory, 4 did not)"
+
+    place.write_bytes(kept)
+    interrupted = threading.Event()
+    trial = run_here(checkpointed(place, **fields), interrupt=interrupted.is_set)
+    result = next(trial).runs[0]
+    assert (result.batch_size, result.note) == (4, "resumed at step 4 of 200")
+    interrupted.set()
+    with pytest.raises(Interrupted):
+        trial.send(None)
+    assert not multiprocessing.active_children()

@@ -9,8 +9,15 @@ from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
-from tune_speed.training.step.compilation import FOLDER, keep_on_disk
+from tune_speed.training.step.compilation import (
+    FOLDER,
+    MOST_GRAPHS,
+    RECOMPILE_LIMIT,
+    compiled,
+    keep_on_disk,
+)
 
 CHECKS = Path(__file__).parents[2] / "helpers" / "compilations.py"
 
@@ -46,6 +53,38 @@ def test_cache_that_cannot_be_made_is_torch_s_default(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     keep_on_disk(tmp_path / "file")
     assert FOLDER not in os.environ
+
+
+def test_what_is_compiled_is_forgotten_for_another_make_and_when_it_is_too_much(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from torch._dynamo.utils import counters
+
+    resets, reset = list[int](), torch.compiler.reset
+
+    def watched() -> None:
+        resets.append(len(resets))
+        reset()
+
+    def forgets(model: nn.Module, *, mode: str = "default") -> bool:
+        before = len(resets)
+        compiled(model, mode=mode)  # Compiles nothing before its first call.
+        return len(resets) > before
+
+    monkeypatch.setattr(torch.compiler, "reset", watched)
+    monkeypatch.setattr(torch._dynamo.config, "recompile_limit", 8)
+    forgets(nn.Linear(3, 2))
+    assert not forgets(nn.Linear(3, 2))
+    assert forgets(nn.Linear(3, 4)) and forgets(nn.Sequential(nn.Linear(3, 4)))
+    assert forgets(nn.Linear(3, 2), mode="max-autotune-no-cudagraphs")
+    assert not forgets(nn.Linear(3, 2), mode="max-autotune-no-cudagraphs")
+    # Recorded CUDA graphs hold one model's addresses.
+    assert all(forgets(nn.Linear(3, 2), mode="reduce-overhead") for _ in range(2))
+    assert forgets(nn.Linear(3, 2))
+    for added, is_too_much in ((MOST_GRAPHS, False), (1, True), (MOST_GRAPHS, False)):
+        counters["stats"]["unique_graphs"] += added
+        assert forgets(nn.Linear(3, 2)) == is_too_much
+    assert torch._dynamo.config.recompile_limit == RECOMPILE_LIMIT
 
 
 @pytest.mark.slow

@@ -22,8 +22,7 @@ from tune_speed.tuning.policy.base import (
     past_leader,
     trial_number,
 )
-from tune_speed.tuning.policy.optuna_space import suggest
-from tune_speed.tuning.policy.samplers import make_sampler, quiet_study
+from tune_speed.tuning.policy.samplers import make_sampler, quiet_study, suggest
 
 SPACE = SearchSpace.from_tree(
     {

@@ -17,7 +17,7 @@ from tune_speed.training.checkpoint.store import CheckpointStore
 from tune_speed.training.trial import Allotment, TrialSpec, make_record
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.trial_file import write_trial_file
+from tune_speed.tuning.driver.trial_files import write_trial_file
 from tune_speed.tuning.policy.base import Outcome, PriorTrial
 from tune_speed.tuning.policy.curve import Curve
 

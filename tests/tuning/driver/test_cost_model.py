@@ -197,3 +197,32 @@ def test_question_takes_microseconds() -> None:
         return (time.perf_counter() - started) / len(asked) * 1e6
 
     assert min(mean_us() for _ in range(5)) < 20
+
+
+def test_what_comes_before_the_first_step_is_priced_as_it_was_seen() -> None:
+    tree = {
+        **FIXED,
+        "speedups": {
+            "init": {"choices": {"off": {}, "pretrain_subset": {"epochs": {"low": 1, "high": 9}}}}
+        },
+    }
+    costs = CostModel(SearchSpace.from_tree(tree), num_train=NUM_TRAIN)
+    pretrained = {
+        **PARAMS,
+        "speedups.init": "pretrain_subset",
+        "speedups.init.pretrain_subset.epochs": 3,
+    }
+    for params, init_s in (({**PARAMS, "speedups.init": "off"}, 0.0), (pretrained, 7.0)):
+        run = make_run(Status.MISSED).model_copy(update={"step_time_ms": 10.0, "init_s": init_s})
+        costs.finished(make_record(params=params, runs=(run,)))
+    steps_s = 200 * 0.01
+    plain, seen = costs({**PARAMS, "speedups.init": "off"}), costs(pretrained)
+    assert plain is not None and plain.train_s == pytest.approx(steps_s)
+    assert seen is not None and seen.train_s == pytest.approx(7.0 + steps_s)
+    # Another rate or length leaves it as long, another batch need not.
+    longer = costs({**pretrained, "epochs": 4, "optimizer.sgd.lr": 0.5})
+    assert longer is not None and longer.train_s == pytest.approx(7.0 + 2 * steps_s)
+    larger = costs({**pretrained, "batch_size": 100})
+    assert larger is not None
+    assert larger.train_s - OPTIMISM * 7.0 == pytest.approx(OPTIMISM * 20 * 0.01)
+    assert larger.likely_s > 7.0

@@ -16,7 +16,7 @@ from making import make_record
 
 from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.tuning.driver.ledger import Ledger
-from tune_speed.tuning.driver.trial_file import read_trial_file, write_trial_file
+from tune_speed.tuning.driver.trial_files import read_trial_file, write_trial_file
 from tune_speed.tuning.policy.base import Cost, Proposal
 from tune_speed.tuning.policy.curve_table import Expected
 

@@ -4,7 +4,7 @@ from making import make_record, make_run
 
 from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status
-from tune_speed.tuning.driver.best_weights import BestWeights, weights_file
+from tune_speed.tuning.driver.trial_files import BestWeights, weights_file
 
 
 def leave(kept: BestWeights, trial_id: str) -> None:

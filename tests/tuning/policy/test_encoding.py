@@ -14,8 +14,7 @@ from spaces import TREE, TREES
 from tune_speed.study.file import load_study, shipped_files
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.optuna_space import suggest
-from tune_speed.tuning.policy.samplers import quiet_study
+from tune_speed.tuning.policy.samplers import quiet_study, suggest
 from tune_speed.tuning.simulation.synthetic import Synthetic
 
 DRAWS = 3000

@@ -2,7 +2,7 @@ import numpy as np
 import scipy.linalg
 from threadpoolctl import threadpool_info
 
-from tune_speed.tuning.policy.one_thread import one_thread
+from tune_speed.tuning.policy.gaussian_process import one_thread
 
 
 def blas_threads() -> set[int]:

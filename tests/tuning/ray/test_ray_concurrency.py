@@ -7,8 +7,7 @@ from command import TINY_STUDY, finished, run
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.file import load_study
-from tune_speed.tuning.concurrency import Packing
-from tune_speed.tuning.ray.concurrency import FILE, read_packing, write_packing
+from tune_speed.tuning.ray.concurrency import FILE, Packing, read_packing, write_packing
 
 STUDY = TINY_STUDY.replace("trials: 6, concurrent: 1", "trials: 2, concurrent: auto")
 ASKED = {"resources": "1 core", "there": "1 nodes, 2 CPU, 0 GPU"}

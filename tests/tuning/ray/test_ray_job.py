@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.tuning.ray.job import refuse_throw_away
+from tune_speed.tuning.admission import refuse_throw_away
 
 JOB = "/tmp/ray/session_1/runtime_resources/working_dir_files/_ray_pkg_0123"
 

@@ -6,7 +6,7 @@ import time
 import pytest
 from training import make_recipe
 
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import ResNet20
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.split import SplitConfig
 from tune_speed.runtime.cotenants import Tenancy

@@ -21,7 +21,7 @@ from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec, make_record
 from tune_speed.training.workload import Workload
-from tune_speed.tuning.driver.trial_file import read_trial_file
+from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.ray import trial_process
 from tune_speed.tuning.ray.reports import Receiver
 from tune_speed.tuning.ray.trial_process import TrialProcess
@@ -52,10 +52,8 @@ def make_spec(
 class Scripted(TrialProcess):
     """Runs what a trial's id says instead of a training."""
 
-    def _open(
-        self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
-    ) -> Any:
-        return SCRIPTS[spec.trial_id](spec, interrupt)
+    def _open(self, spec: TrialSpec, config: dict[str, Any]) -> Any:
+        return SCRIPTS[spec.trial_id](spec, self._interrupt)
 
 
 def steps(spec: TrialSpec, interrupt: Callable[[], bool]) -> Any:

@@ -117,14 +117,12 @@ def test_unknown_policy_is_refused() -> None:
         run(["nobody"])
 
 
-@pytest.mark.slow
 def test_processes_do_not_change_a_result() -> None:
     here, there = (run(["random", "random_cap"], seeds=2, jobs=jobs) for jobs in (1, 2))
     key = {search.key: search.incumbents for search in here}
     assert {search.key: search.incumbents for search in there} == key
 
 
-@pytest.mark.slow
 def test_processes_end_when_nobody_waits_for_the_rest() -> None:
     terms = Terms(budget_runs=200)
     searches = run_searches([EASY], ["random"], seeds=range(200), terms=terms, jobs=2)

@@ -8,8 +8,7 @@ import csv
 from importlib.resources import files
 
 from tune_speed.components.metrics.base import Metric
-from tune_speed.components.metrics.of_run import OF_RUN
-from tune_speed.components.metrics.scores import top5_accuracy
+from tune_speed.components.metrics.of_run import OF_RUN, top5_accuracy
 
 
 def _read_table() -> dict[str, Metric]:

@@ -1,9 +1,82 @@
-"""Figures of one run, from what its record stores; None where the record lacks it."""
+"""Figures of one run, from what its record stores; None where the record lacks it.
 
-from collections.abc import Callable, Mapping
+Those of an evaluation are:
 
-from tune_speed.components.metrics.convergence import epochs_of_run
+| symbol | meaning                                             |
+|--------|-----------------------------------------------------|
+| h_c    | correct predictions of class c                      |
+| n_c    | labels of class c                                   |
+| p_c    | predictions of class c                              |
+
+Accuracy is Σ h_c / Σ n_c, F1 of a class 2 h_c / (n_c + p_c). Macro F1 is the mean over classes,
+micro F1 the F1 of the sums, 2 Σ h_c / Σ (n_c + p_c). Where each sample has one label and one
+prediction Σ n_c = Σ p_c, so that micro F1 is the accuracy: equal columns of both say nothing twice.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
 from tune_speed.core.records import Evaluation, RunResult
+
+# Accuracy that counts as a rise; S1 says `significantly`, without a figure.
+LEAST_RISE = 0.005
+# Epochs in which it may come.
+FURTHER_EPOCHS = 5.0
+
+
+class Point(NamedTuple):
+    """One evaluation."""
+
+    epoch: float
+    accuracy: float
+
+
+def epochs_to_convergence(
+    curve: Sequence[Point],
+    *,
+    least_rise: float = LEAST_RISE,
+    further_epochs: float = FURTHER_EPOCHS,
+) -> float | None:
+    """Returns the first epoch after which accuracy rises by less than `least_rise`.
+
+    Within `further_epochs` more, that is; a run that ends sooner after a point says nothing on it.
+    None: the run did not last until convergence, or none of it shows.
+
+    Args:
+        curve: evaluations, by ascending epoch.
+        least_rise: accuracy, in (0, 1].
+        further_epochs: how far to look ahead, above 0.
+
+    Source: S1, section 4 (epochs until accuracy "did not significantly improve").
+    """
+    for point in curve:
+        horizon = point.epoch + further_epochs
+        if curve[-1].epoch < horizon:
+            return None
+        later = [p.accuracy for p in curve if point.epoch < p.epoch <= horizon]
+        if later and max(later) < point.accuracy + least_rise:
+            return point.epoch
+    return None
+
+
+def epochs_of_run(run: RunResult) -> float | None:
+    """Returns the epochs to convergence of a run, by the defaults; None without an accuracy."""
+    return epochs_to_convergence(
+        [Point(e.epoch, e.accuracy) for e in run.evaluations if e.accuracy is not None]
+    )
+
+
+def top5_accuracy(logits: Any, labels: Any) -> float:
+    """Returns the share of samples whose label is among the five largest of its logits.
+
+    Where there are five classes or fewer it is 1.
+
+    Args:
+        logits: (N, K), a tensor.
+        labels: (N,) integers in [0, K), a tensor.
+    """
+    largest = logits.topk(min(5, logits.shape[1]), dim=1).indices
+    return float((largest == labels[:, None]).any(dim=1).double().mean())
 
 
 def execution_s(run: RunResult) -> float | None:

@@ -1,23 +1,9 @@
 """Models, one file an architecture family."""
 
+from tune_speed.components.models import published
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.published import (
-    VGG16BN,
-    VGG19,
-    VGG19BN,
-    AlexNet,
-    DenseNet121,
-    EfficientNetB0,
-    Hybrid,
-    MobileNet,
-    ResNet18,
-    ResNet50,
-    SqueezeNet,
-    ViT,
-)
-from tune_speed.components.models.resnet import PreActResNet, ResNet
-from tune_speed.components.models.resnet20 import ResNet20
+from tune_speed.components.models.resnet import PreActResNet, ResNet, ResNet20
 from tune_speed.components.models.speednet import SpeedNet
 from tune_speed.components.models.timm_model import Timm
 from tune_speed.components.models.torchvision_model import TorchVision
@@ -28,18 +14,18 @@ MODELS: dict[str, type[ModelConfig]] = {
     "preact_resnet": PreActResNet,
     "plain_cnn": PlainCNN,
     "speednet": SpeedNet,
-    "resnet18": ResNet18,
-    "resnet50": ResNet50,
-    "densenet121": DenseNet121,
-    "efficientnet_b0": EfficientNetB0,
-    "mobilenet": MobileNet,
-    "squeezenet": SqueezeNet,
-    "alexnet": AlexNet,
-    "vgg16_bn": VGG16BN,
-    "vgg19": VGG19,
-    "vgg19_bn": VGG19BN,
-    "vit": ViT,
-    "hybrid": Hybrid,
+    "resnet18": published.ResNet18,
+    "resnet50": published.ResNet50,
+    "densenet121": published.DenseNet121,
+    "efficientnet_b0": published.EfficientNetB0,
+    "mobilenet": published.MobileNet,
+    "squeezenet": published.SqueezeNet,
+    "alexnet": published.AlexNet,
+    "vgg16_bn": published.VGG16BN,
+    "vgg19": published.VGG19,
+    "vgg19_bn": published.VGG19BN,
+    "vit": published.ViT,
+    "hybrid": published.Hybrid,
     "timm": Timm,
     "torchvision": TorchVision,
 }

@@ -5,7 +5,7 @@ from abc import abstractmethod
 from typing import TYPE_CHECKING, Self
 
 from tune_speed.core.config import Config
-from tune_speed.core.errors import ConfigError, Problem, first_line
+from tune_speed.core.errors import ConfigError, first_line
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,8 +28,7 @@ class ModelConfig(Config):
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with fresh weights, on torch's default device, in training mode.
 
-        Raises:
-            ConfigError: if this model cannot be had in that form.
+        Raises: ConfigError if this model cannot be had in that form.
         """
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
@@ -40,26 +39,25 @@ class ModelConfig(Config):
             num_classes: classes, the second dimension of the logits.
             image_size: height and width of an image [pixels].
 
-        Raises:
-            ConfigError: if this model cannot be had in that form.
-            DataError: if its weights cannot be fetched or read.
+        Raises: ConfigError if this model cannot be had in that form; DataError if its weights
+            cannot be fetched or read.
         """
         network = self.network(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
         )
         if self.weights_file is None:
             return network
-        from tune_speed.components.models.networks.weights import load_weights_file
+        from tune_speed.components.models.networks.weights import load_weights, read_weights
 
-        return load_weights_file(network, self.weights_file, num_classes=num_classes)
+        file, weights = self.weights_file, read_weights(self.weights_file)
+        return load_weights(network, weights, num_classes=num_classes, origin=file)
 
     def check(self, *, in_channels: int, num_classes: int, image_size: int) -> None:
         """Runs a fresh network once, on torch's meta device: shapes alone, no memory, no weights.
 
         The few networks that compute while they are built are run on the CPU instead.
 
-        Raises:
-            ConfigError: if the model cannot be had in that form or cannot take such images.
+        Raises: ConfigError if the model cannot be had in that form or cannot take such images.
         """
         size = (2, in_channels, image_size, image_size)
         try:
@@ -93,10 +91,9 @@ class ModelConfig(Config):
         ways_out = ["larger images"]
         ways_out += ["`stem: cifar`"] if all_fields.get("stem") == "native" else []
         ways_out += ["`resize_to`"] if all_fields.get("resize_to", 0) is None else []
-        problem = Problem(
-            path="model",
-            must=f"must classify images of {' x '.join(map(str, size[1:]))} (channels, size, size)",
+        return ConfigError.of(
+            "model",
+            f"must classify images of {' x '.join(map(str, size[1:]))} (channels, size, size)",
             given=f"{type(self).__name__} {fields}, which {reason.rstrip('.')}",
             hint=f"Try {', '.join(ways_out)} or another model.",
         )
-        return ConfigError(problems=(problem,))

@@ -9,7 +9,7 @@ from pydantic_core import PydanticCustomError
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.fields import Pretrained, ResizeTo
 from tune_speed.core.config import did_you_mean
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from torch import nn
@@ -65,17 +65,15 @@ class Timm(ModelConfig):
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns a fresh network.
 
-        Raises:
-            ConfigError: if the model does not take a field that is set, or has no such stem.
+        Raises: ConfigError if the model does not take a field that is set, or has no such stem.
         """
         return self._fit(self._create(in_channels, num_classes, image_size, pretrained=False))
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with fresh weights, the published ones or those of the file.
 
-        Raises:
-            ConfigError: if the model does not take a field that is set, or has no such stem.
-            DataError: if the published weights cannot be fetched, or the file cannot be used.
+        Raises: ConfigError if the model does not take a field that is set, or has no such stem;
+            DataError if the published weights cannot be fetched, or the file cannot be used.
         """
         if not self.pretrained:
             return super().build(
@@ -107,28 +105,19 @@ class Timm(ModelConfig):
                 patch_size=self.patch_size,
             )
         except TypeError as error:
-            self._refuse_field(error, image_size)
+            # Which fields a model takes shows when it is made: the error names the argument.
+            for field in ("drop_rate", "drop_path_rate", "patch_size"):
+                if f"'{field}'" in str(error):
+                    must = "must be left out, as it takes none"
+                    raise self._must(field, must, getattr(self, field)) from error
+            if "'img_size'" in str(error):
+                must = "must be a model for any size of image, which it is not"
+                raise self._must("name", must, f"images of {image_size} pixels") from error
             raise
         return network
 
-    def _refuse_field(self, error: TypeError, image_size: int) -> None:
-        given = {
-            "drop_rate": self.drop_rate,
-            "drop_path_rate": self.drop_path_rate,
-            "patch_size": self.patch_size,
-        }
-        # Which fields a model takes shows when it is made: the TypeError names the argument.
-        for field, value in given.items():
-            if f"'{field}'" in str(error):
-                raise self._must(field, "must be left out, as it takes none", value) from error
-        if "'img_size'" in str(error):
-            must = "must be a model for any size of image, which it is not"
-            raise self._must("name", must, f"images of {image_size} pixels") from error
-
     def _must(self, field: str, must: str, given: object) -> ConfigError:
-        path = f"model.timm.{field}"
-        problem = Problem(path=path, must=f"{must} ({self.name})", given=str(given))
-        return ConfigError(problems=(problem,))
+        return ConfigError.of(f"model.timm.{field}", f"{must} ({self.name})", given=str(given))
 
     def _fit(self, network: "nn.Module") -> "nn.Module":
         from tune_speed.components.models.networks.resize import resize_images

@@ -80,29 +80,33 @@ class TorchVision(ModelConfig):
         return self
 
     def network(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
-        """Returns a fresh network.
-
-        Raises:
-            ConfigError: if the model has no such stem.
-        """
+        """Returns a fresh network. Raises: ConfigError if the model has no such stem."""
         return self._fit(self._create(num_classes, image_size), in_channels)
 
     def build(self, *, in_channels: int, num_classes: int, image_size: int) -> "nn.Module":
         """Returns the network with fresh weights, the published ones or those of the file.
 
-        Raises:
-            ConfigError: if the model has no such stem.
-            DataError: if the published weights cannot be fetched, or weights do not fit.
+        Raises: ConfigError if the model has no such stem; DataError if the published weights cannot
+            be fetched, or weights do not fit.
         """
-        from tune_speed.components.models.networks.weights import load_weights
-
         if not self.pretrained:
             return super().build(
                 in_channels=in_channels, num_classes=num_classes, image_size=image_size
             )
+        import torchvision
+
+        from tune_speed.components.models.networks.weights import fetching, load_weights
+
+        with fetching(self.name, library="torchvision"):
+            entry = torchvision.models.get_model_weights(self.name).DEFAULT
+            weights: dict[str, Tensor] = entry.get_state_dict(
+                progress=False, check_hash=True, weights_only=True
+            )
+        # The network is made without the auxiliary classifiers.
+        weights = {k: v for k, v in weights.items() if not k.lower().startswith("aux")}
         # Before its stem and channels are fitted: the weights are of the layers as published.
         network = self._create(num_classes, image_size)
-        load_weights(network, self._published(), num_classes=num_classes, origin=self.name)
+        load_weights(network, weights, num_classes=num_classes, origin=self.name)
         return self._fit(network, in_channels)
 
     @property
@@ -114,12 +118,7 @@ class TorchVision(ModelConfig):
         import torchvision
 
         seen_size = self.resize_to or image_size
-        arguments = {"num_classes": num_classes, **self._arguments(seen_size)}
-        network: nn.Module = torchvision.models.get_model(self.name, weights=None, **arguments)
-        return network
-
-    def _arguments(self, image_size: int) -> dict[str, Any]:
-        arguments: dict[str, Any] = {}
+        arguments: dict[str, Any] = {"num_classes": num_classes}
         if self.drop_rate is not None:
             arguments[DROP_RATE_ARGUMENTS[self._family]] = self.drop_rate
         if self.drop_path_rate is not None:
@@ -128,23 +127,11 @@ class TorchVision(ModelConfig):
             # With the auxiliary classifiers on, training gives three logits instead of one.
             arguments |= {"aux_logits": False, "init_weights": True}
         if self._family == "vit":
-            arguments["image_size"] = image_size
+            arguments["image_size"] = seen_size
         if self._family == "maxvit":
-            arguments["input_size"] = (image_size, image_size)
-        return arguments
-
-    def _published(self) -> "dict[str, Tensor]":
-        import torchvision
-
-        from tune_speed.components.models.networks.weights import fetching
-
-        with fetching(self.name, library="torchvision"):
-            entry = torchvision.models.get_model_weights(self.name).DEFAULT
-            weights: dict[str, Tensor] = entry.get_state_dict(
-                progress=False, check_hash=True, weights_only=True
-            )
-        # The network is made without the auxiliary classifiers.
-        return {k: v for k, v in weights.items() if not k.lower().startswith("aux")}
+            arguments["input_size"] = (seen_size, seen_size)
+        network: nn.Module = torchvision.models.get_model(self.name, weights=None, **arguments)
+        return network
 
     def _fit(self, network: "nn.Module", in_channels: int) -> "nn.Module":
         from tune_speed.components.models.networks.resize import resize_images

@@ -49,6 +49,15 @@ class OptimizerConfig(Config):
             return rate
         return rate * effective_batch_size / self.lr_per_examples
 
+    def rate_factor(self, samples: int, *, of: int) -> float:
+        """Returns by what the rate of a step of `of` samples is multiplied for one of `samples`.
+
+        Their ratio; at most 1 where `lr` is not given per examples, as it was chosen for less.
+        Source: Goyal et al. 2017 (arXiv:1706.02677), section 2.1, linear scaling.
+        """
+        ratio = samples / of
+        return ratio if self.lr_per_examples is not None else min(1.0, ratio)
+
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
         """Returns the trainable parameters in up to two groups: decayed, and norms and biases.
 

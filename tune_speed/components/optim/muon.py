@@ -26,10 +26,10 @@ class Muon(OptimizerConfig):
     w <- w - lr weight_decay w.
 
     Hidden are the tensors of two or more dimensions, except the model's first and last such
-    tensor, frozen ones counted: those meet pixels and classes, whose directions differ in
-    scale and are not to be made equal. Depthwise convolutions and tokens (one row or one input
-    channel) are no matrices, and are left out too. The others get SGD rather than AdamW, as in the
-    CIFAR-10 speed records: its momentum, too, is one that schedules can cycle.
+    tensor, frozen ones counted, and all heads: those meet pixels and classes, whose directions
+    differ in scale and are not to be made equal. Depthwise convolutions and tokens (one row or one
+    input channel) are no matrices, and are left out too. The others get SGD rather than AdamW, as
+    in the CIFAR-10 speed records: its momentum, too, is one that schedules can cycle.
 
     Beware of rates of SGD from elsewhere: they multiply the gradient of the mean loss here, and of
     the sum over the batch in the CIFAR-10 record. `lr` has no such unit, as O(u) has no scale.
@@ -97,6 +97,9 @@ class Muon(OptimizerConfig):
 
 def hidden_weights(model: "nn.Module") -> set[int]:
     """Returns the `id`s of the weights that Muon orthogonalises."""
+    from tune_speed.components.speedups.modules.heads import heads_of
+
+    heads = {id(layer.weight) for _, layer in heads_of(model)}
     # Tokens and position embeddings have one row; a convolution of grey images has many.
     weights = [p for p in model.parameters() if p.ndim > 1 and p.shape[0] > 1]
-    return {id(p) for p in weights[1:-1] if p.shape[1] > 1}
+    return {id(p) for p in weights[1:-1] if p.shape[1] > 1} - heads

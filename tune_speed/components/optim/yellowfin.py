@@ -41,12 +41,20 @@ class YellowFin(OptimizerConfig):
     rate * norm <= 100, with the largest curvature h_max of the step before."""
     closed_loop: bool = False
     """Measure the momentum that the weights show, and lower the one applied where the two differ,
-    as under asynchronous training. Does nothing in synchronous training, at the cost of three more
-    copies of the weights and a median over them."""
+    as under asynchronous training (algorithm 5). Does nothing in synchronous training, at the cost
+    of four more copies of the weights and a median over them."""
+    staleness: int = Field(default=0, ge=0, le=100)
+    """Steps taken between the weights that a gradient is of and the step that it is applied in, for
+    `closed_loop`. Every training here is synchronous, with accumulation and several devices too, so
+    0; another is for asynchronous loops of your own."""
+
+    def rate_factor(self, samples: int, *, of: int) -> float:
+        """Returns 1: it finds the rate of the steps that it takes."""
+        return 1.0
 
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
         """Returns the optimizer; `fused` is of no use to it: its rate is known on the device."""
         from tune_speed.components.optim.torch.yellowfin import YellowFinOptimizer
 
-        fields = self.model_dump(include={"beta", "window", "clip", "closed_loop"})
+        fields = self.model_dump(include={"beta", "window", "clip", "closed_loop", "staleness"})
         return YellowFinOptimizer(self.groups(model, effective_batch_size), **fields)

@@ -4,18 +4,14 @@ A plugin is a Python file or an installed distribution; `registry` says how it i
 authors import from `tune_speed.components`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from tune_speed.core.lazy import lazy_names
 
 if TYPE_CHECKING:
     from tune_speed.components.plugins.registry import Plugin, hashes, load, loaded, unload
 
 __all__ = ["Plugin", "hashes", "load", "loaded", "unload"]
 
-
-def __getattr__(name: str) -> Any:
-    """Imports the registry, and with it all tables, when it is first used."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tune_speed.components.plugins import registry
-
-    return getattr(registry, name)
+# Lazily: with the registry come all tables.
+__getattr__ = lazy_names(__name__, {"registry": tuple(__all__)})

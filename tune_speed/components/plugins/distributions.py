@@ -57,7 +57,17 @@ class PluginDistribution:
                 entries.setdefault(_TABLE_OF[point.group], {})[point.name] = point.load()
             # A module may call sys.exit while it is imported.
             except (Exception, SystemExit) as error:
-                problems.append(_load_problem(error, point, self.name))
+                package = point.module.partition(".")[0]
+                frames = traceback.extract_tb(error.__traceback__)
+                own = [f for f in frames if package in Path(f.filename).with_suffix("").parts]
+                problem = Problem(
+                    path="",
+                    must=f"its entry point {point.name} ({point.value}) must be importable",
+                    given=f"{type(error).__name__}: {error}".rstrip("."),
+                    file=own[-1].filename if own else self.name,
+                    line=own[-1].lineno if own else None,
+                )
+                problems.append(problem)
 
         def place(table: str, entry: str | None) -> Place:
             value = entries.get(table, {}).get(entry or "")
@@ -103,16 +113,3 @@ def _digest(module: str) -> str:
     origin = spec.origin if spec is not None else None
     is_file = origin is not None and Path(origin).is_file()
     return hashlib.sha256(Path(str(origin)).read_bytes()).hexdigest() if is_file else ""
-
-
-def _load_problem(error: BaseException, point: metadata.EntryPoint, name: str) -> Problem:
-    package = point.module.partition(".")[0]
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames if package in Path(frame.filename).with_suffix("").parts]
-    return Problem(
-        path="",
-        must=f"its entry point {point.name} ({point.value}) must be importable",
-        given=f"{type(error).__name__}: {error}".rstrip("."),
-        file=own[-1].filename if own else name,
-        line=own[-1].lineno if own else None,
-    )

@@ -18,7 +18,7 @@ from pathlib import Path
 from pydantic import Field, TypeAdapter
 
 from tune_speed.components.plugins.distributions import PluginDistribution
-from tune_speed.components.plugins.source import PythonFile, read_file, refusal, run_file
+from tune_speed.components.plugins.source import read_file, refusal, run_file
 from tune_speed.components.plugins.tables import Entries, add, remove, tables_of
 from tune_speed.components.plugins.validation import problems_of
 from tune_speed.core.config import Config
@@ -140,20 +140,18 @@ def receive(text: str) -> None:
     Args:
         text: what `shipped` returned there.
 
-    Raises:
-        ConfigError: a distribution is not installed here, or is another version.
-        StorageError: the cache cannot be written.
+    Raises: ConfigError if a distribution is not installed here, or is another version; StorageError
+        if the cache cannot be written.
     """
     for plugin in _PLUGINS.validate_json(text) if text else []:
         if hashes().get(plugin.title) == plugin.source_hash:
             continue
-        load([plugin.name if plugin.source is None else _write(plugin, plugin.source)])
+        load([plugin.name if plugin.source is None else _written(plugin, plugin.source)])
         here, _ = _LOADED[plugin.title]
         if here.source_hash != plugin.source_hash:
             must = f"the plugin {plugin.title} must be the same on all nodes"
-            given = (
-                f"version {here.version} here, and {plugin.version} where the search was started"
-            )
+            versions = f"version {here.version} here, and {plugin.version}"
+            given = f"{versions} where the search was started"
             raise refusal(must, given=given, hint="Install the same on this node.")
 
 
@@ -184,17 +182,16 @@ def _open(name: str) -> tuple[Plugin, Callable[[], Entries]]:
         return Plugin(name=name, **of), found.run
     must = "must be a Python file, or without `.py` an installed distribution"
     file = read_file(name, must=must)
+
+    def run() -> Entries:
+        module = run_file(file, prefix="tune_speed_plugin", one_file=_ONE_FILE)
+        if problems := problems_of(module, file.path):
+            del sys.modules[module.__name__]
+            raise ConfigError(problems=tuple(problems))
+        return tables_of(module)
+
     of = {"title": Path(file.path).name, "source_hash": file.source_hash}
-    return Plugin(name=name, file=file.path, source=file.source, **of), lambda: _run_file(file)
-
-
-def _run_file(file: PythonFile) -> Entries:
-    module = run_file(file, prefix="tune_speed_plugin", one_file=_ONE_FILE)
-    problems = problems_of(module, file.path)
-    if problems:
-        del sys.modules[module.__name__]
-        raise ConfigError(problems=tuple(problems))
-    return tables_of(module)
+    return Plugin(name=name, file=file.path, source=file.source, **of), run
 
 
 def _unload(titles: set[str]) -> None:
@@ -212,7 +209,7 @@ def _set_variable() -> None:
         os.environ.pop(VARIABLE, None)
 
 
-def _write(plugin: Plugin, source: str) -> str:
+def _written(plugin: Plugin, source: str) -> str:
     """Returns the file of a plugin on this machine."""
     # The title comes from another process: one with a separator could leave the folder.
     assert Path(plugin.title).name == plugin.title

@@ -2,7 +2,6 @@
 
 import ast
 import hashlib
-import importlib.abc
 import importlib.util
 import re
 import sys
@@ -10,11 +9,12 @@ import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 
 # A longer file is refused: what is in it is shipped to every worker.
 LONGEST_BYTES = 4 * 2**20
@@ -24,7 +24,7 @@ Place = tuple[str | None, int | None]
 
 def refusal(must: str, **rest: Any) -> ConfigError:
     """Returns the error of one mistake in a whole file; `rest` as of `Problem`."""
-    return ConfigError(problems=(Problem(path="", must=must, **rest),))
+    return ConfigError.of("", must, **rest)
 
 
 @dataclass(frozen=True)
@@ -131,26 +131,6 @@ def read_file(name: str, *, must: str) -> PythonFile:
         raise refusal("must be text in UTF-8", given=str(error), file=name) from error
 
 
-class _Source(importlib.abc.SourceLoader):
-    """Runs the bytes that were hashed: no bytecode of an older file, no newer file."""
-
-    def __init__(self, file: PythonFile) -> None:
-        self._file = file
-
-    def get_filename(self, fullname: str) -> str:
-        """Returns where the source was read, for tracebacks and `inspect`."""
-        return self._file.path
-
-    # Python takes bytecode as current that has the size and time of its file, and a quick edit may
-    # leave both as they were. So there is no bytecode.
-
-    def get_data(self, path: str | bytes) -> bytes:
-        """Returns the source; there is no bytecode."""
-        if str(path) != self._file.path:
-            raise OSError(path)
-        return self._file.source.encode()
-
-
 def run_file(file: PythonFile, *, prefix: str, one_file: str) -> ModuleType:
     """Runs a file as a module of a name of its own, once a process; returns the module.
 
@@ -166,31 +146,29 @@ def run_file(file: PythonFile, *, prefix: str, one_file: str) -> ModuleType:
     # Run again, it would make other classes of the same names, which no field takes.
     if name in sys.modules:
         return sys.modules[name]
-    loader = _Source(file)
-    spec = importlib.util.spec_from_loader(name, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
+    module = importlib.util.module_from_spec(ModuleSpec(name, None, origin=file.path))
+    # For tracebacks and `inspect`.
+    module.__file__ = file.path
     # Pydantic looks there for names in annotations.
     sys.modules[name] = module
     try:
-        loader.exec_module(module)
+        # The bytes that were hashed. An importer takes bytecode as current that has the size and
+        # time of its file, and a quick edit may leave both as they were.
+        exec(compile(file.source.encode(), file.path, "exec", dont_inherit=True), vars(module))
     except (Exception, SystemExit) as error:
         del sys.modules[name]
-        raise _import_error(error, file.path, one_file) from error
+        # The last line of the file that ran; one with a syntax error has no frame.
+        frames = traceback.extract_tb(error.__traceback__)
+        lines = [frame.lineno for frame in frames if frame.filename == file.path]
+        if isinstance(error, SyntaxError) and error.filename == file.path:
+            lines.append(error.lineno)
+        hint = None
+        if isinstance(error, ModuleNotFoundError) and error.name is not None:
+            neighbour = Path(file.path).parent / f"{error.name.partition('.')[0]}.py"
+            install = f"Install what brings `{error.name}`, here and on all nodes."
+            hint = one_file if neighbour.exists() else install
+        given = f"{type(error).__name__}: {error}".rstrip(".")
+        line = lines[-1] if lines else None
+        must = "must be importable"
+        raise refusal(must, given=given, file=file.path, line=line, hint=hint) from error
     return module
-
-
-def _import_error(error: BaseException, file: str, one_file: str) -> ConfigError:
-    """Returns the error of a file that does not run, at the last line of it that did."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename == file]
-    # Nothing of a file with a syntax error has run: it has no frame.
-    if isinstance(error, SyntaxError) and error.filename == file:
-        lines.append(error.lineno)
-    hint = None
-    if isinstance(error, ModuleNotFoundError) and error.name is not None:
-        neighbour = Path(file).parent / f"{error.name.partition('.')[0]}.py"
-        install = f"Install what brings `{error.name}`, here and on all nodes."
-        hint = one_file if neighbour.exists() else install
-    given = f"{type(error).__name__}: {error}".rstrip(".")
-    line = lines[-1] if lines else None
-    return refusal("must be importable", given=given, file=file, line=line, hint=hint)

@@ -311,5 +311,4 @@ def _default_mistakes(kind: type[Config]) -> Iterator[Mistake]:
 
 
 def _line(error: BaseException) -> str:
-    """Returns an error's kind and first line."""
     return f"{type(error).__name__}: {str(error).partition(chr(10))[0].rstrip('.')}"

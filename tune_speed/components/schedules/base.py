@@ -1,5 +1,6 @@
 """What every learning-rate schedule offers: a pure function of progress and of past losses."""
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
@@ -51,3 +52,13 @@ def share_before(progress: float, *, step_frac: float) -> float:
     """Returns k / T of step k: the share of the run that is over before it, in [0, 1)."""
     assert 0 < step_frac <= progress <= 1, f"{progress=}, {step_frac=}"
     return progress - step_frac
+
+
+def cosine(start: float, end: float, x: float) -> float:
+    """Returns end + (start - end) (1 + cos(pi x)) / 2."""
+    return end + (start - end) * (1 + math.cos(math.pi * x)) / 2
+
+
+def linear(start: float, end: float, x: float) -> float:
+    """Returns start + (end - start) x."""
+    return start + (end - start) * x

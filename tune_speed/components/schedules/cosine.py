@@ -12,8 +12,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from tune_speed.components.schedules.base import Factors, share_before
-from tune_speed.components.schedules.shapes import cosine
+from tune_speed.components.schedules.base import Factors, cosine, share_before
 from tune_speed.components.schedules.warmup import WithWarmup
 
 

@@ -1,4 +1,6 @@
-"""The one-cycle schedule, in torch's parameterisation.
+"""The one-cycle schedule, in torch's parameterisation and in fastai's.
+
+Torch's, `one_cycle`:
 
     symbol   meaning
     p        progress (k + 1) / T of step k of T steps
@@ -10,9 +12,19 @@ Rise, p <= a: x = (p - s) / (a - s), from 1 / div_factor to 1. Fall, p > a: x = 
 from 1 to 1 / (div_factor * final_div_factor). Both are reached exactly, at the first, the highest
 and the last step. This is torch's `OneCycleLR(total_steps=T, three_phase=False)` at every step.
 
-fastai's `fit_one_cycle` is `one_cycle_fastai` here; its module says how the two differ.
+fastai's, `one_cycle_fastai`: with e = k / T, the share of the run before step k, half a cosine from
+1 / div at e = 0 to 1 at e = a, and another from there to 1 / div_final at e = 1, one step after the
+last. Momentum goes the other way: max, base, max.
 
-Source: Smith and Topin, "Super-Convergence", arXiv 1708.07120; torch.optim.lr_scheduler.OneCycleLR.
+How they differ: `div_final` divides the *highest* rate, `final_div_factor` the first; fastai's
+first step lies on the curve's start, its last one step before the curve's end; torch meets both
+ends. At the same peak, with final_div_factor = div_final / div, the two differ by 3.6 % of the
+highest rate in 100 steps, and by less the longer the run.
+
+fastai goes with Adam (decoupled decay 0.01, beta2 0.99, eps 1e-5) and a base rate of 1e-3.
+
+Source: Smith and Topin, "Super-Convergence", arXiv 1708.07120; torch.optim.lr_scheduler.OneCycleLR;
+fastai 2, `Learner.fit_one_cycle` and `combined_cos`.
 """
 
 from collections.abc import Sequence
@@ -20,8 +32,14 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.schedules.base import Factors, ScheduleConfig, check_cycle
-from tune_speed.components.schedules.shapes import cosine, linear
+from tune_speed.components.schedules.base import (
+    Factors,
+    ScheduleConfig,
+    check_cycle,
+    cosine,
+    linear,
+    share_before,
+)
 
 
 class OneCycle(ScheduleConfig):
@@ -79,3 +97,39 @@ def rise_position(progress: float, *, pct_start: float, step_frac: float) -> flo
     if pct_start <= step_frac:
         return 1.0
     return (progress - step_frac) / (pct_start - step_frac)
+
+
+class OneCycleFastai(ScheduleConfig):
+    """One-cycle as fastai counts it: both divisors divide the highest rate.
+
+    Source: fastai's fit_one_cycle, equal to it at every step; Smith and Topin, arXiv 1708.07120.
+    """
+
+    pct_start: float = Field(default=0.25, gt=0, lt=1)
+    """Share of the run in which the rate rises, in (0, 1)."""
+    div: float = Field(default=25.0, ge=1)
+    """The first step's rate is the base rate divided by this, at least 1."""
+    div_final: float = Field(default=1e5, ge=1)
+    """The rate at the run's end, one step after its last, is the *base* rate divided by this, at
+    least 1 (torch divides the first rate instead)."""
+    base_momentum: float = Field(default=0.85, ge=0, lt=1)
+    """Momentum (SGD) or beta1 (Adam) where the rate is highest, in [0, 1)."""
+    max_momentum: float = Field(default=0.95, ge=0, lt=1)
+    """Momentum of the first step and at the run's end, in [0, 1)."""
+
+    @model_validator(mode="after")
+    def _check_momentum(self) -> Self:
+        check_cycle(self.base_momentum, self.max_momentum)
+        return self
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        """Returns rate and momentum of the step; the formula heads this module."""
+        before = share_before(progress, step_frac=step_frac)
+        top, ends = self.base_momentum, self.max_momentum
+        if before < self.pct_start:
+            x = before / self.pct_start
+            return Factors(lr=cosine(1 / self.div, 1.0, x), momentum=cosine(ends, top, x))
+        x = (before - self.pct_start) / (1 - self.pct_start)
+        return Factors(lr=cosine(1.0, 1 / self.div_final, x), momentum=cosine(top, ends, x))

@@ -21,8 +21,7 @@ from collections.abc import Sequence
 
 from pydantic import Field
 
-from tune_speed.components.schedules.base import Factors, share_before
-from tune_speed.components.schedules.shapes import linear
+from tune_speed.components.schedules.base import Factors, linear, share_before
 from tune_speed.components.schedules.warmup import WithWarmup
 
 

@@ -1,4 +1,4 @@
-"""Linear warm-up, which several schedules begin with.
+"""Linear warm-up, which several schedules begin with; and the base rate after it.
 
     symbol   meaning
     T        optimizer steps of the run
@@ -15,10 +15,11 @@ Source: Goyal et al., "Accurate, Large Minibatch SGD", arXiv 1706.02677, section
 torch.optim.lr_scheduler.LinearLR(start_factor=f, total_iters=wT).
 """
 
+from collections.abc import Sequence
+
 from pydantic import Field
 
-from tune_speed.components.schedules.base import ScheduleConfig
-from tune_speed.components.schedules.shapes import linear
+from tune_speed.components.schedules.base import Factors, ScheduleConfig, linear, share_before
 
 
 class WithWarmup(ScheduleConfig):
@@ -36,3 +37,16 @@ class WithWarmup(ScheduleConfig):
         if before >= self.warmup_frac:
             return 1.0
         return linear(self.warmup_start, 1.0, before / self.warmup_frac)
+
+
+class Constant(WithWarmup):
+    """Leaves the rate and the momentum as the optimizer has them, from the warm-up's end on.
+
+    Source: SGD with one rate to tune; the warm-up of Goyal et al., arXiv 1706.02677.
+    """
+
+    def factors(
+        self, progress: float, *, step_frac: float, losses: Sequence[float] = ()
+    ) -> Factors:
+        """Returns the warm-up's factor, or 1 without one, and no momentum."""
+        return Factors(lr=self.warmup(share_before(progress, step_frac=step_frac)), momentum=None)

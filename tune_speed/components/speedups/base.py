@@ -54,10 +54,13 @@ class Start(NamedTuple):
     """Batches of epoch n: images (B, C, H, W), float32, normalised and augmented; labels (B,)."""
     num_train: int
     num_classes: int
+    batch_size: int
+    """Images of a batch, but for an epoch's last."""
     device: "torch.device"
     seed: int
     fit: "Callable[[nn.Module, Iterator[tuple[Tensor, Tensor]], int], None]"
-    """Trains a model for n optimizer steps on batches, as the recipe does, at its constant rate."""
+    """Trains a model for n optimizer steps on batches, as the recipe does, at its rate for steps of
+    that many samples, after a warm-up."""
 
 
 class Averager(Protocol):
@@ -127,6 +130,11 @@ class SpeedupConfig(Config):
 
     def check_model(self, model: "nn.Module") -> None:
         """Raises: ConfigError if it cannot act on such a network."""
+
+    @property
+    def period(self) -> int:
+        """Optimizer steps after which what a step costs repeats, but for chance."""
+        return 1
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns the network that is trained in the place of `model`, which may be changed."""

@@ -22,8 +22,8 @@ class Boosted(SpeedupConfig):
     head. Earlier blocks are frozen: they run without gradients and by their running statistics.
     Later blocks are not computed, so a step's backward pass costs one stage, its forward pass
     those up to it. At last, for `refine_frac` of the run, the whole network is trained with plain
-    cross-entropy; the auxiliary heads are of no use any more. Evaluation takes what is trained
-    so far, up to the stage's head.
+    cross-entropy; the auxiliary heads are of no use any more. Each part of the run begins with
+    momentum 0. Evaluation takes what is trained so far, up to the stage's head.
 
     Loss of a stage, with logits z of the K classes: the multiclass exponential loss
     Σ_{l≠y} exp(z_l − z_y) = exp(cross-entropy) − 1, divided by K, so that a sample about which

@@ -1,5 +1,6 @@
 """The speed-ups of one recipe: one a slot, called in the slots' order."""
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
@@ -94,6 +95,11 @@ class Speedups(Config):
         """Returns what changes a step's duration, whatever its shape."""
         fields = {name: speedup.speed_fields() for name, speedup in self.named().items()}
         return {name: value for name, value in fields.items() if value}
+
+    @property
+    def period(self) -> int:
+        """Optimizer steps after which what a step costs repeats, but for chance."""
+        return math.lcm(*(speedup.period for speedup in self.chosen))
 
     def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
         """Returns the network that is trained. Raises: ConfigError if one cannot act on it."""

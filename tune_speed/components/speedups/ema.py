@@ -34,6 +34,11 @@ class Ema(SpeedupConfig):
     every: int = Field(default=5, ge=1, le=10_000)
     """Optimizer steps between two updates of the average; the run's last step always counts."""
 
+    @property
+    def period(self) -> int:
+        """Steps from one update to the next."""
+        return self.every
+
     def averager(self, model: "nn.Module") -> Averager | None:
         """Returns what averages the weights from now on."""
         from tune_speed.components.speedups.modules.ema import MovingAverage

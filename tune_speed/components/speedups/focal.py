@@ -22,6 +22,9 @@ class Focal(SpeedupConfig):
     classes would dominate the first steps. The cross-entropy that a sample begins with,
     −ln π − (K − 1) ln(1 − π), is least at π = 1/K for K classes.
 
+    A ReLU after the final layer, which SqueezeNet has, is left out: under a bias that far below 0
+    it would let no gradient through, and a sigmoid of it could not fall below 1/2.
+
     Source: Lin et al. 2017, Focal Loss for Dense Object Detection (arXiv:1708.02002), sections 3.3
     and 4.1; torchvision.ops.sigmoid_focal_loss.
     """
@@ -47,6 +50,13 @@ class Focal(SpeedupConfig):
         if self.prior is not None and layer.bias is None:
             must = "must have a final layer with a bias"
             raise refusal(f"{PATH}.prior", must=must, given=type(model).__name__)
+
+    def change_model(self, model: "nn.Module", *, num_classes: int, seed: int) -> "nn.Module":
+        """Returns `model`, whose logits are those of its final layer, without a ReLU."""
+        from tune_speed.components.speedups.modules.heads import drop_relu, find_classifier
+
+        drop_relu(model, find_classifier(model, path=PATH)[0])
+        return model
 
     def speed_fields(self) -> dict[str, Any]:
         """Returns that there is another loss; its numbers cost nothing."""

@@ -15,10 +15,10 @@ PATH = "speedups.init.kaiming"
 class Kaiming(SpeedupConfig):
     """Kaiming initialisation: weights of convolutions ~ N(0, 2 / fan_out); norms 1 and 0, biases 0.
 
-    fan_out is kernel height · width · channels out / groups. Weights of linear layers stay as the
-    network brings them. torch's own weights of convolutions are uniform with a variance of
-    1 / (3 · fan_in), six times smaller; ResNets of torchvision and timm, and ours, have these
-    weights already.
+    fan_out is kernel height · width · channels out / groups. Weights of linear layers, and of a
+    convolution that gives the logits, stay as the network brings them. torch's own weights of
+    convolutions are uniform with a variance of 1 / (3 · fan_in), six times smaller; ResNets of
+    torchvision and timm, and ours, have these weights already.
 
     Source: He et al. 2015, Delving Deep into Rectifiers (arXiv:1502.01852); zero_init_last: Goyal
     et al. 2017 (arXiv:1706.02677), section 5.1.

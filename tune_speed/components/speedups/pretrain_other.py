@@ -16,11 +16,12 @@ if TYPE_CHECKING:
 class PretrainOther(SpeedupConfig):
     """Pretraining on another data set; the final layer starts fresh for the classes at hand.
 
-    It has an optimizer of its own, with the recipe's rate held constant and steps of one batch, and
-    a final layer for the other set's classes, which is thrown away; all other weights and batch
-    statistics are what the run begins with. Its time counts, reading the images apart: the
-    record's time before the first step is the pretraining's, and what a user who has the weights
-    already would save. Such a user names them as the model's `weights_file`.
+    It has an optimizer of its own, with the recipe's rate for steps of `batch_size` images (Goyal
+    et al. 2017, 2.1) held constant after a warm-up over a tenth of the steps, and a final layer
+    for the other set's classes, which is thrown away; all other weights and batch statistics are
+    what the run begins with. Its time counts, reading the images apart: the record's time before
+    the first step is the pretraining's, and what a user who has the weights already would save.
+    Such a user names them as the model's `weights_file`.
 
     The other images must have as many channels; they are not augmented, and of their own size.
 

@@ -30,9 +30,8 @@ _ALLOWED: Mapping[tuple[str, str], Any] = {
 def read_batch(path: Path, *, md5: str) -> Mapping[str, Any]:
     """Returns the fields of a published file, of which `md5` is the digest.
 
-    Raises:
-        DataError: The file is missing, is another one, or names what no such file needs.
-        OSError: It cannot be read.
+    Raises: DataError if the file is missing, is another one, or names what no such file needs;
+        OSError if it cannot be read.
     """
     content = path.read_bytes() if path.is_file() else b""
     if hashlib.md5(content, usedforsecurity=False).hexdigest() != md5:

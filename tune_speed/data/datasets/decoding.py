@@ -52,8 +52,7 @@ def decode_parts(
     the centre is cropped; None: all images of a part must have one size. Progress is reported every
     1,000 images and at the end.
 
-    Raises:
-        DataError: An image cannot be decoded, has more than 8 bits a channel, or another size.
+    Raises: DataError if one cannot be decoded, has more than 8 bits a channel, or another size.
     """
     total = sum(part.size for part in parts)
     decoded: list[_Decoded] = []
@@ -75,7 +74,14 @@ def _decode_part(part: Part, image_size: int | None, report: Callable[[int], Non
         is_grey = is_grey and image_is_grey
         if pixels is None:
             pixels = np.empty((part.size, *image.shape), dtype=np.uint8)
-        _check_size(image, pixels, encoded)
+        if image.shape != pixels.shape[1:]:
+            height, width = image.shape[:2]
+            first_height, first_width = pixels.shape[1:3]
+            raise DataError(
+                f"All images must have one size, but {encoded.name} is {width}x{height} and the"
+                f" first is {first_width}x{first_height}. Set `image_size`, for example to"
+                f" {min(height, width)}."
+            )
         pixels[done] = image
         if done % PROGRESS_EVERY == 0:
             report(done)
@@ -106,7 +112,10 @@ def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8]
                     f"{encoded.name} must have 8 bits a channel, but its mode is {image.mode}."
                     " Convert it first: scaling 16 bits or floats here would be a guess."
                 )
-            colour = _as_rgb(image)
+            # Transparency is dropped, as torchvision's ImageFolder does; where it is not in the
+            # pixels, Pillow warns about a direct way to RGB.
+            is_transparent = image.mode != "RGB" and "transparency" in image.info
+            colour = (image.convert("RGBA") if is_transparent else image).convert("RGB")
             if image_size is not None:
                 colour = ImageOps.fit(colour, (image_size, image_size), Image.Resampling.BILINEAR)
             return np.asarray(colour), image.mode in GREY_MODES
@@ -117,25 +126,3 @@ def _decode(encoded: Encoded, image_size: int | None) -> tuple[NDArray[np.uint8]
         raise DataError(
             f"{encoded.name} must be an image, but it cannot be decoded: {error}"
         ) from error
-
-
-def _as_rgb(image: Image.Image) -> Image.Image:
-    # Transparency is dropped, as torchvision's ImageFolder does.
-    if image.mode == "RGB":
-        image.load()
-        return image
-    if "transparency" in image.info:
-        # Pillow warns about a direct way to RGB.
-        image = image.convert("RGBA")
-    return image.convert("RGB")
-
-
-def _check_size(image: NDArray[np.uint8], pixels: NDArray[np.uint8], encoded: Encoded) -> None:
-    if image.shape == pixels.shape[1:]:
-        return
-    height, width = image.shape[:2]
-    first_height, first_width = pixels.shape[1:3]
-    raise DataError(
-        f"All images must have one size, but {encoded.name} is {width}x{height} and the first is"
-        f" {first_width}x{first_height}. Set `image_size`, for example to {min(image.shape[:2])}."
-    )

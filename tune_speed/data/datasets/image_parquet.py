@@ -66,11 +66,8 @@ class ImageParquet(DatasetConfig):
         names = self._class_names(parts[0])
         for path, labels in (item for part in parts for item in part.items()):
             check_labels(path, labels, len(names))
-        pixels = decode_parts(
-            [self._encoded(part) for part in parts],
-            image_size=self.image_size,
-            on_progress=on_progress,
-        )
+        encoded = [self._encoded(part) for part in parts]
+        pixels = decode_parts(encoded, image_size=self.image_size, on_progress=on_progress)
         train, *test = (
             Images(images, np.concatenate(list(part.values())))
             for images, part in zip(pixels, parts, strict=True)
@@ -114,8 +111,7 @@ DAMAGE = (UnicodeDecodeError, KeyError, IndexError, OverflowError, MemoryError)
 def find_files(field: str, place: str) -> list[Path]:
     """Returns the file `place`, or the `*.parquet` files of the folder `place` in name order.
 
-    Raises:
-        DataError: There is none; `field` is the configuration's field that named the place.
+    Raises: DataError if there is none; `field` is the configuration's that named the place.
     """
     path = Path(place)
     if path.is_file():
@@ -175,8 +171,17 @@ def check_labels(path: Path, labels: NDArray[np.int64], num_classes: int) -> Non
 
 def read_images(path: Path, column: str) -> Iterator[Encoded]:
     """Yields the encoded images of a file. Raises: DataError for a missing or unfit column."""
+    import pyarrow as pa
+
     with _open(path) as file:
-        _check_image_type(_column_type(file, path, column, field="image_column"), path, column)
+        kind = _column_type(file, path, column, field="image_column")
+        if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
+            kind = kind.field("bytes").type
+        if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
+            raise DataError(
+                f"Column `{column}` of {path} must hold encoded images, as bytes or as a struct"
+                f" with `bytes`, but holds {kind}."
+            )
         row = 0
         for batch in file.iter_batches(batch_size=ROWS_AT_ONCE, columns=[column]):
             for value in batch.column(0).to_pylist():
@@ -192,18 +197,6 @@ def read_images(path: Path, column: str) -> Iterator[Encoded]:
                     )
                 yield Encoded(content, _row(path, row))
                 row += 1
-
-
-def _check_image_type(kind: "DataType", path: Path, column: str) -> None:
-    import pyarrow as pa
-
-    if pa.types.is_struct(kind) and kind.get_field_index("bytes") >= 0:
-        kind = kind.field("bytes").type
-    if not (pa.types.is_binary(kind) or pa.types.is_large_binary(kind)):
-        raise DataError(
-            f"Column `{column}` of {path} must hold encoded images, as bytes or as a struct with"
-            f" `bytes`, but holds {kind}."
-        )
 
 
 def _column_type(file: "ParquetFile", path: Path, column: str, *, field: str) -> "DataType":

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 from pydantic import Field
 
 from tune_speed.core.config import Config
 from tune_speed.data.augment import Augmentation
-from tune_speed.data.base import Images
-from tune_speed.data.mapped_rows import Pixels, whole_of
+from tune_speed.data.base import Images, Pixels, whole_of
 from tune_speed.data.orders.base import Order
 from tune_speed.data.orders.share import WHOLE, Share
 
@@ -21,15 +21,20 @@ if TYPE_CHECKING:
     from tune_speed.data.loaders.batches import Batches
 
 
-class Loader(Protocol):
+class Loader(ABC):
     """An opened loader. Batches are (images, labels) on the device."""
 
     num_samples: int
     """Images of the set; so many come in an epoch, unless its order is a special one."""
 
+    def __init__(self, batches: Batches) -> None:
+        self.num_samples, self._batches = batches.num_samples, batches
+
     def num_in(self, epoch: int) -> int:
         """Returns the samples of epoch number `epoch` over all devices, at least 1."""
+        return self._batches.order.num_in(epoch)
 
+    @abstractmethod
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Returns the batches of epoch number `epoch`, from 0; the last may be smaller.
 
@@ -41,7 +46,9 @@ class Loader(Protocol):
 
     def reorder(self, order: Order) -> None:
         """Gives the epochs from now on another order of the same batch size; none is under way."""
+        self._batches.reorder(order)
 
+    @abstractmethod
     def close(self) -> None:
         """Ends what the loader started, workers included; may be called again."""
 
@@ -77,12 +84,11 @@ class LoaderConfig(Config):
             order: Of the images, with this batch size; by default a new shuffle each epoch.
             share: What this device takes of it, where several do; by default everything.
 
-        Raises:
-            ConfigError: The images are too small for the augmentation.
+        Raises: ConfigError if the images are too small for the augmentation.
         """
         from tune_speed.data.loaders.batches import Batches
         from tune_speed.data.loaders.image_ops import Normalizer
-        from tune_speed.data.orders.shuffle import SampleOrder
+        from tune_speed.data.orders.base import SampleOrder
 
         assert batch_size >= 1
         _, height, width, _ = images.pixels.shape
@@ -134,7 +140,7 @@ class Streaming(LoaderConfig):
     def open_batches(self, pixels: Pixels, batches: Batches) -> Loader:
         """Returns the loader, with its workers started."""
         from tune_speed.data.loaders.staging import Staging
-        from tune_speed.data.loaders.streaming import LocalSource, Source, StreamingLoader
+        from tune_speed.data.loaders.streaming import LocalSource, StreamingLoader
         from tune_speed.data.loaders.worker_pool import WorkerPool
 
         assert self.workers != "auto", "workers: auto is resolved before training"
@@ -144,7 +150,7 @@ class Streaming(LoaderConfig):
             device=batches.device,
             is_pinned=self.pin_memory and batches.device.type == "cuda",
         )
-        source: Source = LocalSource(whole)
+        source: LocalSource | WorkerPool = LocalSource(whole)
         if self.workers:
             source = WorkerPool(
                 whole,

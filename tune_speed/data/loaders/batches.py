@@ -84,24 +84,15 @@ class Batches:
 
         They are at `indices` (B,) of `pixels`, uint8 (N, H, W, C): the whole set, or the batch.
         """
-        images = self.normalize(self._gather(pixels, indices, plan))
-        if self.augmentation.cutout:
-            image_ops.cut_out(
-                images,
-                side=self.augmentation.cutout,
-                corner_y=plan.corner_y,
-                corner_x=plan.corner_x,
+        pad, side = self.augmentation.pad, self.augmentation.cutout
+        if pad or self.augmentation.flip != "none":
+            y, x, is_flipped = plan.shift_y, plan.shift_x, plan.is_flipped
+            gathered = image_ops.gather_moved(
+                pixels, indices, pad=pad, shift_y=y, shift_x=x, is_flipped=is_flipped
             )
+        else:
+            gathered = image_ops.gather(pixels, indices)
+        images = self.normalize(gathered)
+        if side:
+            image_ops.cut_out(images, side=side, corner_y=plan.corner_y, corner_x=plan.corner_x)
         return image_ops.to_channels_first(images, channels_last=self.channels_last)
-
-    def _gather(self, pixels: Tensor, indices: Tensor, plan: BatchPlan) -> Tensor:
-        if not self.augmentation.pad and self.augmentation.flip == "none":
-            return image_ops.gather(pixels, indices)
-        return image_ops.gather_moved(
-            pixels,
-            indices,
-            pad=self.augmentation.pad,
-            shift_y=plan.shift_y,
-            shift_x=plan.shift_x,
-            is_flipped=plan.is_flipped,
-        )

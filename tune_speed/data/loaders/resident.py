@@ -6,29 +6,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from tune_speed.data.base import Pixels
+from tune_speed.data.loaders.base import Loader
 from tune_speed.data.loaders.batches import Batches
-from tune_speed.data.mapped_rows import Pixels
-from tune_speed.data.orders.base import Order
 
 PIECE = 1024
 """Images that go to the device at a time."""
 
 
-class ResidentLoader:
+class ResidentLoader(Loader):
     """Gathers batches from a uint8 copy of the set on the device; see `Resident`."""
 
     def __init__(self, pixels: Pixels, batches: Batches) -> None:
-        self.num_samples = batches.num_samples
-        self._batches = batches
+        super().__init__(batches)
         self._pixels: Tensor | None = on_device(pixels, batches.device)
-
-    def num_in(self, epoch: int) -> int:
-        """Returns the samples of epoch number `epoch`."""
-        return self._batches.order.num_in(epoch)
-
-    def reorder(self, order: Order) -> None:
-        """Gives the epochs from now on another order of the same batch size."""
-        self._batches.reorder(order)
 
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the batches of epoch number `epoch`, from number `skip` on."""

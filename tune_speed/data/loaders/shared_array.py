@@ -11,22 +11,13 @@ from numpy.typing import DTypeLike, NDArray
 from tune_speed.data.loaders.gather_worker import map_array
 
 
-class SharedArray:
-    """An array in an anonymous file, which another process maps by its number."""
+class _Shared:
+    """An array that another process maps from a file by the file's number."""
 
-    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
-        # Without a name nothing is left behind if the process is killed. And not in /dev/shm, of
-        # which a container may have as little as 64 MiB.
-        if hasattr(os, "memfd_create"):
-            memory = os.memfd_create("tune_speed", os.MFD_CLOEXEC)
-            self._file: IO[bytes] = os.fdopen(memory, "r+b", buffering=0)
-        else:
-            # Not on Linux: on disk, but without a name too.
-            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
-        self.shape, self.dtype = shape, np.dtype(dtype)
-        self._file.truncate(int(np.prod(shape)) * self.dtype.itemsize)
-        self.offset = 0
-        self.array: NDArray[Any] = map_array(self.file, list(shape), self.dtype.str)
+    _file: IO[bytes]
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    offset = 0
 
     @property
     def file(self) -> int:
@@ -38,7 +29,24 @@ class SharedArray:
         self._file.close()
 
 
-class FileArray:
+class SharedArray(_Shared):
+    """An array in an anonymous file."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: DTypeLike) -> None:
+        # Without a name nothing is left behind if the process is killed. And not in /dev/shm, of
+        # which a container may have as little as 64 MiB.
+        if hasattr(os, "memfd_create"):
+            memory = os.memfd_create("tune_speed", os.MFD_CLOEXEC)
+            self._file = os.fdopen(memory, "r+b", buffering=0)
+        else:
+            # Not on Linux: on disk, but without a name too.
+            self._file = tempfile.TemporaryFile(buffering=0)  # noqa: SIM115
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self._file.truncate(int(np.prod(shape)) * self.dtype.itemsize)
+        self.array: NDArray[Any] = map_array(self.file, list(shape), self.dtype.str)
+
+
+class FileArray(_Shared):
     """An array in a file of its own, for reading: processes that map it share its pages."""
 
     def __init__(self, mapped: "np.memmap[Any, Any]") -> None:
@@ -46,15 +54,6 @@ class FileArray:
         assert mapped.filename is not None
         self._file = open(mapped.filename, "rb", buffering=0)  # noqa: SIM115
         self.shape, self.dtype, self.offset = mapped.shape, mapped.dtype, mapped.offset
-
-    @property
-    def file(self) -> int:
-        """Number of the file in this process."""
-        return self._file.fileno()
-
-    def close(self) -> None:
-        """Lets no more processes share it."""
-        self._file.close()
 
 
 def shared(array: NDArray[Any]) -> SharedArray | FileArray:

@@ -51,7 +51,14 @@ class Staging:
         batch = self._send(next(buffers), fill)
         while batch is not None:
             following = self._send(next(buffers), fill)
-            yield self._arrived(*batch)
+            pixels, copied = batch
+            # What is launched from now on waits for the pixels; the host does not.
+            computing = self._module.current_stream(self._device)
+            computing.wait_event(copied)
+            if pixels.is_cuda:
+                # The memory is the copying stream's, which may have it back once this one is done.
+                pixels.record_stream(computing)
+            yield pixels
             batch = following
 
     def _send(self, buffer: _Buffer, fill: Fill) -> tuple[Tensor, Any] | None:
@@ -64,12 +71,3 @@ class Staging:
             pixels = buffer.host[:size].to(self._device, non_blocking=True)
             buffer.copied.record(self._stream)
         return pixels, buffer.copied
-
-    def _arrived(self, pixels: Tensor, copied: Any) -> Tensor:
-        """Returns the pixels, for which what is launched from now on waits; the host does not."""
-        computing = self._module.current_stream(self._device)
-        computing.wait_event(copied)
-        if pixels.is_cuda:
-            # The memory is the copying stream's, which may have it back once this one is done.
-            pixels.record_stream(computing)
-        return pixels

@@ -2,33 +2,18 @@
 
 import itertools
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from tune_speed.data.loaders.base import Loader
 from tune_speed.data.loaders.batches import Batches
 from tune_speed.data.loaders.gather_worker import gather
 from tune_speed.data.loaders.staging import Staging
+from tune_speed.data.loaders.worker_pool import WorkerPool
 from tune_speed.data.orders.base import Order
-
-
-class Source(Protocol):
-    """Where batches of pixels come from: worker processes, or this one."""
-
-    def begin(self, batches: Iterator[NDArray[np.int64]]) -> None:
-        """Gathers `batches`, the indices of each, from now on."""
-
-    def fill(self, room: NDArray[np.uint8]) -> int:
-        """Puts the next batch first in `room` (B, H, W, C); returns its size, 0 after the last."""
-
-    def stop(self) -> None:
-        """Ends what `begin` started; it may begin again."""
-
-    def close(self) -> None:
-        """Ends it for good."""
 
 
 class LocalSource:
@@ -54,14 +39,14 @@ class LocalSource:
         """Does nothing."""
 
 
-class StreamingLoader:
+class StreamingLoader(Loader):
     """Brings batches of uint8 to the device and makes images of them there; see `Streaming`."""
 
     # With persistent workers one endless stream runs through all epochs: they already gather the
     # next one while the last batches of an epoch, or an evaluation, keep the device busy.
     def __init__(
         self,
-        source: Source,
+        source: LocalSource | WorkerPool,
         batches: Batches,
         staging: Staging,
         *,
@@ -73,9 +58,8 @@ class StreamingLoader:
         `rows` (N,) says where the images of `batches` are among those of `source`; None: at the
         same places.
         """
-        self.num_samples = batches.num_samples
+        super().__init__(batches)
         self._source = source
-        self._batches = batches
         self._staging = staging
         self._rows = rows
         self._is_persistent = is_persistent
@@ -89,20 +73,15 @@ class StreamingLoader:
             self.close()
             raise
 
-    def num_in(self, epoch: int) -> int:
-        """Returns the samples of epoch number `epoch`."""
-        return self._batches.order.num_in(epoch)
-
     def reorder(self, order: Order) -> None:
         """Gives the epochs from now on another order of the same batch size."""
-        self._batches.reorder(order)
+        super().reorder(order)
         self._begin(0)
 
     def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
         """Yields the batches of epoch number `epoch`, from `skip` on; one epoch at a time.
 
-        Raises:
-            DataError: A worker died, failed, or did not deliver in time.
+        Raises: DataError if a worker died, failed, or did not deliver in time.
         """
         if epoch != self._next_epoch or skip:
             self._begin(epoch, skip=skip)

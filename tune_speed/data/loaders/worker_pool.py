@@ -54,11 +54,7 @@ class WorkerPool:
         self._timeout_s = timeout_s
         self._indices = SharedArray((num_slots, batch_size), np.int64)
         self._slots = SharedArray((num_slots, batch_size, *pixels.shape[1:]), np.uint8)
-        self._arrays = {
-            "pixels": shared(pixels),
-            "indices": self._indices,
-            "slots": self._slots,
-        }
+        self._arrays = {"pixels": shared(pixels), "indices": self._indices, "slots": self._slots}
         self._workers: list[_Worker] = []
         self._batches: Iterator[NDArray[np.int64]] = iter(())
         self._num_asked = 0
@@ -78,8 +74,7 @@ class WorkerPool:
     def fill(self, room: NDArray[np.uint8]) -> int:
         """Puts the next batch in the first places of `room` (B, H, W, C); returns its size, or 0.
 
-        Raises:
-            DataError: Its worker died, or did not deliver in time.
+        Raises: DataError if its worker died, or did not deliver in time.
         """
         if not self._asked:
             return 0

@@ -1,12 +1,17 @@
-"""Orders: which samples come in which round, and how often."""
+"""Orders: which samples come in which round, and how often; and the usual one, shuffled."""
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tune_speed.core.config import Config
+from tune_speed.data import randomness
+
+# Key of the random stream of the order, under (seed, epoch).
+ORDER = 0
 
 
 class Order(ABC):
@@ -56,3 +61,33 @@ class OrderConfig(Config):
         samples of the round.
         """
         raise NotImplementedError
+
+
+class Shuffle(OrderConfig):
+    """Every image once an epoch, in a new random order each time.
+
+    Source: the usual practice.
+    """
+
+    def open(
+        self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
+    ) -> Order:
+        """Returns the order."""
+        return SampleOrder(len(labels), batch_size, seed)
+
+
+@dataclass(frozen=True, eq=False)
+class SampleOrder(Order):
+    """Every image once an epoch: a function of the seed and the epoch's number alone."""
+
+    num_samples: int
+    batch_size: int
+    seed: int
+
+    def num_in(self, epoch: int) -> int:
+        """Returns the number of images, whatever the epoch."""
+        return self.num_samples
+
+    def epoch(self, epoch: int) -> NDArray[np.int64]:
+        """Returns the indices of all images in the order of epoch number `epoch`, (N,)."""
+        return randomness.permutation(self.seed, epoch, ORDER, count=self.num_samples)

@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.data import randomness
-from tune_speed.data.orders.base import Order, OrderConfig
-from tune_speed.data.orders.shuffle import SampleOrder
+from tune_speed.data.orders.base import Order, OrderConfig, SampleOrder
 
 # Keys of random streams: of a pass within a round, under (seed, round, pass), and of the ranks
 # of the random control, under (seed).
@@ -27,8 +26,10 @@ class Curriculum(OrderConfig):
     over its images, each in a new order, as its steps take. From the share of 1 on, rounds are
     epochs.
 
-    How hard an image is, is its loss after a short training, which the clock counts. The controls
-    `anti` and `random` pay for it as well, so that times compare.
+    How hard an image is, is its loss after a short training, which the clock counts: SGD with a
+    momentum of 0.9 and steps of one micro-batch, at a rate of its own, since scores by a network
+    that a high rate has just thrown about say little. The controls `anti` and `random` pay for it
+    as well, so that times compare.
 
     Source: Hacohen and Weinshall 2019, On The Power of Curriculum Learning (arXiv:1904.03626),
     exponential pacing. Deviation: batches go through a stage's images in passes, rather than being
@@ -48,6 +49,8 @@ class Curriculum(OrderConfig):
     """Optimizer steps of a stage."""
     scoring_epochs: float = Field(default=1.0, gt=0, le=100)
     """Passes of the short training whose losses are the scores."""
+    scoring_lr: float = Field(default=0.05, gt=0)
+    """Its rate for a step of 128 images, above 0; it is proportional to the images of a step."""
 
     def open(
         self, labels: NDArray[np.int64], *, batch_size: int, samples_per_step: int, seed: int
@@ -105,7 +108,15 @@ class UnscoredCurriculum(SampleOrder):
     def with_scores(self, scores: NDArray[np.floating]) -> Order:
         """Returns the curriculum by each image's loss, (N,). Not a number counts as hardest."""
         assert scores.shape == self.labels.shape, (scores.shape, self.labels.shape)
-        ranks = _ranks(scores, self.config.direction, self.seed)
+        direction = self.config.direction
+        if direction == "random":
+            ranks = randomness.permutation(self.seed, RANK, count=len(scores))
+        else:
+            exact = scores.astype(np.float64)
+            hardness = np.nan_to_num(exact, nan=np.inf, posinf=np.inf, neginf=-np.inf)
+            order = np.argsort(-hardness if direction == "anti" else hardness, kind="stable")
+            ranks = np.empty(len(scores), dtype=np.int64)
+            ranks[order] = np.arange(len(scores))
         sizes = [round(part * len(self.labels)) for part in self.config.fractions()[:-1]]
         return CurriculumOrder(
             self.num_samples,
@@ -129,13 +140,3 @@ def balanced(ranks: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.
     place = np.arange(len(labels)) - np.repeat(starts, counts)
     way = (place + 0.5) / np.repeat(counts, counts)
     return np.asarray(by_class[np.argsort(way, kind="stable")])
-
-
-def _ranks(scores: NDArray[np.floating], direction: Direction, seed: int) -> NDArray[np.int64]:
-    if direction == "random":
-        return randomness.permutation(seed, RANK, count=len(scores))
-    hardness = np.nan_to_num(scores.astype(np.float64), nan=np.inf, posinf=np.inf, neginf=-np.inf)
-    order = np.argsort(-hardness if direction == "anti" else hardness, kind="stable")
-    ranks = np.empty(len(scores), dtype=np.int64)
-    ranks[order] = np.arange(len(scores))
-    return ranks

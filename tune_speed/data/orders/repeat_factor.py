@@ -7,8 +7,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from tune_speed.data import randomness
-from tune_speed.data.orders.base import Order, OrderConfig
-from tune_speed.data.orders.shuffle import ORDER
+from tune_speed.data.orders.base import ORDER, Order, OrderConfig
 
 # Key of the random stream of the numbers of copies, under (seed, epoch).
 COPIES = 7

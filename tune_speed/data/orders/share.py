@@ -37,17 +37,14 @@ class Share(NamedTuple):
         """Returns what the device takes along the last axis, over which an epoch runs."""
         if self.size == 1:
             return epoch
-        return epoch.take(self._positions(epoch.shape[-1]), axis=-1)
-
-    def _positions(self, num_samples: int) -> NDArray[np.int64]:
-        """Returns the device's positions in an epoch of so many samples."""
-        steps, rest = divmod(num_samples, self.samples_per_step)
+        steps, rest = divmod(epoch.shape[-1], self.samples_per_step)
         length = self.samples_per_step // self.size
         first = np.arange(steps)[:, None] * self.samples_per_step + self.rank * length
         whole = (first + np.arange(length)).ravel()
         counts = self.counts(rest)
         begin = steps * self.samples_per_step + sum(counts[: self.rank])
-        return np.concatenate([whole, np.arange(begin, begin + counts[self.rank])])
+        last = np.arange(begin, begin + counts[self.rank])
+        return epoch.take(np.concatenate([whole, last]), axis=-1)
 
 
 WHOLE = Share()

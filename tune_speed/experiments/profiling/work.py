@@ -21,6 +21,7 @@ Bytes that are moved, at least, if nothing stays in a cache from one use to the 
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -100,14 +101,20 @@ def count_work(pipeline: Pipeline, recipe: Recipe, splits: Splits, *, device: to
     shape, model = pipeline.shape, pipeline.stepper.model
     _, _, _, channels = splits.train.pixels.shape
     group = Group(recipe.samples_per_step * shape.growth, ())
-    per_sample = training_flop_per_sample(
+    flop_per_sample = partial(
+        training_flop_per_sample,
         model,
         image_shape=(channels, shape.height, shape.width),
         device=device,
         autocast_dtype=AUTOCAST_DTYPES[recipe.precision],
     )
     parameters, gradients = parameter_bytes(model)
-    flop = None if per_sample is None else per_sample * group.num_learned(recipe, shape)
+    flop, num_learned = flop_per_sample(), group.num_learned(recipe, shape)
+    if flop is not None:
+        flop *= num_learned
+        if num_learned < group.num_samples:
+            # All of them go forward first, to be chosen from.
+            flop += (flop_per_sample(has_backward=False) or 0.0) * group.num_samples
     return Work(
         parameters=parameters,
         gradients=gradients,

@@ -90,11 +90,6 @@ class Joined:
 Condition = Comparison | Negation | Joined
 
 
-def parse(text: str) -> Condition:
-    """Returns the tree of a filter. Raises: ConfigError, with the place, if it is none."""
-    return _Parser(text).parse()
-
-
 class _Token(NamedTuple):
     kind: str
     """`text`, `sign`, `word` or `end`."""
@@ -108,8 +103,8 @@ class _Token(NamedTuple):
         return "" if self.kind == "text" else self.raw.lower()
 
 
-class _Parser:
-    """Recursive descent over the grammar of this module's docstring."""
+class Parser:
+    """Recursive descent over the grammar in `where`."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -117,6 +112,7 @@ class _Parser:
         self._next = 0
 
     def parse(self) -> Condition:
+        """Returns the tree. Raises: ConfigError, with the place, if the text is no filter."""
         condition = self._joined("or", depth=0)
         if self._peek.kind != "end":
             self._fail("`and`, `or` or the end")

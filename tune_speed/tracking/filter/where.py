@@ -32,15 +32,9 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import TrialRecord
 from tune_speed.core.renamed import had_another_name
 from tune_speed.tracking.columns import COLUMNS
+from tune_speed.tracking.filter import syntax
 from tune_speed.tracking.filter.fields import RECIPE_FIELDS, FieldReader
-from tune_speed.tracking.filter.syntax import (
-    Comparison,
-    Condition,
-    Joined,
-    Literal,
-    Negation,
-    parse,
-)
+from tune_speed.tracking.filter.syntax import Comparison, Condition, Joined, Literal, Negation
 
 MAX_PUSHED = 16
 """Conditions that MLflow is given: each is a join, of which SQLite takes 64."""
@@ -116,7 +110,7 @@ def parse_where(text: str) -> Where:
 
     Raises: ConfigError, with the place, if it says none.
     """
-    return Where(text, parse(text))
+    return Where(text, syntax.Parser(text).parse())
 
 
 def in_mlflow(pushed: Iterable[Pushed]) -> str:
@@ -151,12 +145,9 @@ def _pushed(comparison: Comparison) -> Sequence[Pushed]:
     metric = f"recipe/{name}"
     if comparison.sign == "in":
         lowest, highest = min(numbers), max(numbers)
-        return (
-            Pushed("metrics", metric, ">=", lowest),
-            Pushed("metrics", metric, "<=", highest),
-        )
+        return Pushed("metrics", metric, ">=", lowest), Pushed("metrics", metric, "<=", highest)
     # `!=` and `not in` hold for texts as well, which are no metrics.
-    is_order = comparison.sign in _ORDERS
+    is_order = comparison.sign in syntax.COMPARE and comparison.sign != "!="
     return (Pushed("metrics", metric, comparison.sign, numbers[0]),) if is_order else ()
 
 
@@ -167,6 +158,3 @@ def _pushed_tag(tag: str | None, sign: str, literals: Sequence[Literal]) -> Sequ
     if tag is None or sign not in ("=", "!=") or not is_plain or not is_one:
         return ()
     return [Pushed("tags", tag, sign, literal.raw) for literal in literals]
-
-
-_ORDERS = ("=", "<", "<=", ">", ">=")

@@ -3,9 +3,10 @@
 Reading the tables directly is faster: see `boards_sql`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.comparability import ComparisonKey, Totals, target_of
 from tune_speed.tracking import schema
@@ -37,12 +38,14 @@ class Search(NamedTuple):
     totals: dict[ComparisonKey, Totals] | None
 
 
-class BoardReader(Protocol):
+class BoardReader(ABC):
     """What a leaderboard needs to know of the chosen studies of a store."""
 
+    @abstractmethod
     def searches(self) -> list[Search]:
         """Returns the parent runs."""
 
+    @abstractmethod
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
         """Yields all finished trials of these searches."""
 
@@ -51,12 +54,26 @@ class BoardReader(Protocol):
 
         Ties, in time and final metric, come in any order.
         """
+        trials = self.ranked(key, "max")
+        first = next(trials, None)
+        if first is None:
+            return
+        if target_of(first.record.workload).mode == "min":
+            yield from self.ranked(key, "min")
+        else:
+            yield first
+            yield from trials
 
+    @abstractmethod
+    def ranked(self, key: ComparisonKey, mode: str) -> Iterator[TrackedTrial]:
+        """Yields what `in_order` does, where `mode` is that of the board's target."""
+
+    @abstractmethod
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """Yields those of a board's trials that say so themselves, in any order."""
 
 
-class MlflowReader:
+class MlflowReader(BoardReader):
     """Queries through MLflow's client: one ordered query a board."""
 
     def __init__(self, client: "MlflowClient", experiments: Sequence[str], *, top: int) -> None:
@@ -72,14 +89,10 @@ class MlflowReader:
     def searches(self) -> list[Search]:
         """See `BoardReader`."""
         runs = runs_with(self._client, self._experiments, {}, also=IS_SEARCH)
+        infos = [(run.info.run_id, run.info.experiment_id, run.data.tags) for run in runs]
         return [
-            Search(
-                run.info.run_id,
-                run.info.experiment_id,
-                run.data.tags.get(schema.STUDY, ""),
-                schema.unpack_boards(run.data.tags),
-            )
-            for run in runs
+            Search(run_id, experiment, tags.get(schema.STUDY, ""), schema.unpack_boards(tags))
+            for run_id, experiment, tags in infos
         ]
 
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:
@@ -89,31 +102,15 @@ class MlflowReader:
             runs = runs_with(self._client, [search.experiment_id], parent, also=HAS_RECORD)
             yield from tracked(runs)
 
-    def in_order(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
-        """See `BoardReader`."""
-        trials = self._ranked(key, "max")
-        first = next(trials, None)
-        if first is None:
-            return
-        if target_of(first.record.workload).mode == "min":
-            yield from self._ranked(key, "min")
-        else:
-            yield first
-            yield from trials
-
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
         return tracked(self._runs(key))
 
-    def _ranked(self, key: ComparisonKey, mode: str) -> Iterator[TrackedTrial]:
+    def ranked(self, key: ComparisonKey, mode: str) -> Iterator[TrackedTrial]:
+        """See `BoardReader`."""
         runs = self._runs(key, order_by=LEADERS_FIRST[mode])
         return tracked(takewhile(lambda run: schema.EXPECTED in run.data.metrics, runs))
 
     def _runs(self, key: ComparisonKey, *, order_by: Sequence[str] = ()) -> Iterator[Any]:
-        return runs_with(
-            self._client,
-            self._experiments,
-            {schema.BOARD: schema.board_id(key)},
-            order_by=order_by,
-            page_size=self._page_size,
-        )
+        board, size = {schema.BOARD: schema.board_id(key)}, self._page_size
+        return runs_with(self._client, self._experiments, board, order_by=order_by, page_size=size)

@@ -2,39 +2,21 @@
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from tune_speed.core.comparability import ComparisonKey, target_of
+from tune_speed.core.comparability import ComparisonKey
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.boards_mlflow import Search
+from tune_speed.tracking.reader.boards_mlflow import BoardReader, Search
 from tune_speed.tracking.reader.parent_run import PARENT
 from tune_speed.tracking.reader.queries import TrackedTrial
-from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches
+from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables, batches
 
 
-class _Ranked(NamedTuple):
-    """A trial's place."""
-
-    expected_s: float
-    final: float | None
-    run_id: str
-    experiment_id: str
-
-    def order(self, sign: float) -> tuple[float, float, str]:
-        """Returns by what it is sorted: the lower time first, then the better final metric.
-
-        `sign` is 1 where more of the metric is better, -1 where less is.
-        """
-        minus_final = math.inf if self.final is None else -sign * self.final
-        return self.expected_s, minus_final, self.run_id
-
-
-class TableReader:
+class TableReader(BoardReader):
     """Queries the tables of a store about one study, or all."""
 
     def __init__(self, tables: Tables, study: str | None) -> None:
         self._tables, self._study = tables, study
-        self._boards: dict[str, list[_Ranked]] | None = None
+        self._boards: dict[str, list[Row]] | None = None
 
     def searches(self) -> list[Search]:
         """See `BoardReader`."""
@@ -56,20 +38,18 @@ class TableReader:
         runs = [(run_id, str(experiment)) for run_id, experiment, of in rows if of in parents]
         yield from self._tables.tracked(runs)
 
-    def in_order(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
+    def ranked(self, key: ComparisonKey, mode: str) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
+        sign = -1.0 if mode == "max" else 1.0
+
+        def place(row: Row) -> tuple[float, float, str]:
+            run_id, _, expected_s, final = row
+            return expected_s, math.inf if final is None else sign * final, run_id
+
         if self._boards is None:
             self._boards = self._all_boards()
-        places = self._boards.get(schema.board_id(key), [])
-        trials = self._tracked(places, sign=1.0)
-        first = next(trials, None)
-        if first is None:
-            return
-        if target_of(first.record.workload).mode == "min":
-            yield from self._tracked(places, sign=-1.0)
-        else:
-            yield first
-            yield from trials
+        rows = sorted(self._boards.get(schema.board_id(key), ()), key=place)
+        return self._tables.tracked((run_id, str(experiment)) for run_id, experiment, *_ in rows)
 
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
@@ -77,23 +57,17 @@ class TableReader:
         rows = self._tables.query(_MEMBERS, values, study=self._study)
         yield from self._tables.tracked((run_id, str(experiment)) for run_id, experiment in rows)
 
-    def _tracked(self, places: Sequence[_Ranked], *, sign: float) -> Iterator[TrackedTrial]:
-        ordered = sorted(places, key=lambda place: place.order(sign))
-        return self._tables.tracked((place.run_id, place.experiment_id) for place in ordered)
+    def _all_boards(self) -> dict[str, list[Row]]:
+        """Returns run, experiment, expected time and final metric of all trials that have a rank.
 
-    def _all_boards(self) -> dict[str, list[_Ranked]]:
-        """Returns the places of all trials that have one, board by board, in one pass."""
+        Board by board, in one pass.
+        """
         # The runs are read as they lie in the file, as their metrics and tags have that order too.
-        boards: dict[str, list[_Ranked]] = {}
-        values = {
-            "board_tag": schema.BOARD,
-            "expected": schema.EXPECTED,
-            "final": schema.FINAL_METRIC,
-        }
-        rows = self._tables.query(_PLACES, values, study=self._study)
-        for board, run_id, experiment, expected_s, final in rows:
-            place = _Ranked(expected_s, final, run_id, str(experiment))
-            boards.setdefault(board, []).append(place)
+        boards: dict[str, list[Row]] = {}
+        metrics = {"expected": schema.EXPECTED, "final": schema.FINAL_METRIC}
+        values = {"board_tag": schema.BOARD, **metrics}
+        for board, *row in self._tables.query(_PLACES, values, study=self._study):
+            boards.setdefault(board, []).append(row)
         return boards
 
 

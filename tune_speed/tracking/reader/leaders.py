@@ -9,24 +9,15 @@ are read one by one. A run in the trash is no leader, but its search still count
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import NamedTuple
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    SortKey,
-    Totals,
-    best_first,
-    board_key,
-    sum_of,
-    totals_of,
-)
+from tune_speed.core import comparability
+from tune_speed.core.comparability import ComparisonKey, SortKey, Totals, board_key, sum_of
 from tune_speed.core.stats import ranked_s
 from tune_speed.tracking.reader.boards_mlflow import BoardReader, MlflowReader, Search
 from tune_speed.tracking.reader.boards_sql import TableReader
 from tune_speed.tracking.reader.mlflow_filter import PAGE
 from tune_speed.tracking.reader.queries import TrackedTrial, is_on
-from tune_speed.tracking.reader.sql import read_directly
-from tune_speed.tracking.reader.tables import Tables
+from tune_speed.tracking.reader.tables import Tables, read_directly
 from tune_speed.tracking.store.errors import errors_of
 
 Place = tuple[ComparisonKey, str]
@@ -101,11 +92,12 @@ def find_leaders(
 def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
     """Returns what `find_leaders` does, by what `reader` answers."""
     searches = reader.searches()
-    silent = _read([search for search in searches if search.totals is None], reader, keep=top + 1)
+    silent = [search for search in searches if search.totals is None]
+    read, heads = _read(silent, reader, keep=top + 1)
     known = [((k, s.study), t) for s in searches for k, t in (s.totals or {}).items()]
     of_any_kind = replace(wanted, kind=None)
     by_place: dict[Place, list[Totals]] = {}
-    for place, totals in (*known, *silent.parts):
+    for place, totals in (*known, *read):
         if of_any_kind.takes(place[0]):
             by_place.setdefault(place, []).append(totals)
     parts = {place: sum_of(each) for place, each in by_place.items()}
@@ -113,7 +105,7 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
     trials: list[TrackedTrial] = []
     for key in keys:
         leading = _leading(reader.in_order(key), top + 1)
-        both = {trial.run_id: trial for trial in (*silent.heads.get(key, ()), *leading)}
+        both = {trial.run_id: trial for trial in (*heads.get(key, ()), *leading)}
         trials += _first(both.values() or islice(reader.any_of(key), 1), top + 1)
     return Leaders(
         trials=trials,
@@ -122,30 +114,26 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
     )
 
 
-class _Silent(NamedTuple):
-    """What was read of searches that do not say what their trials come to."""
-
-    parts: list[tuple[Place, Totals]]
-    heads: dict[ComparisonKey, list[TrackedTrial]]
-
-
-def _read(searches: Sequence[Search], reader: BoardReader, *, keep: int) -> _Silent:
+def _read(
+    searches: Sequence[Search], reader: BoardReader, *, keep: int
+) -> tuple[list[tuple[Place, Totals]], dict[ComparisonKey, list[TrackedTrial]]]:
     """Returns what the trials of `searches` come to, and the first `keep` of each board or more."""
-    read = _Silent([], {})
+    parts: list[tuple[Place, Totals]] = []
+    heads: dict[ComparisonKey, list[TrackedTrial]] = {}
     for trial in reader.trials_of(searches) if searches else ():
         key = board_key(trial.record)
-        read.parts.append(((key, trial.record.study), totals_of([trial.record])))
-        head = read.heads.setdefault(key, [])
+        parts.append(((key, trial.record.study), comparability.totals_of([trial.record])))
+        head = heads.setdefault(key, [])
         head.append(trial)
         # No store is held in memory as a whole.
         if len(head) >= 2 * keep + PAGE:
             head[:] = _first(head, keep)
-    return read
+    return parts, heads
 
 
 def _first(trials: Iterable[TrackedTrial], count: int) -> list[TrackedTrial]:
     """Returns the first `count` that have a rank, or one that has none where none has."""
-    ordered = sorted(trials, key=lambda trial: best_first(trial.record))
+    ordered = sorted(trials, key=lambda trial: comparability.best_first(trial.record))
     ranked = [trial for trial in ordered if ranked_s(trial.record) is not None]
     return ranked[:count] or ordered[:1]
 
@@ -154,7 +142,7 @@ def _leading(in_order: Iterator[TrackedTrial], top: int) -> Iterator[TrackedTria
     """Yields the first `top`, and whoever ties with the last of them: names decide among these."""
     last: SortKey | None = None
     for number, trial in enumerate(in_order):
-        place = best_first(trial.record)[:3]
+        place = comparability.best_first(trial.record)[:3]
         if number >= top and place != last:
             return
         yield trial

@@ -8,17 +8,16 @@ from itertools import chain, islice
 from tune_speed.core.comparability import board_key
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import schema
+from tune_speed.tracking.filter.syntax import COMPARE
 from tune_speed.tracking.filter.where import Pushed, Where, in_mlflow
 from tune_speed.tracking.reader.queries import TrackedTrial, find_trials, is_on
-from tune_speed.tracking.reader.sql import read_directly
-from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables
+from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Row, Tables, read_directly
 
 # Trials in which a filter's field is looked for before it counts as a mistake in writing.
 NUM_CHECKED = 1000
 TIME_TO_TARGET = "time_to_target_s"
 TABLES = {"tags": "tags", "metrics": "latest_metrics"}
-SIGNS = {"=": "=", "!=": "<>", "<": "<", "<=": "<=", ">": ">", ">=": ">="}
-"""What tables and signs of conditions are in SQL."""
+"""What tables of conditions are in SQL; their signs are the same there."""
 
 Find = Callable[["Query"], Iterable[TrackedTrial]]
 
@@ -49,14 +48,7 @@ def find_matching(
 ) -> list[TrackedTrial]:
     """Returns the finished trials that fit, board by board, the fastest first and misses last.
 
-    Args:
-        uri: the store.
-        where: a filter; None: all fit.
-        study: only of this study.
-        workload: only of this workload.
-        device: only of devices whose name contains this, in whatever case.
-        kind: only `estimate` or `certified`.
-        only_reached: only those that met the target.
+    Where `where` is None, all fit; the other arguments are those of `find_trials`.
 
     Raises: ConfigError if the filter names a field that no trial has; ServiceError if the store
         does not answer or does not hold the study.
@@ -132,10 +124,10 @@ def _statement(query: Query) -> tuple[str, dict[str, str | float]]:
     own = [Pushed("tags", name, "=", value) for name, value in wanted.items() if value is not None]
     joins, values = "", dict[str, str | float](record=schema.RECORD, time=TIME_TO_TARGET)
     for i, each in enumerate((*own, *query.pushed)):
-        assert each.sign in SIGNS and each.table in TABLES, each
+        assert each.sign in COMPARE and each.table in TABLES, each
         joins += (
             f"{{then}} {TABLES[each.table]} c{i} ON c{i}.{{key}} = :name_{i}"
-            f" AND c{i}.run_uuid = r.run_uuid AND c{i}.value {SIGNS[each.sign]} :value_{i}\n"
+            f" AND c{i}.run_uuid = r.run_uuid AND c{i}.value {each.sign} :value_{i}\n"
         )
         values |= {f"name_{i}": each.name, f"value_{i}": each.value}
     return _TRIALS.replace("{joins}", joins), values

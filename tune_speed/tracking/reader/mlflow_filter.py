@@ -1,7 +1,8 @@
 """MLflow's filter language, which knows AND alone and no escapes, and its paging."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,30 +59,23 @@ def runs_with(
     page_size: int = PAGE,
 ) -> Iterator[Any]:
     """Yields the runs that have `tags`, and for which `also` (a filter) holds, page by page."""
-    conditions = " AND ".join(part for part in (all_tags(tags), also) if part)
-    token = None
-    while experiment_ids:
-        page = client.search_runs(
-            list(experiment_ids),
-            filter_string=conditions,
-            max_results=page_size,
-            order_by=list(order_by),
-            page_token=token,
-        )
-        yield from (run for run in page if has_tags(run, tags))
-        token = page.token
-        if not token:
-            return
+    if experiment_ids:
+        search = partial(client.search_runs, list(experiment_ids), order_by=list(order_by))
+        yield from _all_pages(search, tags, also=also, page_size=page_size)
 
 
 def experiments_with(client: "MlflowClient", tags: Mapping[str, str]) -> Iterator[Any]:
     """Yields the experiments that have `tags`, page by page."""
-    token = None
+    return _all_pages(client.search_experiments, tags)
+
+
+def _all_pages(
+    search: Callable[..., Any], tags: Mapping[str, str], *, also: str = "", page_size: int = PAGE
+) -> Iterator[Any]:
+    conditions, token = " AND ".join(filter(None, (all_tags(tags), also))), None
     while True:
-        page = client.search_experiments(
-            max_results=PAGE, filter_string=all_tags(tags), page_token=token
-        )
-        yield from (experiment for experiment in page if has_tags(experiment, tags))
+        page = search(filter_string=conditions, max_results=page_size, page_token=token)
+        yield from (each for each in page if has_tags(each, tags))
         token = page.token
         if not token:
             return

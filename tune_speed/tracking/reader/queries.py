@@ -20,13 +20,8 @@ from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.tracking import schema
-from tune_speed.tracking.reader.mlflow_filter import (
-    PAGE,
-    experiments_with,
-    has_tags,
-    runs_with,
-    tag_contains,
-)
+from tune_speed.tracking.reader import mlflow_filter
+from tune_speed.tracking.reader.mlflow_filter import PAGE, experiments_with, runs_with
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
@@ -43,14 +38,14 @@ _RUN_ID = re.compile(rf"[0-9a-f]{{{MIN_RUN_ID_PREFIX},32}}")
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class TrackedTrial:
     """A finished trial, and where MLflow stores it."""
 
     run_id: str
     experiment_id: str
     record: TrialRecord
-    has_curve: bool
+    has_curve: bool = False
     """False: each run has its last evaluation only, and a long traceback only its end."""
 
     @property
@@ -73,16 +68,9 @@ def find_trials(
 ) -> list[TrackedTrial]:
     """Returns finished trials, fastest first and misses last, `limit` of them at most.
 
-    Args:
-        uri: the store.
-        study: only of this study.
-        workload: only of this workload.
-        device: only of devices whose name contains this, in whatever case.
-        kind: only `estimate` or `certified`.
-        only_reached: only those that met the target.
-        limit: so many of them.
-        with_curves: with their curves, which take a request for each trial.
-        also: a condition in MLflow's filter language that must hold too.
+    Only those of the study, the workload and the kind (`estimate` or `certified`) that are given,
+    on devices whose name contains `device` in whatever case, and for which `also`, a condition in
+    MLflow's filter language, holds too. Curves take a request for each trial.
 
     Raises: ServiceError if the store does not answer or does not hold the study.
     """
@@ -93,7 +81,7 @@ def find_trials(
         schema.STATUS: Status.REACHED.value if only_reached else None,
     }
     tags = {key: value for key, value in wanted.items() if value is not None}
-    on_device = "" if device is None else tag_contains(schema.DEVICE, device)
+    on_device = "" if device is None else mlflow_filter.tag_contains(schema.DEVICE, device)
     with errors_of(uri):
         experiments = experiments_of(client, uri, study)
         runs = runs_with(
@@ -122,7 +110,8 @@ def find_trial(uri: str, trial: str) -> TrackedTrial:
         if record is None:
             raise ServiceError(_no_record(run, trial))
         whole = whole_record(client, run.info.run_id)
-        return as_tracked(run, whole or record, has_curve=whole is not None)
+        info, has_curve = run.info, whole is not None
+        return TrackedTrial(info.run_id, info.experiment_id, whole or record, has_curve)
 
 
 def is_on(name: str, device: str | None) -> bool:
@@ -185,21 +174,10 @@ def tracked(runs: Iterable[Any]) -> Iterator[TrackedTrial]:
         if record is None:
             _log.warning("run %s is left out: its record cannot be read", run.info.run_id)
         else:
-            yield as_tracked(run, record, has_curve=False)
-
-
-def as_tracked(run: Any, record: TrialRecord, *, has_curve: bool) -> TrackedTrial:
-    """Returns a trial from MLflow's run and the record that it holds."""
-    return TrackedTrial(
-        run_id=run.info.run_id,
-        experiment_id=run.info.experiment_id,
-        record=record,
-        has_curve=has_curve,
-    )
+            yield TrackedTrial(run.info.run_id, run.info.experiment_id, record)
 
 
 def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:
-    """Returns the one run that `trial` names."""
     study, slash, trial_id = trial.rpartition("/")
     experiments = experiments_of(client, uri, study if slash else None)
     if slash:
@@ -236,7 +214,7 @@ def _not_one(
 
 def _no_record(run: Any, trial: str) -> str:
     tags = run.data.tags
-    if has_tags(run, {schema.KIND: schema.SEARCH}):
+    if mlflow_filter.has_tags(run, {schema.KIND: schema.SEARCH}):
         return (
             f"{trial!r} must name a trial, but it is the search itself. Name a trial: study/t0000."
         )

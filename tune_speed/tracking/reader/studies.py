@@ -7,8 +7,7 @@ from typing import Any, NamedTuple
 from tune_speed.core.records import Status
 from tune_speed.tracking import schema, search_summary
 from tune_speed.tracking.reader.mlflow_filter import experiments_with, runs_with
-from tune_speed.tracking.reader.sql import read_directly
-from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches
+from tune_speed.tracking.reader.tables import OF_THESE_STUDIES, Tables, batches, read_directly
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 
@@ -35,8 +34,6 @@ class StudySummary:
 
 
 class _Search(NamedTuple):
-    """The run of a search."""
-
     status: str
     metrics: Mapping[str, float]
     tags: Mapping[str, str]
@@ -86,7 +83,6 @@ def _from_tables(tables: Tables) -> list[_Study]:
 
 
 def _by_run(rows: Iterable[Sequence[Any]]) -> dict[str, dict[str, Any]]:
-    """Returns the pairs of key and value of each run."""
     found: dict[str, dict[str, Any]] = {}
     for run_id, key, value in rows:
         found.setdefault(run_id, {})[key] = value

@@ -10,7 +10,7 @@ from typing import Any
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
 from tune_speed.tracking.reader.parent_run import PARENT
-from tune_speed.tracking.reader.queries import TrackedTrial, as_tracked, experiments_of, with_curve
+from tune_speed.tracking.reader.queries import TrackedTrial, experiments_of, with_curve
 from tune_speed.tracking.store.errors import errors_of
 from tune_speed.tracking.store.store import open_store
 from tune_speed.tracking.store.uri import store_kind, strip_secrets
@@ -135,7 +135,9 @@ class StudyPicture:
             if schema.RECORD in run.data.tags:
                 record = schema.unpack_record(run.data.tags)
                 if record is not None:
-                    self.finished[trial.run_id] = as_tracked(run, record, has_curve=False)
+                    self.finished[trial.run_id] = TrackedTrial(
+                        trial.run_id, self.experiment_id, record
+                    )
                 elif trial.key not in self._done:
                     _log.warning("run %s is left out: its record cannot be read", trial.run_id)
                 self._done.add(trial.key)

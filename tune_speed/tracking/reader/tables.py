@@ -5,17 +5,35 @@ differently. Nothing is ever written. The tables are MLflow's since version 1.
 """
 
 import logging
+import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from contextlib import closing
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.queries import TrackedTrial
+from tune_speed.tracking.store.deadline import within
+from tune_speed.tracking.store.errors import explain
+from tune_speed.tracking.store.probe import engine_of
+from tune_speed.tracking.store.uri import sqlite_path, store_kind
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
 
 Row = Sequence[Any]
 Execute = Callable[[str, Mapping[str, Any]], Iterable[Row]]
 """Runs a statement with its bound values."""
 # Runs that one statement reads: few at first, as the leaders of a board are few.
 FIRST_AT_ONCE, MOST_AT_ONCE = 32, 512
+
+# Of a file's pages: the part of an index that one name takes fits in at 100,000 runs.
+CACHE_KIB = 65_536
+# Longest wait for a database server's connection, as for MLflow's.
+CONNECT_S = 10.0
+# Longest wait for its answers, all of them together.
+READ_S = 300.0
+
+Result = TypeVar("Result")
 
 _log = logging.getLogger(__name__)
 
@@ -47,12 +65,8 @@ class Tables:
     ) -> Iterable[Row]:
         """Returns the rows that a statement finds.
 
-        Args:
-            query: the statement, with `:name` for bound values, `{key}` and so on for `Words`,
-                `{studies}` for the ids of the chosen experiments, `{runs}` for those of the runs.
-            values: the bound values.
-            study: the chosen one; None: all.
-            runs: their ids.
+        It has `:name` for bound values, `{key}` and so on for `Words`, `{studies}` for the ids of
+        the chosen experiments (`study` None: all), `{runs}` for those of the runs.
         """
         text = query.format(
             **self._words,
@@ -92,9 +106,7 @@ class Tables:
                 if record is None:
                     _log.warning("run %s is left out: its record cannot be read", run_id)
                     continue
-                yield TrackedTrial(
-                    run_id=run_id, experiment_id=experiment_id, record=record, has_curve=False
-                )
+                yield TrackedTrial(run_id, experiment_id, record)
 
 
 def batches(runs: Iterable[Any]) -> Iterator[list[Any]]:
@@ -108,6 +120,67 @@ def batches(runs: Iterable[Any]) -> Iterator[list[Any]]:
             some, size = [], min(2 * size, MOST_AT_ONCE)
     if some:
         yield some
+
+
+def read_directly(uri: str, read: Callable[[Tables], Result | None]) -> Result | None:
+    """Returns what `read` makes of the store's tables.
+
+    None where MLflow must be used: of a tracking server, where a statement fails (no such table or
+    file, no permission), and where `read` returns it, as it does not find what it looks for.
+
+    Raises: ServiceError if a database server does not answer, or its driver is not installed; what
+        `read` raises.
+    """
+    kind = store_kind(uri)
+    if kind == "sqlite":
+        path = sqlite_path(uri)
+        words = Words(key='"key"', then="CROSS JOIN", as_they_lie="NOT INDEXED")
+        try:
+            with closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection:
+                connection.execute(f"PRAGMA cache_size = -{CACHE_KIB}")
+                return read(Tables(connection.execute, words))
+        except sqlite3.Error as error:
+            _log.debug("the file does not answer", exc_info=error)
+            return None
+    return _read_server(uri, read) if kind == "database" else None
+
+
+def _read_server(uri: str, read: Callable[[Tables], Result | None]) -> Result | None:
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        engine = engine_of(uri)
+        connection = within(CONNECT_S, engine.connect)
+    except (SQLAlchemyError, OSError) as error:
+        raise explain(error, uri) from error
+
+    def answer() -> Result | None:
+        with connection:
+            return read(_server_tables(connection))
+
+    try:
+        # In a thread: drivers do not hear Ctrl-C while they wait for an answer.
+        return within(READ_S, answer)
+    except SQLAlchemyError as error:
+        _log.debug("the database does not answer", exc_info=error)
+        return None
+    except TimeoutError as error:
+        raise explain(error, uri) from error
+
+
+def _server_tables(connection: "Connection") -> Tables:
+    from sqlalchemy import text
+
+    if connection.dialect.name == "postgresql":
+        # All statements of one answer read the same snapshot of the store.
+        connection.execution_options(isolation_level="REPEATABLE READ", postgresql_readonly=True)
+        connection.execute(text(f"SET LOCAL statement_timeout = {round(READ_S * 1000)}"))
+
+    def execute(query: str, values: Mapping[str, Any]) -> list[Row]:
+        return [tuple(row) for row in connection.execute(text(query), dict(values))]
+
+    quote = connection.dialect.identifier_preparer.quote_identifier
+    return Tables(execute, Words(key=quote("key"), then="JOIN", as_they_lie=""))
 
 
 _KINDS = {"study_key": schema.KIND, "study_kind": schema.STUDY_KIND}

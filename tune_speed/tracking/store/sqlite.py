@@ -190,7 +190,6 @@ def _copied(path: Path) -> bool:
 
 
 def _cached() -> Path:
-    """Returns where an empty store of this version of MLflow's is cached."""
     version = metadata.version("mlflow")
     return default_cache_dir() / "mlflow" / f"empty-{version}-sqlite-{sqlite3.sqlite_version}.db"
 

@@ -75,11 +75,8 @@ def search_note(
 ) -> str:
     """Returns the description of a search's own run, as of now.
 
-    Args:
-        plan: of the search.
-        statuses: finished trials by status.
-        best: the fastest trial that met the target.
-        link: address of its run; empty where it is not known.
+    `best` is the fastest trial that met the target, `link` the address of its run, empty where it
+    is not known; finished trials are counted by status.
     """
     counts = ", ".join(f"{n} {status.value}" for status, n in statuses.items() if n)
     finished = counted(sum(statuses.values()), "trial")
@@ -97,7 +94,6 @@ def search_note(
 
 
 def _next_lines(best: TrialRecord) -> list[str]:
-    """Returns what to do with the fastest trial."""
     study = shlex.quote(best.study)
     if best.is_own_loop:
         loop = shlex.quote(f"FILE.py:{best.workload.get('function', 'FUNCTION')}")
@@ -129,11 +125,8 @@ def interrupted_note(reason: str) -> str:
 def model_lines(uri: str, *, accuracy: float, part: str, shape: Sequence[int]) -> str:
     """Returns how to use a model that was logged.
 
-    Args:
-        uri: of the model.
-        accuracy: of the model as it was logged.
-        part: of the data, on which that is.
-        shape: of the images, (C, H, W).
+    `accuracy` is that of the model as it was logged, on a `part` of the data; `shape` is that of
+    the images, (C, H, W).
     """
     sizes = ", ".join(map(str, shape))
     return (
@@ -153,7 +146,6 @@ def _outcome(record: TrialRecord) -> str:
 
 
 def _certified(record: TrialRecord) -> str:
-    """Returns what several runs of a recipe are worth."""
     found = RunStatistics.of(record)
     text = (
         f"**{plain(record.kind)}**: **{found.hits} of {found.n}** runs met"
@@ -180,7 +172,6 @@ def _target(workload: Mapping[str, Any]) -> str:
 
 
 def _table(names: Sequence[str], rows: Iterable[Sequence[object]]) -> list[str]:
-    """Returns the lines of a table, none if it has no rows."""
     lines = [_row(map(plain, row)) for row in rows]
     return [_row(names), _row("---" for _ in names), *lines] if lines else []
 

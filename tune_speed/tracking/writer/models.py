@@ -54,17 +54,13 @@ def log_model(
 ) -> str:
     """Logs a model on a trial's run, says so in its description, and returns the model's address.
 
-    Args:
-        client: of the store.
-        model: a torch module of pixels, on the CPU and in evaluation mode.
-        run_id: of the trial.
-        accuracy: of the model.
-        part: of the data, on which that is.
-        image_shape: of the images, (C, H, W).
-        num_classes: of its logits.
+    The model is a torch module of pixels (C, H, W), on the CPU and in evaluation mode, with
+    `num_classes` logits and this `accuracy` on a `part` of the data.
 
     Raises: MlflowException, or what torch raises if it cannot draw the model's graph.
     """
+    from mlflow.entities import LoggedModelOutput
+
     run = client.get_run(run_id)
     logged = client.create_logged_model(
         run.info.experiment_id, name=NAME, source_run_id=run_id, model_type="classifier"
@@ -79,7 +75,7 @@ def log_model(
         client.delete_logged_model(logged.model_id)
         raise
     client.finalize_logged_model(logged.model_id, "READY")
-    _link(client, run_id, logged.model_id)
+    client.log_outputs(run_id, [LoggedModelOutput(logged.model_id, step=0)])
     uri = f"models:/{logged.model_id}"
     usage = descriptions.model_lines(uri, accuracy=accuracy, part=part, shape=image_shape)
     client.set_logged_model_tags(logged.model_id, {descriptions.NOTE: usage})
@@ -108,19 +104,8 @@ def _experiment(client: "MlflowClient", run_id: str) -> str:
     return str(client.get_run(run_id).info.experiment_id)
 
 
-def _link(client: "MlflowClient", run_id: str, model_id: str) -> None:
-    from mlflow.entities import LoggedModelOutput
-
-    client.log_outputs(run_id, [LoggedModelOutput(model_id, step=0)])
-
-
 def _save(
-    model: Any,
-    path: Path,
-    logged: Any,
-    run_id: str,
-    image_shape: tuple[int, ...],
-    num_classes: int,
+    model: Any, path: Path, logged: Any, run_id: str, image_shape: tuple[int, ...], num_classes: int
 ) -> None:
     import mlflow.pytorch
     from mlflow.models import Model, ModelSignature

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from tune_speed.core.records import Evaluation, TrialRecord
+from tune_speed.core.records import Evaluation, Status, TrialRecord
 from tune_speed.tracking import schema
 from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.runs import Key, RunRef, StudyRuns
@@ -136,7 +136,8 @@ def _finish(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
         refused = f"its files could not be stored ({type(error).__name__}: {error})"
     note = {descriptions.NOTE: descriptions.trial_note(record, run_id=ref.run_id)}
     runs.write(ref, tags=schema.record_tags(record) | note)
-    runs.end(ref, schema.run_status(record.status))
+    # A miss is a finished measurement: only an error failed.
+    runs.end(ref, "FAILED" if record.status is Status.FAILED else "FINISHED")
     return refused
 
 

@@ -8,9 +8,9 @@ reached the server all the same: points carry fixed timestamps, parameters fixed
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self
 
 from tune_speed.tracking import schema
 from tune_speed.tracking.reader.mlflow_filter import runs_with
@@ -33,7 +33,6 @@ COMPLETE = ("FINISHED", "FAILED")
 ENDED = (*COMPLETE, "KILLED")
 """Status of a run that holds all there is: it is set last. KILLED is an interrupted trial."""
 
-Item = TypeVar("Item")
 Key = tuple[str, str]
 """Kind and trial id."""
 
@@ -75,7 +74,7 @@ class StudyRuns:
     def __init__(
         self, client: "MlflowClient", *, experiment_id: str, parent_id: str, tags: dict[str, str]
     ) -> None:
-        self.experiment_id, self.parent_id = experiment_id, parent_id
+        self.experiment_id, self.parent = experiment_id, RunRef(parent_id, 0, "RUNNING")
         self._client, self._tags = client, tags
         self._refs: dict[Key, RunRef] | None = None
 
@@ -150,9 +149,16 @@ class StudyRuns:
         tags: Mapping[str, str] | None = None,
     ) -> None:
         """Writes metrics, parameters and tags, in as few requests as MLflow's limits allow."""
-        points = list(points)
-        self._write(ref.run_id, points=points, params=params or {}, tags=tags or {})
-        ref.has_points = ref.has_points or bool(points)
+        from mlflow.entities import Metric, Param, RunTag
+
+        metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in dict.fromkeys(points)]
+        metric_batches = _batches(metrics, MAX_METRICS)
+        param_batches = _batches([Param(k, v) for k, v in (params or {}).items()], MAX_ENTRIES)
+        tag_batches = _batches([RunTag(k, v) for k, v in (tags or {}).items()], MAX_ENTRIES)
+        none: list[Any] = []
+        for batch in zip_longest(metric_batches, param_batches, tag_batches, fillvalue=none):
+            self._client.log_batch(ref.run_id, *batch)
+        ref.has_points = ref.has_points or bool(metrics)
 
     def write_files(self, ref: RunRef, files: Mapping[str, str]) -> None:
         """Writes artifacts from texts."""
@@ -162,20 +168,12 @@ class StudyRuns:
             self._client.log_artifacts(ref.run_id, folder)
 
     def end(self, ref: RunRef, status: str) -> None:
-        """Gives a trial's run its last status."""
+        """Gives a run its last status."""
         self._client.set_terminated(ref.run_id, status)
         ref.status = status
 
-    def write_parent(self, *, points: Iterable[schema.Point], tags: Mapping[str, str]) -> None:
-        """Writes the state of the whole search."""
-        self._write(self.parent_id, points=points, params={}, tags=tags)
-
-    def end_parent(self, status: str) -> None:
-        """Gives the search's run its last status."""
-        self._client.set_terminated(self.parent_id, status)
-
     def _create(self, key: Key, *, start_ms: int) -> RunRef:
-        tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent_id}
+        tags = {**self._tags, **schema.start_tags(key[1], kind=key[0]), PARENT: self.parent.run_id}
         refs, name = dict(self.known()), schema.clean(key[1], limit=schema.MAX_KEY)
         # Until the answer is here: an error may hide that the run was created.
         self.forget()
@@ -186,37 +184,13 @@ class StudyRuns:
         self._refs = {**refs, key: ref}
         return ref
 
-    def _write(
-        self,
-        run_id: str,
-        *,
-        points: Iterable[schema.Point],
-        params: Mapping[str, str],
-        tags: Mapping[str, str],
-    ) -> None:
-        from mlflow.entities import Metric, Param, RunTag
-
-        metrics = [Metric(p.key, p.value, p.timestamp_ms, p.step) for p in dict.fromkeys(points)]
-        param_batches = _batches([Param(k, v) for k, v in params.items()], MAX_ENTRIES)
-        tag_batches = _batches([RunTag(k, v) for k, v in tags.items()], MAX_ENTRIES)
-        metric_batches = _batches(metrics, MAX_METRICS)
-        while True:
-            batch = {
-                "metrics": next(metric_batches, []),
-                "params": next(param_batches, []),
-                "tags": next(tag_batches, []),
-            }
-            if not any(batch.values()):
-                return
-            self._client.log_batch(run_id, **batch)
-
     def _find_all(self) -> dict[Key, RunRef]:
         """Returns one run per trial; what a lost answer or an old fault left twice is deleted."""
         refs: dict[Key, RunRef] = {}
         found = runs_with(
             self._client,
             [self.experiment_id],
-            {PARENT: self.parent_id},
+            {PARENT: self.parent.run_id},
             also=f"tags.`{schema.TRIAL_ID}` IS NOT NULL",
             order_by=["attributes.start_time ASC"],
         )
@@ -224,14 +198,9 @@ class StudyRuns:
         for run in list(found):
             tags = run.data.tags
             key = (tags.get(schema.KIND, ""), tags[schema.TRIAL_ID])
-            ref = RunRef(
-                run.info.run_id,
-                run.info.start_time,
-                run.info.status,
-                run.data.params,
-                has_board=schema.BOARD in tags,
-                has_points=bool(run.data.metrics),
-            )
+            info, has_board = run.info, schema.BOARD in tags
+            ref = RunRef(info.run_id, info.start_time, info.status, run.data.params, has_board)
+            ref.has_points = bool(run.data.metrics)
             first = refs.setdefault(key, ref)
             if first is not ref:
                 is_fuller = _fullness(ref) > _fullness(first)
@@ -244,21 +213,16 @@ def _fullness(ref: RunRef) -> tuple[bool, bool]:
     return ref.status in COMPLETE, ref.has_board
 
 
-def _batches(items: Sequence[Item], size: int) -> Iterator[list[Item]]:
+def _batches(items: Sequence[Any], size: int) -> Iterator[list[Any]]:
     """Yields lists of at most `size` items that stay well below MLflow's limit in bytes."""
-    remaining = iter(items)
-    while batch := list(islice(remaining, size)):
-        yield from _by_size(batch)
-
-
-def _by_size(batch: list[Any]) -> Iterator[list[Any]]:
     length = 0
     part: list[Any] = []
-    for item in batch:
+    for item in items:
         added = len(str(item.value)) + len(item.key)
-        if part and length + added > MAX_REQUEST_CHARACTERS:
+        if part and (len(part) == size or length + added > MAX_REQUEST_CHARACTERS):
             yield part
             length, part = 0, []
-        length, part = length + added, [*part, item]
+        length += added
+        part.append(item)
     if part:
         yield part

@@ -1,28 +1,41 @@
-"""The observer of a search that writes it to MLflow.
+"""The observer of a search that writes it to MLflow, in a thread of its own.
 
-The driver's calls only put what happened into the courier's queue: they take microseconds and
-never raise, whatever the store does. What could not be delivered is named by `close`. The study's
-ledger is the durable copy, and `reconcile` delivers from it.
+The driver's calls only queue what happened: they take microseconds and never raise, whatever the
+store does. The thread folds the events of a moment into one outbox per trial and empties the
+outboxes. Where the store does not answer, it waits and tries again, longer each time; where it
+refuses one trial for good, that trial is left out and named by `close`. The study's ledger is the
+durable copy, and `reconcile` delivers from it.
 """
 
+import logging
+import random
+import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.records import PROTOCOL_VERSION, Evaluation, TrialRecord
+from tune_speed.core.text import counted
 from tune_speed.tracking import schema
+from tune_speed.tracking.search_summary import Summary
 from tune_speed.tracking.store import sqlite
 from tune_speed.tracking.store.deadline import within
-from tune_speed.tracking.store.errors import errors_of
+from tune_speed.tracking.store.errors import errors_of, explain
 from tune_speed.tracking.store.store import open_store
-from tune_speed.tracking.store.uri import sqlite_path, store_kind, tracking_uri
-from tune_speed.tracking.writer.delivery import Courier
+from tune_speed.tracking.store.uri import sqlite_path, store_kind, strip_secrets, tracking_uri
+from tune_speed.tracking.writer import descriptions
 from tune_speed.tracking.writer.descriptions import SearchPlan
+from tune_speed.tracking.writer.outbox import Outbox, is_permanent
+from tune_speed.tracking.writer.outbox import deliver as deliver_outbox
 from tune_speed.tracking.writer.runs import StudyRuns
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_AT_THE_END_S = 0.5, 30.0, 1.0
 # Events that come within this time go to the store together.
 LINGER_S = 1.0
 MOST_NAMED = 20
@@ -31,6 +44,9 @@ MOST_NAMED = 20
 DELIVERY_S = 60.0
 # Longest wait for the study's experiment and parent run, some ten requests.
 OPEN_S = 120.0
+ESTIMATE = "estimate"
+
+_log = logging.getLogger(__name__)
 
 
 class Undelivered(NamedTuple):
@@ -43,7 +59,7 @@ class Undelivered(NamedTuple):
 def names_of(undelivered: Sequence[Undelivered]) -> str:
     """Returns the trials in words, such as `2 trials, t0003 and t0004`."""
     names = [each.trial_id for each in undelivered]
-    number = f"{len(names)} trial{'s' if len(names) > 1 else ''}"
+    number = counted(len(names), "trial")
     if len(names) > MOST_NAMED:
         return f"{number}, {', '.join(names[:MOST_NAMED])} and more"
     return f"{number}, {' and '.join(filter(None, [', '.join(names[:-1]), names[-1]]))}"
@@ -74,27 +90,30 @@ class Tracker:
             ConfigError if the search `is_only` to be one of its name, and the store has another.
         """
         self._uri = str(client.tracking_uri)
+        open_runs = partial(
+            StudyRuns.open, client, study=study, search_id=search_id, parent_kind=parent_kind
+        )
         with errors_of(self._uri):
-            runs = within(
-                OPEN_S,
-                lambda: StudyRuns.open(
-                    client,
-                    study=study,
-                    search_id=search_id,
-                    tags=study_tags,
-                    parent_kind=parent_kind,
-                    plan=plan,
-                    is_only=is_only,
-                ),
-            )
-        self.experiment_id, self.run_id = runs.experiment_id, runs.parent_id
-        self._courier = Courier(runs, uri=self._uri, linger_s=linger_s, plan=plan)
-        self._reported: str | None = None
-
-    @property
-    def trouble(self) -> str | None:
+            runs = within(OPEN_S, lambda: open_runs(tags=study_tags, plan=plan, is_only=is_only))
+        self.experiment_id, self.run_id = runs.experiment_id, runs.parent.run_id
+        self.trouble: str | None = None
         """Why nothing can be delivered at the moment; None if all is well."""
-        return self._courier.trouble
+        self.expected: set[str] = set()
+        """Trials that were announced and are not completely delivered."""
+        self._refused: dict[str, str] = {}
+        """Trials that cannot be delivered, and why."""
+        self._reported: str | None = None
+        self._runs, self._linger_s, self._plan = runs, linger_s, plan
+        self._events: SimpleQueue[tuple[str, Callable[[], None]]] = SimpleQueue()
+        self._outboxes: dict[str, Outbox] = {}
+        self._ledger: Mapping[str, TrialRecord] | None = None
+        self._summary = Summary()
+        self._pause_s, self._retry_at = FIRST_PAUSE_S, 0.0
+        self._ending, self._has_ended = threading.Event(), False
+        self._deadline, self._last_status = 0.0, "FINISHED"
+        self._had_trouble = False
+        self._thread = threading.Thread(target=self._work, name="tune_speed-tracker", daemon=True)
+        self._thread.start()
 
     def news(self) -> tuple[str, ...]:
         """Returns a line where trouble has come, changed or gone since the last call."""
@@ -110,22 +129,41 @@ class Tracker:
         self, *, trial_id: str, params: Mapping[str, Any], recipe: Mapping[str, Any]
     ) -> None:
         """Queues a trial that is about to start, for the first time or again."""
-        courier, now_ms = self._courier, round(time.time() * 1000)
-        courier.expected.add(trial_id)
-        courier.put(trial_id, lambda: courier.take_start(trial_id, params, recipe, now_ms))
+        now_ms = round(time.time() * 1000)
+
+        def take() -> None:
+            self.expected.add(trial_id)
+            key, entries = (ESTIMATE, trial_id), schema.param_entries(recipe, params)
+            self._outboxes[trial_id] = Outbox(key, now_ms, entries, tuple(params), is_new=True)
+
+        self.expected.add(trial_id)
+        self._events.put((trial_id, take))
 
     def trial_evaluated(self, *, trial_id: str, evaluation: Evaluation) -> None:
         """Queues an evaluation."""
-        self._courier.put(trial_id, lambda: self._courier.take_evaluation(trial_id, evaluation))
+
+        def take() -> None:
+            outbox = self._outboxes.get(trial_id)
+            if outbox is not None and not outbox.has_ended:
+                outbox.evaluations.append(evaluation)
+
+        self._events.put((trial_id, take))
 
     def trial_finished(self, *, record: TrialRecord) -> None:
         """Queues a trial's outcome."""
-        self._courier.expected.add(record.trial_id)
-        self._courier.put(record.trial_id, lambda: self._courier.take_record(record))
+
+        def take() -> None:
+            self._summary.add(record)
+            if record.trial_id not in self._outboxes:
+                self._outboxes[record.trial_id] = _outbox_of(record)
+            self._outboxes[record.trial_id].take(record)
+
+        self.expected.add(record.trial_id)
+        self._events.put((record.trial_id, take))
 
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
         """Queues a trial that was stopped without an outcome."""
-        self._courier.put(trial_id, lambda: self._courier.take_interruption(trial_id, reason))
+        self._events.put((trial_id, lambda: self._interrupt(trial_id, reason)))
 
     def reconcile(self, records: Iterable[TrialRecord]) -> None:
         """Makes MLflow show each of the ledger's records once, and nothing running that is not.
@@ -133,20 +171,178 @@ class Tracker:
         Call it when a search is resumed, before its first trial starts. Returns at once.
         """
         ledger = {record.trial_id: record for record in records}
-        self._courier.expected.update(ledger)
-        self._courier.put("", lambda: self._courier.take_ledger(ledger))
+
+        def take() -> None:
+            self._ledger = ledger
+            for record in ledger.values():
+                self._summary.add(record)
+
+        self.expected.update(ledger)
+        self._events.put(("", take))
 
     def close(self, *, timeout_s: float, interrupted: bool = False) -> tuple[Undelivered, ...]:
         """Delivers what it can within `timeout_s` and ends the search's run.
 
         Returns the trials that MLflow does not show completely; the next `reconcile` delivers them.
         """
-        courier, status = self._courier, "KILLED" if interrupted else "FINISHED"
-        if courier.end(timeout_s=timeout_s, status=status) and store_kind(self._uri) == "sqlite":
+        self._last_status = "KILLED" if interrupted else "FINISHED"
+        self._deadline = time.monotonic() + timeout_s
+        self._ending.set()
+        self._retry_at = 0.0
+        self._events.put(("", lambda: None))
+        self._thread.join(timeout_s)
+        if self._has_ended and store_kind(self._uri) == "sqlite":
             sqlite.analyze(sqlite_path(self._uri))
-        reason = courier.trouble or "there was no time left"
-        missing = dict.fromkeys(tuple(courier.expected), reason) | courier.refused
+        reason = self.trouble or "there was no time left"
+        missing = dict.fromkeys(tuple(self.expected), reason) | self._refused
         return tuple(Undelivered(*item) for item in sorted(missing.items()))
+
+    def _interrupt(self, trial_id: str, reason: str) -> None:
+        outbox = self._outboxes.get(trial_id)
+        if outbox is not None and not outbox.has_ended:
+            outbox.interrupted = reason
+
+    def _work(self) -> None:
+        while not (
+            self._ending.is_set() and (self._has_ended or time.monotonic() >= self._deadline)
+        ):
+            # Read before the events: what is put after it comes in another round.
+            is_last = self._ending.is_set()
+            if is_last:
+                latest = time.monotonic() + LONGEST_PAUSE_AT_THE_END_S
+                self._retry_at = min(self._retry_at, latest)
+            self._gather()
+            if is_last:
+                for trial_id in self._outboxes:
+                    self._interrupt(trial_id, "the search ended before the trial")
+            if time.monotonic() >= self._retry_at:
+                self._deliver(is_last=is_last)
+
+    def _gather(self) -> None:
+        """Waits for an event, or until it is time to try again, and takes all that there are."""
+        has_work = self._ending.is_set() or self._ledger is not None or self._summary.is_new
+        if has_work or any(outbox.is_due for outbox in self._outboxes.values()):
+            wait_s = max(0.0, self._retry_at - time.monotonic())
+        else:
+            wait_s = None
+        try:
+            first = self._events.get(timeout=wait_s)
+        except Empty:
+            return
+        # Events of one moment are delivered together; the end of a search does not linger.
+        self._ending.wait(self._linger_s)
+        rest = [self._events.get() for _ in range(self._events.qsize())]
+        for trial_id, take in (first, *rest):
+            try:
+                take()
+            except Exception as error:
+                # Such as a recipe that is no tree: it must not end the thread.
+                _log.exception("trial %s cannot be tracked", trial_id)
+                self._refused[trial_id] = f"{type(error).__name__}: {error}"
+
+    def _deliver(self, *, is_last: bool) -> None:
+        """Delivers all that is due; after an error, the rest waits for the next time."""
+        try:
+            self._reconcile()
+            for trial_id in [t for t, outbox in self._outboxes.items() if outbox.is_due]:
+                self._deliver_trial(trial_id)
+            self._deliver_summary(is_last=is_last)
+        except Exception as error:
+            _log.debug("delivery to MLflow failed", exc_info=error)
+            self.trouble, self._had_trouble = str(explain(error, self._uri)), True
+            # Jitter keeps the searches that lost the same server from returning all at once.
+            self._retry_at = time.monotonic() + self._pause_s * random.uniform(0.75, 1.25)
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+        else:
+            self.trouble, self._pause_s = None, FIRST_PAUSE_S
+
+    def _deliver_trial(self, trial_id: str) -> None:
+        outbox = self._outboxes.pop(trial_id)
+        try:
+            refused = deliver_outbox(outbox, self._runs)
+        except Exception as error:
+            if not is_permanent(error):
+                # At the end: another trial is tried first.
+                self._outboxes[trial_id] = outbox
+                raise
+            refused = self._give_up(outbox, error)
+        self._pause_s = FIRST_PAUSE_S
+        self._refused.pop(trial_id, None)
+        if refused is not None:
+            self._refused[trial_id] = refused
+        if outbox.has_ended or refused is not None:
+            self.expected.discard(trial_id)
+        else:
+            self._outboxes[trial_id] = outbox
+
+    def _give_up(self, outbox: Outbox, error: Exception) -> str:
+        """Leaves one trial out, its run ended where possible, and returns why."""
+        _log.debug("trial %s cannot be delivered", outbox.key[1], exc_info=error)
+        reason = strip_secrets(f"{type(error).__name__}: {error}")
+        ref = self._runs.known().get(outbox.key)
+        try:
+            if ref is not None and outbox.has_ended:
+                self._runs.end(ref, "KILLED")
+        except Exception as second:
+            reason = strip_secrets(f"{reason}; and then {type(second).__name__}: {second}")
+        return reason
+
+    def _reconcile(self) -> None:
+        """Compares the ledger with MLflow: makes outboxes of what is missing, ends what is over."""
+        if self._ledger is None:
+            return
+        self._runs.forget()
+        known = dict(self._runs.known())
+        for trial_id, record in self._ledger.items():
+            ref = known.get((record.kind, trial_id))
+            if ref is not None and ref.is_complete:
+                self.expected.discard(trial_id)
+            elif trial_id not in self._outboxes:
+                self._outboxes[trial_id] = _outbox_of(record)
+        for key, ref in known.items():
+            if not ref.has_ended and key[1] not in self._outboxes:
+                reason = "the search's process ended"
+                note = {descriptions.NOTE: descriptions.interrupted_note(reason)}
+                self._runs.write(ref, tags=schema.interrupted_tags(reason) | note)
+                self._runs.end(ref, "KILLED")
+        self._ledger = None
+
+    def _deliver_summary(self, *, is_last: bool) -> None:
+        try:
+            if self._summary.is_new:
+                tags = self._summary.tags(now=datetime.now(UTC)) | self._search_note()
+                self._runs.write(self._runs.parent, points=self._summary.points(), tags=tags)
+                self._summary.is_new = False
+            if is_last:
+                if self._had_trouble:
+                    # A request that the store took after we had given it up may have made a second
+                    # run of a trial; finding all runs again deletes it.
+                    self._runs.forget()
+                    self._runs.known()
+                self._runs.end(self._runs.parent, self._last_status)
+        except Exception as error:
+            if not is_permanent(error):
+                raise
+            _log.warning("the search's own run cannot be written: %s", error)
+            self._summary.is_new = False
+        self._has_ended = is_last
+
+    def _search_note(self) -> dict[str, str]:
+        if self._plan is None:
+            return {}
+        statuses, best = self._summary.statuses(), self._summary.best
+        ref = self._runs.known().get((best.kind, best.trial_id)) if best is not None else None
+        link = f"#/experiments/{self._runs.experiment_id}/runs/{ref.run_id}" if ref else ""
+        note = descriptions.search_note(self._plan, statuses=statuses, best=best, link=link)
+        return {descriptions.NOTE: note}
+
+
+def _outbox_of(record: TrialRecord) -> Outbox:
+    """Returns an outbox for a record whose start was not seen in this session."""
+    start_ms = schema.time_ms(record.started_at) or round(time.time() * 1000)
+    params = schema.param_entries(record.recipe, record.params)
+    key = (record.kind, record.trial_id)
+    return Outbox(key, start_ms, params, tuple(record.params), record=record)
 
 
 def deliver(

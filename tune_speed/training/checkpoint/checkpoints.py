@@ -26,7 +26,7 @@ from tune_speed.training.checkpoint import file
 from tune_speed.training.checkpoint.file import BadCheckpoint, Header
 from tune_speed.training.checkpoint.state import State, Training, progress_of, restore, state_of
 from tune_speed.training.checkpoint.store import CheckpointStore
-from tune_speed.training.progress_state import ProgressState
+from tune_speed.training.progress import ProgressState
 from tune_speed.training.ranks import Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import CheckpointPlan, TrialSpec, environment
@@ -189,30 +189,24 @@ class Checkpoints:
         except (StorageError, OSError, RuntimeError, MemoryError) as error:
             self._num_failures += 1
             _log.warning("%s", error)
-            note = f"not saved at step {training.progress.steps}: {error}".splitlines()[0]
-            self.notes = [each for each in self.notes if not each.startswith("not saved")] + [note]
+            self.notes = noted(self.notes, training.progress.steps, error)
         heartbeat.beat()
         self._last_s = self._now()
 
     def _write(self, training: Training, state: State, *, wait_s: float | None) -> None:
-        payload = scratch_file()
-        try:
-            torch.save(state, payload)
-            assert isinstance(training.job.recipe.batch_size, int)
-            header = Header(
-                identity=self._identity,
-                step=training.progress.steps,
-                num_steps=training.progress.total_steps,
-                recipe=training.job.recipe.model_dump(mode="json"),
-                first_batch_size=self.first_batch_size or training.job.recipe.batch_size,
-                started_at=self.started_at,
-                num_bytes=payload.tell(),
-            )
-            beginning = file.head(header, payload)
-        except BaseException:
-            payload.close()
-            raise
-        self._store.write(beginning, payload, wait_s=wait_s)
+        recipe = training.job.recipe
+        assert isinstance(recipe.batch_size, int)
+        write_checkpoint(
+            self._store,
+            state,
+            wait_s=wait_s,
+            identity=self._identity,
+            step=training.progress.steps,
+            num_steps=training.progress.total_steps,
+            recipe=recipe.model_dump(mode="json"),
+            first_batch_size=self.first_batch_size or recipe.batch_size,
+            started_at=self.started_at,
+        )
 
 
 def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
@@ -225,6 +219,9 @@ def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
     if spec.recipe.batch_size != "auto":
         recipe["effective_batch_size"] = spec.recipe.samples_per_step
         recipe["batch_size"] = recipe["accumulation_steps"] = None
+    # Checkpoints of versions without this field are of the same run.
+    if recipe["matmul_precision"] == "highest":
+        del recipe["matmul_precision"]
     versions = environment()
     shown = ("tune_speed", "torch", "torchvision", "timm")
     return {
@@ -259,7 +256,27 @@ def load(payload: bytes | memoryview) -> State:
     return state
 
 
-def scratch_file() -> IO[bytes]:
+def write_checkpoint(
+    store: CheckpointStore, state: State, *, wait_s: float | None = None, **header: Any
+) -> None:
+    """Puts a state into a store, with a header of these fields. Raises: StorageError and others."""
+    payload = _scratch_file()
+    try:
+        torch.save(state, payload)
+        beginning = file.head(Header(**header, num_bytes=payload.tell()), payload)
+    except BaseException:
+        payload.close()
+        raise
+    store.write(beginning, payload, wait_s=wait_s)
+
+
+def noted(notes: list[str], step: int, error: Exception) -> list[str]:
+    """Returns notes of a record, with one on the last save that failed."""
+    note = f"not saved at step {step}: {error}".splitlines()[0]
+    return [each for each in notes if not each.startswith("not saved")] + [note]
+
+
+def _scratch_file() -> IO[bytes]:
     """Returns a file without a name, in memory where the system has such."""
     # Not in this process's memory, whose peak is a result of the trial.
     if hasattr(os, "memfd_create"):

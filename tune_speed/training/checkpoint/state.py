@@ -22,10 +22,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from tune_speed.data.loaders.base import Loader
-from tune_speed.training.job import Job
+from tune_speed.training.build import Job
 from tune_speed.training.preparation import reorder
-from tune_speed.training.progress import Progress
-from tune_speed.training.progress_state import ProgressState
+from tune_speed.training.progress import Progress, ProgressState
 from tune_speed.training.step.step import Stepper
 
 State = dict[str, Any]

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, TypeVar
 
-from tune_speed.core.errors import ConfigError, Problem, StorageError
+from tune_speed.core.errors import ConfigError, StorageError
 from tune_speed.core.redact import redact
 from tune_speed.runtime.atomic_file import write_atomically
 from tune_speed.training.checkpoint.file import (
@@ -133,7 +133,6 @@ class CheckpointStore:
 
 
 def _words(error: Exception) -> str:
-    """Returns what went wrong."""
     # The system's own words leave out names of temporary files.
     reason = getattr(error, "strerror", None) or error
     return f"{type(error).__name__}: {reason}"
@@ -174,13 +173,8 @@ def check_place(place: str, *, path: str) -> None:
     try:
         fsspec.get_filesystem_class(urllib.parse.urlsplit(place).scheme)
     except (ImportError, ValueError) as error:
-        problem = Problem(
-            path=path,
-            must="must be a folder, or a URL that fsspec can reach here",
-            given=place,
-            hint=str(error),
-        )
-        raise ConfigError(problems=(problem,)) from error
+        must = "must be a folder, or a URL that fsspec can reach here"
+        raise ConfigError.of(path, must, given=place, hint=str(error)) from error
 
 
 def local_path(place: str) -> Path | None:
@@ -210,7 +204,6 @@ def _put_remote(place: str, beginning: bytes, payload: IO[bytes]) -> None:
 
 
 def _get(place: str, most_bytes: int | None) -> bytes | None:
-    """Returns the file, or its beginning."""
     size = -1 if most_bytes is None else most_bytes
     try:
         if (path := local_path(place)) is not None:

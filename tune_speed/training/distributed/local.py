@@ -15,7 +15,7 @@ import torch
 from torch import multiprocessing
 
 from tune_speed.components.plugins.registry import receive, shipped
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.device import resolve_device
 from tune_speed.training.distributed.supervisor import (
     GRACE_S,
@@ -54,7 +54,12 @@ class LocalCrew:
         size, device = spec.recipe.devices, resolve_device(spec.allotment.device)
         there = torch.cuda.device_count() if device.type == "cuda" else size
         if size > there:
-            raise _too_few(size, there)
+            raise ConfigError.of(
+                "recipe.devices",
+                f"must be at most the number of GPUs here, which is {there}",
+                given=str(size),
+                hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
+            )
         context = multiprocessing.get_context("spawn")
         self._folder = tempfile.TemporaryDirectory(prefix="tune_speed-ranks-")
         self._pipes: list[connection.Connection] = []
@@ -117,16 +122,6 @@ class LocalCrew:
         raise RanksDied(f"the process of rank {rank} died with exit code {process.exitcode}")
 
 
-def _too_few(size: int, there: int) -> ConfigError:
-    problem = Problem(
-        path="recipe.devices",
-        must=f"must be at most the number of GPUs here, which is {there}",
-        given=str(size),
-        hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
-    )
-    return ConfigError(problems=(problem,))
-
-
 class _Plugins:
     """Loads this process's plugins where it is unpickled, before configurations of their kind."""
 
@@ -135,7 +130,6 @@ class _Plugins:
 
 
 def _rank(_: None, spec: TrialSpec, rank: int, folder: Path, pipe: connection.Connection) -> None:
-    """What a process does from its start to its end."""
     _end_with_supervisor()
     device = torch.device(spec.allotment.device)
     with local_rank(rank, spec.recipe.devices, device, folder=folder) as ranks:
@@ -167,8 +161,6 @@ def _end_with_supervisor() -> None:
 
 
 class _Pipe:
-    """The channel to the supervisor."""
-
     def __init__(self, pipe: connection.Connection) -> None:
         self._pipe = pipe
 

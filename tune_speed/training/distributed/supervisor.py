@@ -192,7 +192,6 @@ def _attempt(
     interrupt: Callable[[], bool],
     passed_on: tuple[type[Exception], ...],
 ) -> Trial:
-    """Runs the trial once, from the ranks' start to their end."""
     so_far: TrialRecord | None = None
     group = launch(spec)
     try:

@@ -3,7 +3,3 @@
 `Plain` minimises the time to target with a flat penalty for a miss; `ray_tune.Vanilla` is Ray's
 own `OptunaSearch` and ASHA. `tuning.policies` makes each by its name.
 """
-
-from tune_speed.tuning.baselines.plain import Baseline, Plain
-
-__all__ = ["Baseline", "Plain"]

@@ -15,17 +15,9 @@ from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import (
-    Leader,
-    Outcome,
-    Proposal,
-    SearchTarget,
-    better,
-    past_leader,
-    trial_number,
-)
-from tune_speed.tuning.policy.optuna_space import distributions, suggest
-from tune_speed.tuning.policy.samplers import make_sampler, quiet_study
+from tune_speed.tuning.policy import base
+from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.samplers import distributions, make_sampler, quiet_study, suggest
 
 # Value of a trial that missed the target. TPE looks at ranks only.
 PENALTY_S = 1e6
@@ -35,7 +27,6 @@ class Baseline(ABC):
     """What baseline policies share: the numbers of trials, and those to propose again."""
 
     def __init__(self) -> None:
-        """Begins without any trial."""
         self._again: list[Proposal] = []
         self._num_proposed = 0
         self.leader: Leader | None = None
@@ -47,7 +38,7 @@ class Baseline(ABC):
         for proposal, outcome in finished:
             self._count(proposal)
             self._restore(proposal, outcome)
-            self.leader = better(self.leader, proposal.trial_id, outcome)
+            self.leader = base.better(self.leader, proposal.trial_id, outcome)
         for proposal in unfinished:
             self._count(proposal)
             self._again.append(proposal)
@@ -66,7 +57,7 @@ class Baseline(ABC):
         """Adds a finished trial to the sampler."""
 
     def _count(self, proposal: Proposal) -> None:
-        self._num_proposed = max(self._num_proposed, trial_number(proposal.trial_id) + 1)
+        self._num_proposed = max(self._num_proposed, base.trial_number(proposal.trial_id) + 1)
 
 
 class Plain(Baseline):
@@ -104,12 +95,12 @@ class Plain(Baseline):
         """Returns why to stop, where trials are stopped at the best time to target."""
         if not self._is_capped or self.leader is None:
             return None
-        return past_leader(self.leader, train_s)
+        return base.past_leader(self.leader, train_s)
 
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Tells the sampler."""
         trial = self._running.pop(trial_id)
-        self.leader = better(self.leader, trial_id, outcome)
+        self.leader = base.better(self.leader, trial_id, outcome)
         if outcome.status == Status.FAILED:
             self._study.tell(trial, state=TrialState.FAIL)
         else:

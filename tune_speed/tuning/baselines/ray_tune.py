@@ -18,8 +18,7 @@ from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.baselines.plain import PENALTY_S, Baseline, optuna_trial, penalised_s
 from tune_speed.tuning.policy.base import Outcome, Proposal, SearchTarget, better
-from tune_speed.tuning.policy.optuna_space import suggest
-from tune_speed.tuning.policy.samplers import hush_optuna
+from tune_speed.tuning.policy.samplers import hush_optuna, suggest
 
 TIME = "time_to_target_s"
 METRIC = "metric"
@@ -42,8 +41,6 @@ class Vanilla(Baseline):
             time_attr=ITERATION, metric=METRIC, mode="max", max_t=MAX_EVALUATIONS
         )
         self._running: dict[str, SimpleNamespace] = {}
-        self._num_results: dict[str, int] = {}
-        self._stopped: set[str] = set()
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         # Ray's own restore brings neither the scheduler's rungs nor the last results back.
@@ -54,7 +51,7 @@ class Vanilla(Baseline):
         # Whatever the rungs say now, in the order of ends: these values were reported then.
         for index, value in enumerate(outcome.curve.metric):
             self._is_stopped(proposal.trial_id, index, float(value))
-        self._end_in_scheduler(proposal.trial_id, outcome, is_stopped=False)
+        self._end_in_scheduler(proposal.trial_id, outcome)
 
     def ask(self) -> Proposal:
         """Returns the searcher's next configuration."""
@@ -74,10 +71,10 @@ class Vanilla(Baseline):
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Passes a result to scheduler and searcher as Tune's controller does."""
-        index = self._num_results[trial_id]
-        self._num_results[trial_id] += 1
+        trial, index = self._running[trial_id], self._running[trial_id].num_results
+        trial.num_results += 1
         if self._is_stopped(trial_id, index, metric):
-            self._stopped.add(trial_id)
+            trial.is_stopped = True
             return f"stopped at {train_s:.1f} s: below ASHA's cutoff after {index + 1} evaluations"
         self._searcher.on_trial_result(trial_id, self._result(index, metric))
         return None
@@ -85,8 +82,7 @@ class Vanilla(Baseline):
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         """Passes a trial's end on. One that failed or had no memory has no result, as in Tune."""
         self.leader = better(self.leader, trial_id, outcome)
-        is_stopped = trial_id in self._stopped
-        self._end_in_scheduler(trial_id, outcome, is_stopped=is_stopped)
+        self._end_in_scheduler(trial_id, outcome)
         if outcome.status in _ERRORS:
             self._searcher.on_trial_complete(trial_id, error=True)
             return
@@ -101,10 +97,9 @@ class Vanilla(Baseline):
         self._scheduler.on_trial_remove(None, self._running.pop(trial_id))
 
     def _begin(self, trial_id: str) -> None:
-        self._running[trial_id] = SimpleNamespace(trial_id=trial_id)
-        self._num_results[trial_id] = 0
-        self._stopped.discard(trial_id)
-        self._scheduler.on_trial_add(None, self._running[trial_id])
+        trial = SimpleNamespace(trial_id=trial_id, num_results=0, is_stopped=False)
+        self._running[trial_id] = trial
+        self._scheduler.on_trial_add(None, trial)
 
     def _is_stopped(self, trial_id: str, index: int, metric: float) -> bool:
         if math.isnan(metric):
@@ -113,10 +108,10 @@ class Vanilla(Baseline):
         action = self._scheduler.on_trial_result(None, trial, result)
         return bool(action == TrialScheduler.STOP)
 
-    def _end_in_scheduler(self, trial_id: str, outcome: Outcome, *, is_stopped: bool) -> None:
-        trial = self._running.pop(trial_id)
-        values = outcome.curve.metric
-        if outcome.status in _ERRORS or is_stopped or not len(values) or math.isnan(values[-1]):
+    def _end_in_scheduler(self, trial_id: str, outcome: Outcome) -> None:
+        trial, values = self._running.pop(trial_id), outcome.curve.metric
+        is_void = outcome.status in _ERRORS or not len(values) or math.isnan(values[-1])
+        if is_void or trial.is_stopped:
             self._scheduler.on_trial_remove(None, trial)
             return
         result = self._result(len(values) - 1, float(values[-1]))

@@ -4,15 +4,16 @@ The process of a trial writes its checkpoint, and removes it when the trial has 
 killed process left is cleared when a session begins and ends.
 """
 
-import threading
 from collections.abc import Container
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 
 import fsspec
 
 from tune_speed.core.errors import StorageError
 from tune_speed.study.settings import SearchConfig
+from tune_speed.tracking.store.deadline import within
 from tune_speed.training.checkpoint.store import CheckpointStore, check_place, local_path
 from tune_speed.training.trial import CheckpointPlan
 
@@ -29,10 +30,8 @@ class Checkpoints:
     def __init__(self, search: SearchConfig, *, study: str, folder: Path) -> None:
         """Makes the folder, where it is one.
 
-        Args:
-            search: says whether and where.
-            study: name of the study, which is its folder in a shared place.
-            folder: of the study, the place unless it says otherwise.
+        `search` says whether and where; in a shared place, the study has a folder of its name.
+        Otherwise it is in `folder`, the study's.
 
         Raises: ConfigError if the place is a URL for which a library is missing.
         """
@@ -68,22 +67,16 @@ class Checkpoints:
         if self._every_s is None:
             return
         # In a thread: a shared place may not answer, and the search begins and ends all the same.
-        clearing = threading.Thread(
-            target=self._clear, args=(finished,), name="clear checkpoints", daemon=True
-        )
-        clearing.start()
-        clearing.join(CLEAR_S)
+        # Any error is a backend's own: what is left costs space, no record.
+        with suppress(Exception):
+            within(CLEAR_S, partial(self._clear, finished))
 
     def _clear(self, finished: Container[str]) -> None:
-        try:
-            files, place = fsspec.core.url_to_fs(self.place)
-            paths = files.ls(place, detail=False) if files.exists(place) else []
-            for path in paths:
-                trial_id, dot, _ = path.rstrip("/").rpartition("/")[2].partition(".")
-                if dot and trial_id in finished:
-                    files.rm(path, recursive=True)
-        except Exception:  # Any backend's own. What is left costs space, no record.
-            return
+        files, place = fsspec.core.url_to_fs(self.place)
+        for path in files.ls(place, detail=False) if files.exists(place) else []:
+            trial_id, dot, _ = path.rstrip("/").rpartition("/")[2].partition(".")
+            if dot and trial_id in finished:
+                files.rm(path, recursive=True)
 
 
 def _place(storage_path: str | None, study: str, folder: Path) -> str:

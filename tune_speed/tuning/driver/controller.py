@@ -17,22 +17,14 @@ from tune_speed.custom.spec import spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.space import read_point
 from tune_speed.training.trial import Allotment, SpecBase, make_record, utc_now
-from tune_speed.tuning.driver.best_weights import BestWeights
 from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import outcome_of
 from tune_speed.tuning.driver.retries import Attempts
-from tune_speed.tuning.driver.trial_file import read_trial_file
-from tune_speed.tuning.policy.base import (
-    Cost,
-    Outcome,
-    Policy,
-    Proposal,
-    SearchTarget,
-    params_key,
-    trial_number,
-)
+from tune_speed.tuning.driver.trial_files import BestWeights, read_trial_file
+from tune_speed.tuning.policy import base
+from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, params_key
 
 
 class Observer(Protocol):
@@ -67,16 +59,11 @@ class SearchController:
         step_times: Sequence[StepTime] = (),
         now: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Takes over what the ledger holds.
+        """Takes over what the ledger, which is open, holds.
 
-        Args:
-            study: what is searched.
-            workload_hash: identity of the workload with its data.
-            ledger: of the study, open.
-            allotment: what each trial gets.
-            observers: get every event.
-            step_times: isolated step times that earlier studies measured.
-            now: a monotonic clock [s].
+        `workload_hash` identifies the workload with its data, each trial gets `allotment`, and
+        observers every event. `step_times` are isolated ones that earlier studies measured, `now`
+        is a monotonic clock [s].
         """
         self.study, self.workload_hash, self.ledger = study, workload_hash, ledger
         self.allotment, self.observers, self._now = allotment, observers, now
@@ -84,10 +71,10 @@ class SearchController:
         keeps_best = study.tracking.log_model == "best"
         records = ledger.records.values()
         self._best_weights = BestWeights(ledger.folder, records) if keeps_best else None
-        self._num_train = study.workload.num_train()
-        self._cost_model: CostModel | None = None
-        if self._num_train is not None:
-            self._cost_model = CostModel(study.space, num_train=self._num_train)
+        num_train = self._num_train = study.workload.num_train()
+        self._cost_model = None
+        if num_train is not None:
+            self._cost_model = CostModel(study.space, num_train=num_train)
         self._past_costs: dict[tuple[tuple[str, Any], ...], Cost | None] = {}
         self.policy = self._make_policy()
         self.failure: StorageError | None = None
@@ -108,7 +95,7 @@ class SearchController:
         return make_policy(
             search.policy,
             space=space,
-            target=SearchTarget(workload.target.goal, workload.mode, workload.max_train_s),
+            target=base.SearchTarget(workload.target.goal, workload.mode, workload.max_train_s),
             cost_of=self.cost_of,
             seed=search.seed,
             sampler=search.sampler,
@@ -119,7 +106,6 @@ class SearchController:
         )
 
     def _take_over(self) -> None:
-        """Restores costs and policy from the ledger."""
         proposals, records = self.ledger.proposals, self.ledger.records
         for record in records.values():
             self._learn_times(record)
@@ -206,10 +192,9 @@ class SearchController:
         self._num_reported[proposal.trial_id] = 0
         self._started_at[proposal.trial_id] = utc_now()
         recipe = spec.recipe.model_dump(mode="json")
+        trial_id, params = proposal.trial_id, proposal.params
         for observer in self.observers:
-            observer.trial_started(
-                trial_id=proposal.trial_id, params=proposal.params, recipe=recipe
-            )
+            observer.trial_started(trial_id=trial_id, params=params, recipe=recipe)
         return spec
 
     def evaluated(self, record: TrialRecord) -> str | None:
@@ -263,10 +248,8 @@ class SearchController:
             return
         spec, saved_step = self._specs[trial_id], self._checkpoints.saved_step(trial_id)
         if not self._attempts.died(trial_id, saved_step=saved_step, is_blameless=is_blameless):
-            started_at = self._started_at[trial_id]
-            run = RunResult(
-                status=Status.FAILED, seed=spec.seed, stop_reason=reason, traceback=details
-            )
+            failed = {"status": Status.FAILED, "stop_reason": reason, "traceback": details}
+            run, started_at = RunResult(seed=spec.seed, **failed), self._started_at[trial_id]
             self.finished(make_record(spec, spec.recipe, run, started_at=started_at))
             return
         self.policy.retry(self.ledger.proposals[trial_id])
@@ -304,7 +287,6 @@ class SearchController:
         return outcome_of(record, self.study.workload, num_train=self._num_train)
 
     def _pass_on_evaluations(self, record: TrialRecord) -> tuple[Evaluation, ...]:
-        """Passes new evaluations to the observers, and returns them."""
         trial_id, evaluations = record.trial_id, record.runs[-1].evaluations
         new = evaluations[self._num_reported.get(trial_id, 0) :]
         self._num_reported[trial_id] = len(evaluations)
@@ -326,4 +308,4 @@ class SearchController:
 def trial_seed(study_seed: int, trial_id: str) -> int:
     """Returns the seed of a trial: each has its own, so that no lucky seed wins a whole search."""
     # Studies of different seeds share none before their trial 100,000.
-    return study_seed * 100_000 + trial_number(trial_id)
+    return study_seed * 100_000 + base.trial_number(trial_id)

@@ -1,7 +1,9 @@
 """Predicted cost of a configuration, learned from the trials of the study.
 
-Cost is steps · step time. The steps are known beforehand; the step time belongs to everything that
-changes a step's speed, the *throughput key*, and is known when the first trial with that key ends:
+Cost is steps · step time, and what comes before the first step (pretraining, scoring, whitening)
+as long as it took in a trial with the same settings. The steps are known beforehand; the step time
+belongs to everything that changes a step's speed, the *throughput key*, and is known when the first
+trial with that key ends:
 
 | in the key                                         | because                                     |
 |----------------------------------------------------|---------------------------------------------|
@@ -9,9 +11,9 @@ changes a step's speed, the *throughput key*, and is known when the first trial 
 | `optimizer`, but for its `untimed_fields`          | the arithmetic of an update                 |
 | `batch_size`, `accumulation_steps`,                | samples of a step, and into how many parts  |
 | `effective_batch_size`                             | they are cut                                |
-| `precision`, `channels_last`, `compile`,           | which kernels do the same arithmetic        |
+| `precision`, `matmul_precision`, `compile`,        | which kernels do the same arithmetic        |
 | `compile_mode`, `cuda_graph`, `deterministic`,     |                                             |
-| `optimizer_kernels`                                |                                             |
+| `channels_last`, `optimizer_kernels`               |                                             |
 | `augmentation` and `loader`, and all below them    | making a batch is on the training clock     |
 | `speedups` and all below them                      | what is computed of a sample                |
 | `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
@@ -26,7 +28,9 @@ time from a regression of log step time on the samples of a step and the values 
 """
 
 import math
-from collections.abc import Callable, Mapping
+import statistics
+from collections.abc import Mapping
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -54,9 +58,8 @@ class StepTimes:
     def __init__(self, seen: Mapping[Key, tuple[float, int]]) -> None:
         """Takes step time [s] and samples of each key; at least one."""
         self._columns: dict[tuple[int, Any], int] = {}
-        for key in seen:
-            for place in enumerate(key):
-                self._columns.setdefault(place, 2 + len(self._columns))
+        for place in chain.from_iterable(map(enumerate, seen)):
+            self._columns.setdefault(place, 2 + len(self._columns))
         times_s, samples = np.array(list(seen.values()), dtype=float).T
         rest = np.log(times_s) - GROWTH * np.log(samples)
         self._level = float(rest.mean())
@@ -75,9 +78,7 @@ class StepTimes:
     def _row(self, key: Key, samples: float) -> FloatArray:
         row = np.zeros(2 + len(self._columns))
         row[0], row[1] = 1.0, math.log(samples)
-        for place in enumerate(key):
-            if place in self._columns:
-                row[self._columns[place]] = 1.0
+        row[[self._columns[place] for place in enumerate(key) if place in self._columns]] = 1.0
         return row
 
 
@@ -89,6 +90,7 @@ OWN = (
     "accumulation_steps",
     "effective_batch_size",
     "precision",
+    "matmul_precision",
     "channels_last",
     "compile",
     "compile_mode",
@@ -108,11 +110,9 @@ class CostModel:
     """From a configuration to its cost. One call takes a few microseconds."""
 
     def __init__(self, space: SearchSpace, *, num_train: int) -> None:
-        """Knows steps at once, and times as trials finish.
+        """Knows steps at once, and times as trials finish: of a space of recipes.
 
-        Args:
-            space: A space of recipes.
-            num_train: Size of the training part.
+        `num_train` is the size of the training part.
         """
         names = [parameter.name for parameter in space.parameters]
         self._names = tuple(n for n in names if _is_timed(n))
@@ -121,11 +121,14 @@ class CostModel:
         self._space, self._num_train = space, num_train
         self._growth_names = tuple(n for n in names if n.startswith("speedups.batch_growth"))
         self._growths: dict[Key, Growth] = {}
-        self._epochs = _reader(space, "epochs", None)
-        self._batch_size = _reader(space, "batch_size", None)
-        self._accumulation_steps = _reader(space, "accumulation_steps", 1)
-        self._effective_batch_size = _reader(space, "effective_batch_size", None)
-        self._devices = _reader(space, "devices", 1)
+        self._fixed = {"accumulation_steps": 1, "devices": 1, **space.tree}
+        """Fields of a recipe that is not searched."""
+        # The time before the first step depends on how weights and order are made, and on steps.
+        roots = ("speedups", "order")
+        self._init_names = tuple(n for n in names if n in self._names or n.split(".")[0] in roots)
+        self._inits: dict[Key, tuple[Key, float]] = {}
+        """How weights and order are made, and the shortest time before the first step [s], by all
+        settings that it depends on; of trials that spent any."""
         self._seen: dict[Key, tuple[float, int]] = {}
         """Shortest step time [s] and samples of a step of each key that ran."""
         self._carried: dict[Key, tuple[float, float]] = {}
@@ -137,18 +140,39 @@ class CostModel:
     def __call__(self, params: Mapping[str, Any]) -> Cost | None:
         """Returns the cost of going to the end; None where no trial with that model ran yet."""
         key, num_steps = self._key(params), self.steps(params)
+        least_init_s, likely_init_s = self._init_s(params)
         seen = self._seen.get(key)
         if seen is not None:
-            return Cost(num_steps * seen[0], num_steps)
+            steps_s = num_steps * seen[0]
+            guess_s = None if least_init_s == likely_init_s else likely_init_s + steps_s
+            return Cost(least_init_s + steps_s, num_steps, guess_s)
         carried = self._carried_over(key, params)
         if carried is None:
             return None
         least_s, likely_s = carried
-        return Cost(num_steps * least_s, num_steps, num_steps * likely_s)
+        least_s, likely_s = num_steps * least_s, num_steps * likely_s
+        return Cost(least_init_s + least_s, num_steps, likely_init_s + likely_s)
+
+    def _init_s(self, params: Mapping[str, Any]) -> tuple[float, float]:
+        """Returns least and most likely time before the first step [s]; 0 until a trial had any."""
+        if not self._inits:
+            return 0.0, 0.0
+        key, way = self._init_keys(params)
+        if key in self._inits:
+            return self._inits[key][1], self._inits[key][1]
+        alike = [init_s for other, init_s in self._inits.values() if other == way]
+        return (OPTIMISM * min(alike), statistics.median(alike)) if alike else (0.0, 0.0)
+
+    def _init_keys(self, params: Mapping[str, Any]) -> tuple[Key, Key]:
+        """Returns all that the time before the first step depends on, and how it is spent."""
+        values = [(name, params.get(name)) for name in self._init_names]
+        way = [value for name, value in values if name.startswith(("speedups.init", "order"))]
+        return tuple([value for _, value in values]), tuple(way)
 
     def steps(self, params: Mapping[str, Any]) -> int:
         """Returns the optimizer steps of a configuration, as `Recipe.steps` does."""
-        epochs, samples = float(self._epochs(params)), self.samples_per_step(params)
+        epochs = float(params.get("epochs", self._fixed.get("epochs")))
+        samples = self.samples_per_step(params)
         return sum(
             max(1, round(share * epochs * -(-self._num_train // (factor * samples))))
             for share, factor in self._growth(params)
@@ -166,14 +190,18 @@ class CostModel:
 
     def samples_per_step(self, params: Mapping[str, Any]) -> int:
         """Returns the effective batch size of a configuration, as the recipe does."""
-        effective_batch_size = self._effective_batch_size(params)
-        if effective_batch_size is not None:
-            return int(effective_batch_size)
-        per_device = self._batch_size(params) * self._accumulation_steps(params)
-        return int(per_device * self._devices(params))
+        fields = {**self._fixed, **params}
+        if fields.get("effective_batch_size") is not None:
+            return int(fields["effective_batch_size"])
+        per_device = fields["batch_size"] * fields["accumulation_steps"]
+        return int(per_device * fields["devices"])
 
     def finished(self, record: TrialRecord) -> None:
         """Learns the step time of a trial that ended, however it ended."""
+        init_s = record.runs[-1].init_s
+        if init_s > 0:
+            key, way = self._init_keys(record.params)
+            self._inits[key] = way, min(init_s, self._inits.get(key, (way, init_s))[1])
         step_time_ms = record.runs[-1].step_time_ms
         if step_time_ms is not None and step_time_ms > 0:
             self.learn(record.params, step_s=step_time_ms / 1000)
@@ -239,11 +267,3 @@ def _is_switch(name: str) -> bool:
     if root == "optimizer" and path:
         return path[1] in OPTIMIZERS.get(path[0], OptimizerConfig).switch_fields
     return name in Recipe.switch_fields
-
-
-def _reader(space: SearchSpace, name: str, default: Any) -> Callable[[Mapping[str, Any]], Any]:
-    """Returns a function that reads a field of the recipe, searched or fixed."""
-    if any(parameter.name == name for parameter in space.parameters):
-        return lambda params: params[name]
-    fixed = space.tree.get(name, default)
-    return lambda params: fixed

@@ -23,7 +23,7 @@ from typing import Any, Self
 from tune_speed.core.event_log import EventLog, LogAdvice
 from tune_speed.core.records import TrialRecord
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
-from tune_speed.tuning.driver.trial_file import read_trial_file
+from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.policy.base import Cost, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve_table import Expected
 
@@ -44,7 +44,6 @@ class PackedRecords(Mapping[str, TrialRecord]):
     """Records by trial id, compressed, in the order in which they came."""
 
     def __init__(self) -> None:
-        """Begins empty."""
         self._packed: dict[str, bytes] = {}
 
     def add(self, record: TrialRecord) -> None:
@@ -131,17 +130,10 @@ class Ledger:
 
     def proposed(self, proposal: Proposal, *, seed: int, cost: Cost | None = None) -> None:
         """Writes that a trial is about to start, and its predicted cost."""
-        self.proposals[proposal.trial_id] = proposal
-        self.costs[proposal.trial_id] = cost
-        self._append(
-            "proposed",
-            trial_id=proposal.trial_id,
-            params=proposal.params,
-            seed=seed,
-            reason=proposal.reason,
-            expected=proposal.expected,
-            cost=cost,
-        )
+        trial_id, params = proposal.trial_id, proposal.params
+        self.proposals[trial_id], self.costs[trial_id] = proposal, cost
+        why = {"reason": proposal.reason, "expected": proposal.expected}
+        self._append("proposed", trial_id=trial_id, params=params, seed=seed, **why, cost=cost)
 
     def finished(self, record: TrialRecord) -> None:
         """Writes a trial's record; it must be the first of that trial."""

@@ -102,14 +102,10 @@ def carry_over(
     data_hash: str,
     machine: Machine,
 ) -> CarriedOver:
-    """Returns what a study can learn from the records of another one, whose curves are complete.
+    """Returns what a study can learn from `records`, the finished trials of another one.
 
-    Args:
-        records: Finished trials of the other study.
-        space: This study's space.
-        workload: What this study is to reach.
-        data_hash: Of this study's data.
-        machine: Where this study's trials run.
+    Their curves are complete. The other arguments are this study's: its space, what it is to reach,
+    the hash of its data, and where its trials run.
     """
     num_train = workload.sizes().train
     trials: list[PriorTrial] = []
@@ -127,14 +123,8 @@ def carry_over(
 
 
 def _unusable(
-    record: TrialRecord,
-    space: SearchSpace,
-    workload: Workload,
-    data_hash: str,
-    *,
-    same_times: bool,
+    record: TrialRecord, space: SearchSpace, workload: Workload, data_hash: str, *, same_times: bool
 ) -> str | None:
-    """Returns why a trial does not carry over, or None."""
     if record.status == Status.FAILED:
         return "an error, which says nothing of a recipe"
     if not record.plugins.items() <= registry.hashes().items():
@@ -159,9 +149,8 @@ def _same_task(record: TrialRecord, workload: Workload, data_hash: str) -> bool:
         theirs = Workload.model_validate(record.workload)
     except (ConfigError, ValidationError):
         return False
-    same_grid = theirs.split == workload.split and (
-        theirs.eval_every_samples == workload.eval_every_samples
-    )
+    same_split = theirs.split == workload.split
+    same_grid = same_split and theirs.eval_every_samples == workload.eval_every_samples
     # A record has no hash of the data alone, but one over workload and data: with our data in place
     # of its own, the same must come out.
     return same_grid and theirs.identity(data_hash=data_hash) == record.workload_hash
@@ -199,16 +188,12 @@ def _judged(
 def prior_to_json(trial: PriorTrial) -> dict[str, Any]:
     """Returns a trial as the ledger has it; a metric that is no number is null."""
     outcome = trial.outcome
+    metric = [None if math.isnan(value) else value for value in outcome.curve.metric.tolist()]
     return {
         "params": trial.params,
+        **outcome._asdict(),
         "status": outcome.status.value,
-        "train_s": outcome.train_s,
-        "curve": {
-            "train_s": outcome.curve.train_s.tolist(),
-            "metric": [None if math.isnan(m) else m for m in outcome.curve.metric.tolist()],
-        },
-        "memory_ratio": outcome.memory_ratio,
-        "planned_s": outcome.planned_s,
+        "curve": {"train_s": outcome.curve.train_s.tolist(), "metric": metric},
         "same_times": trial.same_times,
     }
 

@@ -1,5 +1,7 @@
 """How often a trial is started whose process dies."""
 
+from collections import Counter
+
 # Deaths of a trial in a session through no fault of its own, such as of a node, not counted.
 MOST_BLAMELESS = 20
 
@@ -13,24 +15,21 @@ class Attempts:
     def __init__(self, most: int) -> None:
         """Allows `most` deaths in a row in which a trial gets no further."""
         self._most = most
-        self._deaths: dict[str, int] = {}
-        self._blameless: dict[str, int] = {}
-        self._furthest: dict[str, int] = {}
+        self._deaths, self._blameless = Counter[str](), Counter[str]()
+        self._furthest = Counter[str]()
 
     def died(self, trial_id: str, *, saved_step: int | None, is_blameless: bool) -> bool:
         """Counts a death and returns whether the trial is started again.
 
-        Args:
-            trial_id: that died.
-            saved_step: the step that it can resume from; None: it starts from scratch.
-            is_blameless: whether something else was at fault, such as its node.
+        It can resume from `saved_step`, or (None) starts from scratch. A death is blameless where
+        something else was at fault, such as its node.
         """
-        if saved_step is not None and saved_step > self._furthest.get(trial_id, 0):
+        if saved_step is not None and saved_step > self._furthest[trial_id]:
             self._furthest[trial_id] = saved_step
             self._deaths[trial_id] = 0
         if is_blameless:
-            self._blameless[trial_id] = self._blameless.get(trial_id, 0) + 1
+            self._blameless[trial_id] += 1
             if self._blameless[trial_id] <= MOST_BLAMELESS:
                 return True
-        self._deaths[trial_id] = self._deaths.get(trial_id, 0) + 1
+        self._deaths[trial_id] += 1
         return self._deaths[trial_id] < self._most

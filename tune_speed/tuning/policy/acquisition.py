@@ -166,78 +166,28 @@ def best_candidate(
 ) -> Candidate | None:
     """Returns the maximum of the acquisition function, or a probe of it; None if none is allowed.
 
-    Args:
-        encoder: of the search space.
-        evidence: finished trials.
-        running: units (R, P) and likely costs (R,) [s] of running trials.
-        objective: what gains are measured against.
-        allowed: which configurations may be tried, and their costs.
-        rng: for the candidates.
-        settings: of the model.
+    The evidence are finished trials; of running ones there are units (R, P) and likely costs (R,)
+    [s]. Gains are measured against the objective.
     """
-    scorer = _Scorer(encoder, evidence, running, objective, rng, settings)
-    candidates = _Candidates(encoder, allowed, scorer)
+    search = _Search(encoder, evidence, running, objective, allowed, rng, settings)
     order = np.argsort(-evidence.ranks, kind="stable")
     centers = evidence.units[order[:5]]
     half = settings.num_candidates // 2
     around = centers[rng.integers(len(centers), size=half)]
     scale = 10 ** rng.uniform(-2.2, -0.5, size=(half, 1))
-    mutate = _Mutation(encoder)
-    candidates.add(rng.random((half, len(encoder.parameters))))
-    candidates.add(mutate(around, scale, rng))
+    search.add(rng.random((half, len(encoder.parameters))))
+    search.add(_mutated(encoder, around, scale, rng))
     for narrow in (0.08, 0.02):
-        if candidates.best:
-            centers = np.array([candidate.units for _, candidate in candidates.best[:4]])
-            candidates.add(mutate(np.repeat(centers, 12, axis=0), narrow, rng))
-    if not candidates.best:
+        if search.best:
+            centers = np.array([candidate.units for _, candidate in search.best[:4]])
+            search.add(_mutated(encoder, np.repeat(centers, 12, axis=0), narrow, rng))
+    if not search.best:
         return None
-    best = candidates.best[0][1]
-    return (objective.at_end and _probe(encoder, best, scorer, allowed, settings.probe)) or best
+    best = search.best[0][1]
+    return (objective.at_end and search.probe(best)) or best
 
 
-def _probe(
-    encoder: Encoder, costly: Candidate, scorer: "_Scorer", allowed: Allowed, least: float
-) -> Candidate | None:
-    """Returns the most informative cheaper run for its cost; None if it is not worth `least`."""
-    units = neighbours(costly.units)
-    params = encoder.params(units)
-    costs = np.array([allowed(each) or math.nan for each in params], dtype=float)
-    rows = np.flatnonzero(costs < CHEAPER * costly.cost_s)
-    if not least or not len(rows):
-        return None
-    worth = scorer.rise(units[rows], costs[rows], costly) * costly.cost_s / costs[rows]
-    first = int(rows[int(worth.argmax())])
-    if worth.max() < least:
-        return None
-    _, mean, sd = scorer.score(units[first : first + 1], costs[first : first + 1])
-    expected = Expected(float(mean[0]), float(sd[0]), scorer.threshold)
-    return Candidate(units[first], params[first], expected, float(costs[first]), probes=costly)
-
-
-class _Candidates:
-    """The best of all candidates so far."""
-
-    def __init__(self, encoder: Encoder, allowed: Allowed, scorer: "_Scorer") -> None:
-        self._encoder, self._allowed, self._scorer = encoder, allowed, scorer
-        self.best: list[tuple[float, Candidate]] = []
-
-    def add(self, units: FloatArray) -> None:
-        params = self._encoder.params(units)
-        costs = [self._allowed(each) for each in params]
-        rows = [row for row, cost in enumerate(costs) if cost is not None]
-        if not rows:
-            return
-        cost_s = np.array([costs[row] for row in rows], dtype=float)
-        gain, mean, sd = self._scorer.score(units[rows], cost_s)
-        for i in np.argsort(-gain, kind="stable")[:6]:
-            expected = Expected(float(mean[i]), float(sd[i]), self._scorer.threshold)
-            candidate = Candidate(units[rows[i]], params[rows[i]], expected, float(cost_s[i]))
-            self.best.append((float(gain[i]), candidate))
-        self.best.sort(key=lambda scored: -scored[0])
-        del self.best[6:]
-
-
-class _Scorer:
+class _Search:
     """The acquisition function over models that are fitted to the evidence for each proposal."""
 
     def __init__(
@@ -246,17 +196,52 @@ class _Scorer:
         evidence: Evidence,
         running: tuple[FloatArray, FloatArray],
         objective: Objective,
+        allowed: Allowed,
         rng: np.random.Generator,
         settings: AcquisitionSettings,
     ) -> None:
         self._encoder, self._objective, self._settings = encoder, objective, settings
+        self._allowed = allowed
+        self.best: list[tuple[float, Candidate]] = []
+        """The best candidates so far, with their gains."""
         known = evidence.costs[~np.isnan(evidence.costs)]
         self._usual_cost = float(np.median(known)) if len(known) else 1.0
         self._longest_cost = float(known.max()) if len(known) else 1.0
         self._model = self._of_distance(evidence, running, rng)
         self._memory = self._of_memory(evidence)
 
-    def score(
+    def add(self, units: FloatArray) -> None:
+        params = self._encoder.params(units)
+        costs = [self._allowed(each) for each in params]
+        rows = [row for row, cost in enumerate(costs) if cost is not None]
+        if not rows:
+            return
+        cost_s = np.array([costs[row] for row in rows], dtype=float)
+        gain, mean, sd = self._score(units[rows], cost_s)
+        for i in np.argsort(-gain, kind="stable")[:6]:
+            expected = Expected(float(mean[i]), float(sd[i]), self._threshold)
+            candidate = Candidate(units[rows[i]], params[rows[i]], expected, float(cost_s[i]))
+            self.best.append((float(gain[i]), candidate))
+        self.best.sort(key=lambda scored: -scored[0])
+        del self.best[6:]
+
+    def probe(self, costly: Candidate) -> Candidate | None:
+        """Returns the most informative cheaper run for its cost; None if it is not worth it."""
+        units, least = neighbours(costly.units), self._settings.probe
+        params = self._encoder.params(units)
+        costs = np.array([self._allowed(each) or math.nan for each in params], dtype=float)
+        rows = np.flatnonzero(costs < CHEAPER * costly.cost_s)
+        if not least or not len(rows):
+            return None
+        worth = self._rise(units[rows], costs[rows], costly) * costly.cost_s / costs[rows]
+        first = int(rows[int(worth.argmax())])
+        if worth.max() < least:
+            return None
+        _, mean, sd = self._score(units[first : first + 1], costs[first : first + 1])
+        expected = Expected(float(mean[0]), float(sd[0]), self._threshold)
+        return Candidate(units[first], params[first], expected, float(costs[first]), probes=costly)
+
+    def _score(
         self, units: FloatArray, costs: FloatArray
     ) -> tuple[FloatArray, FloatArray, FloatArray]:
         """Returns the gain of candidates, and mean and deviation of their distance: (M,) each."""
@@ -264,23 +249,22 @@ class _Scorer:
         mean, sd = self._model.predict(points)
         # The run's own metric has to meet the target, and that includes its noise.
         sd = np.hypot(sd, self._settings.luck * self._model.noise_sd)
-        chances = ndtr((mean - self.threshold) / sd[:, None])
+        chances = ndtr((mean - self._threshold) / sd[:, None])
         return self._gain(chances, costs) * self._fits(points), mean[:, 0], sd
 
     def _fits(self, points: FloatArray) -> FloatArray:
-        """Returns the chances (M,) that there is enough memory."""
         if self._memory is None:
             return np.ones(len(points))
         room, room_sd = self._memory.predict(points)
         fits: FloatArray = ndtr(room / np.sqrt(room_sd**2 + 0.05))
         return fits
 
-    def rise(self, units: FloatArray, costs: FloatArray, costly: Candidate) -> FloatArray:
+    def _rise(self, units: FloatArray, costs: FloatArray, costly: Candidate) -> FloatArray:
         """Returns `expected_rise` of a costly run by each candidate: (M,)."""
         there = self._points(costly.units[None, :], np.array([costly.cost_s]))
         mean, sd = self._model.predict(there)
         noise_sd = self._settings.luck * self._model.noise_sd
-        run = Posterior(float(mean[0, 0]), float(sd[0]), noise_sd, self.threshold)
+        run = Posterior(float(mean[0, 0]), float(sd[0]), noise_sd, self._threshold)
         points = self._points(units, costs)
         # A run that does not fit into memory shows no metric.
         return expected_rise(run, self._model.correlations(points, there)) * self._fits(points)
@@ -311,17 +295,14 @@ class _Scorer:
         return np.column_stack([points, column])
 
     def _of_distance(
-        self,
-        evidence: Evidence,
-        running: tuple[FloatArray, FloatArray],
-        rng: np.random.Generator,
+        self, evidence: Evidence, running: tuple[FloatArray, FloatArray], rng: np.random.Generator
     ) -> GaussianProcess:
         rows = np.flatnonzero(evidence.fits)
         first = evidence.distances[:, 0]
         rows = _some(rows, first, self._settings.max_points, rng)
         points = self._points(evidence.units[rows], evidence.costs[rows])
         values, variances = evidence.distances[rows], evidence.variances[rows]
-        self.threshold = min(0.0, float(values[:, 0].max()) + self._settings.margin)
+        self._threshold = min(0.0, float(values[:, 0].max()) + self._settings.margin)
         few = _some(np.arange(len(rows)), values[:, 0], self._settings.fit_points, rng)
         scales = fit_scales(points[few], values[few, 0], variances[few])
         model = GaussianProcess(points, values, variances, scales)
@@ -362,23 +343,17 @@ def _some(
     return np.sort(np.concatenate([by_value[:num_best], others]))
 
 
-class _Mutation:
+def _mutated(
+    encoder: Encoder, units: FloatArray, scale: FloatArray | float, rng: np.random.Generator
+) -> FloatArray:
     """Mutates about half of the units: numbers a little, choices to a neighbour or anywhere."""
-
-    def __init__(self, encoder: Encoder) -> None:
-        counts = [len(parameter.choices) for parameter in encoder.parameters]
-        self._num_choices = np.array([max(count, 1) for count in counts])
-        self._is_choice = np.array([count > 0 for count in counts])
-
-    def __call__(
-        self, units: FloatArray, scale: FloatArray | float, rng: np.random.Generator
-    ) -> FloatArray:
-        shape = units.shape
-        moves = rng.random(shape) < (0.5 if shape[1] > 2 else 1.0)
-        shifted = units + rng.normal(size=shape) * scale
-        side = np.where(rng.random(shape) < 0.5, -1.0, 1.0) / self._num_choices
-        kind, anywhere = rng.random(shape), rng.random(shape)
-        jumped = np.where(kind < 0.5 + np.maximum(scale, 0.1), anywhere, units)
-        stepped = np.where((kind < 0.5) & (self._num_choices > 2), units + side, jumped)
-        moved = np.where(self._is_choice, stepped, shifted)
-        return np.clip(np.where(moves, moved, units), 0.0, 1.0 - 1e-9)
+    counts = np.array([len(parameter.choices) for parameter in encoder.parameters])
+    shape = units.shape
+    moves = rng.random(shape) < (0.5 if shape[1] > 2 else 1.0)
+    shifted = units + rng.normal(size=shape) * scale
+    side = np.where(rng.random(shape) < 0.5, -1.0, 1.0) / np.maximum(counts, 1)
+    kind, anywhere = rng.random(shape), rng.random(shape)
+    jumped = np.where(kind < 0.5 + np.maximum(scale, 0.1), anywhere, units)
+    stepped = np.where((kind < 0.5) & (counts > 2), units + side, jumped)
+    moved = np.where(counts > 0, stepped, shifted)
+    return np.clip(np.where(moves, moved, units), 0.0, 1.0 - 1e-9)

@@ -106,12 +106,21 @@ class CurveTable:
         return np.stack([np.ones(len(self)), here, here - before], axis=1)
 
     def _fit(self, start: int, end: int) -> "_Fit":
+        """Regresses the distances (N,) at a place on the features (N, 3) of an earlier one."""
         both = ~np.isnan(self._table[:, end]) & ~np.isnan(self._table[:, start])
+        features, ends = self._features(start)[both], self._table[both, end]
         left = 1.0 - self.places[start] / self.places[end]
         doublings = float(np.log2(self.places[end] / self.places[start]))
-        return _fit(
-            self._features(start)[both], self._table[both, end], left=left, doublings=doublings
-        )
+        prior_mean = np.array([0.0, 1.0, PRIOR_SLOPE * doublings])
+        prior_precision = np.diag([1.0, 4.0, 4.0])
+        precision = prior_precision + features.T @ features
+        moments = prior_precision @ prior_mean
+        coefficients = np.linalg.solve(precision, moments + features.T @ ends)
+        prior_sum = PRIOR_RUNS * (PRIOR_SPREAD * left + 0.05) ** 2
+        residual = prior_sum + ends @ ends + prior_mean @ moments
+        residual -= coefficients @ precision @ coefficients
+        variance = max(float(residual) / (PRIOR_RUNS + len(ends)), 1e-6)
+        return _Fit(coefficients, precision, variance)
 
     def updated(self, expected: Expected, *, at: float, y: float, y_before: float) -> Expected:
         """Returns the posterior of the end of a run whose distance is `y` at a place of the axis.
@@ -184,8 +193,6 @@ def make_row(
 
 
 class _Fit(NamedTuple):
-    """A regression of a later place on an earlier one."""
-
     coefficients: FloatArray
     """(3,)"""
     precision: FloatArray
@@ -199,21 +206,3 @@ class _Fit(NamedTuple):
         spread = (features.T * np.linalg.solve(self.precision, features.T)).sum(axis=0)
         scale: FloatArray = np.sqrt(self.variance * (1 + spread))
         return scale
-
-
-def _fit(features: FloatArray, ends: FloatArray, *, left: float, doublings: float) -> _Fit:
-    """Regresses ends (N,) on features (N, 3).
-
-    `left` is the share of the axis between the two places, `doublings` how often the earlier one
-    doubles until the later one.
-    """
-    prior_mean = np.array([0.0, 1.0, PRIOR_SLOPE * doublings])
-    prior_precision = np.diag([1.0, 4.0, 4.0])
-    precision = prior_precision + features.T @ features
-    moments = prior_precision @ prior_mean
-    coefficients = np.linalg.solve(precision, moments + features.T @ ends)
-    prior_sum = PRIOR_RUNS * (PRIOR_SPREAD * left + 0.05) ** 2
-    residual = prior_sum + ends @ ends + prior_mean @ moments
-    residual -= coefficients @ precision @ coefficients
-    variance = max(float(residual) / (PRIOR_RUNS + len(ends)), 1e-6)
-    return _Fit(coefficients, precision, variance)

@@ -5,13 +5,8 @@ Model, for points x in the unit cube and observations y with noise of its own fo
     y = m + f(x) + ε,   f ~ GP(0, s² · k(r)),   ε ~ N(0, n² + v),
     k(r) = (1 + √5·r + 5r²/3) · exp(−√5·r),   r² = Σ_d ((x_d − x'_d) / l_d)²
 
-| symbol | meaning                                       |
-|--------|-----------------------------------------------|
-| m      | mean of the observations                      |
-| s      | scale of the function                         |
-| l_d    | length over which coordinate d changes it     |
-| n      | scale of the noise                            |
-| v      | further variance of a point                   |
+with m the mean of the observations, s the scale of the function, l_d the length over which
+coordinate d changes it, n the scale of the noise, and v a further variance of a point.
 
 The logarithms of s, l, n are the maximum a posteriori under normal priors, found by L-BFGS. Source:
 Rasmussen and Williams 2006, algorithm 2.1 and section 5.4.1; the prior of the lengths follows
@@ -20,11 +15,15 @@ differ in fixing m at the observations' mean.
 """
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
 from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve, solve_triangular
 from scipy.optimize import minimize
+from threadpoolctl import ThreadpoolController
 
 from tune_speed.tuning.policy.curve import FloatArray
 
@@ -46,6 +45,21 @@ class Scales(NamedTuple):
 SIGNAL_PRIOR = (0.0, 1.0)
 NOISE_PRIOR = (math.log(0.1), 1.0)
 LENGTH_PRIOR = (math.log(0.5), 0.8)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Runs the block's linear algebra (BLAS) on one thread."""
+    # A proposal with 500 finished trials takes 24 ms so, and 54 ms on two threads of a busy machine
+    # with two cores: synchronising costs more than matrices of that size gain.
+    with _threads().limit(limits=1, user_api="blas"):
+        yield
+
+
+@cache
+def _threads() -> ThreadpoolController:
+    # Finds the libraries that are loaded by now, so late: after NumPy's and SciPy's.
+    return ThreadpoolController()
 
 
 class GaussianProcess:
@@ -72,15 +86,14 @@ class GaussianProcess:
 
     def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Returns mean (M,) or (M, K) and standard deviation (M,) of f at points (M, D)."""
-        cross = _kernel(self._points, points, self._scales)
+        cross, explained = self._explained(points)
         mean = self._mean + self._unit * (cross.T @ self._coefficients)
-        half = solve_triangular(self._factor[0], cross, lower=True, check_finite=False)
-        variance = math.exp(2 * self._scales.log_signal) - (half**2).sum(axis=0)
+        variance = math.exp(2 * self._scales.log_signal) - (explained**2).sum(axis=0)
         return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
 
     def correlations(self, points: FloatArray, point: FloatArray) -> FloatArray:
         """Returns the correlation of f at one point (1, D) with observations at (M, D): (M,)."""
-        here, there = self._explained(points), self._explained(point)
+        here, there = self._explained(points)[1], self._explained(point)[1]
         covariance = _kernel(points, point, self._scales)[:, 0] - there[:, 0] @ here
         signal = math.exp(2 * self._scales.log_signal)
         noise = math.exp(2 * self._scales.log_noise)
@@ -89,13 +102,10 @@ class GaussianProcess:
         correlations: FloatArray = covariance / np.sqrt(seen * own)
         return correlations
 
-    def _explained(self, points: FloatArray) -> FloatArray:
-        """Returns (N, M) with the columns' squares summing to the variance that is explained."""
+    def _explained(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the kernel (N, M), and (N, M) whose squares sum to the variance explained."""
         cross = _kernel(self._points, points, self._scales)
-        explained: FloatArray = solve_triangular(
-            self._factor[0], cross, lower=True, check_finite=False
-        )
-        return explained
+        return cross, solve_triangular(self._factor[0], cross, lower=True, check_finite=False)
 
 
 def fit_scales(

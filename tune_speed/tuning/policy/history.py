@@ -9,19 +9,9 @@ from typing import Any
 import numpy as np
 
 from tune_speed.core.records import Status
+from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Evidence
-from tune_speed.tuning.policy.base import (
-    Cost,
-    CostOf,
-    Leader,
-    Outcome,
-    PriorTrial,
-    Proposal,
-    SearchTarget,
-    better,
-    params_key,
-    trial_number,
-)
+from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import CurveTable, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
@@ -90,7 +80,12 @@ class History:
     """The trials of a policy."""
 
     def __init__(
-        self, *, encoder: Encoder, target: SearchTarget, cost_of: CostOf, share_first: bool = True
+        self,
+        encoder: Encoder,
+        target: base.SearchTarget,
+        cost_of: base.CostOf,
+        *,
+        share_first: bool,
     ) -> None:
         self._share_first = share_first
         self.encoder, self.target, self._cost_of = encoder, target, cost_of
@@ -124,28 +119,28 @@ class History:
 
     def count(self, proposal: Proposal) -> None:
         """Counts a proposal, so that neither its number nor its configuration is proposed again."""
-        self._tried.add(params_key(proposal.params))
-        self.num_proposed = max(self.num_proposed, trial_number(proposal.trial_id) + 1)
+        self._tried.add(base.params_key(proposal.params))
+        self.num_proposed = max(self.num_proposed, base.trial_number(proposal.trial_id) + 1)
 
     def was_tried(self, params: Mapping[str, Any]) -> bool:
         """Returns whether a configuration was proposed before."""
-        return params_key(params) in self._tried
+        return base.params_key(params) in self._tried
 
     def begin(self, proposal: Proposal) -> None:
         """Adds a trial that starts."""
         self.count(proposal)
-        number = trial_number(proposal.trial_id)
+        number = base.trial_number(proposal.trial_id)
         self.running[proposal.trial_id] = self._trial(number, proposal)
 
     def finish(self, trial_id: str, outcome: Outcome) -> Trial:
         """Stores how a trial ended, and returns the trial."""
         trial = self.running.pop(trial_id)
         trial.outcome, trial.clock, trial.metric = outcome, [], []
-        self.leader = better(self.leader, trial_id, outcome)
+        self.leader = base.better(self.leader, trial_id, outcome)
         self._add(trial)
         return trial
 
-    def add_prior(self, prior: PriorTrial) -> None:
+    def add_prior(self, prior: base.PriorTrial) -> None:
         """Adds a trial of another study. It informs the model, but never leads.
 
         Without comparable times it says nothing where the length is free, and nothing of memory.

@@ -14,7 +14,7 @@ of a miss is the log of the workload's time limit plus log(1 + gap), worse than 
 
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,16 +28,11 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.study.settings import JOURNALS
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget
+from tune_speed.tuning.policy import samplers
+from tune_speed.tuning.policy.base import Outcome, PriorTrial, SearchTarget, trial_number
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.curve_table import gap
-from tune_speed.tuning.policy.optuna_space import distributions, suggest
-from tune_speed.tuning.policy.samplers import (
-    SEEDED_EACH_TIME,
-    WITHOUT_CONSTRAINTS,
-    hush_optuna,
-    make_sampler,
-)
+from tune_speed.tuning.policy.samplers import SEEDED_EACH_TIME, distributions, make_sampler, suggest
 
 # `memory` of a trial that ran out of memory, whose true need is unknown: log2(2).
 OOM_MEMORY = 1.0
@@ -45,6 +40,8 @@ OOM_MEMORY = 1.0
 JUST_MISSED = 1e-3
 # Time limit [s] where there is none.
 LONGEST_S = 1e6
+# Proposals in a row that are rejected before one is drawn without Optuna.
+MAX_REJECTED = 20
 OUTCOME = "tune_speed"
 """User attribute of a finished trial: its outcome as JSON, for drivers that share the storage."""
 
@@ -66,8 +63,8 @@ class OptunaStudy:
         """Opens the study in `storage` (see `search.storage`), or one in memory."""
         self._space, self._target, self._graded = space, target, graded
         self._sampler, self._seed = sampler, seed
-        self._uses_constraints = sampler not in WITHOUT_CONSTRAINTS
-        hush_optuna()
+        self._uses_constraints = sampler not in samplers.WITHOUT_CONSTRAINTS
+        samplers.hush_optuna()
         self._study = optuna.create_study(
             direction="minimize",
             sampler=make_sampler(sampler, space=space, seed=seed),
@@ -79,29 +76,30 @@ class OptunaStudy:
         self._running: dict[str, optuna.Trial] = {}
         self._seen: set[int] = set()
 
-    def propose(self, number: int) -> tuple[optuna.Trial, dict[str, Any]]:
-        """Returns the sampler's proposal for the study's trial of that number."""
-        if self._sampler in SEEDED_EACH_TIME:
-            # So that a resumed study proposes what it would have proposed without the break.
-            seed = int(np.random.default_rng([self._seed, number]).integers(2**31))
-            self._study.sampler = make_sampler(self._sampler, space=self._space, seed=seed)
-        trial = self._study.ask()
-        return trial, suggest(self._space, trial)
+    def propose(
+        self, trial_id: str, is_allowed: Callable[[dict[str, Any]], bool]
+    ) -> dict[str, Any] | None:
+        """Returns the sampler's proposal that runs as `trial_id`; None if it has none in 20.
 
-    def reject(self, trial: optuna.Trial) -> None:
-        """Marks a proposal that is not run as failed."""
-        self._study.tell(trial, state=TrialState.FAIL)
-
-    def take(self, trial_id: str, trial: optuna.Trial) -> None:
-        """Runs a proposal of `propose` as `trial_id`."""
-        self._running[trial_id] = trial
+        One that is not allowed is marked as failed.
+        """
+        for _ in range(MAX_REJECTED):
+            if self._sampler in SEEDED_EACH_TIME:
+                # So that a resumed study proposes what it would have proposed without the break.
+                rng = np.random.default_rng([self._seed, trial_number(trial_id)])
+                seed = int(rng.integers(2**31))
+                self._study.sampler = make_sampler(self._sampler, space=self._space, seed=seed)
+            trial = self._running[trial_id] = self._study.ask()
+            if is_allowed(params := suggest(self._space, trial)):
+                return params
+            self.withdraw(trial_id)
+        return None
 
     def enter(self, trial_id: str, params: Mapping[str, Any]) -> None:
         """Enters a configuration that came from elsewhere and is run as `trial_id`."""
         self._study.enqueue_trial(self._space.read(params))
-        trial = self._study.ask()
-        suggest(self._space, trial)
-        self._running[trial_id] = trial
+        self._running[trial_id] = self._study.ask()
+        suggest(self._space, self._running[trial_id])
 
     def finish(self, trial_id: str, outcome: Outcome, *, y: float) -> None:
         """Tells Optuna an outcome; `y` is the distance at which the curve ended or would have."""
@@ -147,9 +145,8 @@ class OptunaStudy:
         for trial in self._complete():
             if trial.number not in self._seen and OUTCOME in trial.user_attrs:
                 self._seen.add(trial.number)
-                text = trial.user_attrs[OUTCOME]
-                fields = json.loads(text)
-                fields["curve"] = Curve(*(np.array(column) for column in fields["curve"]))
+                fields = json.loads(trial.user_attrs[OUTCOME])
+                fields["curve"] = Curve(*map(np.array, fields["curve"]))
                 outcome = Outcome(**{**fields, "status": Status(fields["status"])})
                 yield PriorTrial(self._space.read(trial.params), outcome, same_times=True)
 
@@ -168,9 +165,7 @@ class OptunaStudy:
     def _gap(self, outcome: Outcome, y: float) -> float:
         if outcome.status == Status.REACHED:
             return 0.0
-        if not self._graded:
-            return 1.0
-        return max(gap(y), JUST_MISSED)
+        return max(gap(y), JUST_MISSED) if self._graded else 1.0
 
     def _constraints(self, outcome: Outcome, y: float) -> dict[str, float]:
         if not self._uses_constraints:

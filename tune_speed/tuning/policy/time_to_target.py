@@ -3,12 +3,10 @@
 No Ray, no clock of its own, no randomness but its seed, and nothing that the ledger could not
 restore. It differs from a sampler and a pruner for accuracy in:
 
-- **Known costs.** A fixed-length run's cost is known before it starts. One that could not beat the
-  leader even if it met the target is replaced before it costs anything.
-- **Censored misses.** A miss says how far off it was, at every moment of its clock (`acquisition`),
-  or as a constraint (`optuna_study`); never as a penalty.
-- **Cheap runs first.** The start is the cheapest of quasi-random configurations; a short run goes
-  before a long one where it says more about it than it costs (`acquisition`).
+- **Known costs.** A fixed-length run that could not beat the leader even if it met the target is
+  replaced before it costs anything.
+- **Censored misses.** A miss says how far off it was (`acquisition`, `optuna_study`).
+- **Cheap runs first**, where they say more than they cost (`acquisition`).
 - **Early stopping** by caps, rungs and forecasts, with an audit (`early_stopping`).
 - **Memory.** What did not fit teaches what does not fit.
 - **Exploration.** Every tenth proposal is drawn without the model, which may be wrong.
@@ -26,28 +24,20 @@ from scipy.stats import qmc
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Candidate, Objective, best_candidate
-from tune_speed.tuning.policy.base import (
-    CostOf,
-    Leader,
-    Outcome,
-    PriorTrial,
-    Proposal,
-    SearchTarget,
-)
+from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import Expected, distance
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import WHOLE, History, Trial
-from tune_speed.tuning.policy.one_thread import one_thread
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
 from tune_speed.tuning.policy.settings import Parts
 
 # Points of the Sobol sequence; proposals past them are drawn at random.
 NUM_QUASI = 4096
-# Proposals of Optuna's in a row that are rejected before one is drawn without it.
-MAX_REJECTED = 20
 NUM_REPEATED = 3
 """Best trials of other studies that are repeated first."""
 
@@ -62,8 +52,8 @@ class TimeToTarget:
         self,
         *,
         space: SearchSpace,
-        target: SearchTarget,
-        cost_of: CostOf,
+        target: base.SearchTarget,
+        cost_of: base.CostOf,
         seed: int,
         sampler: str = "gain",
         points: Sequence[Mapping[str, Any]] = (),
@@ -74,25 +64,16 @@ class TimeToTarget:
     ) -> None:
         """Begins without any trial.
 
-        Args:
-            space: What is searched.
-            target: Value, mode and time limit.
-            cost_of: From a configuration to its cost, as far as it is known.
-            seed: Of the proposals.
-            sampler: `gain`, or one of Optuna's by name.
-            points: Configurations to try first; what they leave out is filled in.
-            prior_trials: Trials of other studies to learn from.
-            storage: Of the Optuna study, see `search.storage`; None: in memory.
-            study_name: The Optuna study's name in a storage.
-            parts: What to leave out; None: nothing.
+        The sampler is `gain`, or one of Optuna's by name. What the points, which are tried first,
+        leave out is filled in. `prior_trials` are of other studies. The Optuna study has the name
+        `study_name` in `storage` (see `search.storage`), or is in memory. `parts` says what to
+        leave out; None: nothing.
         """
         parts = Parts() if parts is None else parts
         self._space, self._sampler, self._parts = space, sampler, parts
         self._seed, self._cost_of = seed, cost_of
         self._encoder = Encoder(space)
-        self._history = History(
-            encoder=self._encoder, target=target, cost_of=cost_of, share_first=parts.share_first
-        )
+        self._history = History(self._encoder, target, cost_of, share_first=parts.share_first)
         self._stopping = EarlyStopping(self._history, parts, seed=seed)
         self._optuna = OptunaStudy(
             space=space,
@@ -133,14 +114,13 @@ class TimeToTarget:
         """Returns the next configuration; None where no untried one could win."""
         for other in self._optuna.others():
             self._history.add_prior(other)
-        if self._again:
-            proposal = self._again.pop(0)
+        proposal = self._again.pop(0) if self._again else None
+        if proposal is not None:
             self._optuna.enter(proposal.trial_id, proposal.params)
-        elif (new := self._new_proposal()) is not None:
-            proposal = new
         else:
-            return None
-        self._history.begin(proposal)
+            proposal = self._new_proposal()
+        if proposal is not None:
+            self._history.begin(proposal)
         return proposal
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
@@ -181,12 +161,9 @@ class TimeToTarget:
         number = self._history.num_proposed
         trial_id = f"t{number:04d}"
         if self._sampler != "gain" and number >= len(self._points):
-            for _ in range(MAX_REJECTED):
-                trial, params = self._optuna.propose(number)
-                if self._allowed(params) is not None:
-                    self._optuna.take(trial_id, trial)
-                    return Proposal(trial_id, params, f"{self._sampler}: the sampler's proposal")
-                self._optuna.reject(trial)
+            params = self._optuna.propose(trial_id, lambda p: self._allowed(p) is not None)
+            if params is not None:
+                return Proposal(trial_id, params, f"{self._sampler}: the sampler's proposal")
         # By its number, so that a resumed search proposes what it would have without the break.
         choice = self._choose(np.random.default_rng([self._seed, number]))
         if choice is None:
@@ -250,7 +227,6 @@ class TimeToTarget:
             yield rng.random((size, self._quasi.shape[1]))
 
     def _filled(self, point: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns a point with what it leaves out filled in."""
         units = self._quasi[self._history.num_proposed % NUM_QUASI].copy()
         given = self._encoder.units(point)
         for i, parameter in enumerate(self._space.parameters):

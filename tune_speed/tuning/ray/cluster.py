@@ -21,20 +21,16 @@ LOOPBACK = ("127.0.0.1:", "localhost:", "[::1]:")
 
 
 def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1) -> None:
-    """Connects to the Ray cluster at `address`, or starts a local one.
+    """Connects to the Ray cluster at `address`, or (None) starts a local one.
 
-    Args:
-        address: of the cluster; None: a local one.
-        resources: what one device of a trial gets.
-        devices: the most that a trial trains on.
+    `resources` is what one device of a trial gets, `devices` the most that one trains on.
 
     Raises: ServiceError if nothing answers there, or if it lacks the resources of one trial.
     """
     quiet_ray()
     if address is not None:
         _refuse_dead_address(address)
-    server = None if address is None else server_of(address)
-    is_here = address is None or (server is not None and server.startswith(LOOPBACK))
+    is_here = address is None or (server_of(address) or "").startswith(LOOPBACK)
     # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
     package = {"py_modules": [str(Path(__file__).parents[2])]}
     try:

@@ -1,18 +1,37 @@
-"""Turns `concurrent: auto` of a study into a number, measured now or before."""
+"""Turns `concurrent: auto` of a study into the number that finishes most trials an hour.
+
+It is measured, now or before, from how much trials slow each other down:
+
+| symbol | meaning                                                    |
+|--------|------------------------------------------------------------|
+| T(k)   | time of a trial while k of them run at once                |
+| s(k)   | slow-down, T(k) / T(1)                                     |
+| r(k)   | optimizer steps a second of all k together                 |
+| g(k)   | gain: trials an hour with k at once over those with one    |
+
+    g(k) = (k / T(k)) / (1 / T(1)) = k / s(k) = r(k) / r(1)
+
+Neither whether a trial reaches the target nor its time to target (steps times isolated step time)
+changes with its neighbours, so the k with the most trials an hour has the most that reach it. More
+at once cost knowledge: each is proposed before the others' outcomes are known. So of the k within
+`LEAST_GAIN` of the best, the smallest is taken.
+"""
 
 import math
-from collections.abc import Callable, Sequence
+import statistics
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Annotated, Any, NamedTuple, Self
 
 import ray
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 from ray.exceptions import RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from tune_speed.components.plugins.registry import shipped
+from tune_speed.core.config import Config
 from tune_speed.core.errors import one_line
 from tune_speed.runtime.mps import find_mps
 from tune_speed.study.file import StudyFile
@@ -21,14 +40,61 @@ from tune_speed.study.space import typical
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Workload
-from tune_speed.tuning import concurrency
-from tune_speed.tuning.concurrency import Packing
 from tune_speed.tuning.ray.node_query import Node, alive_nodes
 from tune_speed.tuning.ray.nodes import Nodes
 from tune_speed.tuning.ray.worker import set_up_worker
 
+LEAST_GAIN = 0.03
+"""More trials at a time must finish so many more an hour to be worth it."""
+# How often k at once and one alone are measured, in turns.
+PAIRS = 3
+# Steps are counted for so long [s], or longer where a step is long.
+WINDOW_S = 0.4
+STEPS_PER_WINDOW = 3
+LONGEST_WINDOW_S = 10.0
+MEMORY_FRAC = 0.9
+"""Share of a device's memory that trials may fill together."""
 # More processes than that are not tried on one GPU.
 MOST_ON_A_GPU = 16
+START_S = 120.0
+"""Longest wait for a process [s]: it imports torch, on a busy node."""
+# A process alone that waits for a core for a larger share of its time is not alone.
+MOST_WAIT = 0.1
+# Trials at a time where nothing could be measured, if so many have room.
+FALLBACK = 2
+FILE = "packing.json"
+"""In the study's folder."""
+
+
+class Packing(Config):
+    """How many trials run at a time, and the measurement behind it."""
+
+    concurrent: Annotated[int, Field(gt=0)]
+    """Trials at the same time, on all devices together."""
+    at_once: Annotated[int, Field(gt=0)]
+    """Of these on one GPU, or on one node of CPUs."""
+    gains: dict[int, float] = Field(default={})
+    """g(k) by k; empty where nothing was measured."""
+    sharing: str = ""
+    """How a GPU is shared, such as `time slicing`; empty for CPUs."""
+    note: str = ""
+    """Why no more were tried, or why nothing was measured; may be empty."""
+    gpu: Annotated[float, Field(ge=0)] = 0.0
+    """Share of a GPU that a trial gets."""
+    asked: dict[str, str] = Field(default={})
+    """Resources and nodes for which the choice holds."""
+
+    def line(self) -> str:
+        """Returns the choice for people: `2 at a time: 1.93 × the trials an hour of one; …`."""
+        chosen = f"{self.concurrent} at a time"
+        if self.concurrent != self.at_once:
+            chosen += f", {self.at_once} on each {'GPU' if self.gpu else 'node'}"
+        gain = self.gains.get(self.at_once)
+        if gain is not None and self.at_once > 1:
+            chosen += f": {gain:.2f} × the trials an hour of one"
+        tried = {k: g for k, g in self.gains.items() if k not in (1, self.at_once)}
+        others = [f"{k}: {gain:.2f} ×" for k, gain in tried.items()]
+        return "; ".join(filter(None, [chosen, *others, self.sharing, self.note]))
 
 
 class Room(NamedTuple):
@@ -71,7 +137,6 @@ def room_for(resources: ResourceConfig, nodes: Sequence[Node]) -> Room:
 
 
 def _fitting(node: Node, resources: ResourceConfig) -> int:
-    """Returns the trials that a node's cores and memory have room for."""
     needs = {"CPU": resources.cpu, "memory": (resources.memory_gib or 0.0) * 2**30}
     shares = [node.resources.get(n, 0.0) / need for n, need in needs.items() if need]
     return math.floor(min(shares) + 1e-9)
@@ -79,14 +144,6 @@ def _fitting(node: Node, resources: ResourceConfig) -> int:
 
 def _gpus(node: Node) -> float:
     return node.resources.get("GPU", 0.0)
-
-
-START_S = 120.0
-"""Longest wait for a process [s]: it imports torch, on a busy node."""
-# A process alone that waits for a core for a larger share of its time is not alone.
-MOST_WAIT = 0.1
-# Trials at a time where nothing could be measured, if so many have room.
-FALLBACK = 2
 
 
 class Place(NamedTuple):
@@ -133,10 +190,9 @@ class Prober:
 
 
 class Probers:
-    """Processes on one node, see `concurrency.WorkerPool`."""
+    """Processes on one node that take steps of a recipe."""
 
     def __init__(self, study: StudyFile, room: Room) -> None:
-        """Starts none yet."""
         self._room, resources = room, study.search.resources
         params = typical(study.space, study.search.points_to_evaluate)
         recipe = Recipe.model_validate(study.space.build(params)).located()
@@ -210,32 +266,64 @@ class Probers:
         return max(fracs)
 
 
+def sizes(most: int) -> list[int]:
+    """Returns the k to try: 1, 2, 3, 4, 6, 8, 12, 16 … and `most`."""
+    steps = {1 << power for power in range(most.bit_length())}
+    steps |= {3 << power for power in range(most.bit_length())}
+    return sorted({size for size in steps if size <= most} | {most})
+
+
+def measure(pool: "Probers", *, most: int) -> tuple[dict[int, float], str]:
+    """Returns the gain g(k) of each k that was tried, and why no larger one was; may be empty.
+
+    Each k is measured in turns with one alone, as machines drift, and the median of the ratios is
+    taken. Ends where two sizes in a row are worse than the best, where a process does not start,
+    or before memory would be full.
+    """
+    gains = {1: 1.0}
+    pool.grow(1)
+    window_s = min(max(WINDOW_S, STEPS_PER_WINDOW * pool.step_s()), LONGEST_WINDOW_S)
+    for size in sizes(most)[1:]:
+        if size * pool.memory_frac() > MEMORY_FRAC:
+            return gains, f"{size} would fill the memory"
+        if not pool.grow(size):
+            return gains, f"{size} did not start"
+        ratios = []
+        for _ in range(PAIRS):
+            alone = sum(pool.rates(1, window_s=window_s))
+            ratios.append(sum(pool.rates(size, window_s=window_s)) / alone)
+        gains[size] = statistics.median(ratios)
+        # Two in a row: another process may have disturbed a single one.
+        if max(list(gains.values())[-2:]) * (1 + LEAST_GAIN) < max(gains.values()):
+            return gains, ""
+    return gains, ""
+
+
+def best(gains: Mapping[int, float]) -> int:
+    """Returns the smallest k whose gain is within `LEAST_GAIN` of the largest."""
+    enough = max(gains.values()) / (1 + LEAST_GAIN)
+    return min(k for k, gain in gains.items() if gain >= enough)
+
+
 def choose(study: StudyFile, nodes: Sequence[Node]) -> Packing:
     """Returns how many trials of a study are to run at a time on these nodes, by measurement.
 
     Where nothing can be measured, two at a time, and the packing says why.
     """
-    room = room_for(study.search.resources, nodes)
-    if room.here <= 1 or study.search.resources.gpu > 1:
-        return _packed(room, at_once=1, gains={}, note="no room for more on a device")
+    room, gpu = room_for(study.search.resources, nodes), study.search.resources.gpu
     most = min(room.here, study.search.trials)
-    try:
-        with Probers(study, room) as probers:
-            gains, why_no_more = concurrency.measure(probers, most=most)
-            note = "; ".join(filter(None, [why_no_more, probers.other_load]))
-            at_once, sharing = concurrency.best(gains), probers.sharing
-            return _packed(room, at_once=at_once, gains=gains, note=note, sharing=sharing)
-    except RayError as error:
-        reason = one_line(str(error).strip().splitlines()[-1])
-        note = f"not measured: {reason}"
-        at_once = 1 if study.search.resources.gpu == 1 else min(FALLBACK, most)
-        return _packed(room, at_once=at_once, gains={}, note=note)
-
-
-def _packed(
-    room: Room, *, at_once: int, gains: dict[int, float], note: str, sharing: str = ""
-) -> Packing:
-    gpu = room.resources.gpu
+    at_once, gains, sharing = 1, dict[int, float](), ""
+    if room.here <= 1 or gpu > 1:
+        note = "no room for more on a device"
+    else:
+        try:
+            with Probers(study, room) as probers:
+                gains, why_no_more = measure(probers, most=most)
+                note = "; ".join(filter(None, [why_no_more, probers.other_load]))
+                at_once, sharing = best(gains), probers.sharing
+        except RayError as error:
+            note = f"not measured: {one_line(str(error).strip().splitlines()[-1])}"
+            at_once = 1 if gpu == 1 else min(FALLBACK, most)
     return Packing(
         concurrent=room.everywhere(at_once),
         at_once=at_once,
@@ -246,22 +334,13 @@ def _packed(
     )
 
 
-FILE = "packing.json"
-"""In the study's folder."""
-
-
 def packed(
     study: StudyFile, nodes: Nodes, *, folder: Path, on_line: Callable[[str], None]
 ) -> tuple[StudyFile, Packing | None]:
     """Returns the study with numbers for `concurrent: auto`; any other study as it is, and None.
 
-    A measurement is stored in the study's folder and holds until resources or nodes change.
-
-    Args:
-        study: what is searched.
-        nodes: of its trials, settled.
-        folder: of the study.
-        on_line: shows a line to the user.
+    A measurement is stored in the study's folder and holds until resources or nodes change. The
+    nodes are settled; `on_line` shows a line to the user.
     """
     if study.search.concurrent != "auto":
         return study, None

@@ -33,44 +33,35 @@ def ended_with_ray() -> Iterator[None]:
 
     Raises: ServiceError if Ray has died.
     """
-    watch = _Watch(_death_check())
+    find_cause, is_over = _death_check(), threading.Event()
+    errors: list[ServiceError] = []
+
+    def watch() -> None:
+        cause = None
+        while cause is None:
+            if is_over.wait(LOOK_EVERY_S):
+                return
+            cause = find_cause()
+        kept = "Finished trials are kept; go on with --resume once Ray can run."
+        errors.append(ServiceError(f"{cause}. {kept}"))
+        os.kill(os.getpid(), signal.SIGINT)
+        if not is_over.wait(GRACE_S):
+            sys.stderr.write(f"error: {errors[0]}\n")
+            sys.stderr.flush()
+            os._exit(errors[0].exit_code)
+
+    thread = threading.Thread(target=watch, name="ray watch", daemon=True)
+    thread.start()
     try:
         yield
     except KeyboardInterrupt:
-        if watch.error is None:
+        if not errors:
             raise
     finally:
-        watch.end()
-    if watch.error is not None:
-        raise watch.error
-
-
-class _Watch:
-    def __init__(self, find_cause: Callable[[], str | None]) -> None:
-        self.error: ServiceError | None = None
-        self._find_cause = find_cause
-        self._is_over = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="ray watch", daemon=True)
-        self._thread.start()
-
-    def end(self) -> None:
-        self._is_over.set()
-        self._thread.join(timeout=2 * LOOK_EVERY_S)
-
-    def _run(self) -> None:
-        cause = None
-        while cause is None:
-            if self._is_over.wait(LOOK_EVERY_S):
-                return
-            cause = self._find_cause()
-        self.error = ServiceError(
-            f"{cause}. Finished trials are kept; go on with --resume once Ray can run."
-        )
-        os.kill(os.getpid(), signal.SIGINT)
-        if not self._is_over.wait(GRACE_S):
-            sys.stderr.write(f"error: {self.error}\n")
-            sys.stderr.flush()
-            os._exit(self.error.exit_code)
+        is_over.set()
+        thread.join(timeout=2 * LOOK_EVERY_S)
+    if errors:
+        raise errors[0]
 
 
 def _death_check() -> Callable[[], str | None]:
@@ -86,9 +77,8 @@ def _death_check() -> Callable[[], str | None]:
         for name, process in node.dead_processes():
             if name in NEEDED:
                 code = process.returncode
-                how = (
-                    f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                )
+                killed, over = f"was killed by signal {-code}", f"ended with exit code {code}"
+                how = killed if code < 0 else over
                 return f"Ray's {NEEDED[name]} must run as long as the search does, but it {how}"
         return None
 

@@ -39,9 +39,8 @@ class Watchdog:
     def __init__(self, *, on_hang: Callable[[str, float], None]) -> None:
         """Starts the thread; it watches nothing before `watch`.
 
-        Args:
-            on_hang: called once in the thread, with the stacks of all threads and the seconds
-                without a sign of life.
+        The thread calls `on_hang` once, with the stacks of all threads and the seconds without a
+        sign of life.
         """
         self._on_hang = on_hang
         self._limit_s: float | None = None
@@ -76,10 +75,8 @@ class Watchdog:
 def stacks() -> str:
     """Returns where each thread of this process is, as tracebacks, the training thread first."""
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    texts = []
-    for ident, frame in sys._current_frames().items():
-        where = "".join(traceback.format_stack(frame))
-        texts.append(f"Thread {names.get(ident, 'unknown')} ({ident}):\n{where}")
+    frames = {i: "".join(traceback.format_stack(f)) for i, f in sys._current_frames().items()}
+    texts = [f"Thread {names.get(i, 'unknown')} ({i}):\n{where}" for i, where in frames.items()]
     return "\n".join(sorted(texts, key=lambda text: not text.startswith("Thread training")))
 
 
@@ -115,10 +112,8 @@ class HeartbeatMonitor:
     def __init__(self, *, limit_s: float, kill: Callable[[Any], None], time: OwnTime) -> None:
         """Begins to listen.
 
-        Args:
-            limit_s: longest time between two heartbeats.
-            kill: ends a process, given its handle.
-            time: of the driver.
+        `limit_s` is the longest time between two heartbeats, on the driver's `time`; `kill` ends a
+        process, given its handle.
         """
         self._limit_s, self._kill, self._time = limit_s, kill, time
         self._beat_s: dict[str, float] = {}
@@ -130,8 +125,7 @@ class HeartbeatMonitor:
     def look(self, handles: Mapping[str, Any]) -> tuple[str, ...]:
         """Kills the processes whose heartbeat is overdue and returns their names.
 
-        Args:
-            handles: of all processes that have a trial, by name.
+        `handles` are those of all processes that have a trial, by name.
         """
         now_s = self._time.passed_s
         self._beat_s = {name: self._beat_s.get(name, now_s + START_S) for name in handles}

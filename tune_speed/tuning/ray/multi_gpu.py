@@ -26,14 +26,8 @@ from ray.exceptions import GetTimeoutError, RayError
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import TuneSpeedError, readable
 from tune_speed.study.settings import ResourceConfig
-from tune_speed.training.distributed.supervisor import (
-    GRACE_S,
-    Ended,
-    RanksDied,
-    Standing,
-    run_together,
-    work,
-)
+from tune_speed.training.distributed import supervisor
+from tune_speed.training.distributed.supervisor import Ended, RanksDied, Standing
 from tune_speed.training.objective import Trial
 from tune_speed.training.ranks import WAIT_S, Ranks
 from tune_speed.training.trial import TrialSpec
@@ -69,15 +63,11 @@ def run_on_cluster(
     node_ids: Sequence[str] = (),
     hang_after_s: float = math.inf,
 ) -> Trial:
-    """Runs one trial on devices of the cluster.
+    """Runs one trial on devices of the cluster, each of which gets a `ResourceConfig`.
 
-    Args:
-        spec: of the trial.
-        resources_json: what each device gets, a `ResourceConfig`.
-        holdings: name of the driver's `PlacementGroups`.
-        interrupt: polled about twice a second; a true answer raises `Interrupted`.
-        node_ids: of the nodes where its ranks may run; empty for any.
-        hang_after_s: how long rank 0, which waits for the others, may show no sign of life [s].
+    `holdings` is the name of the driver's `PlacementGroups`, `interrupt` is polled about twice a
+    second. Ranks run on the nodes named, or on any; rank 0, which waits for the others, may show no
+    sign of life for `hang_after_s` [s].
 
     Raises: Interrupted; RanksDied, because a trial whose process died may be run again.
     """
@@ -87,7 +77,7 @@ def run_on_cluster(
         node_ids=node_ids,
         options={"holdings": holdings, "hang_after_s": hang_after_s},
     )
-    return run_together(spec, launch=launch, interrupt=interrupt, refuse=(RanksDied,))
+    return supervisor.run_together(spec, launch=launch, interrupt=interrupt, refuse=(RanksDied,))
 
 
 class RayCrew:
@@ -156,7 +146,7 @@ class RayCrew:
     def close(self) -> None:
         """Ends all ranks that still run, and waits until Ray Train has released all devices."""
         if self._num_left < self._num_ranks:  # Where one ended, so do the others.
-            self._fitting.join(GRACE_S)
+            self._fitting.join(supervisor.GRACE_S)
         try:
             for worker in self._call("workers") if self._fitting.is_alive() else ():
                 ray.kill(worker)
@@ -179,11 +169,8 @@ def _rank(config: dict[str, Any]) -> None:
     set_up_worker(config["plugins"])
     spec = TrialSpec.model_validate_json(config["spec"])
     note_group(config["holdings"], spec.trial_id)
-    device = ray.train.torch.get_device()
-    from tune_speed.training.worker import limit_to
-
-    limit_to(spec.allotment, device)
-    allotment = spec.allotment.model_copy(update={"device": str(device)})
+    device = str(ray.train.torch.get_device())
+    allotment = spec.allotment.model_copy(update={"device": device})
     ranks, channel = Ranks.here(), _Channel(mailbox)
 
     def on_hang(stacks: str, quiet_s: float) -> None:
@@ -195,12 +182,10 @@ def _rank(config: dict[str, Any]) -> None:
     if ranks.is_first and config["hang_after_s"] < math.inf:
         watchdog = Watchdog(on_hang=on_hang)
         watchdog.watch(limit_s=config["hang_after_s"])
-    work(spec.model_copy(update={"allotment": allotment}), ranks, channel)
+    supervisor.work(spec.model_copy(update={"allotment": allotment}), ranks, channel)
 
 
 class _Mailbox:
-    """Passes messages between ranks and the trial's process, and lists the ranks' workers."""
-
     def __init__(self) -> None:
         self._said: asyncio.Queue[Standing | Ended] = asyncio.Queue()
         self._answers: asyncio.Queue[str | None] = asyncio.Queue()

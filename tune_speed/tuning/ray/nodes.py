@@ -9,12 +9,13 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from ray.exceptions import RayError
 
 from tune_speed.core.config import did_you_mean
 from tune_speed.core.errors import ConfigError, ServiceError
+from tune_speed.core.text import counted
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.driver.prior_trials import Machine
 from tune_speed.tuning.ray.node_query import Answer, Node, RayQueries, Unfit, alive_nodes, here
@@ -27,16 +28,6 @@ POLL_S = 5.0
 """How often to look for new nodes [s]."""
 
 
-class NodeQueries(Protocol):
-    """Queries nodes for their devices; see `node_query.RayQueries`."""
-
-    def submit(self, node_id: str) -> None:
-        """Sends the query and returns."""
-
-    def results(self, *, timeout_s: float) -> dict[str, Answer | Unfit]:
-        """Returns what came from which node, waiting for all no longer than `timeout_s`."""
-
-
 class Nodes:
     """The nodes of the cluster that Ray is connected to, and their devices."""
 
@@ -47,18 +38,14 @@ class Nodes:
         pin: str | None,
         is_local: bool,
         study: Path | None = None,
-        queries: NodeQueries | None = None,
+        queries: RayQueries | None = None,
         look: Callable[[], Sequence[Node]] = alive_nodes,
     ) -> None:
         """Queries all nodes and returns; Ray must be connected.
 
-        Args:
-            resources: what one device of a trial gets.
-            pin: type of device that the study has run on; None: it has not run yet.
-            is_local: whether this machine is the only node.
-            study: a file of the study's, which nodes see where storage is shared.
-            queries: of nodes; by default through Ray.
-            look: returns the nodes that are alive.
+        `resources` is what one device of a trial gets, `pin` the type of device that the study has
+        run on, None before its first trial. This machine `is_local` if it is the only node. Nodes
+        see `study`, a file of the study's, where storage is shared.
         """
         self._resources, self._pin, self._look = resources, pin, look
         self.device_type = resources.device_type or pin
@@ -134,8 +121,7 @@ class Nodes:
         if not self._kinds:
             self._query_new()
             self._wait()
-        fitting = [m for m in self._machines().values() if m.device == self.device_type]
-        first = (fitting or list(self._machines().values()))[0]
+        first = max(self._machines().values(), key=lambda each: each.device == self.device_type)
         return Machine(first.device, first.torch)
 
     def most_cpus(self) -> float:
@@ -154,7 +140,6 @@ class Nodes:
                 self._queries.submit(node.node_id)
 
     def _wait(self) -> None:
-        """Waits until all nodes have answered, or long enough."""
         started, first_s = time.monotonic(), None
         while set(self._nodes) - set(self._kinds):
             self._kinds.update(self._queries.results(timeout_s=0.5))
@@ -177,7 +162,7 @@ class Nodes:
         there = Counter(machine.device for machine in self._machines().values())
         if self.device_type in there:
             return
-        found = ", ".join(f"{name} ({_nodes(n)})" for name, n in sorted(there.items()))
+        found = ", ".join(f"{name} ({counted(n, 'node')})" for name, n in sorted(there.items()))
         if self._pin is not None:
             raise ConfigError(
                 f"a study must stay on the type of device of its first trials, {self._pin}: times"
@@ -197,20 +182,17 @@ class Nodes:
     def _note_nodes(self) -> None:
         left_out = self._left_out()
         if len(self._nodes) > 1 or left_out:
-            line = f"trials run on {self.device_type} ({_nodes(len(self._allowed))})"
+            line = f"trials run on {self.device_type} ({counted(len(self._allowed), 'node')})"
             self._messages.append("; ".join([line, *(f"left out: {each}" for each in left_out)]))
         machines = self._machines()
         blind = [self._nodes[i].address for i in self._allowed if not machines[i].sees_study]
         if blind:
             self._messages.append(
-                "the study's folder is not visible on "
-                + ", ".join(blind)
-                + ": trials there leave no checkpoints or weights (search.storage_path may name"
-                " storage that all nodes see)"
+                f"the study's folder is not visible on {', '.join(blind)}: trials there leave no"
+                " checkpoints or weights (search.storage_path may name storage that all nodes see)"
             )
 
     def _left_out(self) -> list[str]:
-        """Returns for each node that runs no trial why."""
         return [
             f"{node.address}, {why}"
             for node_id, node in self._nodes.items()
@@ -255,7 +237,3 @@ def _lack(node: Node, resources: ResourceConfig) -> str | None:
             what = "GiB of memory" if name == "memory" else name
             return f"it has {there / unit:g} {what} and a trial needs {wanted / unit:g}"
     return None
-
-
-def _nodes(count: int) -> str:
-    return "1 node" if count == 1 else f"{count} nodes"

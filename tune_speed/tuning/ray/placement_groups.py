@@ -16,10 +16,9 @@ ANSWER_S = 30.0
 
 
 class PlacementGroups:
-    """The driver's list of placement groups by trial."""
+    """The driver's list of placement groups by trial, in an actor; Ray must be connected."""
 
     def __init__(self) -> None:
-        """Starts the actor that holds the list; Ray must be connected."""
         self.name = f"tune_speed-holdings-{uuid.uuid4().hex}"
         self._list = ray.remote(_List).options(num_cpus=0, name=self.name).remote()
 

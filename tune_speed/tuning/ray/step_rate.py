@@ -5,23 +5,16 @@ from contextlib import ExitStack
 from itertools import chain, count
 from typing import Self
 
+from tune_speed.runtime import device as devices
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import (
-    cpu_wait_s,
-    device_key,
-    memory_limit_gib,
-    peak_memory_gib,
-    reset_peak_memory,
-    resolve_device,
-    set_up_process,
-    synchronizer,
-)
+from tune_speed.runtime.cuda_context import context_gib
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.autotune.probe_step import Batch, probe_step
 from tune_speed.training.build import open_loader
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
+from tune_speed.training.worker import open_device
 from tune_speed.training.workload import Workload
 
 # Warm-up [s], at least two steps.
@@ -44,30 +37,29 @@ class PackedSteps:
         Raises: what a trial of this recipe would raise.
         """
         self._open = ExitStack()
-        device = self._device = resolve_device(allotment.device)
-        set_up_process(device, cpu_threads=allotment.cpu_threads)
-        reset_peak_memory(device)
+        device = self._device = open_device(allotment)
+        devices.reset_peak_memory(device)
+        key = devices.device_key(device)
         self._sharing = self._open.enter_context(
-            Sharing.open(
-                device_key(device), study=label, trial="packing", may_have_company=True, known=()
-            )
+            Sharing.open(key, study=label, trial="packing", may_have_company=True, known=())
         )
-        self._clock = Clock(synchronize=synchronizer(device), turnstile=self._sharing.turnstile)
+        synchronize, turnstile = devices.synchronizer(device), self._sharing.turnstile
+        self._clock = Clock(synchronize=synchronize, turnstile=turnstile)
         with self._clock.span("setup_s"):
             splits = load_splits(workload)
         # Off the clock: what is autotuned takes the turnstile by itself.
-        recipe = resolve(recipe, splits, device=device, turnstile=self._sharing.turnstile)
+        recipe = resolve(recipe, splits, device=device, turnstile=turnstile)
         with self._clock.span("setup_s"):
             loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=device)
             self._open.callback(loader.close)
             self._take = self._open.enter_context(probe_step(recipe, splits, device=device))
         self._batches: Iterator[Batch] = chain.from_iterable(loader.epoch(i) for i in count())
         self._steps_in(WARM_UP_S)
-        waited_s = cpu_wait_s() or 0.0
+        waited_s = devices.cpu_wait_s() or 0.0
         num_steps, took_s = self._steps_in(WARM_UP_S)
         self.step_s = took_s / num_steps
         """Seconds of a step, roughly."""
-        self.wait_frac = ((cpu_wait_s() or 0.0) - waited_s) / took_s
+        self.wait_frac = ((devices.cpu_wait_s() or 0.0) - waited_s) / took_s
         """Share of the time in which this process waited for a core, or more with more threads."""
 
     def __enter__(self) -> Self:
@@ -84,14 +76,19 @@ class PackedSteps:
         return num_steps / took_s
 
     def memory_frac(self) -> float:
-        """Returns the share of the device's memory that this process has needed so far."""
-        whole_gib = memory_limit_gib(self._device, gpu_fraction=1.0, cpu_fraction=1.0)
-        return peak_memory_gib(self._device) / whole_gib
+        """Returns the share of the device's memory that this process has needed so far.
+
+        On a GPU its CUDA context counts beside its tensors.
+        """
+        device = self._device
+        whole_gib = devices.memory_limit_gib(device, gpu_fraction=1.0, cpu_fraction=1.0)
+        beside_gib = context_gib(device) if device.type == "cuda" else 0.0
+        return (devices.peak_memory_gib(device) + beside_gib) / whole_gib
 
     @property
     def device_key(self) -> str:
         """What names the physical device."""
-        return device_key(self._device)
+        return devices.device_key(self._device)
 
     def _steps_in(self, seconds: float) -> tuple[int, float]:
         """Takes steps, one at least; returns their number and time [s], without pauses."""

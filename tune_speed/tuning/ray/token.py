@@ -53,9 +53,8 @@ def server_of(address: str) -> str | None:
         return address.removeprefix("ray://")
     folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
     latest = folder / "ray" / "ray_current_cluster"
-    return os.environ.get("RAY_ADDRESS") or (
-        latest.read_text().strip() if latest.exists() else None
-    )
+    last = latest.read_text().strip() if latest.exists() else None
+    return os.environ.get("RAY_ADDRESS") or last
 
 
 def _token() -> tuple[str | None, str]:
@@ -67,7 +66,6 @@ def _token() -> tuple[str | None, str]:
 
 
 def _is_refused(server: str, address: str, *, token: str | None) -> bool:
-    """Returns whether the server refuses this token as not authenticated."""
     import grpc
 
     method = CLIENT_CLUSTER_INFO if address.startswith("ray://") else GET_CLUSTER_ID

@@ -6,14 +6,13 @@ torch is imported when a trial begins: the driver, which names the class, does w
 import gc
 import math
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ray import tune
 
 from tune_speed.components.plugins.registry import receive
-from tune_speed.core.errors import readable, reason_of, traceback_of
+from tune_speed.core.errors import DeviceFailed, readable, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import calling
 from tune_speed.custom.spec import OwnSpec, read_spec
@@ -21,11 +20,11 @@ from tune_speed.runtime import heartbeat, process
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
-from tune_speed.tuning.driver.trial_file import write_trial_file
+from tune_speed.tuning.driver.trial_files import write_trial_file
 from tune_speed.tuning.ray.liveness import Watchdog, leave
-from tune_speed.tuning.ray.node_query import on_nodes, refuse_other_device
+from tune_speed.tuning.ray.node_query import on_nodes, set_up_device
 from tune_speed.tuning.ray.reports import Sender
-from tune_speed.tuning.ray.trial_thread import End, TrialThread
+from tune_speed.tuning.ray.trial_thread import End, Tell, TrialThread
 from tune_speed.tuning.ray.worker import set_up_worker
 
 if TYPE_CHECKING:
@@ -127,25 +126,17 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         self._is_stopped = self._is_cut_short = self._is_hung = False
         self._newest: TrialRecord | None = None
         left_s = config["stop_after_s"]
-        deadline_s = math.inf if left_s is None else time.monotonic() + left_s
-
-        def interrupt() -> bool:
-            return self._is_stopped or self._is_cut_short or time.monotonic() > deadline_s
-
+        self._deadline_s = math.inf if left_s is None else time.monotonic() + left_s
         # A local name: the next trial's may be in `self._spec` before this one's thread has ended.
         spec = self._spec
         if spec.devices == 1:  # Ranks have a watchdog of their own.
             self._watchdog.watch(limit_s=config["hang_after_s"])
-        self._thread.begin(lambda tell: self._recorded(spec, config, tell, interrupt=interrupt))
+        self._thread.begin(lambda tell: self._recorded(spec, config, tell))
 
-    def _recorded(
-        self,
-        spec: SpecBase,
-        config: dict[str, Any],
-        tell: Callable[[TrialRecord], None],
-        *,
-        interrupt: Callable[[], bool],
-    ) -> TrialRecord:
+    def _interrupt(self) -> bool:
+        return self._is_stopped or self._is_cut_short or time.monotonic() > self._deadline_s
+
+    def _recorded(self, spec: SpecBase, config: dict[str, Any], tell: Tell) -> TrialRecord:
         """Runs the trial in its thread, and writes its record to a file, for a killed driver."""
 
         def on_report(record: TrialRecord) -> None:
@@ -153,7 +144,7 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             tell(record)
 
         try:
-            record = self._run(spec, config, on_report, interrupt=interrupt)
+            record = self._run(spec, config, on_report)
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
             # Ray, Tune and Python give these a meaning of their own: an actor's exit, Ctrl-C.
             record = self._failed(spec, reason_of(error), traceback_of(error))
@@ -161,29 +152,21 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             write_trial_file(self._folder, record)
         return record
 
-    def _run(
-        self,
-        spec: SpecBase,
-        config: dict[str, Any],
-        on_report: Callable[[TrialRecord], None],
-        *,
-        interrupt: Callable[[], bool],
-    ) -> TrialRecord:
+    def _run(self, spec: SpecBase, config: dict[str, Any], on_report: Tell) -> TrialRecord:
         heartbeat.beat()
         if isinstance(spec, TrialSpec):
             from tune_speed.training.objective import finish
 
-            return finish(self._open(spec, config, interrupt=interrupt), on_report=on_report)
+            return finish(self._open(spec, config), on_report=on_report)
         assert isinstance(spec, OwnSpec)
         from tune_speed.custom.trial import run_own_trial
 
-        _set_up_device(spec, config)
+        set_up_device(spec.allotment, config.get("device_type"))
         train = calling(config["loop"])
-        return run_own_trial(spec, train, interrupt=interrupt, on_report=on_report)
+        stop, refuse = self._interrupt, (DeviceFailed,)
+        return run_own_trial(spec, train, interrupt=stop, on_report=on_report, refuse=refuse)
 
-    def _open(
-        self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
-    ) -> "Trial":
+    def _open(self, spec: TrialSpec, config: dict[str, Any]) -> "Trial":
         if spec.devices > 1:
             from tune_speed.tuning.ray.multi_gpu import run_on_cluster
 
@@ -191,14 +174,15 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
                 spec,
                 config["resources"],
                 holdings=config["holdings"],
-                interrupt=interrupt,
+                interrupt=self._interrupt,
                 node_ids=config.get("node_ids") or [],
                 hang_after_s=config["hang_after_s"],
             )
         from tune_speed.training.objective import run_trial
 
-        _set_up_device(spec, config)
-        return run_trial(spec, interrupt=interrupt, warm=self._warm)
+        set_up_device(spec.allotment, config.get("device_type"))
+        stop, refuse = self._interrupt, (DeviceFailed,)
+        return run_trial(spec, interrupt=stop, refuse=refuse, warm=self._warm)
 
     def _ended(self, end: End) -> dict[str, Any]:
         self._watchdog.rest()
@@ -234,12 +218,3 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         run = newest.runs[-1].model_copy(update=failed)
         update = {"status": Status.FAILED, "runs": (run,), "finished_at": utc_now()}
         return newest.model_copy(update=update)
-
-
-def _set_up_device(spec: SpecBase, config: dict[str, Any]) -> None:
-    """Refuses a device of another kind, and bounds the memory that the trial may take."""
-    from tune_speed.runtime.device import resolve_device
-    from tune_speed.training.worker import limit_to
-
-    refuse_other_device(spec.allotment, config.get("device_type"))
-    limit_to(spec.allotment, resolve_device(spec.allotment.device))

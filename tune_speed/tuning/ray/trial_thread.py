@@ -31,7 +31,6 @@ class TrialThread:
     """Runs trials, one after the other, and has the present one's newest record or its end."""
 
     def __init__(self) -> None:
-        """Starts the thread; it ends with the process."""
         self._changed = threading.Condition()
         self._newest: TrialRecord | None = None
         self._end: End | None = None

@@ -19,15 +19,10 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tune_speed.components.plugins.registry import shipped
-from tune_speed.core.errors import ServiceError, one_line, readable
+from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.tuning.driver.controller import SearchController
-from tune_speed.tuning.ray.compat import (
-    is_client,
-    run_tune_here,
-    trial_actors,
-    use_prestarted_workers,
-)
+from tune_speed.tuning.ray import compat
 from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
 from tune_speed.tuning.ray.nodes import Nodes
 from tune_speed.tuning.ray.placement_groups import PlacementGroups
@@ -69,6 +64,7 @@ class Adapter:
         self._heartbeats = HeartbeatMonitor(limit_s=limit_s, kill=ray.kill, time=self._time)
         self._stall = StallMonitor(limit_s=search.hang_after_s, time=self._time)
         self._killed: dict[str, str] = {}
+        self._has_run = False
         self.failure: ServiceError | None = None
         """Why the search cannot continue."""
 
@@ -103,15 +99,16 @@ class Adapter:
         self._heartbeats.beat(ray_id)
         if "record" not in report or ray_id not in self.trial_ids:
             return False
+        self._has_run = True
         record = self._receivers[ray_id].record(report)
         if report.get("end") == "hung":  # Its process ends at the next request for a report.
             self._forget(ray_id)
             self.controller.finished(record)
             return False
-        is_stopped = self.controller.evaluated(record) is not None
-        if is_stopped:
-            self._forget(ray_id)
-        return is_stopped
+        if self.controller.evaluated(record) is None:
+            return False
+        self._forget(ray_id)
+        return True
 
     def ended(self, ray_id: str, report: Mapping[str, Any]) -> None:
         """Takes the last report of a trial."""
@@ -133,7 +130,13 @@ class Adapter:
         if self._groups is not None:
             self._groups.release(trial_id)
         details = readable(_error_text(ray_trial))
-        reason = overdue or f"its process died: {one_line(details.strip().splitlines()[-1])}"
+        last_line = one_line(details.strip().splitlines()[-1])
+        if not self._has_run and f"{SetUpFailed.__name__}: " in last_line:
+            # The next process would fare no better: the search ends, and nothing has failed in it.
+            self.failure = ServiceError(last_line.partition(f"{SetUpFailed.__name__}: ")[2])
+            self.controller.interrupted(trial_id, reason=str(self.failure))
+            return
+        reason = overdue or f"its process died: {last_line}"
         is_blameless = overdue is None and any(text in details for text in NODE_DIED)
         if is_blameless:
             reason = "its node died, or cannot be reached"
@@ -158,7 +161,6 @@ class Adapter:
         )
 
     def _forget(self, ray_id: str) -> str:
-        """Returns our id of a trial that ended."""
         del self._receivers[ray_id]
         return self.trial_ids.pop(ray_id)
 
@@ -187,19 +189,16 @@ class _Unpickled:
 
 
 class _Searcher(_Unpickled, Searcher):  # type: ignore[misc]
-    """Suggests the controller's proposals."""
-
     def __init__(self, adapter: Adapter) -> None:
         super().__init__()
         self._adapter = adapter
 
     def suggest(self, trial_id: str) -> Any:
         config = self._adapter.propose(trial_id)
-        if config is not None:
-            return config
         # A trial whose process dies is proposed again, so the search is over when nothing runs.
-        is_over = not self._adapter.controller.running
-        return Searcher.FINISHED if is_over else None
+        if config is None and not self._adapter.controller.running:
+            return Searcher.FINISHED
+        return config
 
     def set_search_properties(self, metric: Any, mode: Any, config: Any, **spec: Any) -> bool:
         return True
@@ -217,16 +216,15 @@ class _Searcher(_Unpickled, Searcher):  # type: ignore[misc]
 
 
 class _Scheduler(FIFOScheduler):  # type: ignore[misc]
-    """Stops a trial when the controller says so."""
-
     def __init__(self, adapter: Adapter) -> None:
         super().__init__()
         self._adapter = adapter
-        self._controller: Any = None
+        self.controller: Any = None
+        """Tune's, which has the actors of trials, from the first trial on."""
 
     def on_trial_add(self, tune_controller: Any, trial: RayTrial) -> None:
-        """Takes note of Tune's controller, which has the actors of trials."""
-        self._controller = tune_controller._tune_controller  # Under a wrapper.
+        """Takes note of Tune's controller."""
+        self.controller = tune_controller._tune_controller  # Under a wrapper.
 
     def on_trial_result(self, tune_controller: Any, trial: RayTrial, result: dict[str, Any]) -> str:
         """Returns CONTINUE, also for a trial that is stopped."""
@@ -240,17 +238,10 @@ class _Scheduler(FIFOScheduler):  # type: ignore[misc]
         """Leaves the order to Tune; FIFOScheduler would loop over all trials there ever were."""
 
     def actors(self) -> Mapping[str, Any]:
-        """Returns the actor handles of all trials that run or start, by Ray's trial id."""
-        return {} if self._controller is None else trial_actors(self._controller)
-
-    def end_search(self) -> None:
-        """Has Tune stop at once."""
-        self._controller.request_stop_experiment()
+        return {} if self.controller is None else compat.trial_actors(self.controller)
 
 
 class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
-    """Passes results, deaths and the end on to the controller."""
-
     def __init__(
         self, adapter: Adapter, scheduler: _Scheduler, on_tick: Callable[[], None]
     ) -> None:
@@ -261,7 +252,7 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
         """Checks heartbeats; Tune calls at least ten times a second, with or without results."""
         self._adapter.check_liveness(self._scheduler.actors)
         if self._adapter.failure is not None:
-            self._scheduler.end_search()
+            self._scheduler.controller.request_stop_experiment()
         if time.monotonic() - self._ticked_s > TICK_S:
             self._ticked_s = time.monotonic()
             self._on_tick()
@@ -310,7 +301,7 @@ def run_search(
     scheduler = _Scheduler(adapter)
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
     if nodes.is_local:
-        use_prestarted_workers()
+        compat.use_prestarted_workers()
     with (
         # Ray's state of the experiment: nothing in it that the ledger does not have.
         tempfile.TemporaryDirectory(prefix="tune_speed-", ignore_cleanup_errors=True) as folder,
@@ -318,8 +309,8 @@ def run_search(
         # swallowed.
         handlers_kept(signal.SIGINT, signal.SIGUSR1),
     ):
-        if is_client():
-            run_tune_here(Path(folder))
+        if compat.is_client():
+            compat.run_tune_here(Path(folder))
         tune.run(
             process,
             name="ray",

@@ -11,13 +11,7 @@ from tune_speed.core.errors import ConfigError
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES
 from tune_speed.tuning.policy.samplers import hush_optuna
-from tune_speed.tuning.simulation.comparison import (
-    Factory,
-    Search,
-    Terms,
-    full_run_s,
-    run_searches,
-)
+from tune_speed.tuning.simulation.comparison import Factory, Search, Terms, full_run_s, run_searches
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark, write_table
 from tune_speed.tuning.simulation.scores import overall, score
 from tune_speed.tuning.simulation.simulate import Benchmark, Trace, simulate
@@ -133,10 +127,8 @@ def compare(
     Ctrl-C ends it with the searches that are done. `on_search` gets each search as it ends, with
     its number and that of all.
     """
-    names = [benchmark.name for benchmark in benchmarks]
+    names, done, was_stopped = [b.name for b in benchmarks], list[Search](), False
     total = len(benchmarks) * len(policies) * num_seeds
-    done: list[Search] = []
-    was_stopped = False
     searches = run_searches(
         benchmarks,
         policies,

@@ -16,7 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
-from typing import NamedTuple
 
 from tune_speed.tuning.policy.base import Policy
 from tune_speed.tuning.policy.samplers import hush_optuna
@@ -66,12 +65,8 @@ class Search:
         return self.benchmark, self.policy, self.seed, self.terms
 
 
-class Task(NamedTuple):
-    """A search to simulate."""
-
-    benchmark: str
-    policy: str
-    seed: int
+Task = tuple[str, str, int]
+"""Benchmark, policy and seed of a search to simulate."""
 
 
 def full_run_s(benchmark: Benchmark) -> float:
@@ -94,19 +89,13 @@ def run_searches(
 ) -> Iterator[Search]:
     """Yields each search when it has ended, those already `known` first.
 
-    Ends its processes when it is closed or interrupted.
-
-    Args:
-        benchmarks: of different names.
-        policies: names, of `policies.py` or of `factories`.
-        seeds: of the searches; all benchmarks and policies come once before the next seed does.
-        terms: budget and workers.
-        factories: policies that have no name elsewhere.
-        known: finished searches of an earlier call; those of other terms are ignored.
-        jobs: processes at the same time; 1: this one.
+    Ends its processes when it is closed or interrupted. Benchmarks have different names; policies
+    are named as in `policies.py` or in `factories`. All benchmarks and policies come once before
+    the next seed does. Searches already `known`, but for those of other terms, are not run again.
+    So many `jobs` run as processes at the same time, one in this process.
     """
     # Seeds outermost: whenever it is interrupted, policies can be compared on the seeds so far.
-    tasks = [Task(b.name, p, seed) for seed, b, p in product(seeds, benchmarks, policies)]
+    tasks = [(b.name, p, seed) for seed, b, p in product(seeds, benchmarks, policies)]
     found = {search.key[:3]: search for search in known if search.terms == terms}
     yield from (found[task] for task in tasks if task in found)
     left = [task for task in tasks if task not in found]
@@ -118,8 +107,6 @@ def run_searches(
 
 
 class _Bench:
-    """Simulates searches, in this process or, pickled, in another."""
-
     def __init__(
         self, benchmarks: Sequence[Benchmark], factories: Mapping[str, Factory], terms: Terms
     ) -> None:
@@ -131,21 +118,21 @@ class _Bench:
         assert all(0.0 <= benchmark.target <= 1.0 for benchmark in benchmarks)
 
     def run(self, task: Task) -> Search:
-        benchmark = self._benchmarks[task.benchmark]
+        name, policy, seed = task
+        benchmark, full_run_s = self._benchmarks[name], self._full_run_s[name]
         started, terms = time.perf_counter(), self._terms
-        full_run_s = self._full_run_s[task.benchmark]
-        make = self._factories.get(task.policy) or partial(new_policy, task.policy)
+        make = self._factories.get(policy) or partial(new_policy, policy)
         trace = run_policy(
-            make(benchmark, task.seed),
+            make(benchmark, seed),
             benchmark,
             num_workers=terms.num_workers,
             budget_s=terms.budget_s(terms.budget_runs, full_run_s),
             trial_overhead_s=terms.trial_overhead_s,
         )
         return Search(
-            benchmark=task.benchmark,
-            policy=task.policy,
-            seed=task.seed,
+            benchmark=name,
+            policy=policy,
+            seed=seed,
             terms=terms,
             full_run_s=full_run_s,
             best_known_s=getattr(benchmark, "best_known_s", None),

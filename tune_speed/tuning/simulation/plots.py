@@ -3,7 +3,7 @@
 import math
 import textwrap
 from collections.abc import Mapping, Sequence
-from itertools import cycle
+from itertools import chain, cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -64,12 +64,10 @@ def comparison_figure(searches: Sequence[Search], budgets: Sequence[float]) -> "
         _draw(panel, own, budgets, styles)
     for panel in list(panels):
         panel.set_visible(False)
-    drawn = [panel.get_legend_handles_labels() for panel in figure.axes]
-    named = {
-        label: line for lines, labels in drawn for line, label in zip(lines, labels, strict=True)
-    }
-    lines, labels = list(named.values()), list(named)
-    figure.legend(lines, labels, loc="outside lower center", ncols=len(named), frameon=False)
+    drawn = [zip(*panel.get_legend_handles_labels(), strict=True) for panel in figure.axes]
+    named = {label: line for line, label in chain.from_iterable(drawn)}
+    lines = list(named.values())
+    figure.legend(lines, list(named), loc="outside lower center", ncols=len(named), frameon=False)
     return figure
 
 

@@ -57,20 +57,17 @@ class Nearest:
         self._points = np.array([self._point(params) for params in configurations])
         self.cells = _grouped(self._keys)
         """Positions of the configurations that agree in every choice."""
-        groups = _grouped([unordered for unordered, _ in self._keys])
-        self._in_cell = {key: (where, self._points[where]) for key, where in self.cells.items()}
-        self._in_group = {key: (where, self._points[where]) for key, where in groups.items()}
+        self._groups = _grouped([unordered for unordered, _ in self._keys])
 
     def __call__(self, params: Mapping[str, Any]) -> int:
         """Returns the position of the nearest configuration, of equal ones the first."""
         key, point = self._key(params), np.array(self._point(params))
-        near = self._in_cell.get(key) or self._in_group.get(key[0])
-        if near is None:
+        where = self.cells.get(key, self._groups.get(key[0]))
+        if where is None:
             # No run made this combination of choices: each choice that differs counts as 1.
             differing = [sum(map(operator.ne, unordered, key[0])) for unordered, _ in self._keys]
             return int((_squares(self._points - point) + np.array(differing)).argmin())
-        where, points = near
-        return int(where[_squares(points - point).argmin()])
+        return int(where[_squares(self._points[where] - point).argmin()])
 
     def _key(self, params: Mapping[str, Any]) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         unordered = tuple(params.get(name) for name in self._unordered)
@@ -90,7 +87,6 @@ def _squares(differences: FloatArray) -> FloatArray:
 
 
 def _grouped(keys: Sequence[Any]) -> dict[Any, Any]:
-    """Returns the positions of each key."""
     groups: dict[Any, list[int]] = {}
     for position, key in enumerate(keys):
         groups.setdefault(key, []).append(position)
@@ -183,13 +179,8 @@ class RecordedBenchmark:
                 raise _unusable(path, f"row {number}: {error}") from error
         if not any(run.is_done for run in runs):
             raise _unusable(path, "no run went to its end")
-        return cls(
-            name=description.name,
-            space=space,
-            target=description.target,
-            mode=description.mode,
-            runs=runs,
-        )
+        name, target, mode = description.name, description.target, description.mode
+        return cls(name=name, space=space, target=target, mode=mode, runs=runs)
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
         """Returns the nearest run; no evaluations where it ran out of memory."""

@@ -113,12 +113,7 @@ def demonstration_tables(shown: Demonstration) -> RenderableType:
     title = f"{shown.policy} on {shown.benchmark.name} ({what})"
     left = len(trials) - FIRST_TRIALS
     more = [Text(f"… and {left} more; --json has them all", style="dim")] if left > 0 else []
-    return Group(
-        Text(title),
-        _table("each new best", INCUMBENT_COLUMNS, shown.trace.incumbents)
-        if shown.trace.incumbents
-        else Text("\nNo trial met the target."),
-        _table("first trials", TRIAL_COLUMNS, trials[:FIRST_TRIALS]),
-        *more,
-        Text(f"{len(trials)} trials: {ends}"),
-    )
+    bests = _table("each new best", INCUMBENT_COLUMNS, shown.trace.incumbents)
+    found = bests if shown.trace.incumbents else Text("\nNo trial met the target.")
+    first = _table("first trials", TRIAL_COLUMNS, trials[:FIRST_TRIALS])
+    return Group(Text(title), found, first, *more, Text(f"{len(trials)} trials: {ends}"))

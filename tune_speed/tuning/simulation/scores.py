@@ -11,6 +11,7 @@ Over several benchmarks, each has its seeds drawn by itself.
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -69,15 +70,17 @@ class Overall:
     near_ratio: Ratio
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Measured:
+class _Measured(NamedTuple):
     """One search within one budget."""
 
-    seed: int
     best_s: float
     is_missed: bool
     near_s: float
     is_near: bool
+
+
+_ByPolicy = dict[str, dict[int, _Measured]]
+"""By policy and seed."""
 
 
 def best_at(search: Search, virtual_s: float) -> float:
@@ -99,13 +102,10 @@ def best_known_s(searches: Iterable[Search]) -> float:
 def score(searches: Sequence[Search], budgets: Sequence[float]) -> list[Score]:
     """Returns a score for each benchmark, policy and budget (full runs' worth), in that order."""
     scores = []
-    for on_benchmark in _by_benchmark(searches):
+    for benchmark, own in _by_benchmark(searches).items():
         for budget_runs in budgets:
-            measured = _measured_by_policy(on_benchmark, budget_runs)
-            scores += [
-                _score(on_benchmark[0].benchmark, policy, budget_runs, measured)
-                for policy in measured
-            ]
+            measured = _measured_by_policy(own, budget_runs)
+            scores += [_score(benchmark, policy, budget_runs, measured) for policy in measured]
     return scores
 
 
@@ -113,33 +113,30 @@ def overall(searches: Sequence[Search], budgets: Sequence[float]) -> list[Overal
     """Returns how each policy did on all benchmarks that the baseline ran on too."""
     rows = []
     for budget_runs in budgets:
-        measured = [_measured_by_policy(s, budget_runs) for s in _by_benchmark(searches)]
+        measured = [_measured_by_policy(s, budget_runs) for s in _by_benchmark(searches).values()]
         for policy in dict.fromkeys(name for on_one in measured for name in on_one):
-            both = [m for m in measured if _has_pairs(m, policy)]
+            logs = [_log_ratios(on_one, policy) for on_one in measured]
+            both = [each for each in logs if each.size]
             if policy == BASELINE or not both:
                 continue
-            best = [_log_ratios(on_one, policy, "best_s") for on_one in both]
             rows.append(
                 Overall(
                     policy=policy,
                     budget_runs=budget_runs,
                     num_benchmarks=len(both),
-                    best_ratio=ratio(best),
-                    worst_ratio=max(ratio([on_one]).value for on_one in best),
-                    near_ratio=ratio([_log_ratios(on_one, policy, "near_s") for on_one in both]),
+                    best_ratio=ratio([best for best, _ in both]),
+                    worst_ratio=max(ratio([best]).value for best, _ in both),
+                    near_ratio=ratio([near for _, near in both]),
                 )
             )
     return rows
 
 
-_ByPolicy = dict[str, list[_Measured]]
-
-
-def _by_benchmark(searches: Sequence[Search]) -> list[list[Search]]:
+def _by_benchmark(searches: Sequence[Search]) -> dict[str, list[Search]]:
     groups: dict[str, list[Search]] = {}
     for search in searches:
         groups.setdefault(search.benchmark, []).append(search)
-    return list(groups.values())
+    return groups
 
 
 def _measured_by_policy(searches: Sequence[Search], budget_runs: float) -> _ByPolicy:
@@ -147,7 +144,7 @@ def _measured_by_policy(searches: Sequence[Search], budget_runs: float) -> _ByPo
     measured: _ByPolicy = {}
     for search in searches:
         one = _measured(search, budget_runs, best_known_s=known_s)
-        measured.setdefault(search.policy, []).append(one)
+        measured.setdefault(search.policy, {})[search.seed] = one
     return measured
 
 
@@ -156,21 +153,16 @@ def _measured(search: Search, budget_runs: float, *, best_known_s: float) -> _Me
     until_s = search.terms.budget_s(budget_runs, full_s)
     best_s = best_at(search, until_s)
     near = [at_s for at_s, time_s in search.incumbents if time_s <= NEAR * best_known_s]
-    is_near = bool(near) and near[0] <= until_s
+    is_near, is_missed = bool(near) and near[0] <= until_s, not math.isfinite(best_s)
     # A geometric mean takes no infinity: a full run's time, and the whole budget, are less than the
     # truth, so both favour the loser.
-    return _Measured(
-        seed=search.seed,
-        best_s=best_s if math.isfinite(best_s) else full_s,
-        is_missed=not math.isfinite(best_s),
-        near_s=near[0] if is_near else until_s,
-        is_near=is_near,
-    )
+    best_s, near_s = full_s if is_missed else best_s, near[0] if is_near else until_s
+    return _Measured(best_s, is_missed, near_s, is_near)
 
 
 def _score(benchmark: str, policy: str, budget_runs: float, measured: _ByPolicy) -> Score:
-    own = measured[policy]
-    has_ratio = policy != BASELINE and _has_pairs(measured, policy)
+    own, logs = measured[policy].values(), _log_ratios(measured, policy)
+    has_ratio = policy != BASELINE and logs.size > 0
     return Score(
         benchmark=benchmark,
         policy=policy,
@@ -178,24 +170,19 @@ def _score(benchmark: str, policy: str, budget_runs: float, measured: _ByPolicy)
         num_seeds=len(own),
         best_s=_geometric_mean([m.best_s for m in own]),
         num_missed=sum(m.is_missed for m in own),
-        best_ratio=ratio([_log_ratios(measured, policy, "best_s")]) if has_ratio else None,
+        best_ratio=ratio([logs[0]]) if has_ratio else None,
         near_s=_geometric_mean([m.near_s for m in own]),
         num_not_near=sum(not m.is_near for m in own),
-        near_ratio=ratio([_log_ratios(measured, policy, "near_s")]) if has_ratio else None,
+        near_ratio=ratio([logs[1]]) if has_ratio else None,
     )
 
 
-def _has_pairs(measured: _ByPolicy, policy: str) -> bool:
-    """Returns whether some seed was run by both the policy and the baseline."""
-    seeds = ({m.seed for m in measured.get(name, ())} for name in (policy, BASELINE))
-    return bool(set.intersection(*seeds))
-
-
-def _log_ratios(measured: _ByPolicy, policy: str, what: str) -> FloatArray:
-    """Returns the logarithm of policy over baseline for each seed that both ran: (S,)."""
-    own = {m.seed: getattr(m, what) for m in measured[policy]}
-    theirs = {m.seed: getattr(m, what) for m in measured[BASELINE]}
-    return np.array([math.log(own[seed] / theirs[seed]) for seed in own if seed in theirs])
+def _log_ratios(measured: _ByPolicy, policy: str) -> FloatArray:
+    """Returns the logarithms of policy over baseline, of best and near, for each seed: (2, S)."""
+    own, theirs = measured.get(policy, {}), measured.get(BASELINE, {})
+    both = [(own[seed], theirs[seed]) for seed in own if seed in theirs]
+    best = [math.log(ours.best_s / base.best_s) for ours, base in both]
+    return np.array([best, [math.log(ours.near_s / base.near_s) for ours, base in both]])
 
 
 def ratio(log_ratios: Sequence[FloatArray]) -> Ratio:

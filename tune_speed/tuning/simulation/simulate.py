@@ -16,14 +16,8 @@ import numpy as np
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import make_policy
-from tune_speed.tuning.policy.base import (
-    Cost,
-    Outcome,
-    Policy,
-    Proposal,
-    SearchTarget,
-    trial_number,
-)
+from tune_speed.tuning.policy import base
+from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, trial_number
 from tune_speed.tuning.policy.curve import Curve, Mode, crossing
 
 # Trials in a search at most: those out of memory cost no virtual time, so no budget ends them.
@@ -140,7 +134,7 @@ def new_policy(name: str, benchmark: Benchmark, seed: int) -> Policy:
     return make_policy(
         name,
         space=benchmark.space,
-        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        target=base.SearchTarget(benchmark.target, benchmark.mode, math.inf),
         cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
         seed=seed,
     )
@@ -234,11 +228,8 @@ class _Simulation:
         del self._running[trial_number(proposal.trial_id)]
         self._policy.finish(proposal.trial_id, Outcome(status, train_s, curve))
         times_s = (trial.started_s, now_s, curve.end_s)
-        self._trace.trials.append(
-            SimulatedTrial(
-                proposal.trial_id, proposal.params, proposal.reason, *times_s, status, reason
-            )
-        )
+        which = (proposal.trial_id, proposal.params, proposal.reason)
+        self._trace.trials.append(SimulatedTrial(*which, *times_s, status, reason))
         # A policy that found nothing to try may find something after what this trial has shown.
         for free in sorted([worker, *self._idle]):
             heapq.heappush(self._events, (now_s, _ASK, 0, free))

@@ -17,12 +17,7 @@ MIN_RUNS = 5
 REPEATS = 3
 # Numbers that span this factor were searched over their logarithm.
 LOG_FACTOR = 10.0
-STATUSES = {
-    Status.REACHED: DONE,
-    Status.MISSED: DONE,
-    Status.DIVERGED: DIVERGED,
-    Status.OOM: OOM,
-}
+STATUSES = {Status.REACHED: DONE, Status.MISSED: DONE, Status.DIVERGED: DIVERGED, Status.OOM: OOM}
 
 
 class StudyTable(NamedTuple):
@@ -39,22 +34,15 @@ def table_from_records(
 ) -> StudyTable:
     """Returns the table of a study's finished trials, as far as they can be replayed.
 
-    Args:
-        records: of one study, with curves.
-        space: what was searched; None: what the records' parameters span.
-        command: how the table was made, for its metadata.
+    The records have curves; without a `space`, it is what their parameters span. `command`, by
+    which the table was made, goes into its metadata.
 
     Raises: ConfigError if fewer than five can be replayed.
     """
-    left_out: Counter[str] = Counter()
-    usable = []
     most = Counter(map(_setting, records)).most_common(1)
-    for record in records:
-        reason = _unusable(record, setting=most[0][0])
-        if reason is None:
-            usable.append(record)
-        else:
-            left_out[reason] += 1
+    judged = [(record, _unusable(record, setting=most[0][0])) for record in records]
+    usable = [record for record, reason in judged if reason is None]
+    left_out = Counter(reason for _, reason in judged if reason is not None)
     if len(usable) < MIN_RUNS or not any(STATUSES.get(r.status) == DONE for r in usable):
         reasons = ", ".join(f"{n} {reason}" for reason, n in left_out.items()) or "none"
         raise ConfigError(
@@ -78,7 +66,6 @@ def table_from_records(
 
 
 def _setting(record: TrialRecord) -> tuple[str, str]:
-    """Returns what a table's runs must have in common."""
     return record.workload_hash, record.device
 
 
@@ -87,7 +74,6 @@ def _mode(record: TrialRecord) -> str:
 
 
 def _unusable(record: TrialRecord, *, setting: tuple[str, str]) -> str | None:
-    """Returns why a trial cannot be replayed, or None."""
     if _setting(record) != setting:
         return "on another device or workload"
     if record.status == Status.FAILED:
@@ -134,27 +120,28 @@ def derived_tree(configurations: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     names = list(dict.fromkeys(name for params in configurations for name in params))
     seen = {name: [p[name] for p in configurations if name in p] for name in names}
-    return {
-        segment: _node(segment, seen)
-        for segment in dict.fromkeys(name.partition(".")[0] for name in names)
-    }
+    return _below("", seen)
+
+
+def _below(start: str, seen: Mapping[str, list[Scalar]]) -> dict[str, Any]:
+    """Returns the tree of the names that begin with `start`."""
+    names = (name.removeprefix(start) for name in seen if name.startswith(start))
+    segments = dict.fromkeys(name.partition(".")[0] for name in names)
+    return {segment: _node(f"{start}{segment}", seen) for segment in segments}
 
 
 def _node(path: str, seen: Mapping[str, list[Scalar]]) -> Any:
-    start = f"{path}."
-    names = (name.removeprefix(start) for name in seen if name.startswith(start))
-    below = list(dict.fromkeys(name.partition(".")[0] for name in names))
     if path not in seen:
-        return {segment: _node(f"{path}.{segment}", seen) for segment in below}
+        return _below(f"{path}.", seen)
     values = list(dict.fromkeys(seen[path]))
-    if not below:
-        numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-        if len(numbers) < len(values):
-            return {"choices": values}
-        numbers.sort()
-        if len(numbers) == 1 or REPEATS * len(numbers) <= len(seen[path]):
-            return {"choices": numbers}
-        low, high = numbers[0], numbers[-1]
-        is_log = low > 0 and high / low >= LOG_FACTOR
-        return {"low": low, "high": high, **({"log": True} if is_log else {})}
-    return {"choices": {str(v): _node(f"{path}.{v}", seen) for v in values}}
+    if any(name.startswith(f"{path}.") for name in seen):
+        return {"choices": {str(v): _node(f"{path}.{v}", seen) for v in values}}
+    numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+    if len(numbers) < len(values):
+        return {"choices": values}
+    numbers.sort()
+    if len(numbers) == 1 or REPEATS * len(numbers) <= len(seen[path]):
+        return {"choices": numbers}
+    low, high = numbers[0], numbers[-1]
+    is_log = low > 0 and high / low >= LOG_FACTOR
+    return {"low": low, "high": high, **({"log": True} if is_log else {})}

@@ -27,7 +27,7 @@ import numpy as np
 
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, FloatArray, Mode, crossing
-from tune_speed.tuning.policy.optuna_space import suggest
+from tune_speed.tuning.policy.samplers import suggest
 
 TREE: dict[str, Any] = {
     "optimizer": {
@@ -151,14 +151,9 @@ class Synthetic:
         fits. In `anytime` mode n is rounded up to the next evaluation. Optimizer and accumulation
         move the optimum, and make it no better.
         """
-        batch_sizes = TREE["batch_size"]["choices"]
-        peak = self._best_pct_start
-        bests = [
-            _Setting(0.0, 0.0, peak, 0.0, 0.0, MAX_EPOCHS, self._epoch_s(size), fits=True)
-            for size in batch_sizes
-            if self._fits(size)
-        ]
-        return min(map(self._shortest_s, bests))
+        best = _Setting(0.0, 0.0, self._best_pct_start, 0.0, 0.0, MAX_EPOCHS, 0.0, fits=True)
+        sizes = filter(self._fits, TREE["batch_size"]["choices"])
+        return min(self._shortest_s(best._replace(epoch_s=self._epoch_s(size))) for size in sizes)
 
     def _shortest_s(self, best: _Setting) -> float:
         """Returns the time to target of a setting at its best length, without noise."""

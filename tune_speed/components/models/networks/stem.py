@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 
 
 class Stem(NamedTuple):
@@ -47,8 +47,7 @@ STEMS: Mapping[str, Stem] = {
 def use_cifar_stem(network: nn.Module, *, library: str, name: str) -> nn.Module:
     """Returns `network` with the `cifar` stem, whose convolution has fresh weights.
 
-    Raises:
-        ConfigError: if its class is not in `STEMS`, or its first layers are of another kind.
+    Raises: ConfigError if its class is not in `STEMS`, or its first layers are of another kind.
     """
     kind = f"{type(network).__module__}.{type(network).__qualname__}"
     stem = STEMS.get(kind)
@@ -57,7 +56,14 @@ def use_cifar_stem(network: nn.Module, *, library: str, name: str) -> nn.Module:
     path, conv = first_conv(network, within=stem.conv)
     if conv.stride not in ((2, 2), (4, 4)) or conv.groups != 1:
         raise _no_cifar_stem(library, name)
-    network.set_submodule(path, _small_conv(conv))
+    # The same class, as timm has convolutions that standardise their weights.
+    small = type(conv)(
+        conv.in_channels, conv.out_channels, kernel_size=3, padding=1, bias=conv.bias is not None
+    )
+    nn.init.kaiming_normal_(small.weight, mode="fan_out", nonlinearity="relu")
+    if small.bias is not None:
+        nn.init.zeros_(small.bias)
+    network.set_submodule(path, small)
     for dropped in dict(network.named_modules()).keys() & stem.dropped:
         network.set_submodule(dropped, nn.Identity())
     return network
@@ -101,26 +107,11 @@ def set_in_channels(network: nn.Module, in_channels: int) -> nn.Module:
     return network
 
 
-def _small_conv(old: nn.Conv2d) -> nn.Conv2d:
-    # The same class, as timm has convolutions that standardise their weights.
-    new = type(old)(
-        old.in_channels, old.out_channels, kernel_size=3, padding=1, bias=old.bias is not None
-    )
-    nn.init.kaiming_normal_(new.weight, mode="fan_out", nonlinearity="relu")
-    if new.bias is not None:
-        nn.init.zeros_(new.bias)
-    return new
-
-
 def _no_cifar_stem(library: str, name: str) -> ConfigError:
     kinds = sorted({kind.rsplit(".", 1)[1] for kind in STEMS if kind.startswith(library)})
-    return ConfigError(
-        problems=(
-            Problem(
-                path=f"model.{library}.stem",
-                must=f"must be native for {name}: there is no `cifar` stem for its kind of network",
-                given="cifar",
-                hint=f"Of {library}, these kinds have one: {', '.join(kinds)}.",
-            ),
-        )
+    return ConfigError.of(
+        f"model.{library}.stem",
+        f"must be native for {name}: there is no `cifar` stem for its kind of network",
+        given="cifar",
+        hint=f"Of {library}, these kinds have one: {', '.join(kinds)}.",
     )

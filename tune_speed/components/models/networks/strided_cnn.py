@@ -4,8 +4,6 @@ Source: Springenberg et al., "Striving for Simplicity: The All Convolutional Net
 model C, and section 3.1.
 """
 
-from collections.abc import Iterator
-
 from torch import Tensor, nn
 
 
@@ -25,8 +23,17 @@ class StridedCNN(nn.Module):
         super().__init__()
         self.input_dropout = nn.Dropout(input_dropout)
         self.first = layer(in_channels, width, batch_norm=batch_norm)
-        self.blocks = nn.Sequential(*_middle(width, batch_norm=batch_norm, dropout=dropout))
-        self.classifier = nn.Conv2d(2 * width, num_classes, 1)
+        wide = 2 * width
+        self.blocks = nn.Sequential(
+            layer(width, width, batch_norm=batch_norm),
+            layer(width, width, batch_norm=batch_norm, stride=2, dropout=dropout),
+            layer(width, wide, batch_norm=batch_norm),
+            layer(wide, wide, batch_norm=batch_norm),
+            layer(wide, wide, batch_norm=batch_norm, stride=2, dropout=dropout),
+            layer(wide, wide, batch_norm=batch_norm),
+            layer(wide, wide, batch_norm=batch_norm, kernel_size=1),
+        )
+        self.classifier = nn.Conv2d(wide, num_classes, 1)
         self.apply(_init_conv)
 
     def forward(self, images: Tensor) -> Tensor:
@@ -65,17 +72,6 @@ def layer(
     norm = [nn.BatchNorm2d(out_channels)] if batch_norm else []
     drop = [nn.Dropout(dropout)] if dropout else []
     return nn.Sequential(conv, *norm, nn.ReLU(inplace=True), *drop)
-
-
-def _middle(width: int, *, batch_norm: bool, dropout: float) -> Iterator[nn.Sequential]:
-    wide = 2 * width
-    yield layer(width, width, batch_norm=batch_norm)
-    yield layer(width, width, batch_norm=batch_norm, stride=2, dropout=dropout)
-    yield layer(width, wide, batch_norm=batch_norm)
-    yield layer(wide, wide, batch_norm=batch_norm)
-    yield layer(wide, wide, batch_norm=batch_norm, stride=2, dropout=dropout)
-    yield layer(wide, wide, batch_norm=batch_norm)
-    yield layer(wide, wide, batch_norm=batch_norm, kernel_size=1)
 
 
 def _init_conv(module: nn.Module) -> None:

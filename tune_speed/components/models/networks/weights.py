@@ -18,8 +18,7 @@ SILENCE_S = 60.0
 def fetching(name: str, *, library: str) -> Iterator[None]:
     """Turns failures within into DataError, and bounds the wait for a silent server.
 
-    Raises:
-        DataError: for anything that fails within, except a ConfigError.
+    Raises: DataError for anything that fails within, except a ConfigError.
     """
     timeout_s = socket.getdefaulttimeout()
     socket.setdefaulttimeout(SILENCE_S)
@@ -37,15 +36,6 @@ def fetching(name: str, *, library: str) -> Iterator[None]:
         socket.setdefaulttimeout(timeout_s)
 
 
-def load_weights_file(network: nn.Module, file: str, *, num_classes: int) -> nn.Module:
-    """Returns `network` with the weights of `file`; see `load_weights` for what must match.
-
-    Raises:
-        DataError: if the file is missing, is no state dict of tensors, or does not match.
-    """
-    return load_weights(network, read_weights(file), num_classes=num_classes, origin=file)
-
-
 def load_weights(
     network: nn.Module, weights: Mapping[str, Tensor], *, num_classes: int, origin: str
 ) -> nn.Module:
@@ -54,14 +44,22 @@ def load_weights(
     The classifier alone may be of another class count (shapes that differ in the first dimension,
     where the network's is `num_classes`): then it keeps its fresh weights.
 
-    Raises:
-        DataError: if anything else differs; names the first differences and `origin`.
+    Raises: DataError if anything else differs; names the first differences and `origin`.
     """
     own = network.state_dict()
     others = {name for name, given in weights.items() if own.get(name, given).shape != given.shape}
     heads = [name for name in others if own[name].shape == (num_classes, *weights[name].shape[1:])]
     fitting = {**weights, **{name: own[name] for name in heads}}
-    if differences := _differences(own, fitting):
+    differences = [
+        *(f"{name} is missing" for name in own if name not in fitting),
+        *(f"{name} is unknown to the model" for name in fitting if name not in own),
+        *(
+            f"{name} is of shape {tuple(fitting[name].shape)} instead of {tuple(own[name].shape)}"
+            for name in own
+            if name in fitting and fitting[name].shape != own[name].shape
+        ),
+    ]
+    if differences:
         raise DataError(
             f"Weights must match the model, but those of {origin!r} do not: "
             f"{'; '.join(differences[:3])} ({len(differences)} differences in all). "
@@ -74,8 +72,7 @@ def load_weights(
 def read_weights(file: str) -> dict[str, Tensor]:
     """Returns the state dict in `file`, on the CPU. Nothing but tensors is unpickled.
 
-    Raises:
-        DataError: if the file is missing, unreadable or no state dict of tensors.
+    Raises: DataError if the file is missing, unreadable or no state dict of tensors.
     """
     # False too for what no file can be called.
     if not os.path.isfile(file):
@@ -90,18 +87,6 @@ def read_weights(file: str) -> dict[str, Tensor]:
     ):
         raise _no_state_dict(file, f"holds something else (a {type(weights).__name__})")
     return {str(name): value for name, value in weights.items()}
-
-
-def _differences(own: Mapping[str, Tensor], given: Mapping[str, Tensor]) -> list[str]:
-    return (
-        [f"{name} is missing" for name in own if name not in given]
-        + [f"{name} is unknown to the model" for name in given if name not in own]
-        + [
-            f"{name} is of shape {tuple(given[name].shape)} instead of {tuple(own[name].shape)}"
-            for name in own
-            if name in given and given[name].shape != own[name].shape
-        ]
-    )
 
 
 def _no_state_dict(file: str, what: str) -> DataError:

@@ -144,12 +144,14 @@ class YellowFinOptimizer(Optimizer):
         window: int,
         clip: bool,
         closed_loop: bool,
+        staleness: int = 0,
     ) -> None:
         super().__init__(groups, defaults={"lr": 1.0, "weight_decay": 0.0})
         self.beta = beta
         self.window = window
         self.clip = clip
         self.closed_loop = closed_loop
+        self.staleness = staleness
         device = self.param_groups[0]["params"][0].device
         self._records["tuner"] = new_record(window=window, device=device)
 
@@ -223,24 +225,32 @@ class YellowFinOptimizer(Optimizer):
         tuner = self.tuner
         if tuner["num_steps"] == 0:
             return
-        last, before, gradient = (
+        last, gradient = (
             [self._memory(weight, name) for weight in weights]
-            for name in ("last_weight", "last_velocity", "last_gradient")
+            for name in ("last_weight", "last_gradient")
         )
         moves = torch._foreach_sub(last, weights)
-        velocity = torch._foreach_div(moves, tuner["rate"].to(weights[0].dtype))
-        # NaN as long as there is no step before the last one, which `next_correction` passes over.
-        measured = total_momentum(flat(velocity), flat(before), flat(gradient)).double()
+        velocities = torch._foreach_div(moves, tuner["rate"].to(weights[0].dtype))
+        # The latest first; of each weight (staleness + 2, *its shape).
+        histories = [self._memory(w, "velocities", self.staleness + 2) for w in weights]
+        for history, velocity in zip(histories, velocities, strict=True):
+            history.copy_(torch.cat([velocity[None], history[:-1]]))
+        # The last gradient is of the weights from which, so many steps ago, this one led on.
+        step, before = (
+            flat([history[self.staleness + back] for history in histories]) for back in (0, 1)
+        )
+        # Not finite as long as there is no step before it, which `next_correction` passes over.
+        measured = total_momentum(step, before, flat(gradient)).double()
         tuner["correction"] = next_correction(
             tuner["correction"], target=tuner["target"], measured=measured
         )
-        torch._foreach_copy_(before, velocity)
 
-    def _memory(self, weight: Tensor, name: str) -> Tensor:
-        """Returns a tensor of the weight's record, zeros at first."""
+    def _memory(self, weight: Tensor, name: str, count: int | None = None) -> Tensor:
+        """Returns a tensor of the weight's record, or `count` of them, zeros at first."""
         record = self.state[weight]
         if name not in record:
-            record[name] = torch.zeros_like(weight)
+            shape = weight.shape if count is None else (count, *weight.shape)
+            record[name] = weight.new_zeros(shape)
         return cast(Tensor, record[name])
 
 

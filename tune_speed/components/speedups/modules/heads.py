@@ -13,18 +13,45 @@ WEIGHT_STD = 0.01
 """Standard deviation of the weights of a final layer with a prior."""
 
 
-def find_classifier(model: nn.Module, *, path: str) -> tuple[str, Classifier]:
-    """Returns name and layer of the linear layer or convolution that was registered last.
+def heads_of(model: nn.Module) -> list[tuple[str, Classifier]]:
+    """Returns name and layer of all that give logits, in the order of registration.
 
-    Raises:
-        ConfigError: if there is none; it names `path` of the recipe.
+    They are in what `get_classifier` returns, which models of timm have, and ours with several
+    heads; of other networks it is the linear layer or convolution that was registered last.
     """
     layers = [(n, m) for n, m in model.named_modules() if isinstance(m, nn.Linear | nn.Conv2d)]
-    if not layers:
-        raise refusal(
-            path, must="must have a network with a final layer", given=type(model).__name__
-        )
-    return layers[-1]
+    getters = (getattr(module, "get_classifier", None) for module in model.modules())
+    parts = next((getter() for getter in getters if callable(getter)), ())
+    named = parts if isinstance(parts, tuple) else (parts,)
+    inside = {id(module) for part in named for module in part.modules()}
+    return [pair for pair in layers if id(pair[1]) in inside] or layers[-1:]
+
+
+def find_classifier(model: nn.Module, *, path: str) -> tuple[str, Classifier]:
+    """Returns name and layer of the network's final layer.
+
+    Raises:
+        ConfigError: if there is none, or several; it names `path` of the recipe.
+    """
+    heads = heads_of(model)
+    if len(heads) == 1:
+        return heads[0]
+    names = ", ".join(name for name, _ in heads)
+    given = f"{type(model).__name__}, which has {len(heads)}: {names}" if heads else ""
+    raise refusal(
+        path,
+        must="must have a network with one final layer",
+        given=given or type(model).__name__,
+    )
+
+
+def drop_relu(model: nn.Module, name: str) -> None:
+    """Takes the ReLU that follows the layer `name` out of its sequence, if there is one."""
+    parent, _, own = name.rpartition(".")
+    children = dict(model.get_submodule(parent).named_children())
+    following = list(children)[list(children).index(own) + 1 :]
+    if following and isinstance(children[following[0]], nn.ReLU):
+        model.set_submodule(f"{parent}.{following[0]}", nn.Identity())
 
 
 @torch.no_grad()
@@ -49,6 +76,10 @@ class TwoHeads(nn.Module):
             device=classes.weight.device,
             dtype=classes.weight.dtype,
         )
+
+    def get_classifier(self) -> tuple[nn.Module, ...]:
+        """Returns both heads."""
+        return self.classes, self.groups
 
     def forward(self, features: Tensor) -> Tensor:
         """Returns the logits of features (…, C)."""

@@ -4,15 +4,21 @@ import math
 
 from torch import nn
 
+from tune_speed.components.speedups.modules.heads import heads_of
 from tune_speed.components.speedups.modules.residual import find_blocks
 
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.GroupNorm, nn.LayerNorm)
 
 
 def draw_weights(model: nn.Module) -> None:
-    """Draws the weights of convolutions, and sets norms to 1 and 0 and biases to 0, in place."""
+    """Draws the weights of convolutions, and sets norms to 1 and 0 and biases to 0, in place.
+
+    Weights of a convolution that gives the logits, from one pixel each, stay as they are.
+    """
+    heads = [layer for _, layer in heads_of(model)]
     for module in model.modules():
-        if isinstance(module, nn.Conv2d):
+        is_head = module in heads and getattr(module, "kernel_size", (1, 1)) == (1, 1)
+        if isinstance(module, nn.Conv2d) and not is_head:
             fan_out = math.prod(module.kernel_size) * module.out_channels // module.groups
             module.weight.data.normal_(0, math.sqrt(2 / fan_out))
         elif isinstance(module, NORMS) and module.weight is not None:

@@ -6,6 +6,7 @@ from typing import Any, Protocol, Self, TypeGuard, cast
 import torch
 from torch import Tensor, nn
 
+from tune_speed.components.speedups.modules.heads import heads_of
 from tune_speed.components.speedups.modules.residual import parts_of
 
 
@@ -64,6 +65,11 @@ class Staged(nn.Module):
         self.heads = nn.ModuleList(
             nn.Linear(num_channels(net.blocks[last]), num_classes) for last in lasts
         )
+
+    def get_classifier(self) -> tuple[nn.Module, ...]:
+        """Returns the network's own head and the auxiliary ones."""
+        own = (layer for _, layer in heads_of(cast(nn.Module, self.net)))
+        return (*own, *self.heads)
 
     def forward(self, images: Tensor) -> Tensor:
         """Returns the logits of the stage's head."""

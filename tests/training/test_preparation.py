@@ -1,0 +1,80 @@
+"""Short trainings before the first step, against torch's own SGD and planted difficulty."""
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+from training import CPU, Tiny, make_images, make_recipe, make_workload
+
+from tune_speed.components.optim import Adam, Sgd, YellowFin
+from tune_speed.components.speedups.pretrain_subset import EPOCH
+from tune_speed.data.base import Images
+from tune_speed.data.split import Splits, channel_statistics
+from tune_speed.training.build import Job, build_model, open_loader
+from tune_speed.training.preparation import prepare
+from tune_speed.training.ranks import ALONE
+
+
+def splits_of(images):
+    mean, std = channel_statistics(images.pixels)
+    return Splits(images, images, images, mean, std, 3, split_hash="s" * 16)
+
+
+def prepared(recipe, splits):
+    """Returns a model before and after, the loader, and what `prepare` returned."""
+    torch.manual_seed(0)
+    model = build_model(recipe, splits, seed=0, device=CPU)
+    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=CPU)
+    before = copy.deepcopy(model)
+    job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
+    return before, model, loader, prepare(job, model, loader, model)
+
+
+@pytest.mark.parametrize("accumulation_steps", [1, 4])
+def test_pretraining_takes_the_rate_of_its_own_steps(accumulation_steps):
+    """Goyal et al. 2.1: a step of k times fewer samples has a rate k times lower; 2.2: warm-up."""
+    recipe = make_recipe(
+        optimizer=Sgd(lr=0.2),
+        batch_size=5,
+        accumulation_steps=accumulation_steps,
+        speedups={"init": {"pretrain_subset": {"part": 0.5, "epochs": 5}}},
+    )
+    before, model, loader, _ = prepared(recipe, splits_of(make_images(60)))
+    plain = torch.optim.SGD(before.parameters(), lr=1.0, momentum=0.9, nesterov=True)
+    # 5 passes of 6 batches: a tenth of 30 steps is 3.
+    batches = [batch for _ in range(5) for batch in list(loader.epoch(EPOCH))[:6]]
+    for number, (images, labels) in enumerate(batches, start=1):
+        plain.param_groups[0]["lr"] = 0.2 / accumulation_steps * min(1, number / 3)
+        plain.zero_grad()
+        functional.cross_entropy(before(images), labels).backward()
+        plain.step()
+    for one, other in zip(model.parameters(), before.parameters(), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+
+
+def test_a_rate_is_scaled_by_the_samples_of_a_step():
+    assert Sgd(lr=0.1).rate_factor(8, of=128) == 1 / 16
+    # Never above what was chosen for a smaller step, unless it was given per examples.
+    assert Adam(lr=0.1).rate_factor(128, of=64) == 1
+    assert Sgd(lr=0.1, lr_per_examples=128).rate_factor(128, of=64) == 2
+    assert YellowFin(lr=1.0).rate_factor(8, of=128) == 1
+
+
+@pytest.mark.parametrize("lr", [0.1, 30.0])
+def test_scores_find_wrong_labels_whatever_the_rate_of_the_recipe(lr):
+    """Planted: images with a wrong label are the hardest of all, for a network that has learned."""
+    images = make_images(600)
+    is_wrong = np.random.default_rng(0).random(600) < 0.1
+    labels = np.where(is_wrong, (images.labels + 1) % 3, images.labels)
+    recipe = make_recipe(
+        model=Tiny(norm="batch"),
+        optimizer=Sgd(lr=lr),
+        batch_size=8,
+        accumulation_steps=4,
+        order={"curriculum": {"scoring_epochs": 12.0}},
+    )
+    *_, scores = prepared(recipe, splits_of(Images(images.pixels, labels)))
+    above = (scores[is_wrong][:, None] > scores[~is_wrong]).mean()
+    assert above > 0.9
