@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from command import TINY_STUDY, TUNE_SPEED, environment, run
+from command import TINY_STUDY, TUNE_SPEED, environment
 
 from tune_speed.cli import main, show
 from tune_speed.reporting.listings.listings import techniques_table
