@@ -10,6 +10,8 @@ LONGEST = (
     "test_readme.py",
     "cluster/test_joining.py",
     "faults/test_stores.py",
+    "cuda_double/test_search.py",
+    "cuda_double/test_trial.py",
     "experiments/certification/test_certify.py",
     "training/distributed/test_local_ranks.py",
     "faults/test_killed_driver.py",

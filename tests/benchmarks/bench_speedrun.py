@@ -45,7 +45,7 @@ from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Target, Workload
 
-NUM_IMAGES, NUM_CLASSES, SIZE, PAD = 4096, 10, 32, 2
+LEAST_IMAGES, NUM_CLASSES, SIZE, PAD = 4096, 10, 32, 2
 MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 MUON_LR, MUON_MOMENTUM, HEAD_LR, BIAS_LR, SGD_MOMENTUM = 0.24, 0.6, 1.7, 106.0, 0.85
 WEIGHT_DECAY, SMOOTHING, NEWTON_SCHULZ_STEPS = 0.016, 0.2, 3
@@ -192,6 +192,11 @@ def serve(arguments: argparse.Namespace) -> None:
         print(next(spans), flush=True)
 
 
+def num_images(batch_size: int) -> int:
+    """Returns the images of an epoch, in whole batches: both sides count a ragged one as a step."""
+    return math.ceil(LEAST_IMAGES / batch_size) * batch_size
+
+
 def random_images(count: int) -> Images:
     generator = np.random.default_rng(0)
     pixels = generator.integers(0, 256, (count, SIZE, SIZE, len(MEAN)), np.uint8)
@@ -211,7 +216,7 @@ def our_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[f
         max_train_s=1e9,
         eval_every_samples=arguments.steps * arguments.batch_size,
     )
-    images, few = random_images(NUM_IMAGES), random_images(16)
+    images, few = random_images(num_images(arguments.batch_size)), random_images(16)
     splits = Splits(images, few, few, MEAN, STD, NUM_CLASSES, split_hash="")
     before_s = 0.0
     for result in train(workload, our_recipe(arguments), splits, seed=0, device=device):
@@ -241,7 +246,7 @@ def bare_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[
         fused=True,
     )
     buffers = [torch.zeros_like(p) for p in convs]
-    total = LONG_RUN * math.ceil(NUM_IMAGES / arguments.batch_size)
+    total = LONG_RUN * num_images(arguments.batch_size) // arguments.batch_size
     synchronize, started = synchronizer(device), time.perf_counter()
     for number, (images, labels) in enumerate(bare_batches(arguments.batch_size, device)):
         factor = triangle(number / total)
@@ -263,16 +268,17 @@ def bare_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[
 
 def bare_batches(batch_size: int, device: torch.device) -> Iterator[tuple[Tensor, Tensor]]:
     """Yields shifted and flipped images, (B, C, H, W), and their labels, without an end."""
-    data = random_images(NUM_IMAGES)
+    count = num_images(batch_size)
+    data = random_images(count)
     pixels = torch.from_numpy(data.pixels).to(device).permute(0, 3, 1, 2).float() / 255
     mean, std = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (MEAN, STD))
     padded = functional.pad((pixels - mean) / std, (PAD,) * 4, mode="reflect")
     padded = padded.permute(0, 2, 3, 1).contiguous()
     labels = torch.from_numpy(data.labels).to(device)
-    is_flipped = torch.rand(NUM_IMAGES, device=device) < 0.5
+    is_flipped = torch.rand(count, device=device) < 0.5
     places = torch.arange(SIZE, device=device)
     while True:
-        order = torch.randperm(NUM_IMAGES, device=device)
+        order = torch.randperm(count, device=device)
         for chosen in order.split(batch_size):
             shifts = torch.randint(0, 2 * PAD + 1, (2, len(chosen), 1), device=device)
             columns = torch.where(is_flipped[chosen, None], places.flip(0), places) + shifts[1]

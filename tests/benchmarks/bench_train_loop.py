@@ -1,7 +1,8 @@
 """Images per second of our training loop against a plain PyTorch loop and timm's training script.
 
     python tests/benchmarks/bench_train_loop.py                  # CPU, about 30 minutes
-    python tests/benchmarks/bench_train_loop.py --device cuda --steps 50 --ours-set cuda_graph=true
+    python tests/benchmarks/bench_train_loop.py --device cuda --steps 50 --ways graph compile \
+        --precisions fp32 bf16 fp16 --layouts nhwc --ours-set matmul_precision=high
 
 All train the same model on the same random uint8 images in memory, at the same precision and memory
 format, without augmentation. Each has a process of its own, in which spans of a few steps run by
@@ -9,7 +10,8 @@ turns, in an order that turns over from round to round; the other processes wait
 is that of the medians of images per second, ours over the other's: above 1.0, ours is faster.
 Beside it stand the quartiles of the ratios of single rounds.
 
-- `ours`: `train`, with the resident loader and what `--ours-set` says.
+- `ours`: `train`, with the resident loader and what `--ours-set` says; `graph` and `compile` are
+  the same with `cuda_graph` and with `compile`.
 - `minimal`: a hand-written loop over images that stay on the device. `--allocator ours` gives it
   the malloc settings of our trial processes too, so that what is left is the loop alone.
 - `timm`: what timm's train.py does in a micro-batch, with timm's own parts: `create_loader` with
@@ -20,13 +22,16 @@ Beside it stand the quartiles of the ratios of single rounds.
 """
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from itertools import product
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 import timm.data
@@ -60,6 +65,13 @@ MEAN, STD = (0.49, 0.48, 0.45), (0.25, 0.24, 0.26)
 LR, MOMENTUM, WEIGHT_DECAY = 0.1, 0.9, 5e-4
 TIMM_WORKERS = {"timm": 4, "timm_0": 0}
 OTHERS = ("minimal", *TIMM_WORKERS)
+WAYS: dict[str, dict[str, Any]] = {
+    "ours": {},
+    "graph": {"cuda_graph": True},
+    "compile": {"compile": True},
+}
+"""Ways of ours to compute a step, as fields of the recipe."""
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 def parse_arguments() -> argparse.Namespace:
@@ -79,7 +91,9 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--ours-set", nargs="*", default=[], metavar="PATH=VALUE", help="fields of our recipe"
     )
-    parser.add_argument("--side", choices=["ours", *OTHERS], help=argparse.SUPPRESS)
+    parser.add_argument("--ways", nargs="+", default=["ours"], choices=list(WAYS))
+    parser.add_argument("--json", type=Path, help="also write the rows there")
+    parser.add_argument("--side", choices=[*WAYS, *OTHERS], help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -92,20 +106,48 @@ def main() -> None:
     print(f"timm {timm.__version__}, {os.cpu_count()} cores; ours: {arguments.ours_set}")
     print(f"malloc of the minimal loop: {arguments.allocator}")
     print("model           precision layout   n   images/s: ours, other        ratio (quartiles)")
-    for model in arguments.models:
-        for precision in arguments.precisions:
-            for layout in arguments.layouts:
-                for row in compare(arguments, model, precision, layout):
-                    print(row, flush=True)
+    rows = []
+    for case in product(arguments.models, arguments.precisions, arguments.layouts):
+        for row in compare(arguments, *case):
+            rows.append(row._asdict())
+            print(row.line(), flush=True)
+    if arguments.json:
+        arguments.json.write_text(json.dumps(rows, indent=2))
+
+
+class Row(NamedTuple):
+    """One of our ways against one other loop."""
+
+    model: str
+    precision: str
+    layout: str
+    way: str
+    other: str
+    rounds: int
+    ours_per_s: float
+    other_per_s: float
+    ratio: float
+    low: float
+    high: float
+    """Quartiles of the ratios of single rounds."""
+
+    def line(self) -> str:
+        return (
+            f"{self.model:15} {self.precision:9} {self.layout:6} {self.rounds:3}"
+            f" {self.ours_per_s:9.1f} {self.other_per_s:9.1f} {self.way:8} {self.other:8}"
+            f" {self.ratio:.3f} ({self.low:.3f} to {self.high:.3f})"
+        )
 
 
 def compare(
     arguments: argparse.Namespace, model: str, precision: str, layout: str
-) -> Iterator[str]:
-    """Yields a row of the table for each of the others."""
+) -> Iterator[Row]:
+    """Yields a row of the table for each of our ways and each of the others."""
     case = [model, "--precisions", precision, "--layouts", layout]
-    sides = ["ours", *arguments.against]
+    sides = [*arguments.ways, *arguments.against]
     processes = {side: start(arguments, side, case) for side in sides}
+    for process in processes.values():
+        ask(process)  # The first span warms up.
     seconds: dict[str, list[float]] = {side: [] for side in sides}
     for number in range(arguments.rounds):
         for side in sides[:: 1 if number % 2 else -1]:
@@ -114,14 +156,12 @@ def compare(
         process.communicate()
     images = arguments.steps * arguments.batch_size
     per_s = {side: images / statistics.median(times) for side, times in seconds.items()}
-    for side in arguments.against:
-        ratios = [o / u for o, u in zip(seconds[side], seconds["ours"], strict=True)]
+    for way, other in product(arguments.ways, arguments.against):
+        ratios = [o / u for o, u in zip(seconds[other], seconds[way], strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4)
-        yield (
-            f"{model:15} {precision:9} {layout:6} {arguments.rounds:3} {per_s['ours']:9.1f}"
-            f" {per_s[side]:9.1f} {side:8} {per_s['ours'] / per_s[side]:.3f}"
-            f" ({low:.3f} to {high:.3f})"
-        )
+        case_and_sides = (model, precision, layout, way, other, arguments.rounds)
+        speeds = (per_s[way], per_s[other], per_s[way] / per_s[other])
+        yield Row(*case_and_sides, *speeds, low, high)
 
 
 def start(arguments: argparse.Namespace, side: str, case: list[str]) -> "subprocess.Popen[str]":
@@ -130,9 +170,7 @@ def start(arguments: argparse.Namespace, side: str, case: list[str]) -> "subproc
     for name in options:
         command += [f"--{name.replace('_', '-')}", str(getattr(arguments, name))]
     command += ["--ours-set", *arguments.ours_set]
-    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    ask(process)  # The first span warms up.
-    return process
+    return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def ask(process: "subprocess.Popen[str]") -> float:
@@ -147,7 +185,7 @@ def serve(arguments: argparse.Namespace) -> None:
     """Trains a span for each line that comes in."""
     device = resolve_device(arguments.device)
     torch.set_num_threads(arguments.threads)
-    if arguments.side == "ours" or arguments.allocator == "ours":
+    if arguments.side in WAYS or arguments.allocator == "ours":
         set_up_process(device, cpu_threads=arguments.threads)
     print(describe_device(device), file=sys.stderr)
     spans = SPANS[arguments.side](arguments, device)
@@ -177,6 +215,7 @@ def our_tree(arguments: argparse.Namespace) -> dict[str, Any]:
         "batch_size": arguments.batch_size,
         "precision": arguments.precisions[0],
         "channels_last": arguments.layouts[0] == "nhwc",
+        **WAYS[arguments.side],
     }
     for setting in arguments.ours_set:
         path, _, value = setting.partition("=")
@@ -218,6 +257,15 @@ def plain_model(
     return model.to(device).to(memory_format=memory_format), memory_format
 
 
+def autocast(arguments: argparse.Namespace, device: torch.device) -> torch.autocast:
+    dtype = DTYPES.get(arguments.precisions[0])
+    return torch.autocast(device.type, dtype, enabled=dtype is not None)
+
+
+def make_scaler(arguments: argparse.Namespace, device: torch.device) -> torch.amp.GradScaler:
+    return torch.amp.GradScaler(device.type, enabled=arguments.precisions[0] == "fp16")
+
+
 def minimal_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[float]:
     """Yields the seconds of the given number of steps of a plain PyTorch loop."""
     model, memory_format = plain_model(arguments, device)
@@ -228,18 +276,18 @@ def minimal_spans(arguments: argparse.Namespace, device: torch.device) -> Iterat
     images = images.contiguous(memory_format=memory_format).to(device)
     labels = torch.from_numpy(random_images(NUM_IMAGES).labels).to(device)
     mean, std = (torch.tensor(values, device=device).view(1, -1, 1, 1) for values in (MEAN, STD))
+    scaler = make_scaler(arguments, device)
     steps, synchronize, started = 0, synchronizer(device), time.perf_counter()
     while True:
         order = torch.randperm(NUM_IMAGES, device=device)
         for chosen in order.split(arguments.batch_size):
             batch = (images[chosen].float() / 255 - mean) / std
-            with torch.autocast(
-                device.type, torch.bfloat16, enabled=arguments.precisions[0] == "bf16"
-            ):
+            with autocast(arguments, device):
                 loss = functional.cross_entropy(model(batch), labels[chosen])
             optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
             steps += 1
             if steps % arguments.steps == 0:
                 synchronize()
@@ -285,7 +333,7 @@ def timm_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[
         optimizer, sched="cosine", num_epochs=100_000, updates_per_epoch=len(loader)
     )
     criterion = nn.CrossEntropyLoss().to(device)
-    is_bf16, is_nhwc = arguments.precisions[0] == "bf16", arguments.layouts[0] == "nhwc"
+    is_nhwc, scaler = arguments.layouts[0] == "nhwc", make_scaler(arguments, device)
     losses, data_s, step_s = (timm.utils.AverageMeter() for _ in range(3))
     updates, synchronize, started = 0, synchronizer(device), time.perf_counter()
     for epoch in range(num_epochs):
@@ -295,10 +343,11 @@ def timm_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[
             if is_nhwc:
                 images = images.contiguous(memory_format=memory_format)
             data_s.update(time.perf_counter() - waited_from)
-            with torch.autocast(device.type, torch.bfloat16, enabled=is_bf16):
+            with autocast(arguments, device):
                 loss = criterion(model(images), labels)
-            loss.backward()
-            optimizer.step()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
             losses.update(loss.item(), images.size(0))
             optimizer.zero_grad()
             updates += 1
@@ -312,7 +361,11 @@ def timm_spans(arguments: argparse.Namespace, device: torch.device) -> Iterator[
         scheduler.step(epoch + 1)
 
 
-SPANS = {"ours": our_spans, "minimal": minimal_spans, **dict.fromkeys(TIMM_WORKERS, timm_spans)}
+SPANS = {
+    **dict.fromkeys(WAYS, our_spans),
+    "minimal": minimal_spans,
+    **dict.fromkeys(TIMM_WORKERS, timm_spans),
+}
 
 
 if __name__ == "__main__":

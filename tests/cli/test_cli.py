@@ -7,7 +7,7 @@ from pathlib import Path
 
 import jsonschema
 import pytest
-from command import TINY_STUDY, TUNE_SPEED, environment, run
+from command import TINY_STUDY, TUNE_SPEED, environment
 
 from tune_speed.cli import main, show
 from tune_speed.reporting.listings.listings import techniques_table
@@ -151,13 +151,17 @@ def test_train_works_where_ray_mlflow_and_optuna_are_not_installed(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_train_with_seeds_says_how_sure_it_is(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    done = run("train", "recipe.yaml", "--seeds", "2", "--set", "epochs=6", folder=tmp_path)
-    assert done.code in (0, 1), done.err
-    assert "/2  (95 % interval of the rate:" in done.out
-    assert "n = 2" in done.out
-    assert done.err.count("epoch 6.00") == 2
+def test_train_with_seeds_says_how_sure_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(RECIPE)
+    options = ("--seeds", "2", "--set", "epochs=6")
+    assert call("train", "recipe.yaml", *options, monkeypatch=monkeypatch) in (0, 1)
+    out, err = capsys.readouterr()
+    assert "/2  (95 % interval of the rate:" in out
+    assert "n = 2" in out
+    assert err.count("epoch 6.00") == 2
 
 
 def test_train_of_a_searched_file_says_what_to_fix(
@@ -170,12 +174,14 @@ def test_train_of_a_searched_file_says_what_to_fix(
 
 
 @pytest.mark.slow
-def test_train_of_an_unreachable_target_ends_with_code_1(tmp_path: Path) -> None:
-    (tmp_path / "recipe.yaml").write_text(RECIPE)
-    target = "workload.target.value=1.0"
-    done = run("train", "recipe.yaml", "--set", "epochs=1", "--set", target, folder=tmp_path)
-    assert done.code == 1
-    assert "met the target   0/1" in done.out
+def test_train_of_an_unreachable_target_ends_with_code_1(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("recipe.yaml").write_text(RECIPE)
+    options = ("--set", "epochs=1", "--set", "workload.target.value=1.0")
+    assert call("train", "recipe.yaml", *options, monkeypatch=monkeypatch) == 1
+    assert "met the target   0/1" in capsys.readouterr().out
 
 
 def test_doctor_finds_this_machine_fit(

@@ -208,5 +208,7 @@ def key_of(text: str) -> str:
         num_train=300,
         num_classes=10,
         device="cpu",
+        host="cpu",
+        settings={},
         environment={},
     )

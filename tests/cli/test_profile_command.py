@@ -3,13 +3,14 @@
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from ablating import RECIPE, write_recipe
-from command import environment, run, start
+from command import Done, environment, start
 
 from tune_speed.cli import main
 from tune_speed.experiments.profiling.phases import PHASES
@@ -40,10 +41,10 @@ def refused(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str])
     return call
 
 
-def test_profile_says_where_the_time_goes(tmp_path: Path) -> None:
+def test_profile_says_where_the_time_goes(tmp_path: Path, call: Callable[..., Done]) -> None:
     write_recipe(tmp_path)
     options = ("--steps", "4", "--set", "loader.workers=auto", "--out", "profile.png", "--json")
-    done = run("profile", "tiny.yaml", *options, folder=tmp_path)
+    done = call("profile", "tiny.yaml", *options, folder=tmp_path)
     assert done.code == 0, done.err
     found, times = done.json, done.json["times"]
     assert ProfileResult.model_validate(found).model_dump(mode="json") == found

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Done, run
+from command import Done
 from making import make_record
 
 from tune_speed.cli.report import write_whole
@@ -34,8 +34,10 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_report_writes_page_and_pictures_and_says_that_the_study_still_runs(store: Path) -> None:
-    done = run("report", "first", "--png", "slides", folder=store)
+def test_report_writes_page_and_pictures_and_says_that_the_study_still_runs(
+    store: Path, call: Callable[..., Done]
+) -> None:
+    done = call("report", "first", "--png", "slides", folder=store)
     assert done.code == 0, done.err
     assert "report.html: 3 trials" in done.out and "file://" in done.out
     assert "still running" in done.err

@@ -1,10 +1,11 @@
 """`tune-speed train` with several seeds, and with two recipes, as a user runs it."""
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, run, start
+from command import TINY_STUDY, Done, start
 
 RECIPE = TINY_STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1").replace(
     "value: 0.8", "value: 0.3"
@@ -15,15 +16,17 @@ OTHER = RECIPE.replace("epochs: 6", "epochs: 1").replace("seed: 4", "seed: 90")
 
 pytestmark = pytest.mark.slow
 
+Call = Callable[..., Done]
+
 
 def write(folder: Path) -> None:
     (folder / "a.yaml").write_text(RECIPE)
     (folder / "b.yaml").write_text(OTHER)
 
 
-def test_seeds_give_the_record_and_its_statistics(tmp_path: Path) -> None:
+def test_seeds_give_the_record_and_its_statistics(tmp_path: Path, call: Call) -> None:
     write(tmp_path)
-    done = run("train", "a.yaml", "--seeds", "3", "--json", folder=tmp_path)
+    done = call("train", "a.yaml", "--seeds", "3", "--json", folder=tmp_path)
     assert done.code == 0, done.err
     record, found = done.json, done.json["statistics"]
     assert [run["seed"] for run in record["runs"]] == [4, 5, 6]
@@ -35,9 +38,9 @@ def test_seeds_give_the_record_and_its_statistics(tmp_path: Path) -> None:
     assert sum(found["timing"].values()) == 3
 
 
-def test_both_recipes_train_in_turns_with_the_same_seeds(tmp_path: Path) -> None:
+def test_both_recipes_train_in_turns_with_the_same_seeds(tmp_path: Path, call: Call) -> None:
     write(tmp_path)
-    done = run("train", "a.yaml", "--against", "b.yaml", "--seeds", "2", folder=tmp_path)
+    done = call("train", "a.yaml", "--against", "b.yaml", "--seeds", "2", folder=tmp_path)
     assert done.code == 0, done.err
     lines = [line.split(":")[0] for line in done.err.splitlines() if ", " in line]
     assert lines == ["A  seed 4", "B  seed 4", "B  seed 5", "A  seed 5"]
@@ -46,10 +49,10 @@ def test_both_recipes_train_in_turns_with_the_same_seeds(tmp_path: Path) -> None
     assert "Not decided" in done.out
 
 
-def test_one_pair_is_compared_and_overrides_go_to_both(tmp_path: Path) -> None:
+def test_one_pair_is_compared_and_overrides_go_to_both(tmp_path: Path, call: Call) -> None:
     write(tmp_path)
     options = ("--set", "epochs=1", "--set", "workload.target.value=0.99", "--json")
-    done = run("train", "a.yaml", "--against", "b.yaml", *options, folder=tmp_path)
+    done = call("train", "a.yaml", "--against", "b.yaml", *options, folder=tmp_path)
     assert done.code == 1, done.err
     a, b, comparison = (done.json[key] for key in ("a", "b", "comparison"))
     assert a["recipe"] == b["recipe"]
@@ -60,10 +63,10 @@ def test_one_pair_is_compared_and_overrides_go_to_both(tmp_path: Path) -> None:
     assert a["statistics"]["median_s"] is None
 
 
-def test_recipes_with_other_targets_are_refused(tmp_path: Path) -> None:
+def test_recipes_with_other_targets_are_refused(tmp_path: Path, call: Call) -> None:
     write(tmp_path)
     (tmp_path / "b.yaml").write_text(OTHER.replace("value: 0.3", "value: 0.4"))
-    done = run("train", "a.yaml", "--against", "b.yaml", folder=tmp_path)
+    done = call("train", "a.yaml", "--against", "b.yaml", folder=tmp_path)
     assert done.code == 2
     assert "workload.target.value: must be the same for both recipes" in done.err
     assert done.out == ""

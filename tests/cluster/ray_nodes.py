@@ -184,6 +184,8 @@ class Cluster:
             "RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "120",
             "RAY_raylet_start_wait_time_s": "120",
             "OMP_NUM_THREADS": "1",
+            # Else trials here wait for whoever else measures on this machine.
+            "TUNE_SPEED_TURNSTILE": str(self.folder / "turnstile"),
             **variables,
         }
         for _ in range(START_ATTEMPTS):

@@ -60,17 +60,17 @@ def test_trials_run_on_the_named_kind_and_the_user_is_told_which_nodes_are_left_
     mixed: Mixed,
 ) -> None:
     pinned = f"cpu (1 threads, {THEIRS})"
-    done = mixed.search("--trials", "4", "--set", f"search.resources.device_type={pinned}")
+    done = mixed.search("--trials", "2", "--set", f"search.resources.device_type={pinned}")
     assert done.code in (0, 1), done.err
     assert f"trials run on {pinned} (1 node); left out: " in done.err
     assert f"{mixed.head_machine.address}, which has cpu (1 threads, {OURS})" in done.err
     assert {record["device"] for record in finished(mixed.folder)} == {pinned}
     assert ledger(mixed.folder)[0]["device_type"] == pinned
-    assert len(mlflow_runs(mixed.folder)) == 4
-    again = mixed.search("--resume", "--trials", "5")
+    assert len(mlflow_runs(mixed.folder)) == 2
+    again = mixed.search("--resume", "--trials", "3")
     assert again.code in (0, 1), again.err
     assert {record["device"] for record in finished(mixed.folder)} == {pinned}
-    assert len(finished(mixed.folder)) == 5
+    assert len(finished(mixed.folder)) == 3
 
 
 def test_study_does_not_go_on_where_its_device_is_not(mixed: Mixed) -> None:
@@ -79,18 +79,6 @@ def test_study_does_not_go_on_where_its_device_is_not(mixed: Mixed) -> None:
     assert done.code == 2, done.err
     assert "must stay on the type of device of its first trials" in done.err
     assert THEIRS in done.err and "--set study=NAME" in done.err
-    other = ("--resume", "--set", f"search.resources.device_type=cpu (1 threads, {OURS})")
-    done = mixed.search(*other, "--trials", "9")
-    assert done.code == 2, done.err
-    assert "must stay on the type of device of its first trials" in done.err
-
-
-def test_kind_that_is_nowhere_is_refused_with_those_that_are_there(mixed: Mixed) -> None:
-    wanted = ("--set", "study=nowhere", "--set", "search.resources.device_type=NVIDIA H200")
-    done = mixed.search(*wanted)
-    assert done.code == 2, done.err
-    assert OURS in done.err and THEIRS in done.err and "NVIDIA H200" in done.err
-    assert "Traceback" not in done.err
 
 
 def test_ranks_of_a_trial_run_on_the_pinned_kind_too(mixed: Mixed) -> None:

@@ -14,7 +14,7 @@ from jumping_clock import JumpingClock
 
 import tune_speed
 
-TRIALS = 6
+TRIALS = 5
 JUMPS = (timedelta(hours=-30), timedelta(hours=40), timedelta(days=-400), timedelta(hours=2))
 
 WALL_CLOCK = {
@@ -42,7 +42,12 @@ TIMESTAMPS = {
 def test_jumps_of_the_clock_change_nothing_but_dates(tmp_path: Path) -> None:
     clock = JumpingClock(tmp_path)
     write_study(
-        tmp_path, model="slow_s: 0.05", trials=TRIALS, time_budget="20m", checkpoint_every="0.1s"
+        tmp_path,
+        model="slow_s: 0.05",
+        trials=TRIALS,
+        concurrent=1,
+        time_budget="20m",
+        checkpoint_every="0.1s",
     )
     began = time.monotonic()
     with searching(tmp_path, "tiny.yaml", **clock.variables) as search:

@@ -1,10 +1,11 @@
 """Disks that run full while a search runs: what finished is kept, and the study goes on later."""
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import finished, ledger, run
+from command import TINY_STUDY, Done, finished, ledger
 from faulty_runs import (
     assert_each_once,
     assert_unlocked,
@@ -19,14 +20,14 @@ pytestmark = [
     pytest.mark.skipif(not can_mount(), reason="only root may mount a small disk"),
 ]
 
-TRIALS = 5
+TRIALS = 3
 DISK_MIB = 260
 """No study begins with less than 200 MiB free."""
 
 
 def test_full_disk_stops_the_search_and_room_lets_it_go_on(tmp_path: Path) -> None:
     """Ledger, MLflow's SQLite store and checkpoints are on it, as by default."""
-    write_study(tmp_path, model="slow_s: 0.05", trials=1000, checkpoint_every="0.1s")
+    write_study(tmp_path, model="slow_s: 0.05", trials=1000, concurrent=1, checkpoint_every="0.1s")
     with mounted(tmp_path / "disk", size_mib=DISK_MIB) as disk:
         (disk / "studies").mkdir()
         (tmp_path / "tune_speed_studies").symlink_to(disk / "studies")
@@ -56,6 +57,7 @@ def test_full_disk_of_mlflow_and_checkpoints_costs_no_trial(tmp_path: Path) -> N
             tmp_path,
             model="slow_s: 0.05",
             trials=TRIALS,
+            concurrent=1,
             checkpoint_every="0.1s",
             storage_path=disk / "checkpoints",
         )
@@ -75,14 +77,14 @@ def test_full_disk_of_mlflow_and_checkpoints_costs_no_trial(tmp_path: Path) -> N
     assert_each_once(tmp_path, trials=TRIALS)
 
 
-def test_full_disk_of_the_data_cache_is_said_before_anything_runs(tmp_path: Path) -> None:
+def test_full_disk_of_the_data_cache_is_said_before_anything_runs(
+    tmp_path: Path, call: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
     with mounted(tmp_path / "disk", size_mib=1) as disk:
-        write_study(tmp_path, model="fault: none", trials=1)
-        (tmp_path / "tiny.yaml").write_text(
-            (tmp_path / "tiny.yaml").read_text().replace("{faulty: {fault: none}}", "resnet20")
-        )
+        (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
         fill(disk)
-        done = run("search", "tiny.yaml", folder=tmp_path, TUNE_SPEED_CACHE=str(disk))
+        monkeypatch.setenv("TUNE_SPEED_CACHE", str(disk))
+        done = call("search", "tiny.yaml", folder=tmp_path)
         assert done.code == 5, done.err
         assert str(disk) in done.err and "Traceback" not in done.err
         assert finished(tmp_path) == []

@@ -17,9 +17,9 @@ from faulty_runs import (
 
 pytestmark = pytest.mark.slow
 
-SHOWN = {"sleeps": "in sleeps", "deadlock": "in deadlock", "stops_loader": "worker_pool.py"}
+SHOWN = {"deadlock": "in deadlock", "stops_loader": "worker_pool.py"}
 """What the stacks of a trial that hangs must hold, where the process can still tell."""
-SILENT = ("spins", "stops")
+SILENT = ("keeps_lock", "stops")
 """The interpreter's lock is never let go; the process is stopped by a signal."""
 FAULTS = (*SILENT, *SHOWN, "none")
 

@@ -3,11 +3,11 @@
 import base64
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, Done, finished, run
+from command import TINY_STUDY, Done, finished
 from kept import check_curves
 from servers import mlflow_server
 from whole_searches import search_to_its_end
@@ -28,8 +28,17 @@ def ray_folder() -> Iterator[Path]:
 
 
 def test_search_with_login_and_tls_works_and_leaks_nothing(
-    tmp_path: Path, ray_folder: Path
+    tmp_path: Path,
+    ray_folder: Path,
+    call: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def show(*arguments: str, **variables: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            return call(*arguments, folder=work)
+
     work = tmp_path / "work"
     work.mkdir()
     text = TINY_STUDY.replace("trials: 6", "trials: 3").replace("value: 0.8", "value: 0.5")
@@ -45,13 +54,13 @@ def test_search_with_login_and_tls_works_and_leaks_nothing(
             "MLFLOW_TRACKING_SERVER_CERT_PATH": str(server.certificate),
         }
         wrong = {**server.variables, "MLFLOW_TRACKING_PASSWORD": "wrong-horse-1"}
-        refused = run("leaderboard", folder=work, **wrong)
+        refused = show("leaderboard", **wrong)
         assert refused.code == 4 and f"answered 401 to user '{USER}'" in refused.err, refused.err
         assert "wrong-horse" not in refused.out + refused.err
         shown: list[Done] = [
-            run("leaderboard", folder=work, **own),
-            run("show", "tiny/t0000", folder=work, **in_address),
-            run("report", "tiny", folder=work, **in_address),
+            show("leaderboard", **own),
+            show("show", "tiny/t0000", **in_address),
+            show("report", "tiny", **in_address),
         ]
     assert [done.code for done in shown] == [0, 0, 0], shown
     assert "tiny/t000" in shown[0].out and server.uri in shown[1].out

@@ -15,6 +15,7 @@ from tune_speed.runtime.device import (
     GIB,
     _node_memory_bytes,
     describe_device,
+    is_device_failure,
     is_out_of_memory,
     limit_memory,
     memory_limit_gib,
@@ -42,17 +43,26 @@ def test_auto_is_cuda_where_there_is_one(monkeypatch: pytest.MonkeyPatch, count:
     assert resolve_device("cpu") == CPU
 
 
+def test_gpu_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    named = {name: str(resolve_device(name)) for name in ("auto", "cuda", "cuda:0", "cuda:1")}
+    assert named == {"auto": "cuda:0", "cuda": "cuda:0", "cuda:0": "cuda:0", "cuda:1": "cuda:1"}
+
+
+@pytest.mark.usefixtures("one_h200")
 def test_share_of_a_gpu_is_set_for_a_device_with_and_without_a_number(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Torch's own checks run; only the driver is absent."""
+    """Torch's own checks run; only the driver is absent, so that no context is known."""
     shares: list[tuple[float, int]] = []
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda.memory, "_lazy_init", lambda: None)
     monkeypatch.setattr(
         torch._C, "_cuda_setMemoryFraction", lambda *share: shares.append(share), raising=False
     )
     for name, fraction in (("cuda", 0.25), ("cuda:1", 0.5), ("cuda", 1.0)):
-        limit_memory(torch.device(name), gpu_fraction=fraction)
+        limit_memory(resolve_device(name), gpu_fraction=fraction)
     assert shares == [(pytest.approx(0.225), 0), (pytest.approx(0.45), 1)]
 
 
@@ -184,6 +194,61 @@ def test_errors_that_mean_out_of_memory_are_told_from_others() -> None:
         assert is_out_of_memory(error)
     others = (RuntimeError("shape mismatch"), ValueError("can't allocate memory"), KeyError())
     assert not any(map(is_out_of_memory, others))
+
+
+# As pytorch and its libraries word them.
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: out of memory\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`",
+        "cuDNN error: CUDNN_STATUS_ALLOC_FAILED",
+        "cuDNN error: CUDNN_STATUS_NOT_INITIALIZED",
+        "FIND was unable to find an engine to execute this computation",
+        "GET was unable to find an engine to execute this computation",
+        "NCCL error in: NCCLUtils.cpp:94, unhandled cuda error\nLast error:\n"
+        "Cuda failure 2 'out of memory'",
+        "Cuda failure 'out of memory'",
+    ],
+)
+def test_what_runs_out_of_memory_on_a_gpu_is_told_from_a_lost_device(text: str) -> None:
+    assert is_out_of_memory(RuntimeError(text))
+    assert not is_device_failure(RuntimeError(text))
+
+
+def test_out_of_memory_counts_where_only_the_handling_of_it_is_raised() -> None:
+    def tidy_up() -> None:
+        try:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        except torch.OutOfMemoryError:
+            raise ValueError("nothing to tidy up")  # noqa: B904
+
+    with pytest.raises(ValueError, match="tidy") as raised:
+        tidy_up()
+    assert raised.value.__cause__ is None and is_out_of_memory(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "is_lost"),
+    [
+        ("CUDA error: device-side assert triggered", True),
+        ("CUDA error: an illegal memory access was encountered", True),
+        ("CUDA error: uncorrectable ECC error encountered", True),
+        ("CUDA error: CUBLAS_STATUS_EXECUTION_FAILED when calling `cublasSgemm`", True),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", True),
+        ("CUDA error: operation not permitted when stream is capturing", False),
+        ("cuDNN error: CUDNN_STATUS_NOT_SUPPORTED", False),
+        ("shape mismatch", False),
+    ],
+)
+def test_error_after_which_a_process_has_lost_its_device(text: str, is_lost: bool) -> None:
+    kinds: list[type[Exception]] = [RuntimeError, torch.AcceleratorError]
+    for error in (kind(text) for kind in kinds):
+        assert is_device_failure(error) == is_lost
+        wrapped = ValueError("a compiler's")
+        wrapped.__cause__ = error
+        assert is_device_failure(wrapped) == is_lost
 
 
 def test_out_of_memory_is_seen_through_what_a_compiler_wraps_round_it() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from gpu_machine import H200, UUID, fake_nvidia_smi
 from training import CPU
 
 from tune_speed.experiments.certification.certificate import was_throttled
@@ -34,15 +35,11 @@ from tune_speed.runtime.hardware import (
     visible_mig,
 )
 
-UUID = "GPU-4f0c1f6e-7a5b-2d0c-9b61-0c8d3a5e7f12"
 OTHER = "GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-H200 = (
-    f"{UUID}, 00000000:18:00.0, NVIDIA H200, 570.133.20, 700.00, 1980, 3201, 1980, 3201,"
-    " Disabled, Enabled\n"
-)
 H200_SILENT = (
     f"{OTHER}, 00000000:2A:00.0, NVIDIA H200, 570.133.20, [N/A], [N/A], [Not Supported],"
-    " [Unknown Error], N/A, [N/A], Disabled\n"
+    " [Unknown Error], N/A, [N/A], Disabled,"
+    " Exclusive_Process, [N/A]\n"
 )
 DOCKER_ID = "3e1f" * 16
 
@@ -54,6 +51,7 @@ def test_every_answer_of_a_gpu_is_read() -> None:
     assert (facts.sm_clock_mhz, facts.memory_clock_mhz) == (1980.0, 3201.0)
     assert (facts.max_sm_clock_mhz, facts.max_memory_clock_mhz) == (1980.0, 3201.0)
     assert (facts.mig_mode, facts.persistence_mode) == ("Disabled", "Enabled")
+    assert (facts.compute_mode, facts.ecc_mode) == ("Default", "Enabled")
 
 
 def test_what_a_gpu_does_not_tell_is_none() -> None:
@@ -208,35 +206,9 @@ def test_gpu_is_described_as_torch_says() -> None:
     assert facts.software.cuda == torch.version.cuda and facts.software.cudnn is not None
 
 
-def fake_nvidia_smi(folder: Path, answers: dict[str, str]) -> None:
-    """Puts a program there that answers queries by their last field, and refuses the others."""
-    cases = "".join(
-        f'*{field}) printf "%s\\n" "{text.strip()}";;\n' for field, text in answers.items()
-    )
-    path = folder / "nvidia-smi"
-    path.write_text(f'#!/bin/sh\ncase "$1" in\n{cases}*) echo invalid; exit 2;;\nesac\n')
-    path.chmod(0o755)
-
-
-@pytest.fixture
-def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """torch and nvidia-smi as on a machine with one H200; its nvidia-smi can be replaced."""
-
-    class Properties:
-        uuid = UUID.removeprefix("GPU-")
-        pci_domain_id, pci_bus_id, pci_device_id = 0, 0x18, 0
-
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
-    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
-    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
-    return tmp_path
-
-
 def test_older_drivers_name_of_the_reasons_is_understood(one_h200: Path) -> None:
     mask = f"{UUID}, 00000000:18:00.0, 0x0000000000000004"
-    answers = {"persistence_mode": H200, "clocks_throttle_reasons.active": mask}
+    answers = {"ecc.mode.current": H200, "clocks_throttle_reasons.active": mask}
     fake_nvidia_smi(one_h200, answers)
     facts = describe_system(torch.device("cuda"))
     assert facts.gpu.power_limit_w == 700.0 and facts.gpu.clock_reasons == ("sw_power_cap",)

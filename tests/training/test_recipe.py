@@ -106,3 +106,18 @@ def test_an_eps_that_is_zero_in_fp16_is_refused(optimizer: str, precision: str) 
     make_recipe(precision=precision, optimizer={optimizer: {"lr": 1e-3, "eps": least}})
     with pytest.raises(ValidationError, match=r"eps must be at least 6e-08 with precision half"):
         make_recipe(precision=precision, optimizer={optimizer: {"lr": 1e-3, "eps": 1e-8}})
+
+
+@pytest.mark.parametrize("mode", ["reduce-overhead", "max-autotune"])
+def test_torchs_own_graphs_and_accumulation_are_refused_and_never_made(mode: str) -> None:
+    tree = {"model": "resnet20", "optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1, "batch_size": 8}
+    fields = {**tree, "compile": True, "compile_mode": mode}
+    growth = {"speedups": {"batch_growth": "batch_stages"}}
+    for accumulating in ({"accumulation_steps": 2}, growth):
+        with pytest.raises(ValidationError, match=f"with accumulation, not {mode}"):
+            Recipe.model_validate({**fields, **accumulating})
+    whole = Recipe.model_validate(fields)
+    half = whole.with_micro_batch(4)
+    assert half.compile_mode in ("default", "max-autotune-no-cudagraphs")
+    assert Recipe.model_validate(half.model_dump(mode="json")) == half
+    assert whole.with_micro_batch(8).compile_mode == mode

@@ -1,21 +1,26 @@
 from typing import Any
 
 import pytest
+import torch
 
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.components.optim import Adam, Sgd
 from tune_speed.components.schedules import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.training import throughput
+from tune_speed.training.build import set_seed
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.throughput import throughput_key
 
+SETTINGS = {"driver": "570.133.20", "tf32_conv": "True", "allocator": "default"}
 PLACE: dict[str, Any] = {
     "shape": Shape(32, 32),
     "image_shape": (32, 32, 3),
     "num_train": 1000,
     "num_classes": 10,
     "device": "cpu (1 threads, test)",
+    "host": "cpu (1 threads, test)",
+    "settings": SETTINGS,
     "environment": {"torch": "2.15.0", "host": "a"},
 }
 
@@ -51,6 +56,7 @@ def test_what_changes_only_learning_is_not_in_the_key(change: dict[str, Any]) ->
         {"batch_size": 16},
         {"accumulation_steps": 2},
         {"precision": "bf16"},
+        {"matmul_precision": "high"},
         {"channels_last": False},
         {"compile": True},
         {"deterministic": False},
@@ -72,6 +78,10 @@ def test_what_changes_a_steps_speed_is_in_the_key(change: dict[str, Any]) -> Non
         {"num_train": 999},
         {"num_classes": 100},
         {"device": "NVIDIA H200"},
+        {"host": "cpu (2 threads, test)"},
+        {"settings": {**SETTINGS, "driver": "580.65.06"}},
+        {"settings": {**SETTINGS, "tf32_conv": "False"}},
+        {"settings": {**SETTINGS, "allocator": "expandable_segments:True"}},
         {"environment": {"torch": "2.16.0", "host": "a"}},
     ],
 )
@@ -91,6 +101,17 @@ def test_one_norm_costs_as_much_as_another() -> None:
 def test_each_field_of_a_recipe_is_in_the_key_unless_it_is_named() -> None:
     """A new field of the recipe is taken to change a step's speed until somebody says otherwise."""
     assert set(make_recipe().speed_fields()) == set(Recipe.model_fields) - Recipe.untimed_fields
+
+
+@pytest.mark.parametrize("precision", ["high", "highest"])
+def test_matrix_products_have_the_recipes_precision(precision: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        set_seed(make_recipe(matmul_precision=precision), seed=0)
+        assert torch.get_float32_matmul_precision() == precision
+        assert torch.backends.cuda.matmul.allow_tf32 == (precision == "high")
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def test_keys_of_an_earlier_protocol_are_not_met(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,14 +1,15 @@
 """What the calls return shows itself: as tables and text, as HTML in a notebook, and as JSON."""
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
+from rich.text import Text
 
 from tune_speed.core.text import printable_lines
-from tune_speed.reporting.display import WIDTH, Displayed, as_text, html_block, html_text
+from tune_speed.reporting.display import WIDTH, as_text, html_block, html_text
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.tables import as_renderable, boards_html
 from tune_speed.reporting.trials.text import to_json
@@ -30,8 +31,11 @@ class Boards(NamedTuple):
         return boards_html(self.boards)
 
 
-class Shown(Displayed):
-    """Base of what the calls return: a subclass names its parts, and its fields for JSON."""
+class Shown(ABC):
+    """Base of what the calls return: a subclass names its parts, and its fields for JSON.
+
+    `print`, rich and a notebook show the parts; names in HTML are escaped.
+    """
 
     @abstractmethod
     def parts(self) -> Sequence[RenderableType]:
@@ -45,8 +49,14 @@ class Shown(Displayed):
         """Returns `as_dict` as indented JSON."""
         return to_json(self.as_dict())
 
-    def _parts(self) -> Sequence[RenderableType]:
-        return [printable_lines(part) if isinstance(part, str) else part for part in self.parts()]
+    def __rich__(self) -> RenderableType:
+        parts = [Text(printable_lines(p)) if isinstance(p, str) else p for p in self.parts()]
+        return Group(*[each for part in parts for each in (Text(), part)][1:])
+
+    def __str__(self) -> str:
+        # Commands in a text are not folded: they are there to be copied.
+        parts = (printable_lines(p) if isinstance(p, str) else as_text(p) for p in self.parts())
+        return "\n\n".join(parts)
 
     def _repr_html_(self) -> str:
         return html_block(*map(_html, self.parts()))

@@ -63,6 +63,19 @@ def _device() -> tuple[bool, str]:
     return True, f"{describe_device(resolve_device('auto'))}; CUDA devices: {count}"
 
 
+def _gpu_modes() -> tuple[bool, str]:
+    import torch
+
+    from tune_speed.runtime.device_settings import describe_modes, why_not_shared
+    from tune_speed.runtime.hardware import describe_gpu
+
+    if not torch.cuda.is_available():
+        return True, "no GPU"
+    gpus = [describe_gpu(torch.device("cuda", i)) for i in range(torch.cuda.device_count())]
+    found = ("; ".join(filter(None, [describe_modes(gpu), why_not_shared(gpu)])) for gpu in gpus)
+    return not any(map(why_not_shared, gpus)), " | ".join(found)
+
+
 def _turnstile() -> tuple[bool, str]:
     from tune_speed.runtime.turnstile import Turnstile, default_folder
 
@@ -133,6 +146,7 @@ CHECKS: dict[str, Callable[[], tuple[bool, str]]] = {
         # `os.cpu_count` counts the machine's cores, of which a container or a job may have few.
         f"{len(os.sched_getaffinity(0))} usable, load {os.getloadavg()[0]:.1f}",
     ),
+    "GPU modes": _gpu_modes,
     "turnstile": _turnstile,
     "sharing": _sharing,
     "memory": _memory,

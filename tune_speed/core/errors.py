@@ -85,6 +85,14 @@ class StorageError(TuneSpeedError):
     exit_code = 5
 
 
+class SetUpFailed(TuneSpeedError):
+    """A process of trials has not the device, or the share of it, that it was to have."""
+
+
+class DeviceFailed(TuneSpeedError):
+    """An error of the accelerator, after which nothing works on it in the same process."""
+
+
 def first_line(error: BaseException) -> str:
     """Returns kind and first line of an error, for a message that quotes it."""
     # `chr(10)`: before Python 3.12 no backslash may be within the braces of an f-string.

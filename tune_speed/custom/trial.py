@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from tune_speed.core.errors import reason_of, traceback_of
+from tune_speed.core.errors import DeviceFailed, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.checkpoints import SavedRuns
 from tune_speed.custom.run import Outcome, OwnRun, StopTraining
@@ -24,14 +24,14 @@ from tune_speed.runtime.device import (
     peak_memory_gib,
     release_memory,
     reset_peak_memory,
-    resolve_device,
-    set_up_process,
     synchronizer,
 )
+from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.trial import failure, make_record, run_result, utc_now
+from tune_speed.training.worker import ends_process, open_device
 
 Train = Callable[[dict[str, Any], OwnRun], object]
 """`my_train(params, run)`; what it returns is not looked at."""
@@ -60,10 +60,12 @@ def run_own_trial(
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
     try:
-        record = _run(spec, train, interrupt, on_report, started_at)
+        record = _run(spec, train, interrupt, on_report, started_at, refuse)
     except passed_on:
         raise
     except Exception as error:
+        if ends_process(error, refuse):
+            raise DeviceFailed(reason_of(error)) from error
         record = make_record(spec, spec.recipe, failure(spec, error), started_at=started_at)
     if spec.checkpoint is not None:
         discard(spec.checkpoint.place)
@@ -76,10 +78,10 @@ def _run(
     interrupt: Callable[[], bool],
     on_report: Callable[[TrialRecord], None],
     started_at: str,
+    refuse: tuple[type[Exception], ...],
 ) -> TrialRecord:
     heartbeat.beat()
-    device = resolve_device(spec.allotment.device)
-    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    device = open_device(spec.allotment)
     reset_peak_memory(device)
     with Sharing.open(
         device_key(device),
@@ -89,9 +91,10 @@ def _run(
         known=(),
     ) as sharing:
         training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
-        result = training.call(train, interrupt=interrupt, on_report=on_report)
+        result = training.call(train, interrupt=interrupt, on_report=on_report, refuse=refuse)
     release_memory(device)
-    return make_record(spec, spec.recipe, result, started_at=training.started_at)
+    settings = device_settings(device)
+    return make_record(spec, spec.recipe, result, started_at=training.started_at, settings=settings)
 
 
 class _Training:
@@ -117,8 +120,9 @@ class _Training:
         *,
         interrupt: Callable[[], bool],
         on_report: Callable[[TrialRecord], None],
+        refuse: tuple[type[Exception], ...],
     ) -> RunResult:
-        """Returns how the function's run ended. Raises: Interrupted."""
+        """Returns how the function's run ended. Raises: Interrupted; what ends the process."""
 
         def report(run: OwnRun) -> None:
             so_far = self._result(run, Outcome(Status.CAPPED, ""))
@@ -135,13 +139,15 @@ class _Training:
             interrupt=interrupt,
             saved=self._saved,
         )
-        details = self._traceback(train, run)
+        details = self._traceback(train, run, refuse)
         if run.is_interrupted:
             raise Interrupted
         assert run.outcome is not None
         return self._result(run, run.outcome).model_copy(update={"traceback": details})
 
-    def _traceback(self, train: Train, run: OwnRun) -> str | None:
+    def _traceback(
+        self, train: Train, run: OwnRun, refuse: tuple[type[Exception], ...]
+    ) -> str | None:
         """Calls the function; returns the traceback of what it raised, if it did."""
         random.seed(self._spec.seed)
         np.random.seed(self._spec.seed)
@@ -154,6 +160,8 @@ class _Training:
             pass
         # The function's, whatever it raised; Ctrl-C and the process's end are not.
         except Exception as error:
+            if ends_process(error, refuse):
+                raise
             status = Status.OOM if is_out_of_memory(error) else Status.FAILED
             # What it raises after its outcome was settled is part of that.
             run.outcome = run.outcome or Outcome(status, reason_of(error))

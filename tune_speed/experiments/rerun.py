@@ -122,10 +122,8 @@ def _common_fields(file: RecipeFile) -> Mapping[str, Any]:
     # Where the data lies may differ: `_prepared` compares its hash.
     fields = flatten({"workload": file.workload.task_fields()})
     device = resolve_device(file.run.device)
-    # `cuda` and `cuda:0` are one device.
-    name = "cpu" if device.type == "cpu" else f"{device.type}:{device.index or 0}"
     threads = {"run.cpu_threads": cpu_threads(file)} if device.type == "cpu" else {}
-    return {**fields, "run.device": name, **threads}
+    return {**fields, "run.device": str(device), **threads}
 
 
 def _prepared(
@@ -139,12 +137,9 @@ def _prepared(
         for file in files
     }
     if len(hashes) > 1:
-        problem = Problem(
-            path="workload.dataset",
-            must="must hold the same images and labels for both recipes",
-            given="data " + " and ".join(f"{each} in {file}" for each, file in hashes.items()),
-        )
-        raise ConfigError(problems=(problem,))
+        must = "must hold the same images and labels for both recipes"
+        given = "data " + " and ".join(f"{each} in {file}" for each, file in hashes.items())
+        raise ConfigError.of("workload.dataset", must, given=given)
     return next(iter(hashes))
 
 

@@ -4,13 +4,11 @@ Names in results are anybody's. A terminal shows what is printable of them, and 
 """
 
 import io
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 from markupsafe import Markup, escape
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
-from rich.text import Text
 
 from tune_speed.core.text import printable_lines
 
@@ -32,28 +30,6 @@ class PlainConsole(Console):
 
 # Characters of a line of text where there is no terminal.
 WIDTH = 100
-
-
-class Displayed(ABC):
-    """Something that `print`, rich and a notebook show as people read it."""
-
-    @abstractmethod
-    def _parts(self) -> Sequence[RenderableType]:
-        """Returns what a terminal shows, one below the other; a text stays as it is."""
-
-    @abstractmethod
-    def _repr_html_(self) -> str:
-        """Returns what a notebook shows: HTML without scripts, in which all names are escaped."""
-
-    def __rich__(self) -> RenderableType:
-        shown = [Text(part) if isinstance(part, str) else part for part in self._parts()]
-        spaced = [each for part in shown for each in (Text(), part)]
-        return Group(*spaced[1:])
-
-    def __str__(self) -> str:
-        # Commands in a text are not folded: they are there to be copied.
-        shown = (part if isinstance(part, str) else as_text(part) for part in self._parts())
-        return "\n\n".join(shown)
 
 
 def as_text(renderable: RenderableType, *, width: int = WIDTH) -> str:

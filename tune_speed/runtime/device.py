@@ -4,7 +4,8 @@ import ctypes
 import gc
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,7 +14,11 @@ import torch
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.cpu_name import cpu_device_name
+from tune_speed.runtime.cuda_context import context_gib
 
+# Without it the host runs on until the launch queue is full, some twenty replayed steps: neighbours
+# that measure wait for all of them, clocks are read early, and the loader seems to be slow.
+STEPS_AHEAD = 3
 HEADROOM_BYTES = 64 * 1024**2
 SCARCE_SHARE = 0.8
 
@@ -86,18 +91,30 @@ _OUT_OF_MEMORY = (
     "can't allocate memory",
     # C++ below it.
     "std::bad_alloc",
-    # The driver itself, outside torch's allocator.
+    # The driver itself, outside torch's allocator, and NCCL, which quotes it.
     "CUDA error: out of memory",
+    "Cuda failure 2 'out of memory'",
+    "Cuda failure 'out of memory'",
+    # A library's handle or its workspace is allocated when it is first used.
     "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUBLAS_STATUS_NOT_INITIALIZED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_NOT_INITIALIZED",
+    # cuDNN passes over each algorithm whose workspace it cannot have.
+    "unable to find an engine",
 )
 # What oneDNN says on a CPU, whatever the reason; it counts near the limit. Memory that is retained
 # for the next step is part of what is used, so that a failed step leaves the process near it.
+_LOST = ("CUDA error:", "Cuda failure", "STATUS_EXECUTION_FAILED", "STATUS_INTERNAL_ERROR")
+"""What the driver and its libraries say, memory apart, where a process has lost its device."""
 _PERHAPS_OUT_OF_MEMORY = "could not create a primitive"
 _data_limit = DataLimit()
 
 
 def resolve_device(name: str) -> torch.device:
     """Returns the device of that name; `auto` is CUDA where there is one, otherwise the CPU.
+
+    A GPU has its number, without which parts of torch refuse it: the first is 0.
 
     Raises: ConfigError if there is no such device, or CUDA is requested and not there.
     """
@@ -106,10 +123,12 @@ def resolve_device(name: str) -> torch.device:
     if not re.fullmatch(r"cpu|cuda(:\d+)?", name):
         raise ConfigError(f"device must be `cpu`, `cuda` or `auto`, but got `{name}`.")
     device = torch.device(name)
-    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+    if device.type == "cpu":
+        return device
+    if (device.index or 0) >= torch.cuda.device_count():
         seen = torch.cuda.device_count()
         raise ConfigError(f"device must exist, but got {name} and torch sees {seen}. Try `cpu`.")
-    return device
+    return torch.device("cuda", device.index or 0)
 
 
 def synchronizer(device: torch.device) -> Callable[[], None]:
@@ -117,6 +136,23 @@ def synchronizer(device: torch.device) -> Callable[[], None]:
     if device.type == "cuda":
         return lambda: torch.cuda.synchronize(device)
     return lambda: None
+
+
+def pacer(device: torch.device) -> Callable[[], None]:
+    """Returns a call for after each step that keeps the host at most `STEPS_AHEAD` steps ahead."""
+    if device.type != "cuda":
+        return lambda: None
+    events = deque[torch.cuda.Event]()
+
+    def keep_pace() -> None:
+        # A wait that blocks leaves the core to others: the device has work for longer.
+        event = torch.cuda.Event(blocking=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(device))
+        events.append(event)
+        if len(events) > STEPS_AHEAD:
+            events.popleft().synchronize()
+
+    return keep_pace
 
 
 def describe_device(device: torch.device) -> str:
@@ -144,7 +180,11 @@ def device_key(device: torch.device) -> str:
 
 
 def set_up_process(device: torch.device, *, cpu_threads: int) -> None:
-    """Gives this process its threads, and retains the memory that a step frees for the next one."""
+    """Gives this process its device and threads; a step's memory is retained for the next one."""
+    # CUDA graphs, streams and what libraries call `cuda` are on the current device: without it a
+    # graph for `cuda:1` would be recorded on `cuda:0`, and be empty (pytorch 87894).
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     # By default glibc returns blocks of 32 MiB and more, and the free end of its heap, to the
     # system, and each step gets them back page by page. Without that ResNet-20 trains 1.08 times as
     # fast with batches of 128 and 1.5 times with 512, ResNet-18 1.15 times with 128 (fp32, one core
@@ -168,15 +208,16 @@ def limit_memory(
 ) -> None:
     """Bounds this process's share of a shared device, so that a greedy trial stops itself.
 
-    On a GPU, nine tenths of the fraction go to the caching allocator; the rest is for what lies
-    outside it (CUDA context, cuDNN). Must be called before the first CUDA tensor. On a CPU, the
-    fraction of the node's memory may be allocated beyond what the process had at the first call:
-    then torch raises, where otherwise the system would kill a process, maybe another one.
+    On a GPU, what is left of the fraction without the process's CUDA context goes to the caching
+    allocator, but for a tenth, for what else lies outside it. Must be called before the first CUDA
+    tensor. On a CPU, the fraction of the node's memory may be allocated beyond what the process had
+    at the first call: then torch raises, where otherwise the system would kill a process, maybe
+    another one.
     """
     # Within oneDNN's convolutions a process may still die, in a third of the cases that were tried.
     if device.type == "cuda" and 0 < gpu_fraction < 1:
-        # Torch refuses `cuda` without a number here; the first is the one that a trial was given.
-        torch.cuda.set_per_process_memory_fraction(0.9 * gpu_fraction, device.index or 0)
+        fraction = _share_of_allocator(device, gpu_fraction)
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
     if device.type == "cpu" and cpu_fraction is not None:
         share = memory_limit_gib(device, gpu_fraction=gpu_fraction, cpu_fraction=cpu_fraction)
         _data_limit.set(int(share * GIB))
@@ -196,9 +237,23 @@ def memory_limit_gib(
     if device.type == "cpu" and memory_gib is not None:
         return memory_gib
     if device.type == "cuda":
-        share = 0.9 * gpu_fraction if 0 < gpu_fraction < 1 else 1.0
+        share = _share_of_allocator(device, gpu_fraction) if 0 < gpu_fraction < 1 else 1.0
         return share * torch.cuda.get_device_properties(device).total_memory / GIB
     return min(1.0, cpu_fraction) * _node_memory_bytes() / GIB
+
+
+def _share_of_allocator(device: torch.device, gpu_fraction: float) -> float:
+    """Returns the share of a GPU for a trial's tensors. Raises: ConfigError if there is none."""
+    whole_gib = torch.cuda.get_device_properties(device).total_memory / GIB
+    # With 24 GiB and five trials, a tenth of each one's share is less than its context.
+    share = 0.9 * (gpu_fraction - context_gib(device) / whole_gib)
+    if share <= 0:
+        raise ConfigError(
+            f"search.resources.gpu must leave a trial more than its CUDA context of"
+            f" {context_gib(device):.2g} GiB, but got {gpu_fraction:g} of {whole_gib:.3g} GiB."
+            " Try a larger share."
+        )
+    return share
 
 
 def _node_memory_bytes(limit_files: Sequence[Path] = CGROUP_LIMITS) -> int:
@@ -266,11 +321,33 @@ def _trim_heap() -> None:
 
 def is_out_of_memory(error: BaseException) -> bool:
     """Returns whether `error` says that memory ran out: CUDA's, or the CPU allocator's own."""
+    return any(map(_says_out_of_memory, _with_causes(error)))
+
+
+def is_device_failure(error: BaseException) -> bool:
+    """Returns whether `error` is the accelerator's own, after which this process has lost it.
+
+    A device-side assert, an illegal address, an ECC error, or a fault of another client of MPS:
+    each later call fails with the same error until the process ends. Neither memory that ran out
+    nor a capture that cannot be is one.
+    """
+    if is_out_of_memory(error):
+        return False
+    texts = [str(each) for each in _with_causes(error) if isinstance(each, RuntimeError)]
+    return any("captur" not in text and any(map(text.__contains__, _LOST)) for text in texts)
+
+
+def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
+    """Yields an error and what led to it."""
+    # Compilers wrap what goes wrong in them, and what tidies up after an error may fail too.
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+def _says_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, torch.OutOfMemoryError | MemoryError):
         return True
     if isinstance(error, RuntimeError) and any(text in str(error) for text in _OUT_OF_MEMORY):
         return True
-    if _PERHAPS_OUT_OF_MEMORY in str(error) and _data_limit.is_near():
-        return True
-    # Compilers wrap what goes wrong in them, so an error's causes count too.
-    return error.__cause__ is not None and is_out_of_memory(error.__cause__)
+    return _PERHAPS_OUT_OF_MEMORY in str(error) and _data_limit.is_near()

@@ -45,6 +45,10 @@ class GpuFacts(Record):
     """Whether NVIDIA's multi-process service is requested or seen to run."""
     persistence_mode: str | None
     """`Enabled` where the driver stays loaded between processes."""
+    compute_mode: str | None = None
+    """`Default`, or `Exclusive_Process` or `Prohibited`, where processes cannot share the GPU."""
+    ecc_mode: str | None = None
+    """`Enabled` where memory errors are corrected; None: it cannot be, or is not known."""
     driver: str | None
     """Version of the driver."""
 
@@ -124,6 +128,8 @@ GPU_FIELDS = (
     "clocks.max.memory",
     "mig.mode.current",
     "persistence_mode",
+    "compute_mode",
+    "ecc.mode.current",
 )
 # What holds clocks down, by its name since driver 535 and before.
 REASON_FIELDS = ("clocks_event_reasons.active", "clocks_throttle_reasons.active")
@@ -154,7 +160,7 @@ def describe_system(device: torch.device) -> SystemFacts:
     return SystemFacts(
         device=describe_device(device),
         device_key=device_key(device),
-        gpu=_gpu_facts(device),
+        gpu=describe_gpu(device),
         cpu=_cpu_facts(),
         software=_software_facts(device),
         memory_gib=memory_limit_gib(torch.device("cpu"), gpu_fraction=0.0, cpu_fraction=1.0),
@@ -174,7 +180,7 @@ def throttle_count(device: torch.device) -> int | None:
     afterwards means that a measurement was throttled. None: not known, as in a virtual machine.
     """
     if device.type == "cuda":
-        row = _gpu_row(device, SLOWDOWN_FIELDS)
+        row = gpu_row(device, SLOWDOWN_FIELDS)
         counts = [number(row.get(field)) for field in SLOWDOWN_FIELDS]
         known = [count for count in counts if count is not None]
         return int(sum(known)) if known else None
@@ -231,6 +237,8 @@ def gpu_facts(
         mps=mps,
         persistence_mode=row.get("persistence_mode"),
         driver=row.get("driver_version"),
+        compute_mode=row.get("compute_mode"),
+        ecc_mode=row.get("ecc.mode.current"),
     )
 
 
@@ -303,14 +311,15 @@ def read_text(path: Path) -> str | None:
         return None
 
 
-def _gpu_facts(device: torch.device) -> GpuFacts:
+def describe_gpu(device: torch.device) -> GpuFacts:
+    """Returns the facts of the device; on a CPU all are None."""
     if device.type != "cuda":
         return gpu_facts({})
     # A query with a field that the driver does not know answers nothing, so each name by itself.
-    masks = [_gpu_row(device, (field,)).get(field) for field in REASON_FIELDS]
+    masks = [gpu_row(device, (field,)).get(field) for field in REASON_FIELDS]
     mask = next((mask for mask in masks if mask is not None), None)
     return gpu_facts(
-        _gpu_row(device, GPU_FIELDS),
+        gpu_row(device, GPU_FIELDS),
         name=torch.cuda.get_device_name(device),
         uuid=_gpu_uuid(device),
         clock_reasons=None if mask is None else parse_clock_reasons(mask),
@@ -347,7 +356,7 @@ def _software_facts(device: torch.device) -> SoftwareFacts:
     )
 
 
-def _gpu_row(device: torch.device, fields: Sequence[str]) -> Row:
+def gpu_row(device: torch.device, fields: Sequence[str]) -> Row:
     """Returns what nvidia-smi says of `device`; empty if it is not there or lacks a field."""
     queried = tuple(dict.fromkeys(("uuid", "pci.bus_id", *fields)))
     rows = parse_gpu_rows(_nvidia_smi(queried), queried)

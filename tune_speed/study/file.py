@@ -74,8 +74,7 @@ def find_file(path_or_name: Path | str) -> Path:
         return shipped[str(path_or_name)]
     hint = near_miss(path.stem, shipped) or f"Shipped are {', '.join(shipped)}."
     must = "must be a file, or the name of a shipped one"
-    problem = Problem(path="", must=must, given=str(path_or_name), hint=hint)
-    raise ConfigError(problems=(problem,))
+    raise ConfigError.of("", must, given=str(path_or_name), hint=hint)
 
 
 class OwnStudySchema(Config):

@@ -6,7 +6,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tune_speed.core.config import Config
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.study.mistake import shown
 from tune_speed.study.replication import ReplicationConfig, Scale
 from tune_speed.study.settings import (
@@ -25,8 +25,7 @@ STUDY_NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$"
 def check_study_name(name: str) -> None:
     """Refuses a name that a folder cannot safely have. Raises: ConfigError."""
     if not re.fullmatch(STUDY_NAME, name):
-        problem = Problem(path="study", must=f"must match {STUDY_NAME}", given=shown(name))
-        raise ConfigError(problems=(problem,))
+        raise ConfigError.of("study", f"must match {STUDY_NAME}", given=shown(name))
 
 
 class StudySchema(Config):

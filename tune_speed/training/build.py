@@ -61,15 +61,27 @@ class Job:
 
 
 def set_seed(recipe: Recipe, seed: int) -> None:
-    """Seeds torch, as deterministic as the recipe says, once speed-ups have read their data."""
+    """Seeds torch, once speed-ups have read their data."""
     torch.manual_seed(seed)
-    torch.backends.cudnn.deterministic = recipe.deterministic
-    torch.backends.cudnn.benchmark = not recipe.deterministic
     recipe.speedups.read_data()
 
 
+def set_kernels(recipe: Recipe) -> dict[str, bool]:
+    """Has this process choose kernels as the recipe says; returns the flags of cuDNN."""
+    torch.set_float32_matmul_precision(recipe.matmul_precision)
+    flags = {"deterministic": recipe.deterministic, "benchmark": not recipe.deterministic}
+    for name, value in flags.items():
+        setattr(torch.backends.cudnn, name, value)
+    return flags
+
+
 def build_model(recipe: Recipe, splits: Splits, *, seed: int, device: torch.device) -> nn.Module:
-    """Returns the recipe's model for the data, on the device, in the recipe's memory format."""
+    """Returns the recipe's model for the data, on the device, in the recipe's memory format.
+
+    From now on this process computes with the recipe's kernels, whoever it is that measures, warms
+    up or trains.
+    """
+    set_kernels(recipe)
     _, height, width, channels = splits.train.pixels.shape
     model = recipe.model.build(
         in_channels=channels, num_classes=splits.num_classes, image_size=max(height, width)

@@ -7,7 +7,7 @@ from functools import cache, partial
 
 import torch
 
-from tune_speed.core.errors import ConfigError
+from tune_speed.core.errors import ConfigError, DeviceFailed, reason_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.data.cache import prepare
 from tune_speed.data.split import Splits, make_splits
@@ -22,6 +22,7 @@ from tune_speed.runtime.device import (
     resolve_device,
     synchronizer,
 )
+from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune import batch_size as batch_tuner
@@ -37,7 +38,7 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.step import accumulation_of, micro_batch_of
 from tune_speed.training.trial import TrialSpec, failure, make_record, utc_now
 from tune_speed.training.warm_up import LoneImage
-from tune_speed.training.worker import open_device
+from tune_speed.training.worker import ends_process, open_device
 from tune_speed.training.workload import Workload
 
 # Yields the record so far (`capped`) after each evaluation but the last; takes a reason to stop
@@ -71,7 +72,8 @@ def run_trial(
     A process that runs trials one after the other gives them one set `warm`, into which go the
     throughput keys of their steps: no trial warms up for steps that an earlier one has taken.
 
-    Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
+    Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`;
+        `DeviceFailed` among them stands for what `is_device_failure` finds.
     """
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)
@@ -81,6 +83,8 @@ def run_trial(
     except passed_on:
         raise
     except Exception as error:
+        if ends_process(error, refuse):
+            raise DeviceFailed(reason_of(error)) from error
         result = failure(spec, error)
         # The device itself may be what is wrong.
         with suppress(ConfigError):
@@ -109,6 +113,7 @@ class _Trial:
         self._started_at, self._ranks, self._warm = started_at, ranks, warm
         self._device = open_device(spec.allotment)
         self._checkpoints: Checkpoints | None = None
+        self._notes: list[str] = []
 
     def run(self) -> Trial:
         spec = self._spec
@@ -186,7 +191,14 @@ class _Trial:
             assert checkpoints.first_batch_size is not None
             return checkpoints.recipe, checkpoints.first_batch_size
         if self._ranks.is_first:
-            chosen = resolve(chosen, splits, device=self._device, turnstile=turnstile)
+            self._notes.clear()
+            chosen = resolve(
+                chosen,
+                splits,
+                device=self._device,
+                turnstile=turnstile,
+                on_note=self._notes.append,
+            )
         recipe = self._ranks.broadcast(chosen)
         if checkpoints is not None:
             checkpoints.first_batch_size = micro_batch_of(recipe)
@@ -225,18 +237,24 @@ class _Trial:
         except Exception as error:
             if so_far is None or is_out_of_memory(error) or isinstance(error, self._passed_on):
                 raise
+            if ends_process(error, self._passed_on):
+                raise
             return so_far.model_copy(update=failure(spec, error).model_dump(exclude_unset=True))
         finally:
             run.close()
 
     def _completed(self, result: RunResult) -> RunResult:
         """Returns the result with what the training itself does not know."""
-        notes = [result.note, *(self._checkpoints.notes if self._checkpoints else ())]
+        kept = self._checkpoints.notes if self._checkpoints else ()
+        notes = [result.note, *self._notes, *kept]
         note = "; ".join(filter(None, notes))
         return result.model_copy(update={"memory_limit_gib": self._limit_gib(), "note": note})
 
     def _record(self, recipe: Recipe, result: RunResult) -> TrialRecord:
-        return make_record(self._spec, recipe, result, started_at=self._started_at)
+        settings = device_settings(self._device)
+        return make_record(
+            self._spec, recipe, result, started_at=self._started_at, settings=settings
+        )
 
     def _limit_gib(self) -> float:
         share = self._spec.allotment
@@ -270,9 +288,14 @@ def with_micro_batch_note(result: RunResult, first_batch_size: int, ran: Recipe)
 
 
 def resolve(
-    recipe: Recipe, splits: Splits, *, device: torch.device, turnstile: Turnstile
+    recipe: Recipe,
+    splits: Splits,
+    *,
+    device: torch.device,
+    turnstile: Turnstile,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> Recipe:
-    """Returns `recipe` with values for all that is `auto`.
+    """Returns `recipe` with values for all that is `auto`; `on_note` hears what could not be.
 
     First come batch and accumulation, then how a step is computed, then workers.
     """
@@ -281,7 +304,9 @@ def resolve(
     with_batch = fastest(with_batch, splits, device=device)
     left = {name: "auto" for name in step_options.unsettled(recipe)}
     recipe = with_batch.model_copy(update=left)
-    recipe = step_options.resolved(recipe, splits, device=device, turnstile=turnstile)
+    recipe = step_options.resolved(
+        recipe, splits, device=device, turnstile=turnstile, on_note=on_note
+    )
     return loader_workers.resolved(recipe, splits, device=device)
 
 

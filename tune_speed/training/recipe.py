@@ -25,8 +25,11 @@ Auto = Literal["auto"]
 CompileMode = Literal["default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs"]
 LEAST_HALF = 2.0**-24
 """Least number above 0 in fp16."""
-RECORDING_MODES = ("reduce-overhead", "max-autotune")
-"""Modes of `torch.compile` that record CUDA graphs themselves."""
+WITHOUT_GRAPHS: dict[CompileMode, CompileMode] = {
+    "reduce-overhead": "default",
+    "max-autotune": "max-autotune-no-cudagraphs",
+}
+"""Modes of `torch.compile` that record CUDA graphs themselves, and the same without."""
 
 
 class Recipe(Config):
@@ -72,7 +75,11 @@ class Recipe(Config):
     precision: Literal["fp32", "bf16", "fp16", "half", "half_fp32_norms"] = "fp32"
     """Arithmetic of forward and backward: autocast for `bf16` and `fp16`, which needs CUDA; `half`:
     weights and all in fp16 without a master copy or loss scaling, a negative control;
-    `half_fp32_norms`: the same but for normalisation layers, as in the CIFAR-10 speed records."""
+    `half_fp32_norms`: the same but for normalisation layers, and with the gradient of the sum of
+    losses, divided before the optimizer's step, as in the CIFAR-10 speed records."""
+    matmul_precision: Literal["highest", "high"] = "highest"
+    """Of matrix products in fp32, in torch's words; `high`: TF32, with 10 bits of mantissa, on GPUs
+    that have it. Convolutions use TF32 as torch's own flag says: by default where they can."""
     init_loss_scale: Annotated[float, Field(gt=0)] | None = None
     """First loss scale, in `fp16` only; null: 65536 on CUDA, 1024 elsewhere."""
     loss_scale_growth_steps: Annotated[int, Field(gt=0)] = 2000
@@ -136,6 +143,12 @@ class Recipe(Config):
         order = next(name for name, kind in ORDERS.items() if type(self.order) is kind)
         yield from (str(problem) for problem in self.speedups.refusals(self))
         yield from conflicts(self.speedups.named(), (order,))
+        mode = self.compile_mode
+        records = self.compile is True and mode in WITHOUT_GRAPHS
+        if records and self._accumulates:
+            # Torch's graphs overwrite gradients of the micro-batch before: an error in
+            # pytorch 169545, and in 96693 wrong gradients.
+            yield f"compile_mode must be {WITHOUT_GRAPHS[mode]} with accumulation, not {mode}"
         eps = getattr(self.optimizer, "eps", None)
         if self.precision in ("half", "half_fp32_norms") and eps is not None and eps < LEAST_HALF:
             yield (
@@ -145,14 +158,25 @@ class Recipe(Config):
             )
         if self.cuda_graph is not True:
             return
-        mode = self.compile_mode
-        if self.compile is True and mode in RECORDING_MODES:
+        if records:
             yield f"cuda_graph must be false with compile_mode {mode}, which records"
         if self.devices > 1:
             yield "cuda_graph must be false with several devices, which wait for one another"
         for name, speedup in self.speedups.named().items():
             if not speedup.is_recordable:
                 yield f"cuda_graph must be false with {name}, whose steps are not all alike"
+
+    @property
+    def _accumulates(self) -> bool:
+        """Whether a step is known to have several micro-batches."""
+        is_split = isinstance(self.accumulation_steps, int) and self.accumulation_steps > 1
+        return is_split or any(factor > 1 for _, factor in self.speedups.batch_growth.growth())
+
+    def with_allowed_mode(self) -> "Recipe":
+        """Returns the recipe, whose mode of compiling records nothing where that goes wrong."""
+        mode = WITHOUT_GRAPHS.get(self.compile_mode, self.compile_mode)
+        is_alone = self.compile is False or not (self.cuda_graph is True or self._accumulates)
+        return self if is_alone else self.model_copy(update={"compile_mode": mode})
 
     def steps(self, *, num_train: int) -> int:
         """Returns the optimizer steps of the run, over all stages of `growth_steps`."""
@@ -199,6 +223,7 @@ class Recipe(Config):
     def with_micro_batch(self, batch_size: int) -> "Recipe":
         """Returns the recipe with another micro-batch and the same effective batch size.
 
+        The mode of compiling changes with it where torch's own graphs take no accumulation.
         Where `batch_size` does not divide a device's share of it, it is an error of ours.
         """
         share = self.samples_per_step // self.devices
@@ -209,7 +234,7 @@ class Recipe(Config):
                 "accumulation_steps": share // batch_size,
                 "effective_batch_size": None,
             }
-        )
+        ).with_allowed_mode()
 
     def speed_fields(self) -> dict[str, Any]:
         """Returns what a step's speed depends on beyond its shape, as JSON has it."""

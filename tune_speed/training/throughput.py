@@ -5,9 +5,9 @@
 | `model` and all below it                       | the arithmetic of a sample                      |
 | `optimizer`, as far as it changes a step       | the arithmetic of an update                     |
 | `batch_size`, `accumulation_steps`             | samples of a step, and into how many parts      |
-| `precision`, `channels_last`, `compile`,       | which kernels do the same arithmetic            |
+| `precision`, `matmul_precision`, `compile`,    | which kernels do the same arithmetic            |
 | `compile_mode`, `cuda_graph`, `deterministic`, |                                                 |
-| `optimizer_kernels`                            |                                                 |
+| `channels_last`, `optimizer_kernels`           |                                                 |
 | `augmentation`, `loader` and all below them    | making a batch is on the training clock         |
 | `clip_norm`, `clip_value`, whether null        | a pass over the whole gradient                  |
 | `label_smoothing`, whether 0                   | one more term of the loss                       |
@@ -16,7 +16,8 @@
 | growth, share learned from, stage              |                                                 |
 | `devices`                                      | they wait for one another                       |
 | shape and number of the images, classes        | size of the arithmetic, where epochs end        |
-| device, threads, versions of torch and ours    | what does the arithmetic                        |
+| device, processor and threads of the host,     | what does the arithmetic, and what launches it  |
+| driver, allocator, TF32, versions              |                                                 |
 | source of the plugins, if any is loaded        | what does the arithmetic                        |
 
 A field of a component is in the key unless its class lists it in `untimed_fields`. Rates, schedule
@@ -33,14 +34,16 @@ from tune_speed.components.plugins import registry
 from tune_speed.components.speedups.base import Shape
 from tune_speed.core.config import canonical_hash
 from tune_speed.data.split import Splits
+from tune_speed.runtime.cpu_name import cpu_device_name
 from tune_speed.runtime.device import describe_device
+from tune_speed.runtime.device_settings import speed_settings
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import environment
 
 VERSIONS = ("tune_speed", "python", "torch", "torchvision", "timm", "numpy")
 PROTOCOL = 2
-"""What keys hold and how steps are timed: 1 knew an optimizer by its name alone, and took medians.
-Times of another protocol are not taken over."""
+"""What keys hold and how steps are timed: 1 knew an optimizer by its name alone and no host of a
+GPU, and took medians. Times of another protocol are not taken over."""
 
 
 def throughput_key(
@@ -51,6 +54,8 @@ def throughput_key(
     num_train: int,
     num_classes: int,
     device: str,
+    host: str,
+    settings: Mapping[str, str],
     environment: Mapping[str, str],
 ) -> str:
     """Returns the key of a recipe whose micro-batch is resolved, on one kind of device.
@@ -62,10 +67,12 @@ def throughput_key(
         num_train: images of an epoch.
         num_classes: size of the last layer.
         device: name with threads, such as `cpu (2 threads, AMD EPYC)`.
+        host: processor and threads that launch its work.
+        settings: of the device, see `speed_settings`.
         environment: versions, as `trial.environment` has them.
     """
     versions = {name: environment.get(name, "") for name in VERSIONS}
-    place = {"device": device, "versions": versions}
+    place = {"device": device, "host": host, "settings": dict(settings), "versions": versions}
     data = {"image_shape": list(image_shape), "num_train": num_train, "num_classes": num_classes}
     fields = {"recipe": recipe.speed_fields(), "shape": shape._asdict(), "protocol": PROTOCOL}
     theirs = {"plugins": registry.hashes()} if registry.loaded() else {}
@@ -83,5 +90,8 @@ def step_key(
         num_train=num_train,
         num_classes=splits.num_classes,
         device=describe_device(device),
+        # The host launches what a GPU computes: short steps take as long as that does.
+        host=cpu_device_name(threads=torch.get_num_threads()),
+        settings=speed_settings(device),
         environment=environment(),
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 from typing import Annotated, Any, Literal
 
 from pydantic import Field
@@ -160,8 +161,18 @@ def run_result(
     )
 
 
-def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: str) -> TrialRecord:
-    """Returns the record of a trial whose one run ended, or is, as in `run`."""
+def make_record(
+    spec: SpecBase,
+    recipe: Config,
+    run: RunResult,
+    *,
+    started_at: str,
+    settings: Mapping[str, str] = MappingProxyType({}),
+) -> TrialRecord:
+    """Returns the record of a trial whose one run ended, or is, as in `run`.
+
+    `settings` of its device, see `device_settings`, are recorded with the environment.
+    """
     return TrialRecord(
         study=spec.study,
         trial_id=spec.trial_id,
@@ -178,7 +189,7 @@ def make_record(spec: SpecBase, recipe: Config, run: RunResult, *, started_at: s
         device=run.device,
         cpu_threads=spec.allotment.cpu_threads,
         max_cotenants=spec.allotment.max_cotenants,
-        environment=dict(environment()),
+        environment={**environment(), **settings},
         plugins=registry.hashes(),
         started_at=started_at,
         finished_at=utc_now(),

@@ -19,7 +19,13 @@ from tune_speed.training.precheck import too_small
 from tune_speed.training.preparation import without_trace
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.gradient import Forward, RecordedGradient
-from tune_speed.training.step.step import Group, Stepper, is_lone_image, micro_batch_of
+from tune_speed.training.step.step import (
+    Group,
+    Stepper,
+    is_lone_image,
+    micro_batch_of,
+    static_scale,
+)
 from tune_speed.training.throughput import step_key
 
 
@@ -77,10 +83,12 @@ def record(job: Job, stepper: Stepper, loader: Loader) -> None:
             with without_trace(stepper.model, device=job.device):
                 recipe.speedups.begin_step(stepper.model, shape)
                 group = Group(num_samples, dummy.epoch(0))
-                divisor = group.num_learned(recipe, shape)
+                divisor = float(group.num_learned(recipe, shape))
+                divisor /= static_scale(recipe, divisor)
                 gradient.begin()
                 for images, labels in group.micro_batches:
                     gradient.add(images, labels, divisor=divisor, shape=shape, frac=1.0)
+                gradient.refuse_nonsense()
                 # Steps that are not recorded may come before the first one.
                 stepper.model.zero_grad()
             dummy.close()

@@ -8,27 +8,34 @@ from pathlib import Path
 import psutil
 import torch
 
-from tune_speed.runtime.device import limit_memory, resolve_device, set_up_process
+from tune_speed.core.errors import DeviceFailed
+from tune_speed.runtime.device import (
+    is_device_failure,
+    limit_memory,
+    resolve_device,
+    set_up_process,
+)
 from tune_speed.training.ranks import WAIT_S, Ranks
 from tune_speed.training.trial import Allotment
 
 
 def open_device(allotment: Allotment) -> torch.device:
-    """Returns the allotted device; from now on this process has the allotted threads.
+    """Returns the allotted device; this process has the allotted threads and memory from now on.
 
     Raises: ConfigError if there is no such device.
     """
     device = resolve_device(allotment.device)
     set_up_process(device, cpu_threads=allotment.cpu_threads)
-    return device
-
-
-def limit_to(allotment: Allotment, device: torch.device) -> None:
-    """Bounds the memory of this process to its share, see `device.limit_memory`."""
     share: float | None = None
     if allotment.memory_gib is not None:
         share = min(1.0, allotment.memory_gib * 2**30 / psutil.virtual_memory().total)
     limit_memory(device, gpu_fraction=allotment.gpu_fraction, cpu_fraction=share)
+    return device
+
+
+def ends_process(error: Exception, refuse: tuple[type[Exception], ...]) -> bool:
+    """Returns whether a process in which `DeviceFailed` is refused trains nothing after `error`."""
+    return DeviceFailed in refuse and is_device_failure(error)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tune_speed.components.plugins import registry
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import PROTOCOL_VERSION
 from tune_speed.core.redact import redact
 from tune_speed.core.targets import Target
@@ -157,11 +157,9 @@ def _refuse_guess(target: Target, labels: npt.NDArray[np.int64], *, num_classes:
     guess = {"accuracy": share, "micro_f1": share, "macro_f1": macro_f1}.get(target.metric)
     if guess is None or target.value > guess:
         return
-    problem = Problem(
-        path="workload.target.value",
-        must=f"must exceed {guess:.4f}, the {target.metric} of always guessing the most frequent"
-        " class",
+    raise ConfigError.of(
+        "workload.target.value",
+        f"must exceed {guess:.4f}, the {target.metric} of always guessing the most frequent class",
         given=f"{target.value:g}",
         hint="Such a target is met before training; choose a higher one.",
     )
-    raise ConfigError(problems=(problem,))

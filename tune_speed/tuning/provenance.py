@@ -168,11 +168,11 @@ class Surroundings(Record):
 def describe(spec: SpecBase) -> Surroundings:
     """Returns the surroundings of a trial's runs; takes seconds, the first time in a process."""
     # Late: a process that only reads such facts does without torch.
-    from tune_speed.runtime.device import describe_devices, resolve_device, set_up_process
+    from tune_speed.runtime.device import describe_devices
     from tune_speed.runtime.hardware import describe_system, throttle_count
+    from tune_speed.training.worker import open_device
 
-    device = resolve_device(spec.allotment.device)
-    set_up_process(device, cpu_threads=spec.allotment.cpu_threads)
+    device = open_device(spec.allotment)
     name = describe_devices(device, spec.devices)
     return Surroundings(
         machine=describe_system(device).model_copy(update={"device": name}),

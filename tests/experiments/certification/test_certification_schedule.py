@@ -14,18 +14,18 @@ from tune_speed.core.stats import sample_of
 from tune_speed.experiments.certification.schedule import (
     FIRST_FRESH_SEED,
     CertificationSchedule,
-    Plan,
     Turn,
 )
+from tune_speed.study.settings import CertifyConfig
 
 Times = Callable[[Turn], float | None]
 
 
-PLAN = Plan(seeds=3, final=2, final_seeds=4)
+PLAN = CertifyConfig(seeds=3, final=2, final_seeds=4)
 
 
 def make_contest(
-    *names: str, leader: str | None = None, plan: Plan = PLAN, seed_base: str = "s"
+    *names: str, leader: str | None = None, plan: CertifyConfig = PLAN, seed_base: str = "s"
 ) -> CertificationSchedule:
     return CertificationSchedule(names, leader=leader, plan=plan, seed_base=seed_base, miss_s=None)
 
@@ -90,7 +90,10 @@ def test_certified_figures_of_a_finalist_come_from_the_final_alone() -> None:
 
 
 def test_without_a_final_the_first_stage_counts() -> None:
-    contest = play(make_contest("a", "b", plan=Plan(3, 0, 4)), speeds(a=1.3, b=1.0))
+    contest = play(
+        make_contest("a", "b", plan=CertifyConfig(seeds=3, final=0, final_seeds=4)),
+        speeds(a=1.3, b=1.0),
+    )
     assert [(p.name, p.stage, len(p.runs)) for p in contest.ranks()] == [
         ("b", "first", 3),
         ("a", "first", 3),
@@ -98,7 +101,7 @@ def test_without_a_final_the_first_stage_counts() -> None:
 
 
 def test_who_is_clearly_out_runs_no_more_and_it_is_said_why() -> None:
-    plan = Plan(5, 2, 4)
+    plan = CertifyConfig(seeds=5, final=2, final_seeds=4)
     contest = play(make_contest("a", "b", "slow", plan=plan), speeds(a=1.0, b=1.1, slow=9.0))
     slow = next(placed for placed in contest.ranks() if placed.name == "slow")
     assert len(slow.runs) < 5
@@ -110,7 +113,9 @@ def test_finalists_are_compared_with_the_leader_pair_by_pair() -> None:
         noise = [0.02, -0.01, 0.03, -0.02][turn.round]
         return {"a": 1.0, "l": 1.2}[turn.name] * (1 + (noise if turn.name == "a" else -noise))
 
-    contest = play(make_contest("a", leader="l", plan=Plan(3, 1, 4)), times)
+    contest = play(
+        make_contest("a", leader="l", plan=CertifyConfig(seeds=3, final=1, final_seeds=4)), times
+    )
     placed = next(p for p in contest.ranks() if p.name == "a")
     ours, theirs = ([1.02, 0.99, 1.03, 0.98], [1.2 * f for f in (0.98, 1.01, 0.97, 1.02)])
     expected = ttest_rel([math.log(t) for t in ours], [math.log(t) for t in theirs])
@@ -124,7 +129,10 @@ def test_p_values_are_corrected_for_the_number_of_finalists() -> None:
         wobble = 1 + 0.02 * ((turn.seed >> ord(turn.name[0]) % 8) % 3)
         return {"a": 1.0, "b": 1.05, "l": 1.1}[turn.name] * wobble
 
-    contest = play(make_contest("a", "b", leader="l", plan=Plan(3, 2, 6)), times)
+    contest = play(
+        make_contest("a", "b", leader="l", plan=CertifyConfig(seeds=3, final=2, final_seeds=6)),
+        times,
+    )
     compared = [p for p in contest.ranks() if p.name != "l"]
     raw = [p.comparison.p_value for p in compared if p.comparison]
     smallest = min(range(2), key=raw.__getitem__)

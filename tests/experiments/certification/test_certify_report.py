@@ -9,7 +9,8 @@ from making import WORKLOAD, make_evaluation, make_record, make_run
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.certification.report import as_dict, certification_text, luck
-from tune_speed.experiments.certification.schedule import CertificationSchedule, Plan
+from tune_speed.experiments.certification.schedule import CertificationSchedule
+from tune_speed.study.settings import CertifyConfig
 from tune_speed.tracking.reader.queries import TrackedTrial
 
 TARGET = WORKLOAD["target"]["value"]
@@ -33,7 +34,7 @@ def certified(*accuracies: float, time_s: float = 2.0) -> CertifyResult:
     """A certification of one finalist, whose estimate is 1.6 s."""
     estimate = make_record("t0002", time_s=1.6, study="study")
     finalist = TrackedTrial(run_id="", experiment_id="", record=estimate, has_curve=False)
-    plan = Plan(seeds=len(accuracies), final=0, final_seeds=1)
+    plan = CertifyConfig(seeds=len(accuracies), final=0, final_seeds=1)
     contest = CertificationSchedule(
         [finalist.name], leader=None, plan=plan, seed_base="", miss_s=None
     )

@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 import signal
 import sys
 import time
@@ -37,10 +36,8 @@ Fault = Literal[
     "segfault",
     "killed",
     "waits",
-    "sleeps",
     "deadlock",
     "keeps_lock",
-    "spins",
     "stops",
     "stops_loader",
     "kills_loader",
@@ -210,21 +207,12 @@ def waits() -> None:
         time.sleep(0.05)
 
 
-def sleeps() -> None:
-    time.sleep(1e6)
-
-
 def deadlock() -> None:
     import threading
 
     lock = threading.Lock()
     with lock, lock:
         pass
-
-
-def spins() -> None:
-    """Holds the interpreter's lock: the regular expression takes 2^60 steps in C."""
-    re.match(r"(a+)+$", "a" * 60 + "b")
 
 
 def keeps_lock() -> None:
@@ -287,10 +275,8 @@ FAULTS: dict[str, Callable[[], Callable[[Any], Any] | None]] = {
     "segfault": segfault,
     "killed": killed,
     "waits": waits,
-    "sleeps": sleeps,
     "deadlock": deadlock,
     "keeps_lock": keeps_lock,
-    "spins": spins,
     "stops": stops,
     "stops_loader": stops_loader,
     "kills_loader": kills_loader,

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from tune_speed.core.records import Status
 from tune_speed.core.text import counted
-from tune_speed.reporting.figures.texts import clean, duration, number, score, shortened, tooltip
+from tune_speed.reporting.figures.facts import clean, duration, number, score, shortened, tooltip
 
 
 @pytest.mark.parametrize(

@@ -75,9 +75,9 @@ def test_no_answer_at_all_draws_nothing(part: StudyPart, monkeypatch: pytest.Mon
 
 def test_names_are_as_short_as_they_can_be_told_apart() -> None:
     names = ["optimizer.sgd.lr", "optimizer.adamw.lr", "batch_size", "optimizer.sgd.momentum"]
-    short = facts.short_names(names, 21)
+    short = facts.names_in_width(names, 21)
     assert list(short.values()) == ["sgd.lr", "adamw.lr", "batch_size", "momentum"]
-    assert facts.short_names(["a.b", "b"], 9) == {"a.b": "a.b", "b": "b"}
+    assert facts.names_in_width(["a.b", "b"], 9) == {"a.b": "a.b", "b": "b"}
 
 
 def test_forests_are_asked_once_for_a_part(

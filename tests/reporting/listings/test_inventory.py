@@ -7,10 +7,10 @@ import pytest
 
 from tune_speed.cli import main
 from tune_speed.components.metrics import METRICS
-from tune_speed.reporting.listings.inventory import INVENTORY
 from tune_speed.reporting.listings.listings import (
     BEGIN,
     END,
+    INVENTORY,
     TABLES,
     first_sentence,
     listing,

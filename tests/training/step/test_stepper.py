@@ -186,3 +186,22 @@ def test_ranks_divide_so_that_their_average_is_the_gradient_of_the_whole() -> No
     Stepper(whole, whole, recipe_of(accumulation_steps=2), device=CPU).take(group, SHAPE, frac=0.5)
     for one, other, after, start in zip(*changes, weights(whole), before, strict=True):
         torch.testing.assert_close((one + other) / 2, after - start, atol=1e-6, rtol=1e-4)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_harder_samples_are_learned_from_more_often(precision: str) -> None:
+    group = make_group((8,))
+    (images, labels) = next(iter(group.micro_batches))
+    recipe = recipe_of(precision=precision, speedups={"selection": {"selective_backprop": {}}})
+    torch.manual_seed(1)
+    learned = []
+    for _ in range(30):
+        model = Tiny(norm="none").build(in_channels=1, num_classes=NUM_CLASSES, image_size=6)
+        losses = functional.cross_entropy(model(images), labels, reduction="none").detach()
+        stepper = Stepper(model, model, recipe, device=CPU)
+        found = stepper.take(group, SHAPE._replace(kept_frac=1 / 8), frac=0.6)
+        place = (losses - found).abs().argmin()
+        assert found.item() == pytest.approx(losses[place].item(), rel=0.05)
+        learned.append(int((losses < losses[place]).sum()))
+    # Of 8 places by loss the mean is 3.5; with weights q^7 it is above 6.
+    assert sum(learned) / len(learned) > 5.5

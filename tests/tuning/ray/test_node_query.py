@@ -5,7 +5,7 @@ import torch
 
 from tune_speed.runtime.device import describe_device, set_up_process
 from tune_speed.training.trial import Allotment
-from tune_speed.tuning.ray.node_query import OtherDevice, here, refuse_other_device
+from tune_speed.tuning.ray.node_query import OtherDevice, here, set_up_device
 
 CPU = Allotment(device="cpu", cpu_threads=1)
 
@@ -18,10 +18,10 @@ def test_cpu_is_named_without_torch_as_records_name_it() -> None:
 
 
 def test_trial_on_the_device_of_its_study_goes_on() -> None:
-    refuse_other_device(CPU, here(cpu_threads=1).device)
-    refuse_other_device(CPU, None)
+    set_up_device(CPU, here(cpu_threads=1).device)
+    set_up_device(CPU, None)
 
 
 def test_trial_on_another_device_does_not_begin() -> None:
     with pytest.raises(OtherDevice, match=r"must run on NVIDIA H200, but this node, .*, has cpu"):
-        refuse_other_device(CPU, "NVIDIA H200")
+        set_up_device(CPU, "NVIDIA H200")

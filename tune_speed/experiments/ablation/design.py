@@ -114,7 +114,7 @@ def _mistake(
     path: str, must: str, given: str | None = None, hint: str | None = None
 ) -> ConfigError:
     shown = None if given is None else f"`{given}`"
-    return ConfigError(problems=(Problem(path=path, must=must, given=shown, hint=hint),))
+    return ConfigError.of(path, must, given=shown, hint=hint)
 
 
 def read_axes(axes: Mapping[str, Any]) -> tuple[Axis, ...]:

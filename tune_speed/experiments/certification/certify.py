@@ -30,7 +30,6 @@ from tune_speed.experiments.certification.schedule import (
     CertificationSchedule,
     CertifyLedger,
     FinalRank,
-    Plan,
     Turn,
 )
 from tune_speed.reporting.trials.recipe_export import recipe_that_ran
@@ -114,7 +113,7 @@ def certify(
         schedule = CertificationSchedule(
             [each.name for each in finalists],
             leader=leader.name if leader else None,
-            plan=Plan(config.seeds, config.final, config.final_seeds),
+            plan=config,
             seed_base=f"{study}/{path.stem}",
             miss_s=first.miss_s,
         )

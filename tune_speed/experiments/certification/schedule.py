@@ -27,6 +27,7 @@ from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.core.significance import Comparison, compare, holm
 from tune_speed.core.stats import sample_of
 from tune_speed.experiments.certification.elimination import Dropped, Elimination
+from tune_speed.study.settings import CertifyConfig
 
 Stage = Literal["first", "final"]
 # Seeds of a search lie below, so that those from here on are fresh.
@@ -41,17 +42,6 @@ class Turn(NamedTuple):
     round: int
     name: str
     seed: int
-
-
-class Plan(NamedTuple):
-    """How many run how often."""
-
-    seeds: int
-    """Rounds of the first stage."""
-    final: int
-    """Finalists of the second stage; 0: there is none."""
-    final_seeds: int
-    """Rounds of the second stage."""
 
 
 class FinalRank(NamedTuple):
@@ -79,7 +69,7 @@ class CertificationSchedule:
         finalists: Sequence[str],
         *,
         leader: str | None,
-        plan: Plan,
+        plan: CertifyConfig,
         seed_base: str,
         miss_s: float | None,
     ) -> None:
@@ -164,7 +154,7 @@ class CertificationSchedule:
         return ("first", self.first) if self.final is None else ("final", self.final)
 
     def _make_final(self) -> Elimination | None:
-        if not self.plan.final or not self.plan.final_seeds:
+        if not self.plan.final:
             return None
         finalists = [name for name in self.first.order() if name != self.leader]
         best = [name for name in finalists if name in self.first.alive][: self.plan.final]

@@ -22,7 +22,7 @@ import torch
 from torch import nn
 
 from tune_speed.components.speedups.base import Shape
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
 from tune_speed.experiments.profiling.advice import Situation, advise
@@ -43,20 +43,7 @@ from tune_speed.experiments.profiling.result import (
 )
 from tune_speed.experiments.profiling.work import Work, count_work
 from tune_speed.experiments.rerun import cpu_threads
-from tune_speed.runtime.device import (
-    cpu_wait_s,
-    describe_device,
-    describe_devices,
-    device_key,
-    is_out_of_memory,
-    memory_limit_gib,
-    peak_memory_gib,
-    release_memory,
-    reset_peak_memory,
-    resolve_device,
-    set_up_process,
-    synchronizer,
-)
+from tune_speed.runtime import device as devices
 from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.study.file import RecipeFile
@@ -93,7 +80,7 @@ def profile_recipe(
 
     Raises: ConfigError, also where a step does not fit into memory; DataError.
     """
-    device = resolve_device(file.run.device)
+    device = devices.resolve_device(file.run.device)
     try:
         prepare(file.workload.dataset, download=download, on_progress=on_progress)
         with stop_signals(signal.SIGINT) as is_stopped:
@@ -101,7 +88,7 @@ def profile_recipe(
     except (KeyboardInterrupt, Interrupted):
         return None
     except Exception as error:
-        if not (is_out_of_memory(error) or is_lone_image(error)):
+        if not (devices.is_out_of_memory(error) or is_lone_image(error)):
             raise
         raise _too_large_or_small(file, error) from error
 
@@ -117,30 +104,30 @@ def _profile(
         if is_stopped():
             raise Interrupted
 
-    set_up_process(device, cpu_threads=cpu_threads(file))
+    devices.set_up_process(device, cpu_threads=cpu_threads(file))
     splits = load_splits(file.workload)
-    turnstile = Turnstile.open(device_key(device))
+    turnstile = Turnstile.open(devices.device_key(device))
     recipe = resolve(file.recipe, splits, device=device, turnstile=turnstile)
     # What one of its devices does in a step.
     alone = recipe.model_copy(update={"devices": 1})
-    reset_peak_memory(device)
+    devices.reset_peak_memory(device)
     opened = open_pipeline(alone, splits, seed=file.run.seed, device=device, before_step=check_stop)
     with opened as pipeline:
-        on_line(f"{file.name} on {describe_device(device)}: warming up")
+        on_line(f"{file.name} on {devices.describe_device(device)}: warming up")
         step_s = warm_up_pipeline(pipeline, alone, splits, device=device)
         taken = _take(pipeline, alone, steps, step_s, device, on_line)
         idle_s = _idle_s(pipeline, alone, taken, device)
-        peak_gib = peak_memory_gib(device)
+        peak_gib = devices.peak_memory_gib(device)
         work, model = count_work(pipeline, alone, splits, device=device), pipeline.stepper.model
     check_stop()
-    release_memory(device)
+    devices.release_memory(device)
     on_line("measuring matrix products and copies")
     loader = recipe.loader
     rates = measure_rates(
         dict.fromkeys((recipe.precision, "fp32", "bf16")),
         device=device,
         pin_memory=isinstance(loader, Streaming) and loader.pin_memory and device.type == "cuda",
-        synchronize=synchronizer(device),
+        synchronize=devices.synchronizer(device),
     )
     check_stop()
     num_gpus = torch.cuda.device_count() if device.type == "cuda" else 0
@@ -176,7 +163,7 @@ def _described(
     return {
         "name": file.name,
         "workload_name": file.workload.name,
-        "device": describe_devices(device, recipe.devices),
+        "device": devices.describe_devices(device, recipe.devices),
         "device_type": device.type,
         "precision": recipe.precision,
         "loader": next(iter(recipe.model_dump(mode="json")["loader"])),
@@ -186,7 +173,7 @@ def _described(
         "devices": recipe.devices,
         "image_height_pixels": shape.height,
         "image_width_pixels": shape.width,
-        "memory_limit_gib": memory_limit_gib(device, gpu_fraction=0.0, cpu_fraction=1.0),
+        "memory_limit_gib": devices.memory_limit_gib(device, gpu_fraction=0.0, cpu_fraction=1.0),
         "resolved": _found_for_auto(file.recipe, recipe),
     }
 
@@ -196,8 +183,7 @@ def _too_large_or_small(file: RecipeFile, error: Exception) -> ConfigError:
     must = "must leave no micro-batch with a single image" if is_too_small else "must fit in memory"
     hint = "Try another one." if is_too_small else "Try a smaller one, with accumulation_steps."
     given = str(file.recipe.batch_size)
-    problem = Problem(path="recipe.batch_size", must=must, given=given, hint=hint)
-    return ConfigError(problems=(problem,))
+    return ConfigError.of("recipe.batch_size", must, given=given, hint=hint)
 
 
 def _take(
@@ -222,9 +208,9 @@ def _take(
         num_steps=steps or enough,
         step_s=step_s,
         samples_per_step=recipe.samples_per_step * pipeline.shape.growth,
-        synchronize=synchronizer(device),
+        synchronize=devices.synchronizer(device),
         waited=lambda: pipeline.waits.waited_s,
-        core_waited=lambda: cpu_wait_s() or 0.0,
+        core_waited=lambda: devices.cpu_wait_s() or 0.0,
         on_block=on_block,
     )
 
@@ -234,7 +220,7 @@ def _idle_s(
 ) -> float | None:
     """Returns how long the device does nothing in a step as it runs [s]; None if unknown."""
     if device.type == "cpu":
-        known = cpu_wait_s() is not None
+        known = devices.cpu_wait_s() is not None
         return taken.core_wait_s / torch.get_num_threads() if known else None
     busy = busy_s_per_sample(pipeline.take, device=device)
     samples = recipe.samples_per_step * pipeline.shape.growth

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Never
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.published.published import PublishedFigure, published_figures
 from tune_speed.study.replication import UNITS, ClaimConfig, FigureName, PublishedConfig, UnitName
 
@@ -159,5 +159,4 @@ def _number(row: PublishedFigure, path: str) -> float:
 
 
 def _refuse(must: str, given: str | None, path: str, hint: str | None = None) -> Never:
-    problem = Problem(path=f"{path}.published", must=must, given=given, hint=hint)
-    raise ConfigError(problems=(problem,))
+    raise ConfigError.of(f"{path}.published", must, given=given, hint=hint)

@@ -61,7 +61,7 @@ def plan_replication(
     given = [override for override in overrides if override.startswith("ablate.")]
     if given and tree.get("ablate") is None:
         must = "must be left out: this replication trains nothing"
-        raise ConfigError(problems=(Problem(path=given[0], must=must, file=str(path)),))
+        raise ConfigError.of(given[0], must, file=str(path))
     study = f"study=replication-{path.stem}-{profile}"
     parts = {part.name: [study, *part.overrides, *overrides] for part in plan(tree, profile)}
     first = load_recipe(path, overrides=next(iter(parts.values())), check_data=check_data)
@@ -84,13 +84,9 @@ def plan_replication(
 
 def _replication(tree: Mapping[str, Any], path: Path) -> ReplicationConfig:
     if tree.get("replication") is None:
-        problem = Problem(
-            path="replication",
-            must="must be given in the file of a replication",
-            hint=f"For any other recipe: `tune-speed ablate {path}`.",
-            file=str(path),
-        )
-        raise ConfigError(problems=(problem,))
+        must = "must be given in the file of a replication"
+        hint = f"For any other recipe: `tune-speed ablate {path}`."
+        raise ConfigError.of("replication", must, hint=hint, file=str(path))
     return ReplicationConfig.model_validate(tree["replication"])
 
 

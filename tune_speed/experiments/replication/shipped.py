@@ -7,7 +7,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple, Never
 
-from tune_speed.core.errors import ConfigError, Problem
+from tune_speed.core.errors import ConfigError
 from tune_speed.study.file import is_file
 from tune_speed.study.mistake import near_miss
 from tune_speed.study.replication import ReplicationConfig
@@ -52,8 +52,7 @@ def find(name: str) -> Path:
 def _refuse(name: str, hint: str | None) -> Never:
     must = "must be the name of a replication, the number of its experiment, or a file"
     every = f"There are {', '.join(shipped_replications()) or 'none'}."
-    problem = Problem(path="", must=must, given=name, hint=hint or every)
-    raise ConfigError(problems=(problem,))
+    raise ConfigError.of("", must, given=name, hint=hint or every)
 
 
 def replication_listing() -> list[dict[str, Any]]:
@@ -72,7 +71,7 @@ def _row(name: str, path: Path) -> dict[str, Any]:
         replication = ReplicationConfig.model_validate(section)
     except ValueError as error:
         must = f"must have a section `replication` without mistakes: {error}"
-        raise ConfigError(problems=(Problem(path="", must=must, file=str(path)),)) from error
+        raise ConfigError.of("", must, file=str(path)) from error
     return {
         "name": name,
         "items": sorted(replication.items),
@@ -129,12 +128,8 @@ def scale_of(tree: Mapping[str, Any], profile: str) -> Mapping[str, Any]:
     if profile in scales:
         return scales[profile] or {}
     known = [FULL, *scales]
-    hint = near_miss(profile, known)
-    problem = Problem(
-        path="scale", must=f"must have the profile; there are {', '.join(known)}", given=profile,
-        hint=hint,
-    )  # fmt: skip
-    raise ConfigError(problems=(problem,))
+    must = f"must have the profile; there are {', '.join(known)}"
+    raise ConfigError.of("scale", must, given=profile, hint=near_miss(profile, known))
 
 
 def as_overrides(values: Mapping[str, Any]) -> tuple[str, ...]:

@@ -9,8 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from tune_speed.core.targets import Target
 from tune_speed.reporting.figures.canvas import Canvas
-from tune_speed.reporting.figures.facts import metric_words
-from tune_speed.reporting.figures.texts import number, score
+from tune_speed.reporting.figures.facts import metric_words, number, score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

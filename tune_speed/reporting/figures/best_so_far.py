@@ -5,8 +5,7 @@ from typing import NamedTuple
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import time_s_of
-from tune_speed.reporting.figures.texts import duration, name_of, time_unit
+from tune_speed.reporting.figures.facts import duration, name_of, time_s_of, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial, search_clock_s
 

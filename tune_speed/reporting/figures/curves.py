@@ -9,8 +9,14 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import estimates_of, metric_words
-from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
+from tune_speed.reporting.figures.facts import (
+    duration,
+    estimates_of,
+    metric_words,
+    name_of,
+    score,
+    time_unit,
+)
 from tune_speed.reporting.figures.theme import DASHES, SERIES, WORDS, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 

@@ -8,8 +8,15 @@ from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import End, ends_of, metric_words
-from tune_speed.reporting.figures.texts import duration, name_of, score, time_unit
+from tune_speed.reporting.figures.facts import (
+    End,
+    duration,
+    ends_of,
+    metric_words,
+    name_of,
+    score,
+    time_unit,
+)
 from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
 

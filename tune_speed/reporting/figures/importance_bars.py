@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.facts import importances_of, searched_names, short_names
-from tune_speed.reporting.figures.texts import clean, number
+from tune_speed.reporting.figures.facts import (
+    clean,
+    importances_of,
+    names_in_width,
+    number,
+    searched_names,
+)
 from tune_speed.reporting.figures.theme import Palette
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import StudyPart
@@ -33,7 +38,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     if not any(answer.params for answer in answers):
         return None
     # Short among all that were searched: `lr` would hide which optimizer's it is.
-    names = short_names(searched_names(part), NAME_WIDTH)
+    names = names_in_width(searched_names(part), NAME_WIDTH)
     heights = [
         FRAME_HEIGHT + ROW_HEIGHT * len(_top(answer))
         if answer.params

@@ -9,13 +9,17 @@ from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
 from tune_speed.reporting.figures.facts import (
+    duration,
+    name_of,
     names_by_weight,
+    names_in_width,
+    number,
     reached,
     searched_names,
-    short_names,
+    shortened,
     time_s_of,
+    time_unit,
 )
-from tune_speed.reporting.figures.texts import duration, name_of, number, shortened, time_unit
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -70,7 +74,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     for panel in canvas.panels[len(found) :]:
         panel.set_visible(False)
     unit = time_unit(max(map(time_s_of, reached(part))))
-    names = short_names(searched_names(part), NAME_WIDTH)
+    names = names_in_width(searched_names(part), NAME_WIDTH)
     for place, (panel, each) in enumerate(zip(canvas.panels, found, strict=False)):
         _draw_slice(canvas, panel, each, part, unit.length_s)
         panel.set_xlabel(names[each.name], labelpad=1)

@@ -8,7 +8,7 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.texts import number, shortened
+from tune_speed.reporting.figures.facts import number, shortened
 from tune_speed.reporting.figures.theme import DASHES, SERIES, Palette
 from tune_speed.reporting.study.view import StudyPart
 

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from tune_speed.core.text import counted
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.texts import duration, shortened, time_unit
+from tune_speed.reporting.figures.facts import duration, shortened, time_unit
 from tune_speed.reporting.figures.theme import Palette
 from tune_speed.reporting.study.endings import ENDED_BELOW, REACHED, endings_of
 from tune_speed.reporting.study.view import StudyPart

@@ -27,17 +27,8 @@ LEARNING_ONLY = frozenset(
 )
 OPTIMIZERS_LEARNING_ONLY = frozenset(
     {
-        "beta",
-        "beta1",
-        "beta2",
-        "bias_lr",
-        "eps",
-        "lr",
-        "lr_per_examples",
-        "momentum",
-        "sgd_lr",
-        "sgd_momentum",
-        "weight_decay",
+        *("beta", "beta1", "beta2", "bias_lr", "eps", "lr", "lr_per_examples", "momentum"),
+        *("sgd_lr", "sgd_momentum", "weight_decay"),
     }
 )
 

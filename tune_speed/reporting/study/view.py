@@ -68,11 +68,24 @@ class StudyPart:
         """What had to be reached."""
         return target_of(self.workload)
 
+    @property
+    def mode(self) -> str:
+        """Crossing mode: `fixed_length` or `anytime`."""
+        return str(self.workload.get("mode", ""))
+
     @cached_property
+    def records(self) -> tuple[ViewedTrial, ...]:
+        """Estimates that were the fastest when they ended; empty: none met the target."""
+        best: list[ViewedTrial] = []
+        for trial in self.trials:
+            if fastest(each.record for each in (*best[-1:], trial)) is trial.record:
+                best.append(trial)
+        return tuple(best)
+
+    @property
     def leader(self) -> ViewedTrial | None:
         """The fastest estimate, None if none met the target."""
-        record = fastest(trial.record for trial in self.trials)
-        return next((trial for trial in self.trials if trial.record is record), None)
+        return self.records[-1] if self.records else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,14 +14,7 @@ from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import ended_line
 from tune_speed.reporting.study.reader import StudyReader
 from tune_speed.reporting.watch.screen import HINT, plain, screen, standing, state_text, target_text
-from tune_speed.reporting.watch.status import (
-    State,
-    StudyStatus,
-    as_dict,
-    fingerprint,
-    glance,
-    improvements,
-)
+from tune_speed.reporting.watch.status import State, StudyStatus, as_dict, fingerprint, glance
 
 # How often a line says how far the search is.
 STANDING_S = 30.0
@@ -106,7 +99,7 @@ class Lines:
             for device in dict.fromkeys(part.key.device for part in view.parts):
                 self._print(f"on {device}")
             self._seen = {trial.run_id: "ended" for trial in (*view.trials, *view.certified)}
-        best = {trial.run_id for part in view.parts for trial in improvements(part.trials)}
+        best = {trial.run_id for part in seen.parts for trial in part.records}
         for trial in (*view.trials, *view.certified):
             if self._is_new(trial.run_id, "ended"):
                 is_certified = trial.record.kind == "certified"

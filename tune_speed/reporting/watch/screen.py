@@ -12,8 +12,8 @@ from tune_speed.core.records import Status
 from tune_speed.core.text import counted, duration
 from tune_speed.reporting.leaderboard.text import describe_params
 from tune_speed.reporting.live import took_s
-from tune_speed.reporting.study.view import RunningTrial, ViewedTrial
-from tune_speed.reporting.watch.status import PartGlance, State, StudyStatus
+from tune_speed.reporting.study.view import RunningTrial, StudyPart, ViewedTrial
+from tune_speed.reporting.watch.status import State, StudyStatus
 from tune_speed.tracking.schema import metric_key
 
 BLOCKS = "▁▂▃▄▅▆▇█"
@@ -74,7 +74,7 @@ def screen(
 
 def standing(seen: StudyStatus) -> str:
     """Returns how far the search is, in a line."""
-    best = [glanced.records[-1].record for glanced in seen.parts[:1] if glanced.records]
+    best = [part.leader.record for part in seen.parts[:1] if part.leader]
     return " · ".join(
         [
             _progress(seen),
@@ -146,19 +146,19 @@ def _head(seen: StudyStatus) -> Iterator[RenderableType]:
 
 def _part_rows(seen: StudyStatus) -> Iterator[tuple[str, RenderableType]]:
     """Yields the rows on each part; there is one, unless devices or workloads differ."""
-    for glanced in seen.parts[:MAX_PARTS]:
-        is_only, key = len(seen.parts) == 1, glanced.part.key
-        what = "" if is_only else f", workload {key.workload_hash[:8]}: {glanced.target}"
+    for part in seen.parts[:MAX_PARTS]:
+        is_only, key = len(seen.parts) == 1, part.key
+        what = "" if is_only else f", workload {key.workload_hash[:8]}: {part.target.words}"
         yield "device", Text(plain(f"{key.device}{what}"))
-        yield from _best_rows(glanced, seen.view.study)
+        yield from _best_rows(part, seen.view.study)
     if len(seen.parts) > MAX_PARTS:
         yield "parts", Text(f"and {len(seen.parts) - MAX_PARTS} more")
     if not seen.parts:
         yield "best", Text("no trial has ended yet", style="dim")
 
 
-def _best_rows(glanced: PartGlance, study: str) -> Iterator[tuple[str, RenderableType]]:
-    trials = glanced.records
+def _best_rows(part: StudyPart, study: str) -> Iterator[tuple[str, RenderableType]]:
+    trials = part.records
     if not trials:
         yield "best", Text("no trial has met the target yet", style="dim")
     else:
@@ -176,7 +176,7 @@ def _best_rows(glanced: PartGlance, study: str) -> Iterator[tuple[str, Renderabl
             names = " → ".join(plain(trial.record.trial_id) for trial in trials)
             text.append(f"  ({names})", style="dim")
         yield "record", text
-    if certified := len(glanced.part.certified):
+    if certified := len(part.certified):
         command = f"tune-speed leaderboard --study {shlex.quote(study)}"
         yield "certified", Text(plain(f"{counted(certified, 'trial')}; see {command}"))
 

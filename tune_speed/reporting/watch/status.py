@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple
+from typing import Any
 
-from tune_speed.core.comparability import fastest
 from tune_speed.core.records import Status
 from tune_speed.core.text import moment_s
 from tune_speed.reporting.study.view import StudyPart, StudyView, ViewedTrial, search_clock_s
@@ -30,17 +29,6 @@ class State(StrEnum):
     NOT_BEGUN = "not begun"
 
 
-class PartGlance(NamedTuple):
-    """The trials of a study that may be compared."""
-
-    part: StudyPart
-    target: str
-    """Such as `accuracy ≥ 0.9`."""
-    mode: str
-    records: tuple[ViewedTrial, ...]
-    """Each was the fastest when it ended; the last one leads. Empty: none met the target."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class StudyStatus:
     """A study at one moment."""
@@ -60,7 +48,7 @@ class StudyStatus:
     """Seconds in which a trial ran."""
     left_s: float | None
     """As the pace so far suggests; None if it is not known, or nothing runs."""
-    parts: tuple[PartGlance, ...]
+    parts: tuple[StudyPart, ...]
 
     @property
     def num_finished(self) -> int:
@@ -83,12 +71,7 @@ def glance(
     now_s = time.time() if now_s is None else now_s
     # At least 0: the clock of the machine that writes may be ahead of this one's.
     quiet_s = max(0.0, min(unchanged_s, now_s - _last_written_s(view)))
-    parts = tuple(
-        PartGlance(
-            part, part.target.words, str(part.workload.get("mode", "")), improvements(part.trials)
-        )
-        for part in view.parts
-    )
+    parts = view.parts
     counts = Counter(trial.record.status for trial in view.trials)
     planned, done, state = _planned(view.searches), len(view.trials), _state(view, quiet_s)
     # A search that may be gone is not taken to run on after it wrote last.
@@ -101,8 +84,8 @@ def glance(
         view=view,
         state=state,
         quiet_s=quiet_s,
-        workload=parts[0].part.key.workload if parts else tags.get("workload", ""),
-        target=parts[0].target if parts else tags.get("target", ""),
+        workload=parts[0].key.workload if parts else tags.get("workload", ""),
+        target=parts[0].target.words if parts else tags.get("target", ""),
         mode=parts[0].mode if parts else tags.get("mode", ""),
         planned=planned,
         counts={status: counts[status] for status in Status if counts[status]},
@@ -136,15 +119,6 @@ def as_dict(seen: StudyStatus, *, trouble: str | None = None) -> dict[str, Any]:
         "url": view.url,
         "ui_command": view.ui_command,
     }
-
-
-def improvements(trials: Sequence[ViewedTrial]) -> tuple[ViewedTrial, ...]:
-    """Returns of trials in the order in which they ended those that were the fastest by then."""
-    best: list[ViewedTrial] = []
-    for trial in trials:
-        if fastest(each.record for each in (*best[-1:], trial)) is trial.record:
-            best.append(trial)
-    return tuple(best)
 
 
 def fingerprint(view: StudyView) -> tuple[Any, ...]:
@@ -192,15 +166,14 @@ def _last_written_s(view: StudyView) -> float:
     return max(moments, default=0.0)
 
 
-def _part_dict(glanced: PartGlance) -> dict[str, Any]:
-    part, target, mode, records = glanced
-    times = ((t.record.trial_id, t.record.time_to_target_s) for t in records)
+def _part_dict(part: StudyPart) -> dict[str, Any]:
+    times = ((t.record.trial_id, t.record.time_to_target_s) for t in part.records)
     return {
         **{name: value for name, value in part.key._asdict().items() if name != "kind"},
-        "target": target,
-        "mode": mode,
+        "target": part.target.words,
+        "mode": part.mode,
         "certified": len(part.certified),
-        "best": _ended_dict(records[-1]) if records else None,
+        "best": _ended_dict(part.leader) if part.leader else None,
         "records": [{"trial_id": name, "time_to_target_s": time_s} for name, time_s in times],
     }
 

@@ -15,7 +15,7 @@ RECIPE_FIELDS = (
     *("effective_batch_size", "devices", "precision", "init_loss_scale", "loss_scale_growth_steps"),
     *("order", "augmentation", "label_smoothing", "clip_norm", "clip_value", "speedups", "loader"),
     *("channels_last", "compile", "compile_mode", "cuda_graph", "optimizer_kernels"),
-    "deterministic",
+    *("deterministic", "matmul_precision"),
 )
 
 

@@ -30,12 +30,13 @@ def halved(recipe: Recipe) -> Recipe | None:
 
     The micro-batch is halved and the accumulation doubled; where the micro-batch is odd, the
     largest divisor of a device's share of the effective batch size below its half is taken. None
-    below 1.
+    below 1, and where no file could say such a recipe.
     """
     share = recipe.samples_per_step // recipe.devices
     for batch_size in range(micro_batch_of(recipe) // 2, 0, -1):
         if share % batch_size == 0:
-            return recipe.with_micro_batch(batch_size)
+            smaller = recipe.with_micro_batch(batch_size)
+            return None if any(smaller.conflicts()) else smaller
     return None
 
 

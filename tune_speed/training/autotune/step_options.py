@@ -1,6 +1,7 @@
 """Settles what a recipe leaves `auto` about how a step is computed, by taking steps both ways."""
 
 import json
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator
@@ -12,14 +13,21 @@ from typing import Any
 
 import torch
 
+from tune_speed.core.config import canonical_hash
+from tune_speed.core.errors import first_line
 from tune_speed.core.folders import default_cache_dir
 from tune_speed.data.split import Splits
 from tune_speed.runtime.atomic_file import write_atomically
-from tune_speed.runtime.device import is_out_of_memory, release_memory, synchronizer
+from tune_speed.runtime.device import (
+    is_device_failure,
+    is_out_of_memory,
+    release_memory,
+    synchronizer,
+)
 from tune_speed.runtime.file_lock import file_lock
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.autotune.probe_step import probe_step
-from tune_speed.training.build import open_dummy, step_schedule_of
+from tune_speed.training.build import open_dummy, set_kernels, step_schedule_of
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import RECORDERS
 from tune_speed.training.step.step import micro_batch_of
@@ -42,6 +50,8 @@ LEAST_ROUNDS, MOST_ROUNDS = 3, 50
 WAIT_S = 60.0
 """Longest wait for another process that settles the same, and for the turn to measure [s]."""
 
+NOTE = "note"
+"""Beside the fields: why a value could not be."""
 Settled = dict[str, Any]
 TakeStep = Callable[[], object]
 
@@ -57,13 +67,19 @@ def provisional(recipe: Recipe) -> Recipe:
 
 
 def resolved(
-    recipe: Recipe, splits: Splits, *, device: torch.device, turnstile: Turnstile
+    recipe: Recipe,
+    splits: Splits,
+    *,
+    device: torch.device,
+    turnstile: Turnstile,
+    on_note: Callable[[str], None] = lambda note: None,
 ) -> Recipe:
     """Returns the recipe, whose micro-batch is resolved, with the quickest of what is `auto`.
 
     Each field is settled by itself, with those before it as they turned out; the co-tenants of the
     device stand still meanwhile. What another trial on this node has settled is taken over. Of
-    several devices that train together none is measured: they get the defaults.
+    several devices that train together none is measured: they get the defaults. `on_note` hears
+    which value could not be, as it could not be compiled or recorded, and why.
 
     Raises: StorageError if the cache folder cannot be written to.
     """
@@ -78,12 +94,14 @@ def resolved(
     shape, num_train = step_schedule_of(recipe, splits)[0][0], len(splits.train.labels)
     # `auto` is a value like others in the key.
     key = step_key(recipe, splits, shape, num_train=num_train, device=device)
-    file = folder / f"{key}.json"
+    file = folder / f"{canonical_hash({'step': key, 'cudnn': set_kernels(recipe)})}.json"
     with file_lock(file.with_suffix(".lock"), wait_s=WAIT_S):
         settled = _read(file, recipe) or _measured(recipe, splits, device, turnstile)
         with write_atomically(file) as written:
             written.write(json.dumps(settled).encode())
-    return recipe.model_copy(update=settled)
+    if note := settled.pop(NOTE, ""):
+        on_note(note)
+    return recipe.model_copy(update=settled).with_allowed_mode()
 
 
 def _read(file: Path, recipe: Recipe) -> Settled | None:
@@ -92,27 +110,34 @@ def _read(file: Path, recipe: Recipe) -> Settled | None:
         found = json.loads(file.read_text())
     except (OSError, ValueError):
         return None
-    if not isinstance(found, dict) or set(found) != set(unsettled(recipe)):
+    names = unsettled(recipe)
+    if not isinstance(found, dict) or set(found) - {NOTE} != set(names):
         return None
-    return found if all(value in CHOICES[name] for name, value in found.items()) else None
+    return found if all(found[name] in CHOICES[name] for name in names) else None
 
 
 def _measured(
     recipe: Recipe, splits: Splits, device: torch.device, turnstile: Turnstile
 ) -> Settled:
     settled: Settled = {}
+    notes: list[str] = []
     records = device.type in RECORDERS
     for name in unsettled(recipe):
-        so_far = provisional(recipe.model_copy(update=settled))
+        so_far = provisional(recipe.model_copy(update=settled).with_allowed_mode())
         # Nothing is recorded on a CPU, so that there `cuda_graph` is not worth a measurement.
         values = [
             value for value in CHOICES[name] if not (name == "cuda_graph" and value and not records)
         ]
         recipes = [so_far.model_copy(update={name: value}) for value in values]
+        recipes = [each.with_allowed_mode() for each in recipes]
         recipes = [each for each in recipes if not any(each.conflicts())]
-        times = step_times(recipes, splits, device=device, turnstile=turnstile)
+
+        def pass_over(unfit: Recipe, error: Exception, name: str = name) -> None:
+            notes.append(f"{name} cannot be {getattr(unfit, name)}: {first_line(error)}")
+
+        times = step_times(recipes, splits, device=device, turnstile=turnstile, pass_over=pass_over)
         settled[name] = getattr(recipes[quickest(times)], name)
-    return settled
+    return {**settled, NOTE: "; ".join(notes)} if notes else settled
 
 
 def quickest(times: list[float]) -> int:
@@ -122,35 +147,53 @@ def quickest(times: list[float]) -> int:
 
 
 def step_times(
-    recipes: list[Recipe], splits: Splits, *, device: torch.device, turnstile: Turnstile
+    recipes: list[Recipe],
+    splits: Splits,
+    *,
+    device: torch.device,
+    turnstile: Turnstile,
+    pass_over: Callable[[Recipe, Exception], None] = lambda recipe, error: None,
 ) -> list[float]:
     """Returns the median seconds of an optimizer step of each recipe, which take turns.
 
-    Dummy data, after a warm-up that compiles and records. Where memory ends, or there is only one,
-    nothing is measured: the first then has the least time.
+    Dummy data, after a warm-up that compiles and records: a recipe but the first for which that
+    fails takes for ever, and `pass_over` gets it with its error. Where memory ends, or there is
+    only one, nothing is measured: the first then has the least time.
     """
     unmeasured = [0.0, *(1.0 for _ in recipes[1:])]
     if len(recipes) < 2:
         return unmeasured
     try:
         with ExitStack() as stack:
-            steps: list[TakeStep] = []
-            for recipe in recipes:
-                opened = probe_step(recipe, splits, device=device, compiles=True)
-                take = stack.enter_context(opened)
-                size = min(micro_batch_of(recipe), len(splits.train.labels))
-                dummy = open_dummy(recipe, splits, num_samples=size, device=device)
-                steps.append(partial(take, repeat(*dummy.epoch(0))))
-            for step in steps * WARM_UP_STEPS:
-                step()
+            steps: dict[int, TakeStep] = {}
+            for number, recipe in enumerate(recipes):
+                try:
+                    steps[number] = _warm(recipe, splits, device, stack)
+                except Exception as error:
+                    if number == 0 or is_out_of_memory(error) or is_device_failure(error):
+                        raise
+                    pass_over(recipe, error)
             with turnstile.measuring(patience_s=WAIT_S):
-                rounds = list(_rounds(steps, device))
-            return [statistics.median(times) for times in zip(*rounds, strict=True)]
+                rounds = list(_rounds(list(steps.values()), device))
+            medians = map(statistics.median, zip(*rounds, strict=True))
+            measured = dict(zip(steps, medians, strict=True))
+            return [measured.get(number, math.inf) for number in range(len(recipes))]
     except Exception as error:
         if not is_out_of_memory(error):
             raise
     release_memory(device)
     return unmeasured
+
+
+def _warm(recipe: Recipe, splits: Splits, device: torch.device, stack: ExitStack) -> TakeStep:
+    """Returns what takes a step of the recipe, compiled and recorded, until the stack is closed."""
+    take = stack.enter_context(probe_step(recipe, splits, device=device, compiles=True))
+    size = min(micro_batch_of(recipe), len(splits.train.labels))
+    dummy = open_dummy(recipe, splits, num_samples=size, device=device)
+    step = partial(take, repeat(*dummy.epoch(0)))
+    for _ in range(WARM_UP_STEPS):
+        step()
+    return step
 
 
 def _rounds(steps: list[TakeStep], device: torch.device) -> Iterator[list[float]]:

@@ -219,6 +219,9 @@ def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
     if spec.recipe.batch_size != "auto":
         recipe["effective_batch_size"] = spec.recipe.samples_per_step
         recipe["batch_size"] = recipe["accumulation_steps"] = None
+    # Checkpoints of versions without this field are of the same run.
+    if recipe["matmul_precision"] == "highest":
+        del recipe["matmul_precision"]
     versions = environment()
     shown = ("tune_speed", "torch", "torchvision", "timm")
     return {

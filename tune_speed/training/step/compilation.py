@@ -12,12 +12,11 @@ import torch
 from torch import nn
 
 from tune_speed.core.folders import default_cache_dir
+from tune_speed.training.recipe import WITHOUT_GRAPHS
 from tune_speed.training.step.gradient import Forward
 
 FOLDER = "TORCHINDUCTOR_CACHE_DIR"
 """Torch's variable for the folder of what it compiles. What the user sets holds."""
-WITHOUT_CUDA_GRAPHS = ("default", "max-autotune-no-cudagraphs")
-"""Modes in which a model may run what another one's weights were compiled with."""
 MOST_GRAPHS = 8
 """So many graphs may be there when the next model comes; with more, all are forgotten."""
 # Shapes of one function that are compiled; any further one would run uncompiled.
@@ -44,7 +43,7 @@ def compiled(model: nn.Module, *, mode: str = "default") -> Forward:
     # constant is a guard that each call checks: so a model of the same make may run what was
     # compiled for the one before. Recorded CUDA graphs hold addresses of one model's weights.
     num_new = _num_graphs() - _Compiled.num_graphs_before
-    may_reuse = key == _Compiled.key and mode in WITHOUT_CUDA_GRAPHS
+    may_reuse = key == _Compiled.key and mode not in WITHOUT_GRAPHS
     if not may_reuse or not 0 <= num_new <= MOST_GRAPHS:
         torch.compiler.reset()
         _Compiled.key, _Compiled.num_graphs_before = key, _num_graphs()

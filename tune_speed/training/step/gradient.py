@@ -1,6 +1,9 @@
 """The gradient of a micro-batch: computed operation by operation, or recorded once and replayed."""
 
+import gc
+import math
 from collections.abc import Callable
+from functools import cache
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -111,17 +114,27 @@ class _Recording(NamedTuple):
     labels: Tensor
 
 
+@cache
+def _recording_stream(device: torch.device) -> torch.cuda.Stream:
+    """Returns the one stream of this process on which steps are rehearsed and recorded."""
+    # cuBLAS has a workspace for each stream, which is never freed: about 64 MiB on Hopper
+    # (pytorch 99196).
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def record_graph(call: Callable[[], Tensor], device: torch.device, pool: Any) -> Recorded:
     """Returns the call as a CUDA graph, in the memory of an earlier one if given."""
-    stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    if pool is None:
+        # A graph that died later would take the stream's workspace along (pytorch 193402).
+        gc.collect()
+    stream, graph = _recording_stream(device), torch.cuda.CUDAGraph()
     stream.wait_stream(torch.cuda.current_stream(device))
     with torch.cuda.stream(stream):
         for _ in range(REHEARSALS):
             call()
+        with torch.cuda.graph(graph, pool=pool, stream=stream):
+            result = call()
     torch.cuda.current_stream(device).wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        result = call()
     return Recorded(graph.replay, result, pool or graph.pool())
 
 
@@ -175,6 +188,19 @@ class RecordedGradient:
         recording.labels.copy_(labels)
         recording.recorded.replay()
         return recording.recorded.result
+
+    def refuse_nonsense(self) -> None:
+        """Raises: RuntimeError if the gradients so far are all zero, or no numbers."""
+        # A graph that was recorded on another device or stream than its work is empty.
+        sizes = torch.stack([g.abs().amax().float() for _, g in self._gradients if g.numel()])
+        largest = float(sizes.max())
+        # Under a loss scale the first gradients may overflow, which lowers it.
+        if largest > 0 and (math.isfinite(largest) or self._scaler.is_enabled()):
+            return
+        raise RuntimeError(
+            f"a recorded step must have gradients, but the largest of them is {largest:g}."
+            " Try cuda_graph: false."
+        )
 
     def _record(self, images: Tensor, labels: Tensor, kind: _Kind) -> _Recording:
         """Leaves gradients, batch statistics and random numbers as they were."""

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.data.base import Images
 from tune_speed.data.orders.base import Order
+from tune_speed.runtime.device import pacer
 from tune_speed.training.ranks import ALONE, Ranks
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.gradient import EagerGradient, Forward, Gradient, gradient_of
@@ -134,15 +135,39 @@ def take_step(
     # which would weigh the samples of a ragged micro-batch more. A rank without a micro-batch
     # learns nothing from its stand-in.
     divisor = num_learned / ranks.size if num_batches else math.inf
+    scale = static_scale(recipe, num_learned / ranks.size)
     for number, (images, labels) in enumerate(group.micro_batches, start=1):
         with ranks.syncing(forward, is_last=number >= num_batches):
-            loss = gradient.add(images, labels, divisor=divisor, shape=shape, frac=frac)
+            loss = gradient.add(images, labels, divisor=divisor / scale, shape=shape, frac=frac)
         loss_sum += loss if num_batches else 0.0
+    _unscale(optimizer, scale)
     _clip(recipe, optimizer, scaler)
     scaler.step(optimizer)
     scaler.update()
     optimizer.zero_grad(set_to_none=True)
     return loss_sum
+
+
+def static_scale(recipe: Recipe, divisor: float) -> float:
+    """Returns by what the backward pass multiplies the mean loss, where no scaler does.
+
+    Args:
+        recipe: how to learn.
+        divisor: samples that the step learns from.
+    """
+    return divisor if recipe.precision == "half_fp32_norms" else 1.0
+
+
+def _unscale(optimizer: torch.optim.Optimizer, scale: float) -> None:
+    """Takes the static scale off the gradients."""
+    # Of the mean's gradient, fp16 loses in the backward pass what is below 6e-8: in the first layer
+    # of ResNet-20 with batches of 512 it was 44 % off, and 7 % with that of the sum (digits).
+    if scale == 1.0:
+        return
+    parameters = chain.from_iterable(group["params"] for group in optimizer.param_groups)
+    gradients = [each.grad for each in parameters if each.grad is not None]
+    for dtype in {each.dtype for each in gradients}:
+        torch._foreach_div_([each for each in gradients if each.dtype == dtype], scale)
 
 
 def _clip(recipe: Recipe, optimizer: torch.optim.Optimizer, scaler: torch.amp.GradScaler) -> None:
@@ -188,6 +213,7 @@ class Stepper:
             gradient_of(recipe, model, **parts) if is_recorded else EagerGradient(recipe, **parts)
         )
         self.averager: Averager | None = None
+        self._keep_pace = pacer(device)
 
     @classmethod
     def still(
@@ -209,7 +235,7 @@ class Stepper:
 
     def learn(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
         """Takes the optimizer step that ends at `frac` of the run; returns its sum of losses."""
-        return take_step(
+        loss_sum = take_step(
             group,
             self.recipe,
             shape=shape,
@@ -221,6 +247,8 @@ class Stepper:
             ranks=self._ranks,
             gradient=self.gradient,
         )
+        self._keep_pace()
+        return loss_sum
 
     def take(self, group: Group, shape: Shape, *, frac: float) -> Tensor:
         """Takes a step with what goes before and after it: speed-ups, averaging of weights."""

@@ -11,9 +11,9 @@ trial with that key ends:
 | `optimizer`, but for its `untimed_fields`          | the arithmetic of an update                 |
 | `batch_size`, `accumulation_steps`,                | samples of a step, and into how many parts  |
 | `effective_batch_size`                             | they are cut                                |
-| `precision`, `channels_last`, `compile`,           | which kernels do the same arithmetic        |
+| `precision`, `matmul_precision`, `compile`,        | which kernels do the same arithmetic        |
 | `compile_mode`, `cuda_graph`, `deterministic`,     |                                             |
-| `optimizer_kernels`                                |                                             |
+| `channels_last`, `optimizer_kernels`               |                                             |
 | `augmentation` and `loader`, and all below them    | making a batch is on the training clock     |
 | `speedups` and all below them                      | what is computed of a sample                |
 | `clip_norm`, `clip_value`, whether they are null   | a pass over the whole gradient              |
@@ -90,6 +90,7 @@ OWN = (
     "accumulation_steps",
     "effective_batch_size",
     "precision",
+    "matmul_precision",
     "channels_last",
     "compile",
     "compile_mode",

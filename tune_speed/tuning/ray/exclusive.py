@@ -7,7 +7,7 @@ import ray
 from ray.exceptions import GetTimeoutError, RayActorError, RayTaskError
 
 from tune_speed.components.plugins.registry import shipped
-from tune_speed.core.errors import ServiceError, TuneSpeedError
+from tune_speed.core.errors import DeviceFailed, ServiceError, TuneSpeedError
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import Loop, calling
 from tune_speed.custom.spec import OwnSpec, read_spec
@@ -22,6 +22,8 @@ WAIT_S = 1800.0
 NOTE_EVERY_S = 30.0
 # A run whose process died is run once more; dying twice, it is recorded as failed.
 MAX_ATTEMPTS = 2
+REFUSED = (TuneSpeedError, DeviceFailed)
+"""Errors that are no outcome of a run."""
 
 
 class Stopped(Exception):
@@ -69,8 +71,9 @@ class ExclusiveDevice:
         for _ in range(MAX_ATTEMPTS):
             try:
                 return TrialRecord.model_validate_json(self._call("run", spec.model_dump_json()))
-            except RayActorError as error:
-                self._actor, reason = None, f"its process died: {error}"
+            except (RayActorError, DeviceFailed) as error:
+                self.close()
+                reason = f"its process died: {error}"
         failed = {"status": Status.FAILED, "stop_reason": reason.splitlines()[0]}
         run = RunResult(seed=spec.seed, traceback=reason, **failed)
         return make_record(spec, spec.recipe, run, started_at=started_at)
@@ -145,9 +148,9 @@ class _Runner:
         spec = read_spec(spec_json)
         if isinstance(spec, OwnSpec):
             train = calling(self._loop)
-            return run_own_trial(spec, train, refuse=(TuneSpeedError,)).model_dump_json()
+            return run_own_trial(spec, train, refuse=REFUSED).model_dump_json()
         assert isinstance(spec, TrialSpec)
-        trial = run_here(spec, refuse=(TuneSpeedError,))
+        trial = run_here(spec, refuse=REFUSED)
         return finish(trial, on_report=lambda record: None).model_dump_json()
 
     def describe(self, spec_json: str) -> str:

@@ -169,11 +169,8 @@ def _rank(config: dict[str, Any]) -> None:
     set_up_worker(config["plugins"])
     spec = TrialSpec.model_validate_json(config["spec"])
     note_group(config["holdings"], spec.trial_id)
-    device = ray.train.torch.get_device()
-    from tune_speed.training.worker import limit_to
-
-    limit_to(spec.allotment, device)
-    allotment = spec.allotment.model_copy(update={"device": str(device)})
+    device = str(ray.train.torch.get_device())
+    allotment = spec.allotment.model_copy(update={"device": device})
     ranks, channel = Ranks.here(), _Channel(mailbox)
 
     def on_hang(stacks: str, quiet_s: float) -> None:

@@ -13,6 +13,7 @@ import ray
 from ray.exceptions import RayError, RayTaskError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from tune_speed.core.errors import SetUpFailed, first_line
 from tune_speed.runtime.cpu_name import cpu_device_name
 from tune_speed.training.trial import Allotment
 
@@ -115,18 +116,23 @@ def _describe_node(
     return sorted({describe_device(each) for each in devices}), version, sees_study
 
 
-def refuse_other_device(allotment: Allotment, device_type: str | None) -> None:
-    """Sets this process up for the device of `allotment`, which must be of that type.
+def set_up_device(allotment: Allotment, device_type: str | None) -> None:
+    """Gives this process its device, which must be of that type, its threads and its memory.
 
-    Raises: OtherDevice. It is no outcome of the trial, which may run again elsewhere.
+    Raises: OtherDevice. It is no outcome of the trial, which may run again elsewhere. SetUpFailed.
     """
-    if device_type is None:
-        return
-    from tune_speed.runtime.device import describe_device, resolve_device, set_up_process
+    from tune_speed.runtime.device import describe_device
+    from tune_speed.training.worker import open_device
 
-    device = resolve_device(allotment.device)
-    set_up_process(device, cpu_threads=allotment.cpu_threads)
-    if (found := describe_device(device)) != device_type:
+    try:
+        found = describe_device(open_device(allotment))
+    except Exception as error:
+        raise SetUpFailed(
+            f"a trial's process must be set up for `{allotment.device}` with"
+            f" {allotment.gpu_fraction:g} of a GPU on {platform.node()}, but got"
+            f" {first_line(error)}. See what `tune-speed doctor` says there."
+        ) from error
+    if device_type is not None and found != device_type:
         raise OtherDevice(
             f"trials of this study must run on {device_type}, but this node,"
             f" {platform.node()}, has {found}"

@@ -7,12 +7,14 @@ from typing import Self
 
 from tune_speed.runtime import device as devices
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.cuda_context import context_gib
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.autotune.probe_step import Batch, probe_step
 from tune_speed.training.build import open_loader
 from tune_speed.training.objective import load_splits, resolve
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
+from tune_speed.training.worker import open_device
 from tune_speed.training.workload import Workload
 
 # Warm-up [s], at least two steps.
@@ -35,8 +37,7 @@ class PackedSteps:
         Raises: what a trial of this recipe would raise.
         """
         self._open = ExitStack()
-        device = self._device = devices.resolve_device(allotment.device)
-        devices.set_up_process(device, cpu_threads=allotment.cpu_threads)
+        device = self._device = open_device(allotment)
         devices.reset_peak_memory(device)
         key = devices.device_key(device)
         self._sharing = self._open.enter_context(
@@ -75,9 +76,14 @@ class PackedSteps:
         return num_steps / took_s
 
     def memory_frac(self) -> float:
-        """Returns the share of the device's memory that this process has needed so far."""
-        whole_gib = devices.memory_limit_gib(self._device, gpu_fraction=1.0, cpu_fraction=1.0)
-        return devices.peak_memory_gib(self._device) / whole_gib
+        """Returns the share of the device's memory that this process has needed so far.
+
+        On a GPU its CUDA context counts beside its tensors.
+        """
+        device = self._device
+        whole_gib = devices.memory_limit_gib(device, gpu_fraction=1.0, cpu_fraction=1.0)
+        beside_gib = context_gib(device) if device.type == "cuda" else 0.0
+        return (devices.peak_memory_gib(device) + beside_gib) / whole_gib
 
     @property
     def device_key(self) -> str:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ray import tune
 
 from tune_speed.components.plugins.registry import receive
-from tune_speed.core.errors import readable, reason_of, traceback_of
+from tune_speed.core.errors import DeviceFailed, readable, reason_of, traceback_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.shipping import calling
 from tune_speed.custom.spec import OwnSpec, read_spec
@@ -22,7 +22,7 @@ from tune_speed.training.checkpoint.store import discard
 from tune_speed.training.trial import SpecBase, TrialSpec, make_record, utc_now
 from tune_speed.tuning.driver.trial_files import write_trial_file
 from tune_speed.tuning.ray.liveness import Watchdog, leave
-from tune_speed.tuning.ray.node_query import on_nodes, refuse_other_device
+from tune_speed.tuning.ray.node_query import on_nodes, set_up_device
 from tune_speed.tuning.ray.reports import Sender
 from tune_speed.tuning.ray.trial_thread import End, Tell, TrialThread
 from tune_speed.tuning.ray.worker import set_up_worker
@@ -161,9 +161,10 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         assert isinstance(spec, OwnSpec)
         from tune_speed.custom.trial import run_own_trial
 
-        _set_up_device(spec, config)
+        set_up_device(spec.allotment, config.get("device_type"))
         train = calling(config["loop"])
-        return run_own_trial(spec, train, interrupt=self._interrupt, on_report=on_report)
+        stop, refuse = self._interrupt, (DeviceFailed,)
+        return run_own_trial(spec, train, interrupt=stop, on_report=on_report, refuse=refuse)
 
     def _open(self, spec: TrialSpec, config: dict[str, Any]) -> "Trial":
         if spec.devices > 1:
@@ -179,8 +180,9 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
             )
         from tune_speed.training.objective import run_trial
 
-        _set_up_device(spec, config)
-        return run_trial(spec, interrupt=self._interrupt, warm=self._warm)
+        set_up_device(spec.allotment, config.get("device_type"))
+        stop, refuse = self._interrupt, (DeviceFailed,)
+        return run_trial(spec, interrupt=stop, refuse=refuse, warm=self._warm)
 
     def _ended(self, end: End) -> dict[str, Any]:
         self._watchdog.rest()
@@ -216,12 +218,3 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         run = newest.runs[-1].model_copy(update=failed)
         update = {"status": Status.FAILED, "runs": (run,), "finished_at": utc_now()}
         return newest.model_copy(update=update)
-
-
-def _set_up_device(spec: SpecBase, config: dict[str, Any]) -> None:
-    """Refuses a device of another kind, and bounds the memory that the trial may take."""
-    from tune_speed.runtime.device import resolve_device
-    from tune_speed.training.worker import limit_to
-
-    refuse_other_device(spec.allotment, config.get("device_type"))
-    limit_to(spec.allotment, resolve_device(spec.allotment.device))

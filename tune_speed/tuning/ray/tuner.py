@@ -19,7 +19,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
 from tune_speed.components.plugins.registry import shipped
-from tune_speed.core.errors import ServiceError, one_line, readable
+from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.ray import compat
@@ -64,6 +64,7 @@ class Adapter:
         self._heartbeats = HeartbeatMonitor(limit_s=limit_s, kill=ray.kill, time=self._time)
         self._stall = StallMonitor(limit_s=search.hang_after_s, time=self._time)
         self._killed: dict[str, str] = {}
+        self._has_run = False
         self.failure: ServiceError | None = None
         """Why the search cannot continue."""
 
@@ -98,6 +99,7 @@ class Adapter:
         self._heartbeats.beat(ray_id)
         if "record" not in report or ray_id not in self.trial_ids:
             return False
+        self._has_run = True
         record = self._receivers[ray_id].record(report)
         if report.get("end") == "hung":  # Its process ends at the next request for a report.
             self._forget(ray_id)
@@ -128,7 +130,13 @@ class Adapter:
         if self._groups is not None:
             self._groups.release(trial_id)
         details = readable(_error_text(ray_trial))
-        reason = overdue or f"its process died: {one_line(details.strip().splitlines()[-1])}"
+        last_line = one_line(details.strip().splitlines()[-1])
+        if not self._has_run and f"{SetUpFailed.__name__}: " in last_line:
+            # The next process would fare no better: the search ends, and nothing has failed in it.
+            self.failure = ServiceError(last_line.partition(f"{SetUpFailed.__name__}: ")[2])
+            self.controller.interrupted(trial_id, reason=str(self.failure))
+            return
+        reason = overdue or f"its process died: {last_line}"
         is_blameless = overdue is None and any(text in details for text in NODE_DIED)
         if is_blameless:
             reason = "its node died, or cannot be reached"

@@ -1,0 +1,90 @@
+"""The command that measures on a GPU: without one it says so, part by part, and rehearses."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from benchmarks.gpu_parts import PARTS
+
+ON_GPU = Path(__file__).with_name("on_gpu.py")
+LETTERS = {
+    "fractions": "a",
+    "tests": "b",
+    "digits": "c",
+    "cifar10": "c",
+    "shared": "d",
+    "graphs": "e",
+    "speedrun": "f",
+    "memory": "g",
+    "accumulation": "h",
+    "syncs": "i",
+    "concurrent": "j",
+    "profile": "k",
+    "certify": "l",
+}
+
+
+def on_gpu(folder: Path, *options: str) -> dict[str, Any]:
+    """Runs the command there and returns what it wrote; its table is `out.md`."""
+    done = subprocess.run(
+        [sys.executable, str(ON_GPU), "--out", str(folder / "out"), *options],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=550,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads((folder / "out.json").read_text())
+
+
+def states(report: dict[str, Any]) -> dict[str, str]:
+    return {part["part"]: part["state"] for part in report["parts"]}
+
+
+def test_parts_are_in_the_order_of_their_letters() -> None:
+    assert list(PARTS) == list(LETTERS)
+    assert list(LETTERS.values()) == sorted(LETTERS.values())
+    assert sum(part.least_s for part in PARTS.values()) <= 9 * 60
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
+def test_without_a_gpu_each_part_is_named_as_not_run(tmp_path: Path) -> None:
+    report = on_gpu(tmp_path)
+    assert states(report) == dict.fromkeys(PARTS, "not run")
+    assert {part["reason"] for part in report["parts"]} == {"torch sees no GPU"}
+    assert {"device", "driver", "versions", "commit", "date", "settings"} <= set(report)
+    table = (tmp_path / "out.md").read_text()
+    assert [name for name in PARTS if f"| {name}: " not in table] == []
+
+
+@pytest.mark.slow
+def test_rehearsal_has_figures_and_bars_and_names_what_is_missing(tmp_path: Path) -> None:
+    report = on_gpu(tmp_path, "--device", "cpu", "--only", "syncs,accumulation,memory")
+    found = {part["part"]: part for part in report["parts"]}
+    assert states(report) == {"syncs": "not run", "accumulation": "held", "memory": "held"}
+    assert found["syncs"]["reason"] == "no rehearsal on a CPU" and report["is_rehearsal"]
+    (row,) = found["accumulation"]["rows"]
+    assert row["bar"] == "≤ 0" and row["held"] is True and row["n"] > 50
+    assert "| accumulation | again: largest" in (tmp_path / "out.md").read_text()
+
+
+@pytest.mark.slow
+def test_part_that_fails_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # The data of `memory` has no place to lie in; `accumulation` makes its own.
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "file" / "cache"))
+    report = on_gpu(tmp_path, "--device", "cpu", "--only", "memory,accumulation")
+    assert states(report) == {"memory": "failed", "accumulation": "held"}
+    assert report["parts"][0]["reason"].startswith("exit code 1: ")
+
+
+def test_part_for_which_no_time_is_left_is_named(tmp_path: Path) -> None:
+    report = on_gpu(tmp_path, "--device", "cpu", "--only", "memory", "--minutes", "0.1")
+    (part,) = report["parts"]
+    assert part["state"] == "not run" and part["reason"].endswith("left of 0.1 minutes")

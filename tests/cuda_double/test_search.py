@@ -1,0 +1,143 @@
+"""A search on a quarter of a GPU, from the study file to the leaderboard, with Ray's processes."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Done, finished, ledger, mlflow_runs, run
+from cuda_double.double import NAME
+
+pytestmark = pytest.mark.slow
+
+PLUGIN = '''
+import os
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from tune_speed.components import ModelConfig
+
+
+class Asserting(ModelConfig):
+    """A linear network whose kernels assert."""
+
+    times: int = 0
+    """In how many processes, 0 or more."""
+
+    def network(self, *, in_channels, num_classes, image_size):
+        return Network(self.times, in_channels, num_classes)
+
+
+class Network(nn.Module):
+    def __init__(self, times, in_channels, num_classes):
+        super().__init__()
+        self.times = times
+        self.head = nn.Linear(in_channels, num_classes)
+
+    def forward(self, images):
+        seen = Path(os.environ["ASSERTED"])
+        if self.times and self.training and len(list(seen.iterdir())) < self.times:
+            (seen / str(os.getpid())).touch()
+            return images[torch.tensor([10**6], device=images.device)]
+        return self.head(images.mean(dim=(2, 3)))
+
+
+MODELS = {"asserting": Asserting}
+'''
+PLUGIN_FILE = ("--plugin", "asserting.py")
+STUDY = """
+study: tiny
+workload:
+  dataset: {name: digits}
+  target: {metric: accuracy, value: 0.99}
+  max_train_s: 600
+  split: {validation_frac: 0.2, train_samples: 60, validation_samples: 30}
+recipe:
+  model: {asserting: {times: 0}}
+  optimizer: {sgd: {lr: {low: 0.02, high: 0.4, log: true}}}
+  epochs: 2
+  batch_size: 20
+  cuda_graph: {choices: [false, true]}
+search: {trials: 4, concurrent: 2, policy: random, attempts: 2, resources: {cpu: 0.5, gpu: 0.25}}
+"""
+
+
+class Gpus:
+    """A machine with one GPU that is not there."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "tiny.yaml").write_text(STUDY)
+        (folder / "asserting.py").write_text(PLUGIN)
+        (folder / "asserted").mkdir()
+        double = str(Path(__file__).parent / "processes")
+        paths = filter(None, [double, os.environ.get("PYTHONPATH", "")])
+        self._variables = {
+            "PYTHONPATH": os.pathsep.join(paths),
+            "RAY_OVERRIDE_RESOURCES": json.dumps({"GPU": 1}),
+            "CUDA_DOUBLE_GIB": "0.5",
+            "ASSERTED": str(folder / "asserted"),
+        }
+
+    def run(self, *arguments: str, **variables: str) -> Done:
+        return run(*arguments, folder=self.folder, **{**self._variables, **variables})
+
+
+@pytest.fixture
+def gpus(tmp_path: Path) -> Gpus:
+    return Gpus(tmp_path)
+
+
+def test_search_of_fractional_trials_ends_with_a_leaderboard(gpus: Gpus) -> None:
+    done = gpus.run("search", "tiny.yaml", *PLUGIN_FILE)
+    assert done.code in (0, 1), done.err
+    records = finished(gpus.folder)
+    assert [record["status"] for record in records] == ["missed"] * 4, records
+    for record in records:
+        (result,) = record["runs"]
+        assert record["device"] == NAME
+        assert result["memory_limit_gib"] == pytest.approx(0.9 * 0.25 * 0.5)
+        assert 0 < result["peak_memory_gib"] < result["memory_limit_gib"]
+    assert len(mlflow_runs(gpus.folder)) == 4
+    board = gpus.run("leaderboard", "--misses", "--format", "csv")
+    assert board.code == 0, board.err
+    assert NAME in board.out and all(record["trial_id"] in board.out for record in records)
+
+
+def test_trial_on_a_lost_device_is_tried_again_in_a_fresh_process(gpus: Gpus) -> None:
+    asserts = ("--set", "recipe.model={asserting: {times: 1}}")
+    done = gpus.run("search", "tiny.yaml", *PLUGIN_FILE, *asserts)
+    assert done.code in (0, 1), done.err
+    assert [record["status"] for record in finished(gpus.folder)] == ["missed"] * 4
+    (reason,) = reasons(gpus.folder)
+    assert "DeviceFailed: AcceleratorError: CUDA error: device-side assert" in reason
+    assert "it is run again" in reason
+
+
+def test_lost_device_is_a_trials_reason_once_its_attempts_are_used_up(gpus: Gpus) -> None:
+    asserts = ("--set", "recipe.model={asserting: {times: 99}}")
+    done = gpus.run("search", "tiny.yaml", *PLUGIN_FILE, *asserts, "--trials", "1")
+    assert done.code in (0, 1), done.err
+    (record,) = finished(gpus.folder)
+    assert record["status"] == "failed"
+    assert "CUDA error: device-side assert" in record["runs"][0]["stop_reason"]
+    assert len(list((gpus.folder / "asserted").iterdir())) == 2  # Processes.
+
+
+def test_what_fails_in_the_set_up_is_said_at_once(gpus: Gpus) -> None:
+    done = gpus.run(
+        "search", "tiny.yaml", *PLUGIN_FILE, CUDA_DOUBLE_ERROR="CUDA error: unknown error"
+    )
+    assert done.code == 4, (done.out, done.err)
+    assert "a trial's process must be set up for `cuda` with 0.25 of a GPU" in done.err
+    assert "AcceleratorError: CUDA error: unknown error" in done.err
+    assert not finished(gpus.folder)
+
+
+def reasons(folder: Path) -> list[str]:
+    """Returns why trials were interrupted."""
+    events: list[dict[str, Any]] = ledger(folder)
+    return [event["reason"] for event in events if event["event"] == "interrupted"]

@@ -1,0 +1,242 @@
+"""The whole path of a fractional trial on a GPU, with the GPUs that are not there."""
+
+import gc
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from cuda_double.double import MIB, NAME, installed
+from torch import Tensor, nn
+from training import Tiny, TinyNetwork
+
+from tune_speed.components.models import MODELS
+from tune_speed.core.errors import DeviceFailed
+from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.training.autotune import step_options
+from tune_speed.training.loop import Interrupted
+from tune_speed.training.objective import finish, run_trial
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec
+from tune_speed.training.workload import Workload
+
+SPLIT = {"validation_frac": 0.2, "train_samples": 60, "validation_samples": 30}
+TREE: dict[str, Any] = {
+    "model": {"resnet20": {}},
+    "optimizer": {"sgd": {"lr": 0.05}},
+    "epochs": 2,
+    "batch_size": 20,
+}
+
+
+def make_spec(
+    *, device: str = "cuda", gpu: float = 0.25, others: int = 3, **fields: Any
+) -> TrialSpec:
+    workload = {"dataset": {"name": "digits"}, "target": {"value": 1.0}, "split": SPLIT}
+    return TrialSpec(
+        study="study",
+        trial_id="t0000",
+        params={},
+        recipe=Recipe.model_validate({**TREE, **fields}),
+        workload=Workload.model_validate(workload),
+        workload_hash="w" * 16,
+        space_hash="s" * 16,
+        seed=0,
+        allotment=Allotment(device=device, gpu_fraction=gpu, max_cotenants=others),
+    )
+
+
+def run(spec: TrialSpec, **options: Any) -> TrialRecord:
+    return finish(run_trial(spec, refuse=(DeviceFailed,), **options), on_report=lambda _: None)
+
+
+def curve(result: RunResult) -> list[tuple[float | None, float | None]]:
+    return [(each.loss, each.train_loss) for each in result.evaluations]
+
+
+def result_of(**fields: Any) -> RunResult:
+    result = run(make_spec(**fields)).runs[0]
+    assert result.status == Status.MISSED, result.traceback
+    return result
+
+
+@pytest.fixture(scope="module")
+def on_cpu() -> RunResult:
+    return result_of(device="cpu", gpu=0.0)
+
+
+@pytest.mark.parametrize("name", ["cuda", "cuda:1"])
+@pytest.mark.parametrize("records", [False, True])
+def test_fractional_trial_learns_what_it_learns_on_a_cpu(
+    name: str, records: bool, on_cpu: RunResult
+) -> None:
+    with installed(num_gpus=2, memory_gib=0.5) as driver:
+        gpu = driver.gpus[1 if name == "cuda:1" else 0]
+        result = result_of(device=name, cuda_graph=records)
+        assert curve(result) == curve(on_cpu)
+        assert (driver.num_nodes > 0) == records
+        assert gpu.fraction == pytest.approx(0.9 * 0.25)
+        assert result.device == NAME
+        assert result.memory_limit_gib == pytest.approx(0.9 * 0.25 * 0.5)
+        assert result.peak_memory_gib is not None and 0 < result.peak_memory_gib < 0.1
+        other = driver.gpus[0 if name == "cuda:1" else 1]
+        assert (other.peak, other.fraction) == (0, 1.0)
+        assert torch.cuda.current_stream(gpu.index).stream_id == 0
+
+
+def test_recording_of_nothing_is_noticed() -> None:
+    with installed() as driver:
+        driver.loses_work = True
+        result = run(make_spec(cuda_graph=True, others=0)).runs[0]
+    assert result.status == Status.FAILED
+    assert "a recorded step must have gradients, but the largest of them is 0" in result.stop_reason
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate`",
+        "FIND was unable to find an engine to execute this computation",
+    ],
+)
+def test_micro_batch_is_halved_where_the_fraction_ends(text: str) -> None:
+    """And what is trained then is what a file could say: torch's own graphs do not accumulate."""
+    fields = {"batch_size": 60, "compile": True, "compile_mode": "reduce-overhead"}
+    with installed(memory_gib=0.03) as driver:
+        driver.out_of_memory = text
+        record = run(make_spec(others=0, **fields))
+    result, recipe = record.runs[0], Recipe.model_validate(record.recipe)
+    assert result.status == Status.MISSED, result.traceback
+    assert "micro-batch 60 ran out of memory" in result.stop_reason
+    assert recipe.batch_size == 30 and recipe.samples_per_step == 60
+    assert recipe.compile_mode == "default"
+    assert result.peak_memory_gib is not None and result.memory_limit_gib is not None
+    assert result.peak_memory_gib <= result.memory_limit_gib
+
+
+def test_without_room_for_one_image_the_outcome_is_oom() -> None:
+    with installed(memory_gib=0.005):
+        assert run(make_spec()).status == Status.OOM
+
+
+AUTO = {"cuda_graph": "auto", "channels_last": "auto", "optimizer_kernels": "auto"}
+
+
+@pytest.fixture
+def own_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is known of what `auto` was settled to before."""
+    monkeypatch.setattr(step_options, "default_cache_dir", lambda: tmp_path)
+
+
+@pytest.mark.usefixtures("own_choices")
+@pytest.mark.parametrize("name", ["cuda_graph", "compile"])
+def test_what_cannot_be_recorded_or_compiled_is_passed_over_with_a_note(name: str) -> None:
+    with installed() as driver:
+        driver.refuses_capture = driver.refuses_compiling = True
+        for _ in ("measured", "known"):
+            record = run(make_spec(**{name: "auto"}))
+            result = record.runs[0]
+            assert result.status == Status.MISSED, result.traceback
+            assert record.recipe[name] is False
+            assert f"{name} cannot be True: " in (result.note or "")
+        assert not torch.cuda.is_current_stream_capturing()
+        assert torch.cuda.current_stream().stream_id == 0
+        driver.refuses_capture = False
+        assert result_of(cuda_graph=True).status == Status.MISSED
+
+
+@pytest.mark.usefixtures("own_choices")
+@pytest.mark.parametrize("deterministic", [True, False])
+@pytest.mark.parametrize(
+    "fields",
+    [
+        AUTO,
+        {"batch_size": "auto"},
+        {"batch_size": None, "accumulation_steps": "auto", "effective_batch_size": 20},
+    ],
+)
+def test_auto_is_measured_with_the_kernels_of_the_training(
+    deterministic: bool, fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", not deterministic)
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", deterministic)
+    with installed() as driver:
+        result_of(deterministic=deterministic, **fields)
+        assert driver.flags == {(deterministic, not deterministic)}
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("own_choices")
+def test_choice_of_other_kernels_is_not_taken_over() -> None:
+    with installed() as driver:
+        for deterministic in (True, False):
+            before = driver.num_graphs
+            result_of(deterministic=deterministic, **AUTO)
+            assert driver.num_graphs > before + 1
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_twenty_trials_of_a_process() -> None:
+    """And given back: what one trial leaves is the workspace of its streams."""
+    warm, peaks, left = set[str](), list[float](), list[int]()
+    with installed() as driver:
+        for _ in range(20):
+            result = run(make_spec(others=0, epochs=1, cuda_graph=True), warm=warm).runs[0]
+            peaks.append(result.peak_memory_gib or 0.0)
+            del result
+            gc.collect()
+            left.append(driver.gpus[0].allocated)
+    assert max(peaks) <= 1.01 * peaks[0]
+    assert left == left[:1] * 20 and left[0] < 4 * MIB
+
+
+class Asserts(Tiny):
+    """A network whose kernels assert in training."""
+
+    def network(self, *, in_channels: int, num_classes: int, image_size: int) -> nn.Module:
+        return AssertsNetwork(self, in_channels, num_classes)
+
+
+class AssertsNetwork(TinyNetwork):
+    def forward(self, images: Tensor) -> Tensor:
+        logits = super().forward(images)
+        self.num_passes += 1
+        return (
+            logits[:, torch.full((10,), 99, device=images.device)]
+            if self.num_passes > 20
+            else logits
+        )
+
+
+def test_lost_device_ends_the_process_and_no_outcome_is_recorded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(MODELS, "asserts", Asserts)
+    spec = make_spec(model="asserts", others=0, epochs=10)
+    with installed():
+        with pytest.raises(DeviceFailed, match="AcceleratorError: CUDA error: device-side assert"):
+            run(spec)
+        with pytest.raises(DeviceFailed, match="device-side assert"):
+            run(make_spec())  # What would follow in the same process.
+    with installed():
+        record = finish(run_trial(spec), on_report=lambda _: None)
+        assert record.status == Status.FAILED and record.runs[0].evaluations
+
+
+def test_batches_that_are_streamed_are_those_that_lie_on_the_device(on_cpu: RunResult) -> None:
+    with installed():
+        assert curve(result_of(loader={"dataloader": {"workers": 0}}, others=0)) == curve(on_cpu)
+
+
+def test_trial_that_was_interrupted_goes_on_where_it_was(tmp_path: Path) -> None:
+    spec = make_spec(others=0, epochs=4)
+    plan = CheckpointPlan(place=str(tmp_path / "trial.ckpt"), every_s=0)
+    saved, steps = spec.model_copy(update={"checkpoint": plan}), count()
+    with installed():
+        with pytest.raises(Interrupted):
+            run(saved, interrupt=lambda: next(steps) == 8)
+        resumed, whole = run(saved).runs[0], run(spec).runs[0]
+    assert resumed.status == Status.MISSED, resumed.traceback
+    assert curve(resumed) == curve(whole) and len(whole.evaluations) == 5

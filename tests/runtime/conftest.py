@@ -1,0 +1,25 @@
+"""What tests of the machine share."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from gpu_machine import UUID
+
+
+@pytest.fixture
+def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """torch and nvidia-smi as on a machine with one H200; its nvidia-smi can be replaced."""
+
+    class Properties:
+        uuid = UUID.removeprefix("GPU-")
+        total_memory = 141 * 2**30
+        pci_domain_id, pci_bus_id, pci_device_id = 0, 0x18, 0
+
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
+    return tmp_path
