@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from tune_speed.components.metrics.of_run import epoch_s, execution_s, peak_memory_frac
+from tune_speed.components.metrics.of_run import OF_RUN, epoch_s, peak_memory_frac
 from tune_speed.components.metrics.repeats import speed_up
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.experiments.published.matching import (
@@ -77,7 +77,7 @@ OURS: Mapping[str, tuple[Ours, ...]] = {
     ),
     "train_loss": (Ours("training loss", _final("train_loss")),),
     "val_loss": (Ours("validation loss", _final("loss")),),
-    "exec_time": (Ours("execution time", execution_s, 1 / SECONDS_PER_HOUR, _EXECUTION),),
+    "exec_time": (Ours("execution time", OF_RUN["execution_s"], 1 / SECONDS_PER_HOUR, _EXECUTION),),
     "time_per_epoch": (Ours("time of an epoch", epoch_s),),
     "gpu_memory": (
         Ours("GPU memory", _on_gpu(lambda run: run.peak_memory_gib), GB_PER_GIB, _ALLOCATOR),
