@@ -35,8 +35,9 @@ def test_statistics_of_two_hits_and_a_miss_by_hand() -> None:
     assert found.expected_s == 9.0 / 2
     assert found.final_accuracy.mean == pytest.approx((0.92 + 0.92 + 0.88) / 3)
     assert found.margin == pytest.approx((0.92 + 0.92 + 0.88) / 3 - 0.9)
-    # Deviations 4/300, 4/300, -8/300: SD sqrt(96 / 90000 / 2).
-    assert found.needed_margin == pytest.approx(1.6448536 * (96 / 90000 / 2) ** 0.5)
+    # Deviations 4/300, 4/300, -8/300: SD sqrt(96 / 90000 / 2). Student's t for 2 degrees: 2.9200.
+    spread = (96 / 90000 / 2 * (1 + 1 / 3)) ** 0.5
+    assert found.needed_margin == pytest.approx(2.9199856 * spread)
 
 
 def test_miss_shows_as_infinite() -> None:
@@ -92,10 +93,11 @@ def test_longer_run_is_offered_where_it_beats_restarts() -> None:
     statuses = (MISSED, REACHED, REACHED, MISSED)
     pairs = zip(statuses, metrics, strict=True)
     record = make_record(runs=tuple(make_run(s, time_s=10.0, accuracy=m) for s, m in pairs))
-    # SD 0.0044: the mean must rise from 0.9 by 0.0072, which takes exp(0.24) times as long.
+    # SD 0.0044, t of 3 degrees 2.3534: the mean must rise from 0.9 by 2.3534 * 0.0044 * sqrt(1.25) =
+    # 0.0116, which takes exp(0.386) times as long.
     found = describe_runs(record, slope=Slope(0.03, 0.001))
     assert found.suggestion is not None
-    assert "1.27× as long" in found.suggestion
+    assert "1.47× as long" in found.suggestion
     assert describe_runs(record).suggestion is None
 
 
