@@ -317,10 +317,10 @@ def test_killed_search_goes_on_and_runs_nothing_again(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_killed_search_of_a_function_goes_on(copy: Path) -> None:
+def test_killed_search_of_a_function_goes_on(copy: Path, call: Call) -> None:
     place = copy / "tune_speed_studies" / "slope" / "checkpoints" / "t0000.ckpt"
     step = make_ours(place, device=device_here())
-    done = run("search", "slope.yaml", *LOOP, "--resume", folder=copy)
+    done = call("search", "slope.yaml", *LOOP, "--resume", folder=copy)
     assert done.code == 1, done.err
     first, second = finished(copy, "slope")
     assert f"resumed at step {step}" in first["runs"][0]["note"]
@@ -330,12 +330,12 @@ def test_killed_search_of_a_function_goes_on(copy: Path) -> None:
 
 
 @pytest.mark.slow
-def test_study_with_a_plugin_goes_on_with_it_alone(copy: Path) -> None:
+def test_study_with_a_plugin_goes_on_with_it_alone(copy: Path, call: Call) -> None:
     before = finished(copy, "plugged")
     more = ("search", "plugged.yaml", "--resume", "--trials", "5")
-    refused = run(*more, folder=copy)
+    refused = call(*more, folder=copy)
     assert refused.code == 2 and "my_net" in refused.err
-    done = run(*more, *PLUGIN, folder=copy)
+    done = call(*more, *PLUGIN, folder=copy)
     assert done.code == 0, done.err
     after = finished(copy, "plugged")
     assert after[:4] == before and len(after) == 5
@@ -346,9 +346,11 @@ def test_study_with_a_plugin_goes_on_with_it_alone(copy: Path) -> None:
 @pytest.mark.parametrize(
     ("study", "options"), [("tiny", ()), ("hill", LOOP)], ids=["recipes", "function"]
 )
-def test_old_study_is_certified_again(copy: Path, study: str, options: tuple[str, ...]) -> None:
+def test_old_study_is_certified_again(
+    copy: Path, call: Call, study: str, options: tuple[str, ...]
+) -> None:
     few = ("--again", "--top", "1", "--seeds", "1", "--final", "0", "--json")
-    done = run("certify", study, *options, *few, folder=copy)
+    done = call("certify", study, *options, *few, folder=copy)
     assert done.code in (0, 1), done.err  # With one fresh seed a recipe may miss.
     contents = done.json["certification"]["certificates"]
     assert contents  # That of the old leader is among them, where it is not the fastest estimate.

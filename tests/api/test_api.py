@@ -57,7 +57,7 @@ RECIPE: dict[str, Any] = {
     "run": {"device": "cpu", "cpu_threads": 1, "seed": 4},
 }
 CERTIFY = {"top": 2, "seeds": 1, "final": 0, "final_seeds": 1}
-QUICK = {"search.policy": "random", "search.seed": 1}
+QUICK = {"search.policy": "random", "search.seed": 1, "search.concurrent": 1}
 
 
 class Called(NamedTuple):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command import Done, finished, run
 
+from tune_speed.components.plugins import registry
 from tune_speed.testing import contract_tests
 
 EXAMPLE = Path(__file__).parent / "own_cnn"
@@ -56,14 +57,18 @@ def test_records_have_the_plugins_hash(folder: Path, searched: Done) -> None:
 
 @pytest.mark.slow
 def test_best_recipe_trains_with_the_plugin_alone(
-    folder: Path, searched: Done, call: Callable[..., Done]
+    folder: Path, searched: Done, call: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    options = ("--study", "flowers", "--export", "best.yaml")
-    exported = run("best", *options, folder=folder, TUNE_SPEED_PLUGINS="own_cnn.py")
+    registry.unload()
+    monkeypatch.setenv(registry.VARIABLE, "own_cnn.py")
+    exported = call("best", "--study", "flowers", "--export", "best.yaml", folder=folder)
     assert exported.code == 0, exported.err
-    trained = run("train", "best.yaml", "--plugin", "own_cnn.py", "--json", folder=folder)
+    monkeypatch.delenv(registry.VARIABLE)
+    registry.unload()
+    trained = call("train", "best.yaml", "--plugin", "own_cnn.py", "--json", folder=folder)
     assert trained.code == 0, trained.err
     assert trained.json["plugins"] == {"own_cnn.py": HASH}
+    registry.unload()
     refused = call("train", "best.yaml", folder=folder)
     assert refused.code == 2
     assert "--plugin own_cnn.py" in refused.err
