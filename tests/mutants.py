@@ -72,7 +72,7 @@ LOGGERS = {"log", "logger", "logging", "_log", "_logger", "LOG", "LOGGER"}
 TYPES = {"Literal", "TypeVar", "cast", "NewType", "ParamSpec"}
 PROSE = {"description", "title", "examples", "doc", "help"}
 
-MAX_TESTS_S = 60.0
+MAX_TESTS_S = 120.0
 """At most so many recorded seconds of tests run for a mutant."""
 PYTEST = (
     *("-x", "-q", "-o", "addopts=", "-p", "no:cacheprovider"),

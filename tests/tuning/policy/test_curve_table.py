@@ -175,6 +175,16 @@ def test_place_that_tells_nothing_of_the_end_changes_nothing() -> None:
     assert (now.mean, now.sd) == pytest.approx((0.3, 0.8), abs=1e-9)
 
 
+def test_run_that_was_stopped_has_no_end_to_learn_from() -> None:
+    whole, expected = list(random_table(0)._table[:6]), Expected(mean=0.3, sd=0.8, threshold=0.0)
+    stopped = np.array([-5.0, 3.0, -4.0, NAN])
+    found, again = (
+        CurveTable(PLACES, rows).updated(expected, at=0.5, y=-1.0, y_before=-1.7)
+        for rows in (whole, [*whole, stopped])
+    )
+    assert found == again and math.isfinite(found.mean)
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_better_place_never_lowers_what_is_expected(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -228,6 +228,20 @@ def test_best_quarter_passes_a_rung() -> None:
     assert rules.reason(report(begin(history, 9), 3.4, 0.89)) is None
 
 
+@pytest.mark.parametrize(("num_ahead", "is_stopped"), [(0, False), (1, True)])
+def test_of_four_runs_only_the_first_passes_a_rung(num_ahead: int, is_stopped: bool) -> None:
+    history = led("anytime")
+    for number in range(1, 3):
+        begin(history, number)
+        metric = 0.8 if number <= num_ahead else 0.3
+        end(history, number, (0.1, metric), (10.0, metric), status=Status.MISSED)
+    rules = EarlyStopping(history, Parts(audit_share=0.0, forecast=False), seed=0)
+    trial = report(begin(history, 9), 0.05, 0.6)
+    reason = rules.reason(report(trial, 0.13, 0.6))
+    assert (reason is not None) == is_stopped
+    assert reason is None or f"{num_ahead} of 3 trials promised more" in reason
+
+
 def test_metric_that_is_no_number_stops_nothing_before_the_clock_does() -> None:
     history = led("anytime")
     for number in range(1, 5):

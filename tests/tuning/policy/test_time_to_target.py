@@ -89,6 +89,17 @@ def test_what_could_not_beat_the_leader_is_not_proposed() -> None:
     assert max(costs) < 11.0
 
 
+def test_what_takes_as_long_as_the_leader_or_longer_is_never_proposed() -> None:
+    space = SearchSpace.from_tree({"epochs": {"choices": [1, 2, 3, 4, 5, 6]}})
+    policy = make_policy(space=space, parts=Parts(start_pool=1))
+    reach(policy, train_s=6.0)
+    costs = []
+    while (proposal := policy.ask()) is not None:
+        costs.append(cost_of(proposal.params).train_s)
+        policy.finish(proposal.trial_id, Outcome(Status.FAILED, 0.0))
+    assert set(costs) <= {2.0, 4.0} and len(costs) >= 1
+
+
 def test_without_the_cost_such_proposals_are_made() -> None:
     policy = make_policy(parts=Parts(cost=False, start_pool=1))
     reach(policy, train_s=11.0)
