@@ -183,6 +183,7 @@ def test_logged_model_classifies(store: Path) -> None:
 # --- Training again
 
 
+@pytest.mark.slow
 def test_exported_recipe_trains_to_the_same_curve(store: Path) -> None:
     done = run("train", "best.yaml", "--json", folder=store, **EVERYWHERE)
     assert done.code == 0, done.err

@@ -100,6 +100,7 @@ def test_search_that_finds_nothing_ends_with_code_1(command: Command) -> None:
     assert "No trial met the target." in out
 
 
+@pytest.mark.slow
 def test_comparison_fits_100_columns_and_draws(command: Command, tmp_path: Path) -> None:
     some = ("--benchmark", EASY, "--benchmark", "synthetic-15%-anytime", "--policy", "random")
     more = ("--policy", "random_cap", "--budget", "3,1", "--seeds", "2", "--jobs", "1")
@@ -111,6 +112,7 @@ def test_comparison_fits_100_columns_and_draws(command: Command, tmp_path: Path)
     assert (tmp_path / "policy_comparison.png").read_bytes().startswith(PNG)
 
 
+@pytest.mark.slow
 def test_comparison_with_vanilla_has_ratios_with_intervals(command: Command) -> None:
     some = ("--policy", "vanilla", "--policy", "random", "--plot", "plots/a.svg")
     more = ("--benchmark", EASY, "--budget", "2", "--seeds", "2", "--jobs", "2")

@@ -130,6 +130,7 @@ def own_choices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(step_options, "default_cache_dir", lambda: tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_choices")
 @pytest.mark.parametrize("name", ["cuda_graph", "compile"])
 def test_what_cannot_be_recorded_or_compiled_is_passed_over_with_a_note(name: str) -> None:
@@ -147,6 +148,7 @@ def test_what_cannot_be_recorded_or_compiled_is_passed_over_with_a_note(name: st
         assert result_of(cuda_graph=True).status == Status.MISSED
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("own_choices")
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize(

@@ -272,6 +272,7 @@ def test_unknown_failure_of_onednn_counts_only_near_the_limit() -> None:
     assert outcomes.split() == ["False", "True"]
 
 
+@pytest.mark.slow
 def test_waiting_for_a_core_is_seen_where_two_share_one() -> None:
     """Two busy processes on one core: each waits about half of the time."""
     code = (

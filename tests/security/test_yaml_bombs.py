@@ -49,6 +49,7 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
 
 
+@pytest.mark.slow
 def test_bombs_are_refused_within_bounds_of_memory_and_time(tmp_path: Path) -> None:
     files = {}
     for number, (name, text) in enumerate(BOMBS.items()):

@@ -4,6 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 MY_NETS = '''
 from torch import nn
 
@@ -42,6 +44,7 @@ test_its_file = contract_tests("my_nets.py", fields=FIELDS, image_size=8)
 """
 
 
+@pytest.mark.slow
 def test_a_users_pytest_has_a_test_for_each_entry_and_contract(tmp_path: Path) -> None:
     (tmp_path / "my_nets.py").write_text(MY_NETS)
     (tmp_path / "test_my_nets.py").write_text(TEST_FILE)

@@ -293,6 +293,7 @@ def test_micro_batch_of_one_that_does_not_fit_is_the_outcome_oom() -> None:
     assert record.device.startswith("cpu (")
 
 
+@pytest.mark.slow
 def test_memory_of_a_failed_attempt_is_free_before_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

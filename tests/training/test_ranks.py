@@ -141,6 +141,7 @@ def largest_difference(one: Any, other: Any) -> float:
     return float(np.abs(np.asarray(one) - np.asarray(other)).max())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("case", "num_samples"), [("group", 8), ("ragged", 5), ("too few", 1)])
 def test_gradient_is_that_of_one_process(pair: Results, case: str, num_samples: int) -> None:
     alone = gradient(make_model(), num_samples=num_samples)

@@ -50,6 +50,7 @@ def test_each_combination_of_network_and_techniques_is_asked_about_once(tmp_path
     assert len(question.cases) == 3
 
 
+@pytest.mark.slow
 def test_misfits_are_all_named_with_their_lines(tmp_path: Path) -> None:
     a_study = study(tmp_path, model="vgg16_bn", technique="stochastic_depth")
     question = precheck.start(a_study.space, **DIGITS)

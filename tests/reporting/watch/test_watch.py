@@ -296,6 +296,7 @@ def test_the_command_looks_once_and_refuses_an_unknown_study(
     assert unknown.code == 4 and "did you mean `study`" in unknown.err and not unknown.out
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_watching_with_130_and_without_a_traceback(
     store: tuple[Tracker, Path],
 ) -> None:
@@ -308,6 +309,7 @@ def test_ctrl_c_ends_watching_with_130_and_without_a_traceback(
     assert err == "stopped watching; the search is not touched\n"
 
 
+@pytest.mark.slow
 def test_watching_ends_with_the_search(store: tuple[Tracker, Path]) -> None:
     tracker, folder = store
     watcher = command.start("watch", "study", "--interval", "0.1", folder=folder)

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tune_speed.core.errors import ServiceError
 from tune_speed.core.records import Status
 from tune_speed.tracking import Tracker, find_trial, find_trials, list_studies
@@ -57,6 +59,7 @@ def wait_for_trials(uri: str, num: int) -> list[int]:
     return seen
 
 
+@pytest.mark.slow
 def test_a_study_is_read_from_here_while_it_is_written_there(uri: str) -> None:
     driver = start_driver(uri, num_trials=25)
     seen = wait_for_trials(uri, 25)
@@ -70,6 +73,7 @@ def test_a_study_is_read_from_here_while_it_is_written_there(uri: str) -> None:
     assert study.num_trials == {Status.REACHED: 25} and not study.is_running
 
 
+@pytest.mark.slow
 def test_a_killed_driver_is_made_good_by_the_next(uri: str, client: Any) -> None:
     driver = start_driver(uri, num_trials=3)
     assert driver.stdout is not None and driver.stdout.readline() == "waiting\n"

@@ -29,6 +29,7 @@ def test_a_new_store_is_whole_and_leaves_nothing_beside_it(empty_store: Path) ->
     assert not list(empty_store.parent.glob(".*"))
 
 
+@pytest.mark.slow
 def test_drivers_that_open_a_fresh_store_together_all_succeed_quietly(tmp_path: Path) -> None:
     uri = f"sqlite:///{tmp_path / 'deep' / 'er' / 'mlflow.db'}"
     drivers = [start(OPEN, uri) for _ in range(2)]
@@ -60,6 +61,7 @@ def schema_of(path: Path) -> tuple[list[object], list[object]]:
         return tables, connection.execute("SELECT * FROM alembic_version").fetchall()
 
 
+@pytest.mark.slow
 def test_a_copied_store_is_what_the_migrations_make(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -85,6 +87,7 @@ def test_a_damaged_copy_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyP
     sqlite.check(kept, writing=True)
 
 
+@pytest.mark.slow
 def test_a_cache_that_cannot_be_written_is_done_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -137,6 +137,7 @@ def test_a_store_of_another_mlflow_version_is_named(uri: str, tmp_path: Path) ->
         open_store(uri)
 
 
+@pytest.mark.slow
 def test_a_store_without_tables_is_filled(tmp_path: Path) -> None:
     with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
         connection.execute("CREATE TABLE notes (text TEXT)")

@@ -130,6 +130,7 @@ def test_given_micro_batch_is_not_probed(monkeypatch: pytest.MonkeyPatch) -> Non
     assert probed == []
 
 
+@pytest.mark.slow
 def test_probing_finds_a_divisor_that_fits_and_leaves_random_numbers_alone() -> None:
     random = torch.get_rng_state()
     recipe = fastest(auto(64, model=Tiny(most_images=20)), make_splits(64), device=CPU)
@@ -157,6 +158,7 @@ class SlowNetwork(nn.Module):
         return logits
 
 
+@pytest.mark.slow
 def test_probing_sees_which_micro_batch_is_quicker() -> None:
     recipe = fastest(auto(64, model=Slow()), make_splits(64), device=CPU)
     assert recipe.batch_size == 64

@@ -227,6 +227,7 @@ def test_shared_run_goes_on_with_its_step_time_and_company(place: Path) -> None:
 # --- The recipe that ran
 
 
+@pytest.mark.slow
 def test_micro_batch_that_fits_is_gone_on_with(place: Path) -> None:
     whole = to_record(make_spec(None, model={"most_images": 8}))
     spec = make_spec(place, model={"most_images": 8})
@@ -240,6 +241,7 @@ def test_micro_batch_that_fits_is_gone_on_with(place: Path) -> None:
     assert curve_of(record) == curve_of(whole)
 
 
+@pytest.mark.slow
 def test_what_was_auto_is_not_measured_again(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fields = {"batch_size": None, "accumulation_steps": "auto", "effective_batch_size": 16}
     spec = make_spec(place, **fields)
@@ -250,6 +252,7 @@ def test_what_was_auto_is_not_measured_again(place: Path, monkeypatch: pytest.Mo
     assert record.recipe == standing.recipe and record.runs[0].traceback is None
 
 
+@pytest.mark.slow
 def test_run_that_runs_out_of_memory_once_resumed_begins_anew_with_less(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

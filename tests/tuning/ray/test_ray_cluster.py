@@ -4,6 +4,8 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 STARTS_ONE = """
 import json
 import psutil
@@ -23,6 +25,7 @@ print(json.dumps([commands, is_restored, len(alive)]))
 """
 
 
+@pytest.mark.slow
 def test_local_cluster_starts_without_bystanders_and_leaves_nothing() -> None:
     done = subprocess.run(
         [sys.executable, "-c", STARTS_ONE], capture_output=True, text=True, check=True

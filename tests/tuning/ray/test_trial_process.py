@@ -175,12 +175,14 @@ def config_of(spec: TrialSpec, folder: Path, **changes: Any) -> dict[str, Any]:
 Begin = Callable[..., Remote]
 
 
+@pytest.mark.slow
 def test_process_without_news_gives_a_sign_of_life(begin: Begin) -> None:
     remote = begin(make_spec())
     assert "record" in remote.ask_until("record")
     assert remote.ask("train") == {"done": False, "training_iteration": 2}
 
 
+@pytest.mark.slow
 def test_stopped_trial_ends_before_the_next_one_and_leaves_no_checkpoint(
     begin: Begin, tmp_path: Path
 ) -> None:
@@ -199,12 +201,14 @@ def test_stopped_trial_ends_before_the_next_one_and_leaves_no_checkpoint(
     assert read_trial_file(tmp_path, "t0003") == record
 
 
+@pytest.mark.slow
 def test_trial_ends_when_its_time_is_up(begin: Begin, tmp_path: Path) -> None:
     remote = begin(make_spec(), stop_after_s=1.0)
     assert remote.ask_until("end")["end"] == "interrupted"
     assert (tmp_path / "t0000.ckpt").exists()  # To go on from.
 
 
+@pytest.mark.slow
 def test_trial_that_hangs_is_reported_with_its_stacks_and_ends_its_process(
     begin: Begin, tmp_path: Path
 ) -> None:
@@ -226,6 +230,7 @@ def test_trial_that_hangs_is_reported_with_its_stacks_and_ends_its_process(
     assert not psutil.pid_exists(sleeper) or psutil.Process(sleeper).status() == "zombie"
 
 
+@pytest.mark.slow
 def test_process_ends_itself_where_a_stopped_trial_does_not(begin: Begin) -> None:
     remote = begin(make_spec("t0001"))
     remote.ask_until("record")
@@ -235,6 +240,7 @@ def test_process_ends_itself_where_a_stopped_trial_does_not(begin: Begin) -> Non
     assert remote.ends()
 
 
+@pytest.mark.slow
 def test_trial_that_would_end_its_process_has_failed(begin: Begin) -> None:
     record = Receiver().record(begin(make_spec("t0002")).ask_until("end"))
     assert (record.status, record.stop_reason) == (Status.FAILED, "SystemExit: 3")

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 PROGRAM = """
 import os, subprocess, sys, threading, time
@@ -48,6 +49,7 @@ def test_thread_without_a_sign_of_life_is_shown_where_it_stands() -> None:
     assert "in hang_here" in out and "Thread MainThread" in out
 
 
+@pytest.mark.slow
 def test_signs_of_life_keep_it_quiet_and_so_does_rest() -> None:
     program = f"""
 watchdog.watch(limit_s={LIMIT_S})
@@ -61,6 +63,7 @@ print("went on")
     assert output_of(program) == "went on\n"
 
 
+@pytest.mark.slow
 def test_time_in_which_the_process_was_frozen_does_not_count(tmp_path: Path) -> None:
     program = f"""
 watchdog.watch(limit_s=4.0)
