@@ -11,7 +11,7 @@ LONGEST = (
     "cluster/test_joining.py",
     "faults/test_stores.py",
     "cuda_double/test_search.py",
-    "cuda_double/test_trial.py",
+    "cuda_double/test_fractional_trial.py",
     "experiments/certification/test_certify.py",
     "training/distributed/test_local_ranks.py",
     "faults/test_killed_driver.py",

@@ -145,7 +145,7 @@ def main() -> None:
 
     noting = Noting(calls())
     with noting.noting():
-        file = str(Path(__file__).parent / "test_trial.py")
+        file = str(Path(__file__).parent / "test_fractional_trial.py")
         arguments = [
             file,
             "-q",

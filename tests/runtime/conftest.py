@@ -1,15 +1,18 @@
 """What tests of the machine share."""
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from gpu_machine import UUID
 
+from tune_speed.runtime import cuda_context
+
 
 @pytest.fixture
-def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """torch and nvidia-smi as on a machine with one H200; its nvidia-smi can be replaced."""
 
     class Properties:
@@ -20,6 +23,10 @@ def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    # Contexts that other tests measured are in the session's cache, and in this process.
+    cuda_context.context_gib.cache_clear()
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_MPS_PIPE_DIRECTORY", "")
-    return tmp_path
+    yield tmp_path
+    cuda_context.context_gib.cache_clear()

@@ -8,7 +8,7 @@ from tune_speed.components.optim import Adam, Sgd
 from tune_speed.components.schedules import OneCycle
 from tune_speed.components.speedups.base import Shape
 from tune_speed.training import throughput
-from tune_speed.training.build import set_seed
+from tune_speed.training.build import set_kernels
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.throughput import throughput_key
 
@@ -107,7 +107,7 @@ def test_each_field_of_a_recipe_is_in_the_key_unless_it_is_named() -> None:
 def test_matrix_products_have_the_recipes_precision(precision: str) -> None:
     before = torch.get_float32_matmul_precision()
     try:
-        set_seed(make_recipe(matmul_precision=precision), seed=0)
+        set_kernels(make_recipe(matmul_precision=precision))
         assert torch.get_float32_matmul_precision() == precision
         assert torch.backends.cuda.matmul.allow_tf32 == (precision == "high")
     finally:

@@ -236,6 +236,14 @@ class Recipe(Config):
             }
         ).with_allowed_mode()
 
+    def identity_fields(self) -> dict[str, Any]:
+        """Returns what must stay the same in a run that is resumed, as JSON has it."""
+        fields = self.model_dump(mode="json")
+        # Runs of versions without this field are of the same recipe.
+        if self.matmul_precision == "highest":
+            del fields["matmul_precision"]
+        return fields
+
     def speed_fields(self) -> dict[str, Any]:
         """Returns what a step's speed depends on beyond its shape, as JSON has it."""
         kind = type(self.optimizer)

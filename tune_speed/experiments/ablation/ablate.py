@@ -111,7 +111,7 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
         # The hashes decide; with these a message can name the field that differs.
         "fields": {
             "workload": {**base.workload.task_fields(), "data": data_hash},
-            "recipe": base.recipe.model_dump(mode="json"),
+            "recipe": base.recipe.identity_fields(),
             "run": {"cpu_threads": cpu_threads(base)},
         },
     }
@@ -120,7 +120,7 @@ def _header(plan: AblationPlan, data_hash: str) -> dict[str, Any]:
 def _identity(file: RecipeFile, base: RecipeFile) -> dict[str, Any]:
     is_elsewhere = file.run.device != base.run.device
     return {
-        "recipe": file.recipe.model_dump(mode="json"),
+        "recipe": file.recipe.identity_fields(),
         "threads": cpu_threads(file),
         **({"device": file.run.device} if is_elsewhere else {}),
     }

@@ -212,16 +212,14 @@ class Checkpoints:
 def identity_of(spec: TrialSpec, device: torch.device) -> dict[str, str]:
     """Returns what must be the same in a process that resumes the trial, by name."""
     fields = spec.model_dump(
-        mode="json", exclude={"step_times", "keep", "checkpoint", "proposal_reason"}
+        mode="json", exclude={"recipe", "step_times", "keep", "checkpoint", "proposal_reason"}
     )
-    fields["allotment"]["device"], recipe = None, fields["recipe"]
+    recipe = fields["recipe"] = spec.recipe.identity_fields()
+    fields["allotment"]["device"] = None
     # The micro-batch may differ: a trial that ran out of memory continues with a smaller one.
     if spec.recipe.batch_size != "auto":
         recipe["effective_batch_size"] = spec.recipe.samples_per_step
         recipe["batch_size"] = recipe["accumulation_steps"] = None
-    # Checkpoints of versions without this field are of the same run.
-    if recipe["matmul_precision"] == "highest":
-        del recipe["matmul_precision"]
     versions = environment()
     shown = ("tune_speed", "torch", "torchvision", "timm")
     return {
