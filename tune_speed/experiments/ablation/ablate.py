@@ -201,7 +201,6 @@ class _Running:
 
 
 def _run_all(run: _Running) -> bool:
-    """Runs all that is left; returns whether Ctrl-C ended it."""
     try:
         factors = _tune(run) if run.plan.config.retune else {}
         files = {name: _tuned_file(run.plan, name, factors.get(name, 1.0)) for name in run.names}
@@ -253,7 +252,6 @@ def _tune(run: _Running) -> dict[str, float]:
 
 
 def _try_beyond(run: _Running, name: str) -> None:
-    """Tries factors beyond the ends, as long as the best one is an end."""
     factors = run.plan.config.retune_factors
     while True:
         for factor in sorted({point.factor for point in run.tuning()[name]}):

@@ -201,7 +201,6 @@ def _effects(
 
 
 def _values(together: Mapping[str, TrialRecord], read: Reader) -> dict[str, dict[int, float]]:
-    """Returns a response by arm and seed, of the runs that have it."""
     return {
         name: {
             run.seed: value

@@ -184,7 +184,6 @@ def _factor(found: Estimate | None) -> str:
 
 
 def _places(value: float) -> int:
-    """Returns the decimals with which `value` has four digits."""
     return max(0, 3 - math.floor(math.log10(abs(value)))) if value else 1
 
 

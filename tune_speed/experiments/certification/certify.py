@@ -293,7 +293,6 @@ def _spec(record: TrialRecord, *, seed: int) -> SpecBase:
 
 
 def _save(folder: Path, records: Sequence[TrialRecord], done: Certification) -> None:
-    """Writes each certificate, and the packages that it was made with."""
     folder.mkdir(parents=True, exist_ok=True)
     for record in records:
         # The leader may be of another study, whose names a stranger chose.

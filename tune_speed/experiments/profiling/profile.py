@@ -216,7 +216,6 @@ def _idle_s(
 
 
 def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
-    """Returns what was found for each field that was `auto`."""
     fields = ("batch_size", "accumulation_steps", *CHOICES)
     found = {name: str(getattr(ran, name)) for name in fields if getattr(given, name) == "auto"}
     if given.effective_batch_size is not None:
@@ -230,7 +229,6 @@ def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
 def _step_times(
     taken: phases.StepsTaken, *, averaging_s: float | None, idle_s: float | None, is_host: bool
 ) -> result.StepTimes:
-    """Returns the times of a step; `is_host`: the device is the host."""
     sum_s = sum(taken.total_s.values())
     computing_s = sum(taken.total_s[phase] for phase in COMPUTING)
     launch_frac = sum(taken.launched_s[phase] for phase in COMPUTING) / computing_s
@@ -250,7 +248,6 @@ def _step_times(
 
 
 def _step_work(work: Work, taken: phases.StepsTaken) -> result.StepWork:
-    """Returns what a step computes and moves."""
     return result.StepWork(
         gflop=_scaled(work.flop, 1e-9),
         parameters_mib=work.parameters / MIB,

@@ -97,7 +97,6 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
 
 
 def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool:
-    """Scales the time's axis; returns whether it is logarithmic."""
     # On a linear axis the curves of short runs next to one long one would be a vertical line.
     ends = [run.evaluations[-1].train_s / unit_s for run in runs]
     moments = ([e.train_s for e in run.evaluations if e.step > 0] for run in runs)
@@ -123,7 +122,6 @@ def _is_whole(run: RunResult, target: Target) -> bool:
 
 
 def _measured(run: RunResult, target: Target) -> list[tuple[Evaluation, float]]:
-    """Returns the evaluations that have the target's metric, and its values."""
     seen = [(e, e.value(target.metric)) for e in run.evaluations]
     return [(evaluation, metric) for evaluation, metric in seen if metric is not None]
 
@@ -142,7 +140,6 @@ def _nearest(trial: ViewedTrial, target: Target) -> float:
 
 
 def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
-    """Returns the evaluation at which the target held, if it did."""
     time_s = finalist.trial.record.time_to_target_s
     if time_s is None:
         return []

@@ -249,14 +249,11 @@ def make_boards(
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
 
-    Args:
-        trials: what is ranked. A board's first n ranks need no more than its n fastest trials; the
-            next one decides whether the last of them is tied.
-        top: keep so many rows of each board.
-        with_misses: keep configurations that missed the target too, unranked, at the end.
-        totals: what the trials of each board come to, where `trials` are not all of them.
-        study_totals: the same for each study of a board.
-        where: the condition that chose `trials`, where not all were wanted.
+    A board's first n ranks need no more than its n fastest trials; the next one decides whether the
+    last of them is tied. `top` rows of each board are kept; `with_misses` keeps configurations that
+    missed the target too, unranked, at the end. `totals` and `study_totals` are what the trials of
+    a board, and of each of its studies, come to where `trials`, chosen by the condition `where`,
+    are not all of them.
     """
     groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -284,7 +281,6 @@ def make_boards(
 def _totals_by_study(
     groups: Mapping[comparability.ComparisonKey, Sequence[Trial]],
 ) -> dict[tuple[comparability.ComparisonKey, str], comparability.Totals]:
-    """Returns what the trials of each study on each board come to."""
     records: dict[tuple[comparability.ComparisonKey, str], list[TrialRecord]] = defaultdict(list)
     for key, trials in groups.items():
         for _, record in trials:
