@@ -177,6 +177,7 @@ def _kind(value: Any) -> Any:
 def _own_speed_up(
     record: TrialRecord, base: Setting, records: Sequence[TrialRecord]
 ) -> float | None:
+    """Returns the speed-up over the one trial of the baseline that did equally much."""
     bases = [
         each
         for each in records

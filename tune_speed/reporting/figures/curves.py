@@ -97,6 +97,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
 
 
 def _scale_time(panel: "Axes", runs: Sequence[RunResult], unit_s: float) -> bool:
+    """Scales the time's axis; returns whether it is logarithmic."""
     # On a linear axis the curves of short runs next to one long one would be a vertical line.
     ends = [run.evaluations[-1].train_s / unit_s for run in runs]
     moments = ([e.train_s for e in run.evaluations if e.step > 0] for run in runs)

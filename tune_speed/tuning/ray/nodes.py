@@ -229,6 +229,7 @@ def commonest(machines: Mapping[str, Answer]) -> str:
 
 
 def _lack(node: Node, resources: ResourceConfig) -> str | None:
+    """Returns what a node is too small in for one trial, or None."""
     for name, wanted in resources.bundle().items():
         there = node.resources.get(name, 0.0)
         if there < wanted:

@@ -86,6 +86,7 @@ def _unusable(record: TrialRecord, *, setting: tuple[str, str]) -> str | None:
 
 
 def _evaluations(record: TrialRecord) -> list[Evaluation]:
+    """Returns the evaluations of the last run, that of the untrained model left out."""
     metric = target_of(record.workload).metric
     seen = record.runs[-1].evaluations if record.runs else ()
     return [e for e in seen if e.step and e.value(metric) is not None]
