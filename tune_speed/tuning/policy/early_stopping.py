@@ -40,9 +40,12 @@ class EarlyStopping:
         if not math.isfinite(end_s) or train_s >= end_s:
             return None
         reason = self._below_rung(trial, end_s) or self._sure_to_miss(trial, end_s)
+        return None if self._is_audited(trial) else reason
+
+    def _is_audited(self, trial: Trial) -> bool:
         # A draw of the trial's own: the same at each report, and after a resume.
         draw = np.random.default_rng([self._seed, trial.number, 1]).random()
-        return None if draw < self._parts.audit_share else reason
+        return bool(draw < self._parts.audit_share)
 
     def _end_s(self, trial: Trial) -> float:
         """Returns the end of the trial's axis [s]: of its schedule, or the time to beat."""
@@ -87,6 +90,7 @@ class EarlyStopping:
         )
 
     def _others_at(self, trial: Trial, place: float) -> Sequence[tuple[float, float]]:
+        """Returns the distances of the other running trials that have come to a place."""
         others = [t for t in self._history.running.values() if t is not trial and t.clock]
         marks_s = [place * self._end_s(other) for other in others]
         return [
