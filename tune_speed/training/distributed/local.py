@@ -144,11 +144,11 @@ def _without_ctrl_c() -> Iterator[None]:
 
 def _end_with_supervisor() -> None:
     """Ends this process when its supervisor is gone, whatever it is doing then."""
-    supervisor = parent_process()
-    assert supervisor is not None
+    parent = parent_process()
+    assert parent is not None
 
     def watch() -> None:
-        supervisor.join()
+        parent.join()
         os._exit(1)
 
     threading.Thread(target=watch, name="end with supervisor", daemon=True).start()
