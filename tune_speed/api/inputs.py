@@ -167,7 +167,7 @@ def _plain(value: Any, path: yaml.TreePath, file: str) -> Any:
     """Returns `value` as YAML reads it. Raises: ConfigError for what no file can hold."""
     # A dict may hold itself: without a bound this would not end but by a RecursionError.
     if len(path) > yaml.MAX_DEPTH:
-        raise _not_plain(value, path, file, f"must be nested at most {MAX_DEPTH} deep")
+        raise _not_plain(value, path, file, f"must be nested at most {yaml.MAX_DEPTH} deep")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
