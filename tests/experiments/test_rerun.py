@@ -93,8 +93,8 @@ def test_longer_run_is_offered_where_it_beats_restarts() -> None:
     statuses = (MISSED, REACHED, REACHED, MISSED)
     pairs = zip(statuses, metrics, strict=True)
     record = make_record(runs=tuple(make_run(s, time_s=10.0, accuracy=m) for s, m in pairs))
-    # SD 0.0044, t of 3 degrees 2.3534: the mean must rise from 0.9 by 2.3534 * 0.0044 * sqrt(1.25) =
-    # 0.0116, which takes exp(0.386) times as long.
+    # SD 0.0044, t of 3 degrees 2.3534: the mean must rise from 0.9 by 2.3534 * 0.0044 * sqrt(1.25)
+    # = 0.0116, which takes exp(0.386) times as long.
     found = describe_runs(record, slope=Slope(0.03, 0.001))
     assert found.suggestion is not None
     assert "1.47× as long" in found.suggestion

@@ -291,7 +291,6 @@ def _stack(panel: "Axes", row: PhaseRow, bottom_ms: float, tallest_ms: float) ->
 
 
 def _small_texts(panel: "Axes", *, legend_columns: int) -> None:
-    """Gives the panel small ticks, and a legend below it."""
     panel.tick_params(labelsize="small")
     below: dict[str, Any] = {"loc": "upper left", "bbox_to_anchor": (-0.02, -0.13)}
     panel.legend(**below, ncols=legend_columns, fontsize="x-small", frameon=False)
