@@ -287,11 +287,7 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
-    """Returns how long the threads of this process have waited for a core [s]; None: not known.
-
-    Args:
-        since: what this returned at the beginning; None: that was not known.
-    """
+    """Returns how long this process' threads have waited for a core `since` then [s], if known."""
     # Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`.
     try:
         stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]

@@ -102,9 +102,7 @@ class Turnstile:
     def open(cls, device_key: str, *, folder: Path | None = None) -> Self:
         """Returns the turnstile of a device; never raises for lack of a folder or of `flock`.
 
-        Args:
-            device_key: Names the physical device, the same in all processes that share it.
-            folder: Default: `default_folder()`.
+        `device_key` names the physical device, the same in all processes that share it.
         """
         folder = folder or default_folder()
         opened: list[int] = []
