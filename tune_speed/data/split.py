@@ -160,8 +160,7 @@ def quotas(counts: Indices, total: int) -> Indices:
     classes with the largest remainders; to those that would be left with none, last.
     """
     taken, remainder = np.divmod(counts * total, counts.sum())
-    would_be_empty = counts - taken <= 1
-    order = np.lexsort((-remainder, would_be_empty))
+    order = np.lexsort((-remainder, counts - taken <= 1))
     taken[order[: total - taken.sum()]] += 1
     return np.asarray(taken)
 
@@ -197,7 +196,6 @@ def _share(fraction: float, count: int) -> int:
 
 
 def _size_problems(whole: SplitSizes, split: SplitConfig) -> Iterator[Problem]:
-    """Yields the parts that would be empty, then the subsets that are larger than their part."""
     fractions = f"validation_frac={split.validation_frac}, test_frac={split.test_frac}"
     for part, size in whole._asdict().items():
         if size < 1:

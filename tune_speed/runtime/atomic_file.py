@@ -31,13 +31,9 @@ def write_atomically(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]
             temporary.unlink()
         raise
     if durable:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    # A new name is durable only once its folder is synced as well.
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+        # A new name is durable only once its folder is synced as well.
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

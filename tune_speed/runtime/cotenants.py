@@ -84,8 +84,7 @@ class Tenancy:
 
 def _show(path: Path, content: bytes) -> int | None:
     """Returns the locked file, None if another took it for a dead trial's before it was locked."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    file = os.open(path, flags, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         # Whatever the umask.
         os.fchmod(file, 0o644)

@@ -198,7 +198,6 @@ def set_up_process(device: torch.device, *, cpu_threads: int) -> None:
 
 @cache
 def _libc() -> ctypes.CDLL | None:
-    """Returns the C library if it is glibc."""
     libc = ctypes.CDLL(None)
     return libc if hasattr(libc, "gnu_get_libc_version") else None
 
@@ -334,7 +333,6 @@ def is_device_failure(error: BaseException) -> bool:
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and what led to it."""
     # Compilers wrap what goes wrong in them, and what tidies up after an error may fail too.
     while error is not None:
         yield error

@@ -282,7 +282,6 @@ class Turnstile:
         return paused_s
 
     def _free_locks(self) -> None:
-        """Frees the locks of roles that ended; those of a measurement stay."""
         if self._is_measuring:
             return
         if not self._num_training:

@@ -47,7 +47,6 @@ def entries_of(field: FieldInfo) -> type[Config] | None:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or else the annotation alone."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else (annotation,)
 
@@ -110,8 +109,7 @@ def name_mistakes(kind: type[Config], tree: Mapping[str, Any], path: TreePath) -
         if field.is_required() and name not in tree:
             text = " ".join(descriptions(kind).get(name, "").split())
             meaning = re.split(r"[.;:] ", text)[0].rstrip(".")
-            hint = f"{meaning}." if meaning else None
-            yield Mistake((*path, name), "must be given", hint=hint)
+            yield Mistake((*path, name), "must be given", hint=f"{meaning}." if meaning else None)
 
 
 def field_mistakes(

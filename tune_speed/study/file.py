@@ -127,8 +127,7 @@ def load_study(
 
     Raises: ConfigError with every mistake of the file and of the overrides.
     """
-    source = scan_file(find_file(path_or_name))
-    return study_of(source, overrides=overrides, check_data=check_data)
+    return study_of(scan_file(find_file(path_or_name)), overrides=overrides, check_data=check_data)
 
 
 def study_of(
@@ -146,7 +145,6 @@ def study_of(
 
 
 def _searched_file(source: Source, **own: Any) -> StudyFile:
-    """Returns the study of a tree without mistakes; `own` are the fields that kinds differ in."""
     tree = source.tree
     return StudyFile(
         **_named(source),
@@ -206,7 +204,6 @@ def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Pr
 
 
 def _with_workload(source: Source) -> Source:
-    """Returns `source` with a built-in workload's fields in the place of its name."""
     name = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
     if not isinstance(name, str) or name not in WORKLOADS:
         return source
@@ -230,7 +227,6 @@ def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mis
 
 
 def _optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
-    """Returns a section that may be left out."""
     return None if fields is None else kind.model_validate(fields)
 
 

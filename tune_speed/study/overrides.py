@@ -140,6 +140,5 @@ class _Walk:
         return ".".join([*self._seen[self._num_hidden :], *names])
 
     def _no_field(self, name: str, known: Iterable[str]) -> ConfigError:
-        full_names = [self._shown(other) for other in known]
-        near = did_you_mean(self._shown(name), full_names)
+        near = did_you_mean(self._shown(name), [self._shown(other) for other in known])
         return ConfigError(f"no field `{self._shown(name)}`{near}")

@@ -125,8 +125,7 @@ def _is_of_function(tree: Mapping[str, Any]) -> bool:
     if not isinstance(workload, Mapping) or not isinstance(recipe, Mapping) or not recipe:
         return False
     has_data = "dataset" in workload or "split" in workload
-    is_ours = "model" in recipe and recipe.keys() <= Recipe.model_fields.keys()
-    return not has_data and not is_ours
+    return not has_data and not ("model" in recipe and recipe.keys() <= Recipe.model_fields.keys())
 
 
 def _found(source: Source) -> Found:
@@ -143,7 +142,6 @@ def _found(source: Source) -> Found:
 
 
 def _with_plugin(mistake: Mistake, folders: Sequence[Path]) -> Mistake:
-    """Returns a mistake with the plugin that would fix it as its hint, if there is one."""
     table = TABLE_AT.get(tuple(mistake.path[:2]))
     if table is None or mistake.given is None or not mistake.must.startswith("must be one of "):
         return mistake
@@ -238,7 +236,6 @@ def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _values(node: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
-    """Yields the fixed value, or the ends or choices of a leaf, with their paths."""
     if not is_leaf(node):
         yield path, node
         return

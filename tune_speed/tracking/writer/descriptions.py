@@ -113,8 +113,7 @@ def trial_note(record: TrialRecord, *, run_id: str) -> str:
     head += [_commands(f"tune-speed show {run_id}", *again)]
     paragraphs = [part for line in head for part in (line, "")]
     table = _table(("searched", "value"), record.params.items())
-    whole = "The whole recipe is in recipe.yaml, among the artifacts."
-    return _joined(paragraphs, table, [whole])
+    return _joined(paragraphs, table, ["The whole recipe is in recipe.yaml, among the artifacts."])
 
 
 def interrupted_note(reason: str) -> str:
