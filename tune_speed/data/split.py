@@ -228,7 +228,6 @@ def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[I
 
 
 def _take(classes: list[Indices], total: int) -> tuple[list[Indices], list[Indices]]:
-    """Returns the first images of each class, `total` in all and in proportion, and the others."""
     numbers = quotas(np.array([len(members) for members in classes]), total)
     taken = [members[:n] for members, n in zip(classes, numbers, strict=True)]
     return taken, [members[n:] for members, n in zip(classes, numbers, strict=True)]

@@ -30,10 +30,7 @@ class Tenancy:
 
     @classmethod
     def begin(cls, device_key: str, *, study: str, trial: str, folder: Path | None = None) -> Self:
-        """Shows `study/trial` as a tenant until closed; never raises for lack of a folder.
-
-        `device_key` names the physical device, the same in all processes that share it.
-        """
+        """Shows `study/trial` as a device's tenant until closed; never raises without a folder."""
         tenants = (
             folder or turnstile.default_folder()
         ) / f"{turnstile.file_name(device_key)}.tenants"

@@ -33,9 +33,7 @@ def acquire(file: int, *, wait_s: float) -> bool:
 
 @contextmanager
 def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
-    """Holds the lock file `path` alone while the block runs; the file stays behind, empty of use.
-
-    Its text is the process id of the last holder.
+    """Holds the lock file `path` alone while the block runs; it stays, with its last holder's id.
 
     Raises: StorageError if it cannot be made or locked, or is held for longer than `wait_s` [s].
     """

@@ -100,10 +100,7 @@ class Turnstile:
 
     @classmethod
     def open(cls, device_key: str, *, folder: Path | None = None) -> Self:
-        """Returns the turnstile of a device; never raises for lack of a folder or of `flock`.
-
-        `device_key` names the physical device, the same in all processes that share it.
-        """
+        """Returns a physical device's turnstile; never raises for lack of a folder or `flock`."""
         folder = folder or default_folder()
         opened: list[int] = []
         try:

@@ -168,8 +168,7 @@ def load_recipe(
 
     Raises: ConfigError with every mistake, and every value that is still searched.
     """
-    source = scan_file(find_file(path_or_name))
-    return recipe_of(source, overrides=overrides, check_data=check_data)
+    return recipe_of(scan_file(find_file(path_or_name)), overrides=overrides, check_data=check_data)
 
 
 def parse_recipe(

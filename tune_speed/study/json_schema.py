@@ -88,8 +88,7 @@ def _constraints(schema: JsonSchema) -> JsonSchema:
 
 
 def _range_schema(value: JsonSchema, number: str) -> JsonSchema:
-    options = value.get("anyOf", [value])
-    ends = next(option for option in options if option.get("type") == number)
+    ends = next(each for each in value.get("anyOf", [value]) if each.get("type") == number)
     about_step = "Distance of neighbouring values; not with log."
     fields = {
         "low": {**ends, "description": "Least value."},

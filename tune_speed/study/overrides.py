@@ -114,7 +114,6 @@ class _Walk:
         return self.to(path, component.table[entry], names) if names else path
 
     def _entries(self, path: TreePath, component: Component) -> dict[str, TreePath]:
-        """Returns where the fields of each component that is there now are."""
         node = self._node(path)
         if is_leaf(node):
             at = (*path, "choices")

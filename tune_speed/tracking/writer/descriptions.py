@@ -89,8 +89,7 @@ def search_note(
         lines += ["", *_next_lines(best)]
     if plan.command:
         lines += ["The search again (with --resume, it goes on):", _commands(plan.command)]
-    table = _table(("searched", "values"), plan.searched.items())
-    return _joined(lines, table, [])
+    return _joined(lines, _table(("searched", "values"), plan.searched.items()), [])
 
 
 def _next_lines(best: TrialRecord) -> list[str]:
