@@ -39,12 +39,12 @@ def profile(
 
     Example: tune-speed profile recipe.yaml --steps 20 --set batch_size=256 --out profile.png
     """
-    from tune_speed.experiments.profiling import picture
+    from tune_speed.experiments.profiling import output
     from tune_speed.experiments.rerun import load_rerun
 
     if out is not None:
         # Before the measurement, which a wrong suffix would waste.
-        picture.check_format(out)
+        output.check_format(out)
     overrides = [*(set_ or []), *([] if device is None else [f"run.device={device}"])]
     file = load_rerun(recipe, overrides=overrides, check_data=not download)
     from tune_speed.experiments.profiling.profile import profile_recipe
@@ -61,7 +61,7 @@ def profile(
         common.note("stopped; nothing was found yet")
         raise typer.Exit(common.INTERRUPTED)
     if out is not None:
-        picture.plot_profile(found, out)
+        output.plot_profile(found, out)
         common.note(f"wrote {out}")
     _print(found, common.Format.JSON if as_json else format_)
 
@@ -69,15 +69,15 @@ def profile(
 def _print(found: "ProfileResult", form: common.Format) -> None:
     from rich.console import Group
 
-    from tune_speed.experiments.profiling import rows
+    from tune_speed.experiments.profiling import output
 
     if form is common.Format.JSON:
         common.say_json(found.model_dump(mode="json"))
     elif form is common.Format.TABLE:
-        common.show_parts([Group(*rows.as_renderables(found))])
+        common.show_parts([Group(*output.as_renderables(found))])
     else:
-        common.print_listing(rows.csv_rows(found), form, title="phases")
+        common.print_listing(output.csv_rows(found), form, title="phases")
         if form is common.Format.MARKDOWN:
             common.say("")
-            common.print_listing(rows.rate_rows(found), form, title="rates")
-            common.say("\n" + "\n".join(f"- {text}" for text in rows.advice_texts(found)))
+            common.print_listing(output.rate_rows(found), form, title="rates")
+            common.say("\n" + "\n".join(f"- {text}" for text in output.advice_texts(found)))

@@ -107,8 +107,7 @@ MOST_OF_TRACEBACK = 50_000
 
 def reason_of(error: BaseException) -> str:
     """Returns kind and first line of an error's message, in at most `MOST_OF_REASON` characters."""
-    message = str(error).strip() or "no message"
-    return one_line(f"{type(error).__name__}: {message}")
+    return one_line(f"{type(error).__name__}: {str(error).strip() or 'no message'}")
 
 
 def traceback_of(error: BaseException) -> str:

@@ -29,8 +29,7 @@ def had_another_name(path: str) -> bool:
 def _path(path: str) -> str:
     field, dot, below = path.partition(".")
     entry, *rest = below.split(".")
-    present = RENAMED.get(field, {}).get(entry, entry)
-    return f"{field}{dot}{'.'.join([present, *rest])}"
+    return f"{field}{dot}{'.'.join([RENAMED.get(field, {}).get(entry, entry), *rest])}"
 
 
 def _entry(path: str, value: Any) -> Any:

@@ -117,8 +117,7 @@ def signed_rank_p_value(differences: Sequence[float]) -> float:
     doubled = np.round(2 * rankdata(np.abs(kept))).astype(int) if kept.size else kept.astype(int)
     chances = np.ones(1)
     for rank in doubled:
-        with_rank = np.concatenate([np.zeros(rank), chances])
-        chances = (np.pad(chances, (0, rank)) + with_rank) / 2
+        chances = (np.pad(chances, (0, rank)) + np.concatenate([np.zeros(rank), chances])) / 2
     return float(chances[: doubled[kept > 0].sum() + 1].sum())
 
 

@@ -130,7 +130,6 @@ def _times_s(samples: Sequence[Sample], *, is_hit: bool) -> list[float]:
 
 
 def _relative_squares(times_s: Sequence[float]) -> float:
-    """Returns the sum of squared deviations from the mean, as shares of the mean."""
     mean_s = statistics.fmean(times_s)
     return math.fsum((time_s / mean_s - 1) ** 2 for time_s in times_s)
 

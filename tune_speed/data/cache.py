@@ -151,7 +151,6 @@ def _read(entry: Path) -> PreparedData | None:
 
 
 def _check(dataset: DatasetConfig, decoded: DecodedData) -> None:
-    """Refuses what no training could use, whatever the kind of data set."""
     for images in filter(None, (decoded.train, decoded.test)):
         if len(images.labels) == 0:
             raise DataError(f"Every part of {dataset!r} must hold images, but one has none.")
@@ -166,7 +165,6 @@ def _check(dataset: DatasetConfig, decoded: DecodedData) -> None:
 
 
 def _set_name(dataset: DatasetConfig) -> str:
-    """Returns a name that differs for every configuration and place of data."""
     fields = dataset.model_dump(mode="json")
     places = {f: os.path.realpath(fields[f]) for f in dataset.location_fields if fields[f]}
     kind, source = type(dataset).__name__, getattr(type(dataset), "plugin_source", None)

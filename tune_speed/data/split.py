@@ -160,8 +160,7 @@ def quotas(counts: Indices, total: int) -> Indices:
     classes with the largest remainders; to those that would be left with none, last.
     """
     taken, remainder = np.divmod(counts * total, counts.sum())
-    would_be_empty = counts - taken <= 1
-    order = np.lexsort((-remainder, would_be_empty))
+    order = np.lexsort((-remainder, counts - taken <= 1))
     taken[order[: total - taken.sum()]] += 1
     return np.asarray(taken)
 
@@ -197,7 +196,6 @@ def _share(fraction: float, count: int) -> int:
 
 
 def _size_problems(whole: SplitSizes, split: SplitConfig) -> Iterator[Problem]:
-    """Yields the parts that would be empty, then the subsets that are larger than their part."""
     fractions = f"validation_frac={split.validation_frac}, test_frac={split.test_frac}"
     for part, size in whole._asdict().items():
         if size < 1:
@@ -230,7 +228,6 @@ def _choose(data: PreparedData, split: SplitConfig, sizes: SplitSizes) -> list[I
 
 
 def _take(classes: list[Indices], total: int) -> tuple[list[Indices], list[Indices]]:
-    """Returns the first images of each class, `total` in all and in proportion, and the others."""
     numbers = quotas(np.array([len(members) for members in classes]), total)
     taken = [members[:n] for members, n in zip(classes, numbers, strict=True)]
     return taken, [members[n:] for members, n in zip(classes, numbers, strict=True)]

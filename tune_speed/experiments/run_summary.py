@@ -5,14 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from tune_speed.core import stats
 from tune_speed.core.comparability import sign_of, target_of
 from tune_speed.core.records import Record, Status, Timing, TrialRecord
-from tune_speed.core.stats import (
-    RateInterval,
-    RunStatistics,
-    TimeInterval,
-    finite_or_none,
-)
 from tune_speed.core.text import INFINITE, fixed, percent, seconds
 from tune_speed.experiments.margin import LEAST_RUNS, Slope, needed_mean, suggestion
 
@@ -41,19 +36,19 @@ class Statistics(Record):
     """Runs."""
     k: int
     """Runs that met the target."""
-    success_rate: RateInterval
+    success_rate: stats.RateInterval
     """Where the chance of meeting the target lies (Wilson)."""
     times_s: tuple[float | None, ...]
     """Training clock until the target held [s], run by run; None: a miss, which is infinite."""
     median_s: float | None
     """Median time to target [s], misses as infinite; None: infinite."""
-    median_interval: TimeInterval
+    median_interval: stats.TimeInterval
     """Where the median lies; `confidence` is what so few runs give, 0 for a single one."""
     mean_hit_s: float | None
     """Mean over the runs that met the target [s]; None without one."""
     expected_s: float | None
     """Expected time with restarts, all time spent / hits [s]; None: infinite."""
-    expected_interval: TimeInterval
+    expected_interval: stats.TimeInterval
     """Where the expected time with restarts lies."""
     final_accuracy: Spread
     """Accuracy at the end, over the runs that did not fail, as far as it was measured."""
@@ -83,7 +78,7 @@ class Statistics(Record):
 
 def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statistics:
     """Returns the statistics of a record's runs, one at least; `slope` as in `margin`, if known."""
-    runs, found = record.runs, RunStatistics.of(record, confidence=CONFIDENCE)
+    runs, found = record.runs, stats.RunStatistics.of(record, confidence=CONFIDENCE)
     target = target_of(record.workload)
     ends = [run.final for run in runs if run.final is not None and run.status not in NO_FINAL]
     metrics = [value for end in ends if (value := end.value(target.metric)) is not None]
@@ -105,7 +100,7 @@ def describe_runs(record: TrialRecord, *, slope: Slope | None = None) -> Statist
         median_s=found.median_s,
         median_interval=found.median_interval,
         mean_hit_s=found.mean_hit_s,
-        expected_s=finite_or_none(found.expected_s),
+        expected_s=stats.finite_or_none(found.expected_s),
         expected_interval=found.expected_interval,
         final_accuracy=_spread([end.accuracy for end in ends if end.accuracy is not None]),
         metric=target.metric,
@@ -199,7 +194,7 @@ def _clock(found: Statistics) -> list[str]:
     return [*lines, *(f"                   {note}" for note in found.notes)]
 
 
-def _interval(interval: TimeInterval) -> str:
+def _interval(interval: stats.TimeInterval) -> str:
     if not interval.confidence:
         return "no interval from one run"
     low, high = (fixed(end, 3, none=INFINITE) for end in (interval.low_s, interval.high_s))

@@ -13,13 +13,9 @@ def write_atomically(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]
     """Yields a file that replaces `path` when the block ends, or is removed if the block fails.
 
     A reader finds the old content or the new, never a part of it. A killed writer leaves
-    `<name>.<random>.tmp` behind.
+    `<name>.<random>.tmp` behind. To be `durable`, to outlast a loss of power, waits for the disk.
 
-    Args:
-        path: In a folder that exists.
-        durable: Whether the new content must outlast a loss of power, which waits for the disk.
-
-    Raises: OSError.
+    Raises: OSError, as where the folder is missing.
     """
     # A name of its own for each writer: several processes may write the same file at once.
     temporary = path.with_name(f"{path.name}.{secrets.token_hex(4)}.tmp")
@@ -35,13 +31,9 @@ def write_atomically(path: Path, *, durable: bool = False) -> Iterator[IO[bytes]
             temporary.unlink()
         raise
     if durable:
-        _sync_folder(path.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    # A new name is durable only once its folder is synced as well.
-    file = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(file)
-    finally:
-        os.close(file)
+        # A new name is durable only once its folder is synced as well.
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)

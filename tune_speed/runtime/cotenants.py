@@ -11,16 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from tune_speed.runtime.turnstile import (
-    EXCLUSIVE,
-    SHARED,
-    close_in_forks,
-    default_folder,
-    file_name,
-    make_shared_folder,
-    reason,
-    try_flock,
-)
+from tune_speed.runtime import turnstile
 
 LONGEST_LABEL = 200
 LARGEST_FILE_BYTES = 65_536
@@ -35,31 +26,28 @@ class Tenancy:
         self._path = path
         self._file = file
         self._pid = os.getpid()
-        close_in_forks(self)
+        turnstile.close_in_forks(self)
 
     @classmethod
     def begin(cls, device_key: str, *, study: str, trial: str, folder: Path | None = None) -> Self:
-        """Shows `study/trial` as a tenant until closed; never raises for lack of a folder.
-
-        Args:
-            device_key: Names the physical device, the same in all processes that share it.
-            study: Any text.
-            trial: Any text.
-            folder: Default: `turnstile.default_folder()`.
-        """
-        tenants = (folder or default_folder()) / f"{file_name(device_key)}.tenants"
+        """Shows `study/trial` as a device's tenant until closed; never raises without a folder."""
+        tenants = (
+            folder or turnstile.default_folder()
+        ) / f"{turnstile.file_name(device_key)}.tenants"
         content = json.dumps({"study": study, "trial": trial, "pid": os.getpid()}).encode()
         try:
-            make_shared_folder(tenants.parent)
-            make_shared_folder(tenants)
+            turnstile.make_shared_folder(tenants.parent)
+            turnstile.make_shared_folder(tenants)
             for _ in range(MOST_TRIES):
-                path = tenants / f"{os.getpid()}-{file_name(trial)}-{secrets.token_hex(4)}"
+                path = (
+                    tenants / f"{os.getpid()}-{turnstile.file_name(trial)}-{secrets.token_hex(4)}"
+                )
                 file = _show(path, content)
                 if file is not None:
                     return cls(path, file, why_not=None)
             raise OSError("no file there stays")
         except OSError as error:
-            return cls(tenants / "none", None, why_not=reason(tenants.parent, error))
+            return cls(tenants / "none", None, why_not=turnstile.reason(tenants.parent, error))
 
     def __enter__(self) -> Self:
         return self
@@ -86,21 +74,20 @@ class Tenancy:
             paths = [path for path in self._path.parent.iterdir() if path != self._path]
             labels = [_label_if_alive(path) for path in paths]
         except OSError as error:
-            self.why_not = reason(self._path.parent.parent, error)
+            self.why_not = turnstile.reason(self._path.parent.parent, error)
             return ()
         return tuple(sorted(label for label in labels if label is not None))
 
 
 def _show(path: Path, content: bytes) -> int | None:
     """Returns the locked file, None if another took it for a dead trial's before it was locked."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    file = os.open(path, flags, 0o644)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
     try:
         # Whatever the umask.
         os.fchmod(file, 0o644)
         # Before the lock: who finds it locked can read it.
         os.write(file, content)
-        if try_flock(file, EXCLUSIVE) and os.fstat(file).st_nlink > 0:
+        if turnstile.try_flock(file, turnstile.EXCLUSIVE) and os.fstat(file).st_nlink > 0:
             return file
         _remove(path)
     except OSError:
@@ -118,7 +105,7 @@ def _label_if_alive(path: Path) -> str | None:
         # It just ended, or is no tenant's file.
         return None
     try:
-        if not try_flock(file, SHARED):
+        if not turnstile.try_flock(file, turnstile.SHARED):
             return _label(os.read(file, LARGEST_FILE_BYTES), path.name)
         _remove(path)
     finally:

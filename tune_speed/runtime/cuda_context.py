@@ -2,8 +2,8 @@
 
 import subprocess
 import sys
+from contextlib import suppress
 from functools import cache
-from pathlib import Path
 
 import torch
 
@@ -41,18 +41,13 @@ def context_gib(device: torch.device) -> float:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{uuid}-torch-{torch.__version__}-{find_mps().sharing.replace(' ', '-')}"
     with file_lock(file.with_name(f"{file.name}.lock"), wait_s=MEASURE_WITHIN_S):
-        found = _stored(file)
+        found: float | None = None
+        with suppress(OSError, ValueError):
+            found = float(file.read_text())
         if found is None and (found := _measured(device)) is not None:
             with write_atomically(file) as written:
                 written.write(f"{found:.4f}".encode())
     return found or 0.0
-
-
-def _stored(file: Path) -> float | None:
-    try:
-        return float(file.read_text())
-    except (OSError, ValueError):
-        return None
 
 
 def _measured(device: torch.device) -> float | None:

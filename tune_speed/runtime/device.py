@@ -198,7 +198,6 @@ def set_up_process(device: torch.device, *, cpu_threads: int) -> None:
 
 @cache
 def _libc() -> ctypes.CDLL | None:
-    """Returns the C library if it is glibc."""
     libc = ctypes.CDLL(None)
     return libc if hasattr(libc, "gnu_get_libc_version") else None
 
@@ -287,11 +286,7 @@ def peak_memory_gib(device: torch.device) -> float:
 
 
 def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
-    """Returns how long the threads of this process have waited for a core [s]; None: not known.
-
-    Args:
-        since: what this returned at the beginning; None: that was not known.
-    """
+    """Returns how long this process' threads have waited for a core `since` then [s], if known."""
     # Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`.
     try:
         stats = [path.read_text() for path in Path("/proc/self/task").glob("*/schedstat")]
@@ -338,7 +333,6 @@ def is_device_failure(error: BaseException) -> bool:
 
 
 def _with_causes(error: BaseException | None) -> Iterator[BaseException]:
-    """Yields an error and what led to it."""
     # Compilers wrap what goes wrong in them, and what tidies up after an error may fail too.
     while error is not None:
         yield error

@@ -33,14 +33,9 @@ def acquire(file: int, *, wait_s: float) -> bool:
 
 @contextmanager
 def file_lock(path: Path, *, wait_s: float) -> Iterator[None]:
-    """Holds the lock file `path` alone while the block runs; the file stays behind, empty of use.
+    """Holds the lock file `path` alone while the block runs; it stays, with its last holder's id.
 
-    Args:
-        path: Created if missing. Its text is the process id of the last holder.
-        wait_s: Longest wait for another holder [s].
-
-    Raises:
-        StorageError: The file cannot be made or locked, or another process holds it for too long.
+    Raises: StorageError if it cannot be made or locked, or is held for longer than `wait_s` [s].
     """
     try:
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)

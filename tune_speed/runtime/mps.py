@@ -46,7 +46,6 @@ def find_mps() -> Mps:
 
 
 def _answers(control: str) -> bool:
-    """Returns whether the daemon answers a question that changes nothing."""
     try:
         done = subprocess.run(
             [control],

@@ -32,16 +32,11 @@ class Sharing:
         known: Sequence[StepTime] = (),
         warm: set[str] | None = None,
     ) -> None:
-        """Looks around once.
+        """Looks around once. `label` is `study/trial`; without `tenancy` nobody is to know the run.
 
-        Args:
-            label: `study/trial` of the run.
-            turnstile: of the device.
-            tenancy: its presence there; None: nobody is to know, or to be known.
-            may_have_company: whether co-tenants may come later, even if there are none yet.
-            known: isolated step times that need not be measured again.
-            warm: throughput keys of steps that this process has taken, to which the run adds its
-                own; None where each run is to warm up.
+        `may_have_company` says that co-tenants may come later; isolated step times in `known` are
+        not measured again; `warm` are throughput keys of steps that this process has taken, to
+        which the run adds its own; None where each run is to warm up.
         """
         self.label, self.turnstile = label, turnstile
         self.known = {step_time.key: step_time for step_time in known}

@@ -126,17 +126,9 @@ def time_steps(
     whole number of blocks, and it does not see what is done at every fifth step. No block is begun
     that would not end in time, but for the first.
 
-    Args:
-        take_step: does the next step; may leave it queued on the device.
-        samples_per_step: effective batch size.
-        num_train: samples of an epoch.
-        block_s: shortest block [s], see `BLOCK_S`.
-        period: steps after which the cost of a step repeats: blocks span whole periods if two of
-            them fit into the time. Of a longer one the rare step may be missed.
-        step_s: seconds of a step, roughly.
-        limit_s: time for it [s]; `LONGEST_S` bounds it too.
-        synchronize: waits for the device.
-        now: a monotonic clock [s].
+    `take_step` may leave its step queued on the device. A block takes `block_s` or longer and spans
+    whole periods of steps, after which their cost repeats, if two of them fit into the time; of a
+    longer one the rare step may be missed. `step_s` is rough; `LONGEST_S` bounds `limit_s` too.
     """
     limit_s = min(limit_s, LONGEST_S)
     steps_in_epoch = math.ceil(num_train / samples_per_step)

@@ -22,12 +22,8 @@ class Phase:
 def isolated_train_s(phases: Iterable[Phase], *, other_s: float = 0.0) -> float:
     """Returns Σ (samples / samples per step) · isolated seconds of a step, over phases, + other.
 
-    A ragged step at an epoch's end counts by its samples, as it did when steps were timed.
-
-    Args:
-        phases: those that ran, the present one included.
-        other_s: timed spans that are no steps, such as statistics of the data for the first weights
-            [s].
+    A ragged step at an epoch's end counts by its samples, as it did when steps were timed. Other
+    seconds are timed spans that are no steps, such as statistics of the data for the first weights.
     """
     return other_s + sum(p.samples / p.samples_per_step * p.step_time.step_s for p in phases)
 

@@ -100,12 +100,7 @@ class Turnstile:
 
     @classmethod
     def open(cls, device_key: str, *, folder: Path | None = None) -> Self:
-        """Returns the turnstile of a device; never raises for lack of a folder or of `flock`.
-
-        Args:
-            device_key: Names the physical device, the same in all processes that share it.
-            folder: Default: `default_folder()`.
-        """
+        """Returns a physical device's turnstile; never raises for lack of a folder or `flock`."""
         folder = folder or default_folder()
         opened: list[int] = []
         try:
@@ -284,7 +279,6 @@ class Turnstile:
         return paused_s
 
     def _free_locks(self) -> None:
-        """Frees the locks of roles that ended; those of a measurement stay."""
         if self._is_measuring:
             return
         if not self._num_training:

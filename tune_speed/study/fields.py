@@ -17,15 +17,8 @@ from pydantic_core import ErrorDetails
 
 from tune_speed.core.config import Component, Config
 from tune_speed.core.descriptions import descriptions
+from tune_speed.study import parameter
 from tune_speed.study.mistake import Mistake, near_miss, shown
-from tune_speed.study.parameter import (
-    branches,
-    is_leaf,
-    is_number,
-    leaf_mistakes,
-    listed_choices,
-    unquote,
-)
 from tune_speed.study.yaml import TreePath
 
 
@@ -54,7 +47,6 @@ def entries_of(field: FieldInfo) -> type[Config] | None:
 
 
 def _members(annotation: Any) -> tuple[Any, ...]:
-    """Returns the members of a union, or else the annotation alone."""
     is_union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
     return typing.get_args(annotation) if is_union else (annotation,)
 
@@ -97,7 +89,7 @@ def config_mistakes(
 
     `fixed` says why nothing may be searched here; None: every field may be.
     """
-    if not isinstance(tree, Mapping) or is_leaf(tree):
+    if not isinstance(tree, Mapping) or parameter.is_leaf(tree):
         fields = f"a mapping of fields: {', '.join(kind.model_fields) or 'none'}"
         yield Mistake(path, f"must be {fields}", shown(tree))
         return
@@ -117,8 +109,7 @@ def name_mistakes(kind: type[Config], tree: Mapping[str, Any], path: TreePath) -
         if field.is_required() and name not in tree:
             text = " ".join(descriptions(kind).get(name, "").split())
             meaning = re.split(r"[.;:] ", text)[0].rstrip(".")
-            hint = f"{meaning}." if meaning else None
-            yield Mistake((*path, name), "must be given", hint=hint)
+            yield Mistake((*path, name), "must be given", hint=f"{meaning}." if meaning else None)
 
 
 def field_mistakes(
@@ -127,13 +118,13 @@ def field_mistakes(
     """Yields every mistake of `value` as the field `name` of `kind`, `fixed` as above."""
     field = kind.model_fields[name]
     component, nested, entries = component_of(field), nested_of(field), entries_of(field)
-    if is_leaf(value) and fixed is not None:
+    if parameter.is_leaf(value) and fixed is not None:
         yield Mistake(path, f"must be one value: {fixed}", shown(value))
     elif component is not None and not (
         value is None and not any(_value_mistakes(kind, name, None, path))
     ):
         yield from _component_mistakes(component, value, path, fixed)
-    elif is_leaf(value):
+    elif parameter.is_leaf(value):
         yield from _leaf_mistakes(kind, name, value, path)
     elif nested is not None and isinstance(value, Mapping):
         yield from config_mistakes(nested, value, path, fixed=fixed)
@@ -152,7 +143,7 @@ def field_mistakes(
 def _component_mistakes(
     component: Component, value: Any, path: TreePath, fixed: str | None
 ) -> Iterator[Mistake]:
-    if is_leaf(value):
+    if parameter.is_leaf(value):
         yield from _choice_of_components_mistakes(component, value, path)
         return
     try:
@@ -190,11 +181,11 @@ def _choice_of_components_mistakes(
     if component.tag is not None:
         yield Mistake(path, "must be one value: this field is not searched", shown(leaf))
         return
-    yield from leaf_mistakes(leaf, path)
+    yield from parameter.leaf_mistakes(leaf, path)
     at = (*path, "choices")
-    for name, fields in (branches(leaf) or {}).items():
+    for name, fields in (parameter.branches(leaf) or {}).items():
         yield from _entry_mistakes(component, name, fields, (*at, name), None)
-    for position, name in listed_choices(leaf):
+    for position, name in parameter.listed_choices(leaf):
         mistakes = list(_entry_mistakes(component, name, {}, (*at, position), None))
         if mistakes and isinstance(name, str) and name in component.table:
             must = f"must be given with fields: {', '.join(str(m.path[-1]) for m in mistakes)}"
@@ -206,15 +197,17 @@ def _choice_of_components_mistakes(
 def _leaf_mistakes(
     kind: type[Config], name: str, leaf: Mapping[str, Any], path: TreePath
 ) -> Iterator[Mistake]:
-    yield from leaf_mistakes(leaf, path)
-    if branches(leaf):
+    yield from parameter.leaf_mistakes(leaf, path)
+    if parameter.branches(leaf):
         must = "choices with fields of their own need a field that holds a component"
         yield Mistake(path, must, shown(leaf), "List single values: `choices: [a, b]`.")
-    for position, choice in listed_choices(leaf):
+    for position, choice in parameter.listed_choices(leaf):
         yield from _value_mistakes(kind, name, choice, (*path, "choices", position))
     if "choices" in leaf:
         return
-    numbers = {key: leaf[key] for key in ("low", "high", "step") if is_number(leaf.get(key))}
+    numbers = {
+        key: leaf[key] for key in ("low", "high", "step") if parameter.is_number(leaf.get(key))
+    }
     taken = number_types(kind, name)
     if not taken:
         hint = "List values: `choices: [a, b]`."
@@ -245,7 +238,7 @@ def _value_mistakes(kind: type[Config], name: str, value: Any, path: TreePath) -
             rest = (other.removeprefix("must be ") for other in others)
             must, hint = split_hint(" or ".join([first, *rest]))
             near = near_miss(value, re.findall("'(.+?)'", must))
-            yield Mistake(at, must, shown(value), hint or unquote(value) or near)
+            yield Mistake(at, must, shown(value), hint or parameter.unquote(value) or near)
 
 
 def split_hint(must: str) -> tuple[str, str | None]:

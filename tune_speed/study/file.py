@@ -19,25 +19,12 @@ from tune_speed.core.errors import ConfigError, Problem
 from tune_speed.core.targets import Task
 from tune_speed.custom.shipping import Loop
 from tune_speed.custom.spec import OwnTask
+from tune_speed.study import settings, validation
 from tune_speed.study.fields import config_mistakes, name_mistakes
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.overrides import apply_overrides
 from tune_speed.study.schema import STUDY_NAME, StudySchema
-from tune_speed.study.settings import (
-    AblateConfig,
-    CertifyConfig,
-    RunConfig,
-    SearchConfig,
-    TrackingConfig,
-)
 from tune_speed.study.space import SearchSpace, node_mistakes, point_mistakes
-from tune_speed.study.validation import (
-    grid_mistakes,
-    policy_mistakes,
-    recipe_mistakes,
-    section_mistakes,
-    study_mistakes,
-)
 from tune_speed.study.yaml import MAX_PROBLEMS, Source, scan_file, scan_yaml
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import WORKLOADS, Workload
@@ -86,9 +73,9 @@ class OwnStudySchema(Config):
     """What must be reached, and in which time."""
     recipe: dict[str, Any]
     """What the function is called with; any value in it may be searched."""
-    search: SearchConfig | None = None
+    search: settings.SearchConfig | None = None
     """How the space is searched."""
-    certify: CertifyConfig | None = None
+    certify: settings.CertifyConfig | None = None
     """How the best trials are run again on fresh seeds; null: they are not."""
 
 
@@ -111,10 +98,10 @@ class StudyFile(_File):
 
     workload: Workload | OwnTask
     space: SearchSpace
-    search: SearchConfig
-    certify: CertifyConfig | None
-    run: RunConfig | None
-    tracking: TrackingConfig
+    search: settings.SearchConfig
+    certify: settings.CertifyConfig | None
+    run: settings.RunConfig | None
+    tracking: settings.TrackingConfig
     source: Source
     """The tree with the place of each value, for messages."""
     loop: Loop | None = None
@@ -127,8 +114,8 @@ class RecipeFile(_File):
 
     workload: Workload
     recipe: Recipe
-    run: RunConfig
-    ablate: AblateConfig | None
+    run: settings.RunConfig
+    ablate: settings.AblateConfig | None
 
 
 def load_study(
@@ -140,8 +127,7 @@ def load_study(
 
     Raises: ConfigError with every mistake of the file and of the overrides.
     """
-    source = scan_file(find_file(path_or_name))
-    return study_of(source, overrides=overrides, check_data=check_data)
+    return study_of(scan_file(find_file(path_or_name)), overrides=overrides, check_data=check_data)
 
 
 def study_of(
@@ -149,23 +135,22 @@ def study_of(
 ) -> StudyFile:
     """Returns the study of a tree. As `load_study` otherwise."""
     source, problems = _resolved(source, overrides)
-    source = _checked(source, problems, study_mistakes(source, check_data=check_data))
+    source = _checked(source, problems, validation.study_mistakes(source, check_data=check_data))
     return _searched_file(
         source,
         workload=Workload.model_validate(source.tree["workload"]),
-        run=_optional(RunConfig, source.tree.get("run")),
-        tracking=TrackingConfig.model_validate(source.tree.get("tracking") or {}),
+        run=_optional(settings.RunConfig, source.tree.get("run")),
+        tracking=settings.TrackingConfig.model_validate(source.tree.get("tracking") or {}),
     )
 
 
 def _searched_file(source: Source, **own: Any) -> StudyFile:
-    """Returns the study of a tree without mistakes; `own` are the fields that kinds differ in."""
     tree = source.tree
     return StudyFile(
         **_named(source),
         space=SearchSpace.from_tree(tree["recipe"]),
-        search=SearchConfig.model_validate(tree.get("search") or {}),
-        certify=_optional(CertifyConfig, tree.get("certify")),
+        search=settings.SearchConfig.model_validate(tree.get("search") or {}),
+        certify=_optional(settings.CertifyConfig, tree.get("certify")),
         source=source,
         **own,
     )
@@ -183,8 +168,7 @@ def load_recipe(
 
     Raises: ConfigError with every mistake, and every value that is still searched.
     """
-    source = scan_file(find_file(path_or_name))
-    return recipe_of(source, overrides=overrides, check_data=check_data)
+    return recipe_of(scan_file(find_file(path_or_name)), overrides=overrides, check_data=check_data)
 
 
 def parse_recipe(
@@ -199,13 +183,15 @@ def recipe_of(
 ) -> RecipeFile:
     """Returns the recipe of a tree. As `load_recipe` otherwise."""
     source, problems = _resolved(source, overrides)
-    tree = _checked(source, problems, recipe_mistakes(source, check_data=check_data)).tree
+    tree = _checked(
+        source, problems, validation.recipe_mistakes(source, check_data=check_data)
+    ).tree
     return RecipeFile(
         **_named(source),
         workload=Workload.model_validate(tree["workload"]),
         recipe=Recipe.model_validate(tree["recipe"]),
-        run=RunConfig.model_validate(tree.get("run") or {}),
-        ablate=_optional(AblateConfig, tree.get("ablate")),
+        run=settings.RunConfig.model_validate(tree.get("run") or {}),
+        ablate=_optional(settings.AblateConfig, tree.get("ablate")),
     )
 
 
@@ -217,7 +203,6 @@ def _resolved(source: Source, overrides: Sequence[str]) -> tuple[Source, list[Pr
 
 
 def _with_workload(source: Source) -> Source:
-    """Returns `source` with a built-in workload's fields in the place of its name."""
     name = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
     if not isinstance(name, str) or name not in WORKLOADS:
         return source
@@ -241,7 +226,6 @@ def _checked(source: Source, problems: Sequence[Problem], mistakes: Iterable[Mis
 
 
 def _optional(kind: type[AnyConfig], fields: Any) -> AnyConfig | None:
-    """Returns a section that may be left out."""
     return None if fields is None else kind.model_validate(fields)
 
 
@@ -254,7 +238,9 @@ def own_study_of(source: Source, loop: Loop, *, overrides: Sequence[str] = ()) -
     source = _checked(source, problems, _own_mistakes(source.tree))
     made_by = {"function": loop.name, "function_hash": loop.source_hash}
     task = OwnTask.model_validate({**source.tree["workload"], **made_by})
-    return _searched_file(source, workload=task, run=None, tracking=TrackingConfig(), loop=loop)
+    return _searched_file(
+        source, workload=task, run=None, tracking=settings.TrackingConfig(), loop=loop
+    )
 
 
 def _own_mistakes(tree: Any) -> Iterator[Mistake]:
@@ -280,7 +266,7 @@ def _own_section(name: str, value: Any) -> Iterator[Mistake]:
             must = "must be a mapping from names to values or ranges"
             yield Mistake(("recipe",), must, shown(value))
         return
-    yield from section_mistakes(
+    yield from validation.section_mistakes(
         OwnStudySchema, name, value, fixed="only the values under `recipe` are searched"
     )
 
@@ -289,8 +275,8 @@ def _own_search_mistakes(space: SearchSpace, search: Mapping[str, Any]) -> Itera
     points = search.get("points_to_evaluate", ())
     yield from point_mistakes(space, points, ("search", "points_to_evaluate"))
     if search.get("sampler") == "grid":
-        yield from grid_mistakes(space)
-    yield from policy_mistakes(search)
+        yield from validation.grid_mistakes(space)
+    yield from validation.policy_mistakes(search)
     if search.get("concurrent") == "auto":
         must = "must be a number for a training function, whose steps nobody can measure beforehand"
         yield Mistake(("search", "concurrent"), must, '"auto"')

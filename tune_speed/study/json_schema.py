@@ -55,7 +55,6 @@ def _field_schema(kind: type[Config], name: str, *, searched: bool) -> JsonSchem
 
 # Not pydantic's own schema of a field alone, which knows nothing of values that are searched.
 def _options(kind: type[Config], name: str, *, searched: bool) -> list[JsonSchema]:
-    """Returns every form that a field's value may have."""
     field = kind.model_fields[name]
     component, nested = component_of(field), nested_of(field)
     if component is not None:
@@ -89,8 +88,7 @@ def _constraints(schema: JsonSchema) -> JsonSchema:
 
 
 def _range_schema(value: JsonSchema, number: str) -> JsonSchema:
-    options = value.get("anyOf", [value])
-    ends = next(option for option in options if option.get("type") == number)
+    ends = next(each for each in value.get("anyOf", [value]) if each.get("type") == number)
     about_step = "Distance of neighbouring values; not with log."
     fields = {
         "low": {**ends, "description": "Least value."},
@@ -105,8 +103,7 @@ def _choices_schema(choices: Mapping[str, Any]) -> JsonSchema:
     bounds = {"minItems": 1, "uniqueItems": True, "minProperties": 1}
     # The bounds of the other type would hold for any value of this one, and say nothing.
     own = {k: v for k, v in bounds.items() if ("Items" in k) == (choices["type"] == "array")}
-    fields = {"choices": {**choices, **own}}
-    return _object("Searched over these values.", fields, ["choices"])
+    return _object("Searched over these values.", {"choices": {**choices, **own}}, ["choices"])
 
 
 def _component_options(component: Component, *, searched: bool) -> list[JsonSchema]:

@@ -114,7 +114,6 @@ class _Walk:
         return self.to(path, component.table[entry], names) if names else path
 
     def _entries(self, path: TreePath, component: Component) -> dict[str, TreePath]:
-        """Returns where the fields of each component that is there now are."""
         node = self._node(path)
         if is_leaf(node):
             at = (*path, "choices")
@@ -140,6 +139,5 @@ class _Walk:
         return ".".join([*self._seen[self._num_hidden :], *names])
 
     def _no_field(self, name: str, known: Iterable[str]) -> ConfigError:
-        full_names = [self._shown(other) for other in known]
-        near = did_you_mean(self._shown(name), full_names)
+        near = did_you_mean(self._shown(name), [self._shown(other) for other in known])
         return ConfigError(f"no field `{self._shown(name)}`{near}")

@@ -7,15 +7,9 @@ from pydantic import Field
 
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
+from tune_speed.study import settings
 from tune_speed.study.mistake import shown
 from tune_speed.study.replication import ReplicationConfig, Scale
-from tune_speed.study.settings import (
-    AblateConfig,
-    CertifyConfig,
-    RunConfig,
-    SearchConfig,
-    TrackingConfig,
-)
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.workload import Workload
 
@@ -37,15 +31,15 @@ class StudySchema(Config):
     """What must be reached: a mapping, or the name of a built-in workload."""
     recipe: Recipe
     """How to train; any value in it may be searched."""
-    search: SearchConfig | None = None
+    search: settings.SearchConfig | None = None
     """How the space is searched."""
-    certify: CertifyConfig | None = None
+    certify: settings.CertifyConfig | None = None
     """How the best trials are run again on fresh seeds; null: they are not."""
-    tracking: TrackingConfig | None = None
+    tracking: settings.TrackingConfig | None = None
     """What is stored in MLflow other than measurements; null: nothing."""
-    run: RunConfig | None = None
+    run: settings.RunConfig | None = None
     """How a single training is run."""
-    ablate: AblateConfig | None = None
+    ablate: settings.AblateConfig | None = None
     """What `tune-speed ablate` changes about the recipe."""
     replication: ReplicationConfig | None = None
     """Of a replication: which experiment it is, and our figures next to its own."""

@@ -11,15 +11,7 @@ import pydantic
 from tune_speed.components.plugins.distributions import missing_plugin
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
-from tune_speed.study.fields import (
-    component_of,
-    config_mistakes,
-    field_mistakes,
-    must_text,
-    name_mistakes,
-    nested_of,
-    split_hint,
-)
+from tune_speed.study import fields
 from tune_speed.study.mistake import Mistake, near_miss, shown
 from tune_speed.study.parameter import branches, is_leaf
 from tune_speed.study.schema import STUDY_NAME, StudySchema
@@ -125,8 +117,7 @@ def _is_of_function(tree: Mapping[str, Any]) -> bool:
     if not isinstance(workload, Mapping) or not isinstance(recipe, Mapping) or not recipe:
         return False
     has_data = "dataset" in workload or "split" in workload
-    is_ours = "model" in recipe and recipe.keys() <= Recipe.model_fields.keys()
-    return not has_data and not is_ours
+    return not has_data and not ("model" in recipe and recipe.keys() <= Recipe.model_fields.keys())
 
 
 def _found(source: Source) -> Found:
@@ -143,7 +134,6 @@ def _found(source: Source) -> Found:
 
 
 def _with_plugin(mistake: Mistake, folders: Sequence[Path]) -> Mistake:
-    """Returns a mistake with the plugin that would fix it as its hint, if there is one."""
     table = TABLE_AT.get(tuple(mistake.path[:2]))
     if table is None or mistake.given is None or not mistake.must.startswith("must be one of "):
         return mistake
@@ -164,7 +154,7 @@ def section_mistakes(
     schema: type[Config], section: str, value: Any, *, fixed: str | None
 ) -> Iterator[Mistake]:
     """Yields what is wrong with the fields of a section or else with the rules between them."""
-    mistakes = list(field_mistakes(schema, section, value, (section,), fixed=fixed))
+    mistakes = list(fields.field_mistakes(schema, section, value, (section,), fixed=fixed))
     yield from mistakes
     # A recipe's rules depend on what is chosen together: its space's corners are checked instead.
     if section == "recipe" or mistakes:
@@ -174,7 +164,7 @@ def section_mistakes(
     except pydantic.ValidationError as error:
         for detail in error.errors(include_url=False):
             if detail["loc"][:1] == (section,):
-                yield _of_field(detail["loc"], must_text(detail), value)
+                yield _of_field(detail["loc"], fields.must_text(detail), value)
 
 
 def _of_field(path: TreePath, text: str, section: Any) -> Mistake:
@@ -185,19 +175,19 @@ def _of_field(path: TreePath, text: str, section: Any) -> Mistake:
     name, _, rest = text.partition(" ")
     if not isinstance(node, Mapping) or name not in node:
         return Mistake(path, text)
-    must, hint = split_hint(rest)
+    must, hint = fields.split_hint(rest)
     return Mistake((*path, name), must, shown(node[name]), hint)
 
 
 def _form_mistakes(source: Source, found: Found, *, check_data: bool) -> Iterator[Mistake]:
     tree = source.tree
     if not isinstance(tree, Mapping):
-        yield from config_mistakes(StudySchema, tree, ())
+        yield from fields.config_mistakes(StudySchema, tree, ())
         return
     if _is_of_function(tree):
         yield _NO_FUNCTION
         return
-    yield from name_mistakes(StudySchema, tree, ())
+    yield from fields.name_mistakes(StudySchema, tree, ())
     for mistakes in found.values():
         yield from mistakes
     # Without `study` the file's name is the study's, and so that of its folder.
@@ -228,9 +218,9 @@ def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
             yield Mistake(at, problem.must, problem.given, problem.hint)
     else:
         recipe = tree.get("recipe")
-        fields = recipe if isinstance(recipe, Mapping) else {}
+        written = recipe if isinstance(recipe, Mapping) else {}
         names = ("batch_size", "effective_batch_size")
-        sizes = (each for name in names for each in _values(fields.get(name), ("recipe", name)))
+        sizes = (each for name in names for each in _values(written.get(name), ("recipe", name)))
         for path, value in sizes:
             if isinstance(value, int) and value > num_train:
                 must = f"must be at most {num_train}, the size of the training part"
@@ -238,7 +228,6 @@ def _data_mistakes(tree: Mapping[str, Any]) -> Iterator[Mistake]:
 
 
 def _values(node: Any, path: TreePath) -> Iterator[tuple[TreePath, Any]]:
-    """Yields the fixed value, or the ends or choices of a leaf, with their paths."""
     if not is_leaf(node):
         yield path, node
         return
@@ -306,7 +295,7 @@ def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -
             recipe = Recipe.model_validate(_with_components(tree, components))
         except pydantic.ValidationError as error:
             for detail in error.errors(include_url=False):
-                rule = _named_path(tree, detail["loc"]), must_text(detail)
+                rule = _named_path(tree, detail["loc"]), fields.must_text(detail)
                 broken.setdefault(rule, []).append(params)
             continue
         if not has_gpu and (reason := recipe.needs_cuda()) is not None:
@@ -317,7 +306,7 @@ def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -
         values = ", ".join(f"{name}={value}" for name, value in (shared or cases[0]).items())
         # What every corner breaks does not depend on what is searched: no value is to blame.
         given = values if len(cases) < num_corners else None
-        text, hint = split_hint(must)
+        text, hint = fields.split_hint(must)
         yield Mistake((*path, *written_path(space.tree, names)), text, given, hint)
 
 
@@ -325,14 +314,14 @@ def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, A
     """Returns `tree` with its components validated; `known` caches them."""
     validated = dict(tree)
     for name, field in Recipe.model_fields.items():
-        component = component_of(field)
+        component = fields.component_of(field)
         # Each component is validated once for all corners: looking up a model takes time.
         if component is not None and name in tree:
             key = json.dumps([name, tree[name]])
             if key not in known:
-                kind, fields = component.split(tree[name])
+                kind, settings = component.split(tree[name])
                 try:
-                    known[key] = component.table[kind].model_validate(dict(fields))
+                    known[key] = component.table[kind].model_validate(dict(settings))
                 except pydantic.ValidationError:  # The recipe reports its mistakes.
                     known[key] = tree[name]
             validated[name] = known[key]
@@ -347,13 +336,13 @@ def _named_path(tree: Any, loc: tuple[int | str, ...]) -> TreePath:
         path.append(part)
         field = kind.model_fields.get(part) if kind and isinstance(part, str) else None
         tree = tree.get(part) if field and isinstance(tree, Mapping) else None
-        component = component_of(field) if field else None
+        component = fields.component_of(field) if field else None
         if component is not None and tree is not None:
             name, tree = component.split(tree)
             path.append(name)
             kind = component.table[name]
         else:
-            kind = nested_of(field) if field else None
+            kind = fields.nested_of(field) if field else None
     return tuple(path)
 
 

@@ -353,8 +353,7 @@ def _represent_text(dumper: _Dumper, text: str) -> yaml.ScalarNode:
         is_plain = _PLAIN.fullmatch(text) and isinstance(core_scalar(text), str)
     except ValueError:
         is_plain = False
-    style = None if is_plain else '"'
-    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if is_plain else '"')
 
 
 _Dumper.add_representer(str, _represent_text)

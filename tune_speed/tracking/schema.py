@@ -376,8 +376,7 @@ def _joined(name: str, tags: Mapping[str, str]) -> str:
 
 
 def _printable(value: Any) -> str:
-    text = json.dumps(value, ensure_ascii=False)
-    return strip_secrets(text).encode("utf-8", "replace").decode()
+    return strip_secrets(json.dumps(value, ensure_ascii=False)).encode("utf-8", "replace").decode()
 
 
 def _tags(values: Mapping[str, str]) -> dict[str, str]:

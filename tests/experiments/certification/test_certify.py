@@ -15,7 +15,7 @@ from making import make_record
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.records import Status
 from tune_speed.experiments.certification.certificate import Certificate
-from tune_speed.experiments.certification.finalists import find_estimates
+from tune_speed.experiments.certification.certify import find_estimates
 from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
 from tune_speed.tracking import Tracker, open_store
 

@@ -8,7 +8,7 @@ from profiles import make_recipe_of, make_situation
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.loaders.base import Resident, Streaming
 from tune_speed.experiments.profiling.advice import RULES, advise, changed
-from tune_speed.experiments.profiling.rows import advice_text
+from tune_speed.experiments.profiling.output import advice_text
 
 GPU: dict[str, Any] = {"device_type": "cuda"}
 TWO = {"recipe": {"loader": Streaming(workers=2)}}

@@ -9,16 +9,18 @@ from profiles import make_profile, make_recipe_of
 from rich.console import Console
 
 from tune_speed.core.errors import ConfigError, StorageError
-from tune_speed.experiments.profiling.picture import check_format, plot_profile, profile_figure
-from tune_speed.experiments.profiling.result import ProfileResult
-from tune_speed.experiments.profiling.rows import (
+from tune_speed.experiments.profiling.output import (
     NOTHING,
     advice_texts,
     as_renderables,
+    check_format,
     csv_rows,
     phase_rows,
+    plot_profile,
+    profile_figure,
     sentences,
 )
+from tune_speed.experiments.profiling.result import ProfileResult
 
 
 def shown(found: ProfileResult) -> str:

@@ -21,7 +21,7 @@ from tune_speed.experiments.replication.agreement import (
     effect_verdict,
     figure_verdict,
 )
-from tune_speed.experiments.replication.ours import Own
+from tune_speed.experiments.replication.figures import Own
 from tune_speed.study.replication import UNITS
 
 

@@ -4,7 +4,7 @@ import pytest
 from replication_parts import make_claim
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.experiments.replication.published import paper_figure
+from tune_speed.experiments.replication.figures import paper_figure
 
 S0 = {"source": "Nokhwal et al. 2023", "table": "Table I"}
 PAIR = {**S0, "model": "ResNet-50", "dataset": "CIFAR-10", "setting": "with techniques"}
@@ -73,7 +73,7 @@ def test_source_may_have_no_figure():
 
 def test_settings_of_unequal_length_are_told(monkeypatch):
     from tune_speed.experiments.published.published import PublishedFigure
-    from tune_speed.experiments.replication import published
+    from tune_speed.experiments.replication import figures
 
     def row(setting, metric, value, unit):
         names = ("table", "model", "dataset", "printed_unit", "known_defect", "remark")
@@ -83,7 +83,7 @@ def test_settings_of_unequal_length_are_told(monkeypatch):
 
     rows = [row("a", "epochs", "30", "epochs"), row("b", "epochs", "10", "epochs")]
     rows += [row("a", "exec_time", "3", "h"), row("b", "exec_time", "2", "h")]
-    monkeypatch.setattr(published, "published_figures", lambda: rows)
+    monkeypatch.setattr(figures, "published_figures", lambda: rows)
     place = {"source": "S", "table": "T", "setting": "b", "metric": "exec_time", "over": "a"}
     found = paper_figure(make_claim(published=place))
     assert (found.value, found.defects) == (1.5, ("the two ran 30 and 10 epochs",))

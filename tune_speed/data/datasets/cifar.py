@@ -144,7 +144,6 @@ def _read(
 
 
 def _download(kind: "type[CIFAR10]", folder: Path) -> None:
-    """Fetches the archive unless every file is there already."""
     from torchvision.datasets.utils import check_integrity, download_and_extract_archive
 
     every = [*kind.train_list, *kind.test_list, (kind.meta["filename"], kind.meta["md5"])]

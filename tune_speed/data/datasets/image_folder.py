@@ -90,7 +90,6 @@ class ImageFolder(DatasetConfig):
         return classes
 
     def _test_files(self, train: ClassFiles) -> ClassFiles | None:
-        """Returns the files of the test part, if there is one next to `root/train`."""
         root = Path(self.root)
         folders = [root / name for name in TEST_FOLDERS if (root / name).is_dir()]
         if not folders or not (root / "train").is_dir():

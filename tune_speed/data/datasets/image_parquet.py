@@ -75,7 +75,6 @@ class ImageParquet(DatasetConfig):
         return DecodedData(train, test[0] if test else None, names)
 
     def _parts(self) -> list[list[Path]]:
-        """Returns the files of the training part and, where there is one, of the test part."""
         places = {"train": self.train} | ({} if self.test is None else {"test": self.test})
         return [find_files(field, place) for field, place in places.items()]
 

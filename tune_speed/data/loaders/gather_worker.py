@@ -67,8 +67,7 @@ def map_array(file: int, shape: list[int], dtype: str, offset: int = 0) -> NDArr
     It may be written to unless the file is open for reading only.
     """
     is_writable = fcntl.fcntl(file, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
-    access = mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ
-    mapped = mmap.mmap(file, 0, access=access)
+    mapped = mmap.mmap(file, 0, access=mmap.ACCESS_WRITE if is_writable else mmap.ACCESS_READ)
     return np.frombuffer(mapped, dtype, math.prod(shape), offset).reshape(shape)
 
 

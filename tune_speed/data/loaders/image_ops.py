@@ -30,8 +30,7 @@ class Normalizer:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """Returns float32 (B, H, W, C) of uint8 (B, H, W, C)."""
-        values = pixels.flatten(1).float()
-        return values.mul_(self._scale).sub_(self._shift).view(pixels.shape)
+        return pixels.flatten(1).float().mul_(self._scale).sub_(self._shift).view(pixels.shape)
 
 
 def gather_moved(

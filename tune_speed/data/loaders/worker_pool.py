@@ -158,7 +158,6 @@ class WorkerPool:
 
 
 def _ending(process: subprocess.Popen[bytes]) -> str:
-    """Returns how a process ended that has closed its socket."""
     try:
         code = process.wait(END_WAIT_S)
     except subprocess.TimeoutExpired:

@@ -136,7 +136,6 @@ def balanced(ranks: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.
     """
     counts = np.bincount(labels)
     by_class = np.lexsort((ranks, labels))
-    starts = np.cumsum(counts) - counts
-    place = np.arange(len(labels)) - np.repeat(starts, counts)
+    place = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
     way = (place + 0.5) / np.repeat(counts, counts)
     return np.asarray(by_class[np.argsort(way, kind="stable")])

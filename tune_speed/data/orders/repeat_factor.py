@@ -32,8 +32,7 @@ class RepeatFactor(OrderConfig):
     ) -> Order:
         """Returns the order."""
         shares = np.bincount(labels) / len(labels)
-        factors = repeat_factors(shares, self.threshold)
-        return RepeatedOrder(factors[labels], batch_size, seed)
+        return RepeatedOrder(repeat_factors(shares, self.threshold)[labels], batch_size, seed)
 
 
 def repeat_factors(shares: NDArray[np.float64], threshold: float) -> NDArray[np.float64]:
@@ -41,8 +40,7 @@ def repeat_factors(shares: NDArray[np.float64], threshold: float) -> NDArray[np.
 
     `shares` (K,) are the classes' of the images; 0 gives 1.
     """
-    present = np.where(shares > 0, shares, 1.0)
-    return np.asarray(np.maximum(1.0, np.sqrt(threshold / present)))
+    return np.asarray(np.maximum(1.0, np.sqrt(threshold / np.where(shares > 0, shares, 1.0))))
 
 
 @dataclass(frozen=True, eq=False)

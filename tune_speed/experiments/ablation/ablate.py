@@ -21,17 +21,11 @@ from tune_speed.core.errors import ConfigError, DataError, ServiceError, Storage
 from tune_speed.core.event_log import latest_log
 from tune_speed.core.records import PROTOCOL_VERSION, Status, TrialRecord
 from tune_speed.data.cache import prepare
+from tune_speed.experiments.ablation import retune as retuning
 from tune_speed.experiments.ablation.design import settings_of, turns
 from tune_speed.experiments.ablation.ledger import AblationLedger, Tried, Turn
 from tune_speed.experiments.ablation.plan import AblationPlan, overrides_of
 from tune_speed.experiments.ablation.result import AblationResult, AblationTask, TuningPoint
-from tune_speed.experiments.ablation.retune import (
-    Order,
-    best_factor,
-    next_factor,
-    path_of,
-    tuned_settings,
-)
 from tune_speed.experiments.ablation.summarise import summarise_arms
 from tune_speed.experiments.rerun import cpu_threads, train_once
 from tune_speed.runtime.device import describe_device, resolve_device
@@ -165,15 +159,15 @@ class _Running:
         return {name: [_point(t, r) for t, r in tried if t.arm == name] for name in self.names}
 
     @property
-    def order(self) -> Order:
+    def order(self) -> retuning.Order:
         """How runs of the re-tuning compare: by time where they end as soon as the target holds."""
         workload = self.plan.base.workload
-        return Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
+        return retuning.Order(by_time=workload.mode == "anytime", sign=sign_of(workload.target))
 
     def factors(self) -> dict[str, float]:
         """Returns the best factor of each arm that was re-tuned."""
         tuning = self.tuning().items()
-        return {name: best_factor(points, self.order) for name, points in tuning if points}
+        return {name: retuning.best_factor(points, self.order) for name, points in tuning if points}
 
     def train(self, file: RecipeFile, label: str, *, seed: int, trial: int) -> TrialRecord:
         """Trains an arm once; whatever goes wrong in it but missing data is its outcome."""
@@ -201,7 +195,6 @@ class _Running:
 
 
 def _run_all(run: _Running) -> bool:
-    """Runs all that is left; returns whether Ctrl-C ended it."""
     try:
         factors = _tune(run) if run.plan.config.retune else {}
         files = {name: _tuned_file(run.plan, name, factors.get(name, 1.0)) for name in run.names}
@@ -253,13 +246,12 @@ def _tune(run: _Running) -> dict[str, float]:
 
 
 def _try_beyond(run: _Running, name: str) -> None:
-    """Tries factors beyond the ends, as long as the best one is an end."""
     factors = run.plan.config.retune_factors
     while True:
         for factor in sorted({point.factor for point in run.tuning()[name]}):
             # Ctrl-C may have left one with a part of its seeds.
             _try(run, name, factor)
-        beyond = next_factor(factors, run.tuning()[name], run.order)
+        beyond = retuning.next_factor(factors, run.tuning()[name], run.order)
         if beyond is None:
             return
         try:
@@ -288,7 +280,7 @@ def _try(run: _Running, name: str, factor: float) -> None:
 def _tuned_file(plan: AblationPlan, name: str, factor: float) -> RecipeFile:
     """Returns the arm's recipe with its number times `factor`. Raises: ConfigError."""
     file, retune = plan.files[name], plan.config.retune
-    more = tuned_settings(file.recipe, path_of(retune), factor) if retune else {}
+    more = retuning.tuned_settings(file.recipe, retuning.path_of(retune), factor) if retune else {}
     if not more:
         return file
     arm = next(arm for arm in plan.arms if arm.name == name)

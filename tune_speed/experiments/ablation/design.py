@@ -306,7 +306,6 @@ def _shape_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
 
 
 def _clash_problems(axes: Sequence[Axis], design: Design) -> list[Problem]:
-    """Returns a problem for each path that levels of different axes overwrite."""
     # An arm with such levels would not be what its name says.
     # With `cumulative` a step may replace an earlier one: constant rate, drops, one-cycle.
     if design in ("one-at-a-time", "cumulative"):

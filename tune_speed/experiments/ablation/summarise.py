@@ -16,6 +16,7 @@ from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, holm
 from tune_speed.core.stats import RunStatistics, TimeInterval, median_interval_s, median_time_s
+from tune_speed.experiments.ablation import result
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis
 from tune_speed.experiments.ablation.effects import (
     Contrast,
@@ -23,18 +24,6 @@ from tune_speed.experiments.ablation.effects import (
     contrasts_of,
     estimate,
     with_holm,
-)
-from tune_speed.experiments.ablation.result import (
-    GAINS,
-    MEANS,
-    AblationResult,
-    AblationTask,
-    ArmResult,
-    EffectResult,
-    Figure,
-    Median,
-    Response,
-    TuningPoint,
 )
 from tune_speed.experiments.paired_test import common_seeds, judge
 from tune_speed.experiments.run_summary import CONFIDENCE, NO_FINAL, WHOLE
@@ -47,7 +36,7 @@ MIXED = ("fp16", "bf16")
 
 
 def summarise_arms(
-    task: AblationTask,
+    task: result.AblationTask,
     records: Mapping[str, Sequence[TrialRecord]],
     *,
     axes: Sequence[Axis],
@@ -55,9 +44,9 @@ def summarise_arms(
     settings: Mapping[str, Mapping[str, Any]],
     workload: Mapping[str, Any],
     not_applicable: Mapping[str, str],
-    tuning: Mapping[str, Sequence[TuningPoint]],
+    tuning: Mapping[str, Sequence[result.TuningPoint]],
     lr_factors: Mapping[str, float],
-) -> AblationResult:
+) -> result.AblationResult:
     """Returns the figures of each arm and the contrasts of all of them.
 
     `records` has the finished runs of each arm, one a record; arms may be missing. `axes` are what
@@ -82,7 +71,7 @@ def summarise_arms(
     tested = {name: p_value for name, p_value in p_values.items() if p_value is not None}
     p_holm = dict(zip(tested, holm(list(tested.values())), strict=True))
     found = tuple(
-        ArmResult(
+        result.ArmResult(
             name=arm.name,
             settings=dict(settings[arm.name]),
             not_applicable=not_applicable.get(arm.name),
@@ -90,14 +79,14 @@ def summarise_arms(
             is_lr_at_edge=_is_at_edge(lr_factors.get(arm.name), tuning.get(arm.name, ())),
             tuning=tuple(tuning.get(arm.name, ())),
             **(_figures(together[arm.name]) if arm.name in together else {}),
-            **{GAINS[e.response]: e.estimate for e in against_base if e.name == arm.name},
+            **{result.GAINS[e.response]: e.estimate for e in against_base if e.name == arm.name},
             **duels.get(arm.name, {}),
             time_to_target_p_holm=p_holm.get(arm.name),
             s_mixed=_s_mixed(arm, here, axes, together) if arm in here else None,
         )
         for arm in arms
     )
-    return AblationResult(
+    return result.AblationResult(
         **dict(task),
         metric=target.metric,
         target=target.value,
@@ -124,7 +113,7 @@ def _surroundings(together: Mapping[str, TrialRecord]) -> dict[str, Any]:
     }
 
 
-def _is_at_edge(factor: float | None, points: Sequence[TuningPoint]) -> bool | None:
+def _is_at_edge(factor: float | None, points: Sequence[result.TuningPoint]) -> bool | None:
     tried = {point.factor for point in points}
     return None if factor is None or len(tried) < 2 else factor in (min(tried), max(tried))
 
@@ -141,7 +130,7 @@ def _figures(record: TrialRecord) -> dict[str, Any]:
         "hits": found.hits,
         "success_low": success.low,
         "success_high": success.high,
-        **{name: _figure(whole, OF_RUN[name]) for name in MEANS},
+        **{name: _figure(whole, OF_RUN[name]) for name in result.MEANS},
         "peak_memory_gib": _median([gib for gib in memory if gib is not None]),
         "time_to_target_s": _median(found.times_s),
         "expected_s": found.expected_s if found.hits else None,
@@ -160,43 +149,47 @@ def _ln_speed(run: RunResult) -> float | None:
     return -math.log(time_s) if time_s else None
 
 
-READERS: Mapping[Response, Reader] = {
+READERS: Mapping[result.Response, Reader] = {
     "speed": _ln_speed,
     "accuracy": OF_RUN["accuracy"],
     "macro_f1": OF_RUN["macro_f1"],
 }
 
 
-def _figure(runs: Sequence[RunResult], read: Reader) -> Figure:
+def _figure(runs: Sequence[RunResult], read: Reader) -> result.Figure:
     values = [value for run in runs if (value := read(run)) is not None]
-    return Figure(**mean_interval(values, confidence=CONFIDENCE)._asdict()) if values else Figure()
+    return (
+        result.Figure(**mean_interval(values, confidence=CONFIDENCE)._asdict())
+        if values
+        else result.Figure()
+    )
 
 
-def _median(values: Sequence[float | None]) -> Median:
+def _median(values: Sequence[float | None]) -> result.Median:
     """Returns the median of values of which None is infinite, and its distribution-free interval.
 
     What holds for times that may be missed holds for any figure.
     """
     if not values:
-        return Median()
+        return result.Median()
     ends = TimeInterval.of(*median_interval_s(values, confidence=CONFIDENCE))
     low, high, confidence = ends.low_s, ends.high_s, ends.confidence
     median = median_time_s(values)
-    return Median(median=median, low=low, high=high, confidence=confidence, n=len(values))
+    return result.Median(median=median, low=low, high=high, confidence=confidence, n=len(values))
 
 
 def _effects(
     together: Mapping[str, TrialRecord], contrasts: Sequence[Contrast]
-) -> tuple[EffectResult, ...]:
+) -> tuple[result.EffectResult, ...]:
     """Returns all contrasts with a block that has every arm, p-values corrected by response."""
-    found: list[EffectResult] = []
+    found: list[result.EffectResult] = []
     for response, read in READERS.items():
         values = _values(together, read)
         pairs = [(contrast, estimate(contrast, values)) for contrast in contrasts]
         known = [(contrast, one) for contrast, one in pairs if one.value is not None]
         corrected = with_holm([one for _, one in known])
         found += [
-            EffectResult(
+            result.EffectResult(
                 response=response,
                 kind=contrast.kind,
                 name=contrast.name,
@@ -208,7 +201,6 @@ def _effects(
 
 
 def _values(together: Mapping[str, TrialRecord], read: Reader) -> dict[str, dict[int, float]]:
-    """Returns a response by arm and seed, of the runs that have it."""
     return {
         name: {
             run.seed: value

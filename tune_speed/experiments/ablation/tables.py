@@ -21,14 +21,8 @@ from tune_speed.core.text import (
     printable,
     significant,
 )
+from tune_speed.experiments.ablation import footnotes
 from tune_speed.experiments.ablation.effects import Estimate
-from tune_speed.experiments.ablation.footnotes import (
-    KINDS,
-    arm_notes,
-    effect_notes,
-    interval_text,
-    kind_words,
-)
 from tune_speed.experiments.ablation.result import (
     MEANS,
     AblationResult,
@@ -147,8 +141,10 @@ def as_renderables(result: AblationResult) -> tuple[RenderableType, ...]:
     """
     heading = Text(printable(title(result)), style="italic")
     tables = (_Arms(result.arms, SPEED), _Arms(result.arms, QUALITY))
-    effects = (_effects_table(result), _notes(effect_notes(result))) if result.effects else ()
-    return (heading, *tables, _notes(arm_notes(result)), *effects)
+    effects = (
+        (_effects_table(result), _notes(footnotes.effect_notes(result))) if result.effects else ()
+    )
+    return (heading, *tables, _notes(footnotes.arm_notes(result)), *effects)
 
 
 def title(result: AblationResult) -> str:
@@ -183,12 +179,11 @@ def _figure(name: str, digits: int | None = None) -> Cell:
 def _factor(found: Estimate | None) -> str:
     if found is None:
         return ABSENT
-    ends = interval_text(found)
+    ends = footnotes.interval_text(found)
     return factor(found.value) + (f"\n{ends}" if ends else "")
 
 
 def _places(value: float) -> int:
-    """Returns the decimals with which `value` has four digits."""
     return max(0, 3 - math.floor(math.log10(abs(value)))) if value else 1
 
 
@@ -286,11 +281,11 @@ def _effects_table(result: AblationResult) -> Table:
     interval = percent(result.confidence)
     headings = ("speed", interval, "p", score.replace("_", " "), interval, "p", "n")
     rows: list[Section | Sequence[str]] = []
-    for kind in KINDS:
+    for kind in footnotes.KINDS:
         own = [
             (name, *_effect_cells(found, score)) for name, found in result.effects_of(kind).items()
         ]
-        rows += [Section(kind_words(kind, result.design)), *own] if own else []
+        rows += [Section(footnotes.kind_words(kind, result.design)), *own] if own else []
     return Table([_column("effect", EFFECT_WIDTH), *map(_column, headings)], rows)
 
 
@@ -305,10 +300,10 @@ def _estimate_cells(found: Estimate | None, *, is_factor: bool) -> tuple[str, st
     """Returns value, interval and p-value; a factor without a value is infinite."""
     if found is None or (found.value is None and not is_factor):
         return (ABSENT, ABSENT, ABSENT)
-    value, ends = factor(found.value, none=INFINITE), interval_text(found)
+    value, ends = factor(found.value, none=INFINITE), footnotes.interval_text(found)
     if not is_factor:
         value = f"{found.value:+.{SCORE_DIGITS}f}"
-        ends = interval_text(found, digits=SCORE_DIGITS, sign="+")
+        ends = footnotes.interval_text(found, digits=SCORE_DIGITS, sign="+")
     p_value = found.p_value if found.p_holm is None else found.p_holm
     is_shown = p_value is None or p_value >= LEAST_P_VALUE
     p_text = significant(p_value, 2) if is_shown else f"<{LEAST_P_VALUE:g}"

@@ -11,20 +11,7 @@ from tune_speed.core.config import canonical_hash
 from tune_speed.core.records import Status, Timing, TrialRecord
 from tune_speed.core.stats import RunStatistics, finite_or_none, sample_of
 from tune_speed.custom.spec import task_of
-from tune_speed.experiments.certification.certificate import (
-    Certificate,
-    CertifiedRecipe,
-    CertifiedRun,
-    Provenance,
-    Result,
-    System,
-    Task,
-    Verification,
-    VerificationStatus,
-    certified_run,
-    clock_sheet,
-    was_throttled,
-)
+from tune_speed.experiments.certification import certificate as sections
 from tune_speed.experiments.certification.schedule import FinalRank, Ran
 from tune_speed.tracking.reader.queries import TrackedTrial
 from tune_speed.training.recipe import Recipe
@@ -63,11 +50,11 @@ def certified_record(placed: FinalRank, of: Certification) -> TrialRecord:
     parts = _Parts(placed, of)
     records, surroundings = parts.records, parts.surroundings
     last = records[-1]
-    certificate = Certificate(
+    certificate = sections.Certificate(
         certified_at=last.finished_at,
         task=parts.task(),
         result=parts.result(),
-        clocks=clock_sheet(placed.runs),
+        clocks=sections.clock_sheet(placed.runs),
         recipe=parts.recipe(),
         code=surroundings[0].code.section(
             config_hash=canonical_hash({"recipe": last.recipe, "workload": last.workload})
@@ -114,20 +101,22 @@ class _Parts:
         samples = tuple(map(sample_of, self.placed.runs))
         return RunStatistics(samples, self.records[0].miss_s, CONFIDENCE)
 
-    def rows(self) -> tuple[CertifiedRun, ...]:
+    def rows(self) -> tuple[sections.CertifiedRun, ...]:
         """Returns a row a run."""
         task, rows = task_of(self.records[0]), []
         each = zip(self.placed.runs, self.records, self.placed.orders, strict=True)
         for run, record, order in each:
             final = None if run.final is None else task.metric_of(run.final)
             started_at = record.started_at
-            rows.append(certified_run(run, final_metric=final, order=order, started_at=started_at))
+            rows.append(
+                sections.certified_run(run, final_metric=final, order=order, started_at=started_at)
+            )
         return tuple(rows)
 
-    def task(self) -> Task:
+    def task(self) -> sections.Task:
         record, facts = self.records[-1], self.surroundings[0]
         task = task_of(record)
-        return Task(
+        return sections.Task(
             workload=record.workload_name,
             workload_hash=record.workload_hash,
             dataset=task.dataset_name,
@@ -144,14 +133,14 @@ class _Parts:
             tta_views=1,
         )
 
-    def result(self) -> Result:
+    def result(self) -> sections.Result:
         runs, task, found = self.placed.runs, task_of(self.records[0]), self.statistics
         times, flop = found.hits_s, self.surroundings[0].flop_per_sample
         metrics = [task.metric_of(run.final) for run in runs if run.final is not None]
         mean = statistics.fmean(metrics) if metrics else None
         speeds = [run.images_per_s for run in runs if run.images_per_s is not None]
         peaks_gib = [run.peak_memory_gib for run in runs if run.peak_memory_gib]
-        return Result(
+        return sections.Result(
             n=found.n,
             k=found.hits,
             success_rate=found.success_rate,
@@ -174,7 +163,7 @@ class _Parts:
             runs=self.rows(),
         )
 
-    def recipe(self) -> CertifiedRecipe:
+    def recipe(self) -> sections.CertifiedRecipe:
         record, facts = self.records[-1], self.surroundings[0]
         fields: dict[str, Any]
         if record.is_own_loop:
@@ -199,7 +188,7 @@ class _Parts:
                 "stem": model_fields.get("stem"),
                 "optimizer": optimizer,
             }
-        return CertifiedRecipe(
+        return sections.CertifiedRecipe(
             **fields,
             resolved=record.recipe,
             max_lr=facts.max_lr,
@@ -208,21 +197,21 @@ class _Parts:
             command=self.of.command,
         )
 
-    def system(self) -> System:
+    def system(self) -> sections.System:
         (before, after), runs = self.surroundings, self.placed.runs
-        return System(
+        return sections.System(
             machine=before.machine,
             is_exclusive=all(run.timing == Timing.EXCLUSIVE for run in runs),
             cotenants=tuple(sorted({name for run in runs for name in run.cotenants})),
             device_fraction=1.0,
             cpu_threads=self.records[-1].cpu_threads,
-            was_throttled=was_throttled(before.throttle_count, after.throttle_count),
+            was_throttled=sections.was_throttled(before.throttle_count, after.throttle_count),
         )
 
-    def provenance(self) -> Provenance:
+    def provenance(self) -> sections.Provenance:
         of, own = self.of, self.of.finalists[self.placed.name]
         used = tuple(run.seed for record in of.estimates for run in record.runs)
-        return Provenance(
+        return sections.Provenance(
             tracking_uri=of.uri,
             search_run_id=None,
             trial_run_id=own.run_id,
@@ -239,11 +228,11 @@ class _Parts:
             has_fresh_seeds={run.seed for run in self.placed.runs}.isdisjoint(used),
         )
 
-    def verification(self) -> Verification:
+    def verification(self) -> sections.Verification:
         of, rival, compared = self.of, self.placed.rival, self.placed.comparison
         theirs = next((each for each in of.ranks if each.name == rival), None)
-        return Verification(
-            status=VerificationStatus.RETIMED,
+        return sections.Verification(
+            status=sections.VerificationStatus.RETIMED,
             incumbent=rival,
             incumbent_recipe=None if rival is None else of.finalists[rival].record.recipe,
             incumbent_runs=() if theirs is None else _Parts(theirs, of).rows(),

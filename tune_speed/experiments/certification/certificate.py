@@ -10,14 +10,7 @@ from typing import Any, Literal, Self
 
 from pydantic import model_validator
 
-from tune_speed.core.records import (
-    CLOCK_STATEMENT,
-    PROTOCOL_VERSION,
-    Record,
-    RunResult,
-    Status,
-    Timing,
-)
+from tune_speed.core import records
 from tune_speed.core.renamed import RecordedRecipe
 from tune_speed.core.stats import RateInterval, TimeInterval
 from tune_speed.runtime.hardware import SystemFacts
@@ -37,7 +30,7 @@ class VerificationStatus(StrEnum):
     """Others got something else."""
 
 
-class Task(Record):
+class Task(records.Record):
     """The task: workload, target and limits."""
 
     workload: str
@@ -77,7 +70,7 @@ class Task(Record):
         return {**only, **fields} if isinstance(fields, dict) else fields
 
 
-class CertifiedRun(Record):
+class CertifiedRun(records.Record):
     """One training with one seed, hit or miss."""
 
     seed: int
@@ -88,11 +81,11 @@ class CertifiedRun(Record):
     """Training clock at which it held [s]; None for a miss."""
     train_s: float
     """Training clock at the end of the run [s]."""
-    timing: Timing
+    timing: records.Timing
     """What the training clock is made of: seconds that passed, or steps times step time."""
     final_metric: float | None
     """The target metric at the end; None if it was never evaluated."""
-    status: Status
+    status: records.Status
     """How the run ended."""
     stop_reason: str
     """Why it ended, in words."""
@@ -115,7 +108,7 @@ class CertifiedRun(Record):
     known."""
 
 
-class Result(Record):
+class Result(records.Record):
     """The result over all runs."""
 
     n: int
@@ -167,7 +160,7 @@ class Result(Record):
         return self
 
 
-class ClockTimes(Record):
+class ClockTimes(records.Record):
     """The five clocks of a run, or their sums."""
 
     setup_s: float
@@ -182,7 +175,7 @@ class ClockTimes(Record):
     """From the first line of the run to its last [s]."""
 
 
-class ClockSheet(Record):
+class ClockSheet(records.Record):
     """The clocks of all runs, and the measuring rules."""
 
     runs: tuple[ClockTimes, ...]
@@ -195,7 +188,7 @@ class ClockSheet(Record):
     """Version of the measuring rules; rows of different versions are never ranked together."""
 
 
-class CertifiedRecipe(Record):
+class CertifiedRecipe(records.Record):
     """The recipe, and how to train it again."""
 
     resolved: RecordedRecipe
@@ -221,7 +214,7 @@ class CertifiedRecipe(Record):
     """The exact command that ran, without its secrets."""
 
 
-class System(Record):
+class System(records.Record):
     """The machine, and other trials on it."""
 
     machine: SystemFacts
@@ -237,7 +230,7 @@ class System(Record):
     """Whether the device slowed down for heat or power meanwhile; None: not known."""
 
 
-class Provenance(Record):
+class Provenance(records.Record):
     """The search that found the recipe, and its cost."""
 
     tracking_uri: str | None
@@ -270,7 +263,7 @@ class Provenance(Record):
     """Whether no seed of these runs was used in the search."""
 
 
-class Verification(Record):
+class Verification(records.Record):
     """How the result compares with the best known one, timed next to it."""
 
     status: VerificationStatus
@@ -300,7 +293,7 @@ class Verification(Record):
     """By which rule finalists were dropped early, and its error rate, in words."""
 
 
-class Certificate(Record):
+class Certificate(records.Record):
     """All sections that a certified row of a leaderboard must have."""
 
     certified_at: str
@@ -334,14 +327,14 @@ def was_throttled(before: int | None, after: int | None) -> bool | None:
 
 
 def certified_run(
-    run: RunResult, *, final_metric: float | None, order: int, started_at: str
+    run: records.RunResult, *, final_metric: float | None, order: int, started_at: str
 ) -> CertifiedRun:
     """Returns the row of a run, with its place `order` among all runs of the certification.
 
     `final_metric` is the target metric at its end, None if it was never evaluated; `started_at` is
     in UTC, ISO 8601.
     """
-    same = CertifiedRun.model_fields.keys() & RunResult.model_fields.keys()
+    same = CertifiedRun.model_fields.keys() & records.RunResult.model_fields.keys()
     return CertifiedRun(
         **{name: getattr(run, name) for name in same},
         is_hit=run.time_to_target_s is not None,
@@ -353,13 +346,13 @@ def certified_run(
     )
 
 
-def clock_sheet(runs: tuple[RunResult, ...]) -> ClockSheet:
+def clock_sheet(runs: tuple[records.RunResult, ...]) -> ClockSheet:
     """Returns the clocks of `runs` and their sums, under the present rules."""
     times = tuple(ClockTimes(**run.clocks.model_dump()) for run in runs)
     sums = {n: math.fsum(getattr(time, n) for time in times) for n in ClockTimes.model_fields}
     return ClockSheet(
         runs=times,
         total=ClockTimes(**sums),
-        statement=CLOCK_STATEMENT,
-        protocol_version=PROTOCOL_VERSION,
+        statement=records.CLOCK_STATEMENT,
+        protocol_version=records.PROTOCOL_VERSION,
     )

@@ -167,7 +167,6 @@ class CertificationSchedule:
         return ("final", final) if final else ("first", self._runs.get(("first", name), []))
 
     def _compare(self, name: str, rival: str) -> Comparison:
-        """Compares runs with equal seeds."""
         stage, _ = self._counting(name)
         # Every rival ran the first stage, whatever the last one that it ran in.
         both = [self._runs.get((stage, n), []) for n in (name, rival)]

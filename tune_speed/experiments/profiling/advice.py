@@ -315,7 +315,6 @@ def advise(at: Situation) -> tuple[Advice, ...]:
 
 
 def _is_possible(suggested: Suggestion, at: Situation) -> bool:
-    """Returns whether the changed recipe is a valid one that acts on this device."""
     if not suggested.changes:
         return True
     try:

@@ -14,14 +14,7 @@ from tune_speed.experiments.profiling.phases import PhaseTimer, TimedGradient
 from tune_speed.runtime.device import synchronizer
 from tune_speed.runtime.step_timer import warm_up
 from tune_speed.runtime.training_clock import Waits
-from tune_speed.training.build import (
-    build_forward,
-    build_model,
-    open_dummy,
-    open_loader,
-    set_seed,
-    step_schedule_of,
-)
+from tune_speed.training import build
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.step.batches import open_steps
 from tune_speed.training.step.step import Group, Stepper
@@ -58,12 +51,14 @@ def open_pipeline(
     Its steps have the shape that the run begins with, and a rate of zero; `before_step` is
     called before each, and may raise.
     """
-    set_seed(recipe, seed)
-    (shape, _), *_ = step_schedule_of(recipe, splits)
-    model = build_model(recipe, splits, seed=seed, device=device)
+    build.set_seed(recipe, seed)
+    (shape, _), *_ = build.step_schedule_of(recipe, splits)
+    model = build.build_model(recipe, splits, seed=seed, device=device)
     model.train()
-    forward = build_forward(model, recipe)
-    loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=seed, device=device)
+    forward = build.build_forward(model, recipe)
+    loader = build.open_loader(
+        recipe.loader, splits.train, recipe, splits, seed=seed, device=device
+    )
     try:
         waits, timer = Waits(), PhaseTimer(synchronize=synchronizer(device))
         stepper = Stepper.still(model, forward, recipe, device=device)
@@ -94,7 +89,7 @@ def warm_up_pipeline(
     """Meets each kind of step of an epoch once, then takes steps; returns the seconds of one."""
     num_train, full = len(splits.train.labels), recipe.samples_per_step * pipeline.shape.growth
     for num_samples in {min(full, num_train), num_train % full} - {0}:
-        dummy = open_dummy(recipe, splits, num_samples=num_samples, device=device)
+        dummy = build.open_dummy(recipe, splits, num_samples=num_samples, device=device)
         pipeline.take_dummy(Group(num_samples, dummy.epoch(0)))
         dummy.close()
     return warm_up(

@@ -25,22 +25,10 @@ from tune_speed.components.speedups.base import Shape
 from tune_speed.core.errors import ConfigError
 from tune_speed.data.cache import prepare
 from tune_speed.data.loaders.base import Streaming
+from tune_speed.experiments.profiling import phases, result
 from tune_speed.experiments.profiling.advice import Situation, advise
-from tune_speed.experiments.profiling.phases import (
-    Phase,
-    StepsTaken,
-    busy_s_per_sample,
-    take_blocks,
-)
 from tune_speed.experiments.profiling.pipeline import Pipeline, open_pipeline, warm_up_pipeline
 from tune_speed.experiments.profiling.rates import averaging_s, measure_rates
-from tune_speed.experiments.profiling.result import (
-    Bounds,
-    DeviceRates,
-    ProfileResult,
-    StepTimes,
-    StepWork,
-)
 from tune_speed.experiments.profiling.work import Work, count_work
 from tune_speed.experiments.rerun import cpu_threads
 from tune_speed.runtime import device as devices
@@ -60,7 +48,7 @@ ENOUGH_S = 4.0
 # Of progress, at most.
 LINES = 5
 MIB, MS = 1024**2, 1e3
-COMPUTING: tuple[Phase, ...] = ("forward", "backward", "forward_backward", "optimizer")
+COMPUTING: tuple[phases.Phase, ...] = ("forward", "backward", "forward_backward", "optimizer")
 
 
 def profile_recipe(
@@ -70,7 +58,7 @@ def profile_recipe(
     download: bool,
     on_progress: Callable[[int, int], None],
     on_line: Callable[[str], None],
-) -> ProfileResult | None:
+) -> result.ProfileResult | None:
     """Returns where the time of the recipe's steps goes, and what to try; None after Ctrl-C.
 
     Steps have the shape that the run begins with. Of several devices one is profiled, with its
@@ -99,7 +87,7 @@ def _profile(
     steps: int | None,
     is_stopped: Callable[[], bool],
     on_line: Callable[[str], None],
-) -> ProfileResult:
+) -> result.ProfileResult:
     def check_stop() -> None:
         if is_stopped():
             raise Interrupted
@@ -134,7 +122,7 @@ def _profile(
     is_host, sync_s = device.type == "cpu", None
     if is_host or recipe.devices <= max(1, num_gpus):
         sync_s = averaging_s(work.gradients, size=recipe.devices, device=device)
-    found = ProfileResult(
+    found = result.ProfileResult(
         **_described(file, recipe, device, pipeline.shape),
         peak_memory_gib=peak_gib,
         times=_step_times(taken, averaging_s=sync_s, idle_s=idle_s, is_host=is_host),
@@ -193,7 +181,7 @@ def _take(
     step_s: float,
     device: torch.device,
     on_line: Callable[[str], None],
-) -> StepsTaken:
+) -> phases.StepsTaken:
     enough = min(MOST_STEPS, max(FEWEST_STEPS, int(ENOUGH_S / step_s)))
     said = {0}
 
@@ -202,7 +190,7 @@ def _take(
             said.add(done * LINES // total)
             on_line(f"{done} of {total} steps, half of them with borders between the phases")
 
-    return take_blocks(
+    return phases.take_blocks(
         pipeline.take,
         pipeline.timer,
         num_steps=steps or enough,
@@ -216,19 +204,18 @@ def _take(
 
 
 def _idle_s(
-    pipeline: Pipeline, recipe: Recipe, taken: StepsTaken, device: torch.device
+    pipeline: Pipeline, recipe: Recipe, taken: phases.StepsTaken, device: torch.device
 ) -> float | None:
     """Returns how long the device does nothing in a step as it runs [s]; None if unknown."""
     if device.type == "cpu":
         known = devices.cpu_wait_s() is not None
         return taken.core_wait_s / torch.get_num_threads() if known else None
-    busy = busy_s_per_sample(pipeline.take, device=device)
+    busy = phases.busy_s_per_sample(pipeline.take, device=device)
     samples = recipe.samples_per_step * pipeline.shape.growth
     return None if busy is None else max(0.0, taken.step_s - busy * samples)
 
 
 def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
-    """Returns what was found for each field that was `auto`."""
     fields = ("batch_size", "accumulation_steps", *CHOICES)
     found = {name: str(getattr(ran, name)) for name in fields if getattr(given, name) == "auto"}
     if given.effective_batch_size is not None:
@@ -240,13 +227,12 @@ def _found_for_auto(given: Recipe, ran: Recipe) -> dict[str, str]:
 
 
 def _step_times(
-    taken: StepsTaken, *, averaging_s: float | None, idle_s: float | None, is_host: bool
-) -> StepTimes:
-    """Returns the times of a step; `is_host`: the device is the host."""
+    taken: phases.StepsTaken, *, averaging_s: float | None, idle_s: float | None, is_host: bool
+) -> result.StepTimes:
     sum_s = sum(taken.total_s.values())
     computing_s = sum(taken.total_s[phase] for phase in COMPUTING)
     launch_frac = sum(taken.launched_s[phase] for phase in COMPUTING) / computing_s
-    return StepTimes(
+    return result.StepTimes(
         step_ms=MS * taken.step_s,
         step_low_ms=MS * taken.low_s,
         step_high_ms=MS * taken.high_s,
@@ -261,9 +247,8 @@ def _step_times(
     )
 
 
-def _step_work(work: Work, taken: StepsTaken) -> StepWork:
-    """Returns what a step computes and moves."""
-    return StepWork(
+def _step_work(work: Work, taken: phases.StepsTaken) -> result.StepWork:
+    return result.StepWork(
         gflop=_scaled(work.flop, 1e-9),
         parameters_mib=work.parameters / MIB,
         optimizer_state_mib=work.optimizer_state / MIB,
@@ -276,12 +261,12 @@ def _step_work(work: Work, taken: StepsTaken) -> StepWork:
 def roofline(
     flop: float | None,
     moved_bytes: float,
-    rates: DeviceRates,
+    rates: result.DeviceRates,
     *,
     precision: str,
     host_bytes: float,
     step_s: float,
-) -> Bounds | None:
+) -> result.Bounds | None:
     """Returns the bounds of a step that takes `step_s` as it runs; None where F is not known.
 
     In this module's symbols: F is `flop`, B `moved_bytes` and H `host_bytes`; `rates` has R in the
@@ -293,7 +278,7 @@ def roofline(
     compute_s, memory_s = flop / flop_per_s, moved_bytes / (1e9 * rates.memory_gb_per_s)
     host_rate = rates.host_to_device_gb_per_s
     # Copies from the host can be hidden behind computing, so theirs is a bound by itself.
-    return Bounds(
+    return result.Bounds(
         compute_bound_ms=1e3 * compute_s,
         memory_bound_ms=1e3 * memory_s,
         host_bound_ms=1e3 * host_bytes / (1e9 * host_rate) if host_rate else None,

@@ -12,14 +12,7 @@ from pathlib import PurePath
 from typing import Any
 
 from tune_speed.core.records import TrialRecord
-from tune_speed.experiments.published.published import (
-    DATASETS_HERE,
-    MODELS_HERE,
-    SETTINGS,
-    PublishedFigure,
-    Setting,
-    published_figures,
-)
+from tune_speed.experiments.published import published
 
 COMPONENTS = ("model", "optimizer", "lr_schedule", "order", "loader")
 """Fields of a recipe that hold an entry of a table."""
@@ -33,8 +26,8 @@ ALL_IMAGES = 50_000
 class PaperRow:
     """A published figure next to a trial."""
 
-    figure: PublishedFigure
-    setting: Setting
+    figure: published.PublishedFigure
+    setting: published.Setting
     same: tuple[str, ...]
     """What the source names and the trial has too."""
     differs: tuple[str, ...]
@@ -54,33 +47,35 @@ def paper_rows(record: TrialRecord) -> tuple[PaperRow, ...]:
     )
 
 
-def settings_of(record: TrialRecord) -> tuple[Setting, ...]:
+def settings_of(record: TrialRecord) -> tuple[published.Setting, ...]:
     """Returns the published settings with the record's network and data set."""
     flat, dataset = flat_recipe(record.recipe), dataset_of(record.workload)
     return tuple(
         setting
-        for setting in SETTINGS
-        if DATASETS_HERE[setting.dataset] == dataset
+        for setting in published.SETTINGS
+        if published.DATASETS_HERE[setting.dataset] == dataset
         and any(
             flat.get("model") == name
             and all(flat.get(f"model.{field}", value) == value for field, value in fields.items())
-            for name, fields in MODELS_HERE[setting.model]
+            for name, fields in published.MODELS_HERE[setting.model]
         )
     )
 
 
-def figures_of(setting: Setting) -> tuple[PublishedFigure, ...]:
+def figures_of(setting: published.Setting) -> tuple[published.PublishedFigure, ...]:
     """Returns the results that were published of a setting."""
     place = (setting.source, setting.table, setting.model, setting.dataset, setting.setting)
     return tuple(
         figure
-        for figure in published_figures()
+        for figure in published.published_figures()
         if (figure.source, figure.table, figure.model, figure.dataset, figure.setting) == place
         and figure.metric not in SETTING_METRICS
     )
 
 
-def compare(setting: Setting, record: TrialRecord) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def compare(
+    setting: published.Setting, record: TrialRecord
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns what a published setting and a trial of its network have in common, and what not."""
     flat = flat_recipe(record.recipe)
     same, differs = [], []
@@ -160,7 +155,7 @@ def _samples_per_step(flat: Mapping[str, Any]) -> int | None:
     return given
 
 
-def _circumstances(setting: Setting, record: TrialRecord) -> Iterator[tuple[bool, str]]:
+def _circumstances(setting: published.Setting, record: TrialRecord) -> Iterator[tuple[bool, str]]:
     """Yields what is not in the recipe: whether it is the same, and words on it."""
     if setting.hardware and setting.hardware.lower() in record.device.lower():
         yield True, f"device {setting.hardware}"

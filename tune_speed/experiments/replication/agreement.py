@@ -31,15 +31,7 @@ from typing import Literal
 from tune_speed.core.records import Record, Status
 from tune_speed.experiments.ablation.design import BASE
 from tune_speed.experiments.ablation.result import AblationResult, ArmResult
-from tune_speed.experiments.replication.ours import (
-    NOTHING,
-    Own,
-    find_arm,
-    no_effect,
-    own_figure,
-    reasons_against,
-)
-from tune_speed.experiments.replication.published import PaperFigure, paper_figure
+from tune_speed.experiments.replication import figures
 from tune_speed.experiments.replication.shipped import FULL
 from tune_speed.study.replication import AGAINST_BASE, ClaimConfig, FigureName, UnitName
 
@@ -165,21 +157,21 @@ def _agreement(
     to_come: Collection[str],
     path: str,
 ) -> Agreement:
-    paper = paper_figure(claim, path=path)
+    paper = figures.paper_figure(claim, path=path)
     result = results.get(claim.ours.part)
-    arm = None if result is None else find_arm(result, claim.ours.arm)
-    own = NOTHING
+    arm = None if result is None else figures.find_arm(result, claim.ours.arm)
+    own = figures.NOTHING
     more: Iterable[str] = ()
     if result is None or arm is None or arm.not_applicable is not None:
         agrees, reason = _without_arm(claim, result, profile=profile, to_come=to_come)
     else:
-        own = own_figure(result, arm, claim.ours.figure, paper.unit)
+        own = figures.own_figure(result, arm, claim.ours.figure, paper.unit)
         agrees, reason = _verdict(claim, paper, own, arm, result, profile=profile)
         more = _run_caveats(claim, result, arm)
     caveats = (*((reason,) if reason else ()), *paper.defects, *more)
     ratio = None
     # Gains are differences: a ratio of them says nothing.
-    is_gain = no_effect(claim.ours.figure) == 0
+    is_gain = figures.no_effect(claim.ours.figure) == 0
     if own.value is not None and paper.value is not None and not is_gain:
         ratio = own.value / paper.value if abs(paper.value) >= TINY else None
     return Agreement(
@@ -215,7 +207,7 @@ def _without_arm(
         return "no runs", "this part was not begun"
     if result is None:
         return "no runs", f"profile `{profile}` leaves this part out"
-    reasons = reasons_against(result, claim.ours.arm)
+    reasons = figures.reasons_against(result, claim.ours.arm)
     if reasons:
         return "not applicable here", "; ".join(reasons)
     return "no runs", f"profile `{profile}` leaves this arm out"
@@ -223,8 +215,8 @@ def _without_arm(
 
 def _verdict(
     claim: ClaimConfig,
-    paper: PaperFigure,
-    own: Own,
+    paper: figures.PaperFigure,
+    own: figures.Own,
     arm: ArmResult,
     result: AblationResult,
     *,
@@ -234,7 +226,7 @@ def _verdict(
         return "no runs", f"no such figure from {arm.n} runs of `{arm.name}`" if arm.n else ""
     if paper.value is None:
         return "no figure", ""
-    none = no_effect(claim.ours.figure)
+    none = figures.no_effect(claim.ours.figure)
     if none is not None:
         return effect_verdict(paper.value, own, no_effect=none, margin=NEGLIGIBLE[paper.unit])
     unlike = _another_scale(claim.ours.figure, result, profile)
@@ -252,7 +244,7 @@ def _another_scale(figure: FigureName, result: AblationResult, profile: str) -> 
     return ""
 
 
-def effect_verdict(paper: float, own: Own, *, no_effect: float, margin: float) -> Reasoned:
+def effect_verdict(paper: float, own: figures.Own, *, no_effect: float, margin: float) -> Reasoned:
     """Returns whether two effects agree, gain above `no_effect` and loss below.
 
     `margin` is how far from `no_effect` is still next to none.
@@ -280,14 +272,14 @@ def effect_verdict(paper: float, own: Own, *, no_effect: float, margin: float) -
     return ("yes", "") if is_inside else ("in direction", "")
 
 
-def figure_verdict(paper: float, own: Own) -> Reasoned:
+def figure_verdict(paper: float, own: figures.Own) -> Reasoned:
     """Returns whether two figures of one arm agree."""
     if own.low is None or own.high is None:
         return _without_interval(paper, own, is_same_side=True)
     return ("yes", "") if own.low <= paper <= own.high else ("no", "")
 
 
-def _without_interval(paper: float, own: Own, *, is_same_side: bool) -> Reasoned:
+def _without_interval(paper: float, own: figures.Own, *, is_same_side: bool) -> Reasoned:
     assert own.value is not None
     is_close = abs(own.value - paper) <= CLOSE * abs(paper)
     if is_close and is_same_side:

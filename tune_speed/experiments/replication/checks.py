@@ -138,7 +138,6 @@ Copy = tuple[float, float]
 
 
 def _copied(device: "torch.device") -> tuple[list[Copy], list[Copy]]:
-    """Returns copies from pageable and from pinned memory, in turn."""
     import torch
 
     there = torch.empty(COPIED_MIB * 2**20, dtype=torch.uint8, device=device)
@@ -170,7 +169,6 @@ def hidden_syncs(device: "torch.device") -> Iterator[Answer]:
 
 
 def _syncs(device: "torch.device", *, reads_loss: bool) -> int:
-    """Returns the synchronising calls of some steps of a small network."""
     import torch
 
     model = torch.nn.Linear(8, 8).to(device)

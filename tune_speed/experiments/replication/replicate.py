@@ -14,7 +14,7 @@ from tune_speed.experiments.ablation.plan import AblationPlan, plan_ablation
 from tune_speed.experiments.ablation.result import AblationResult
 from tune_speed.experiments.replication.agreement import CheckRow, Outcome, agreements, claim_path
 from tune_speed.experiments.replication.checks import run_checks
-from tune_speed.experiments.replication.published import paper_figure
+from tune_speed.experiments.replication.figures import paper_figure
 from tune_speed.experiments.replication.shipped import FULL, find, plan, scale_of
 from tune_speed.runtime.device import resolve_device
 from tune_speed.study.file import RecipeFile, load_recipe

@@ -96,7 +96,6 @@ def circumstances(outcome: Outcome) -> str:
 
 
 def _numbered(rows: Sequence[Agreement]) -> dict[str, int]:
-    """Returns a number for each caveat of the rows, which may share them."""
     caveats = dict.fromkeys(caveat for row in rows for caveat in row.caveats)
     return {caveat: number for number, caveat in enumerate(caveats, start=1)}
 

@@ -7,16 +7,9 @@ from tune_speed.core.comparability import goodness
 from tune_speed.core.records import Evaluation, RunResult
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
+from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import (
-    duration,
-    estimates_of,
-    metric_words,
-    name_of,
-    score,
-    time_unit,
-)
 from tune_speed.reporting.figures.theme import DASHES, SERIES, WORDS, Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -55,7 +48,7 @@ def finalists(part: StudyPart) -> list[Finalist]:
         return (time_s is None, nearest if time_s is None else time_s)
 
     estimates = [trial for trial in part.trials if _is_curve(trial, target)]
-    shown, origins = {trial.run_id for trial in estimates}, estimates_of(part)
+    shown, origins = {trial.run_id for trial in estimates}, facts.estimates_of(part)
     seeds: dict[str, tuple[RunResult, ...]] = {}
     lone = []
     for certified in [trial for trial in part.certified if _is_curve(trial, target)]:
@@ -80,7 +73,7 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
     panel, target = canvas.panel, part.target
     lines, runs = [], [run for finalist in found for run in finalist.runs]
-    unit = time_unit(max(run.evaluations[-1].train_s for run in runs))
+    unit = facts.time_unit(max(run.evaluations[-1].train_s for run in runs))
     is_log = _scale_time(panel, runs, unit.length_s)
     # The leader last, so that it lies on top.
     for place, finalist in reversed(list(enumerate(found))):
@@ -92,8 +85,8 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
         (line,) = panel.plot(*own, dash, color=palette[role], linewidth=width, gid="finalist")
         record, time_s = finalist.trial.record, finalist.trial.record.time_to_target_s
         seeded = f" +{len(seeds)}" if seeds else ""
-        outcome = WORDS[record.status] if time_s is None else duration(time_s)
-        lines.append((line, f"{name_of(finalist.trial, ID_WIDTH)}{seeded}, {outcome}"))
+        outcome = WORDS[record.status] if time_s is None else facts.duration(time_s)
+        lines.append((line, f"{facts.name_of(finalist.trial, ID_WIDTH)}{seeded}, {outcome}"))
         look = Look("o", role, True, 20.0 if place else 44.0)
         canvas.points(panel, _crossing(finalist, target, unit.length_s), look)
     metrics = [metric for run in runs for _, metric in _measured(run, target)]
@@ -130,7 +123,6 @@ def _is_whole(run: RunResult, target: Target) -> bool:
 
 
 def _measured(run: RunResult, target: Target) -> list[tuple[Evaluation, float]]:
-    """Returns the evaluations that have the target's metric, and its values."""
     seen = [(e, e.value(target.metric)) for e in run.evaluations]
     return [(evaluation, metric) for evaluation, metric in seen if metric is not None]
 
@@ -149,7 +141,6 @@ def _nearest(trial: ViewedTrial, target: Target) -> float:
 
 
 def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
-    """Returns the evaluation at which the target held, if it did."""
     time_s = finalist.trial.record.time_to_target_s
     if time_s is None:
         return []
@@ -160,16 +151,16 @@ def _crossing(finalist: Finalist, target: Target, unit_s: float) -> list[Spot]:
 
 def _alt(found: Sequence[Finalist], target: Target) -> str:
     first = found[0].trial
-    peak, metric = _nearest(first, target), metric_words(target)
-    name = name_of(first, ID_WIDTH)
+    peak, metric = _nearest(first, target), facts.metric_words(target)
+    name = facts.name_of(first, ID_WIDTH)
     seeds = sum(len(finalist.certified) for finalist in found)
     time_s = first.record.time_to_target_s
     lead = (
-        f"{name} leads: it met the target {metric} {score(target.value)} after"
-        f" {duration(time_s)} of training"
+        f"{name} leads: it met the target {metric} {facts.score(target.value)} after"
+        f" {facts.duration(time_s)} of training"
         if time_s is not None
-        else f"None met the target {metric} {score(target.value)}; {name} came nearest, with"
-        f" {score(peak)}"
+        else f"None met the target {metric} {facts.score(target.value)}; {name} came nearest, with"
+        f" {facts.score(peak)}"
     )
     others = f"{counted(len(found), 'curve')} of trials, {counted(seeds, 'curve')} of other seeds"
     return f"{lead}. {others}."

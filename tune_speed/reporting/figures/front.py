@@ -6,30 +6,22 @@ from tune_speed.core.comparability import goodness
 from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
 from tune_speed.core.text import counted
+from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import draw_metric_axis, scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import (
-    End,
-    duration,
-    ends_of,
-    metric_words,
-    name_of,
-    score,
-    time_unit,
-)
 from tune_speed.reporting.figures.theme import LOOKS, WORDS, Palette
 from tune_speed.reporting.study.view import StudyPart
 
 HEIGHT = 250.0
 
 
-def pareto(ends: Sequence[End], target: Target) -> list[End]:
+def pareto(ends: Sequence[facts.End], target: Target) -> list[facts.End]:
     """Returns the ends that no other one beats in both time and metric, the shortest first."""
 
-    def good(end: End) -> float:
+    def good(end: facts.End) -> float:
         return goodness(end.metric, target)
 
-    front: list[End] = []
+    front: list[facts.End] = []
     for end in sorted(ends, key=lambda e: (e.train_s, -good(e))):
         if not front or good(end) > good(front[-1]):
             front.append(end)
@@ -38,13 +30,13 @@ def pareto(ends: Sequence[End], target: Target) -> list[End]:
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     """Draws each trial's end and the front; None if none was evaluated."""
-    ends = ends_of(part)
+    ends = facts.ends_of(part)
     if not ends:
         return None
     canvas = Canvas(palette, height=HEIGHT, leader=part.leader)
     panel, target = canvas.panel, part.target
     front = pareto(ends, target)
-    unit = time_unit(max(end.train_s for end in ends))
+    unit = facts.time_unit(max(end.train_s for end in ends))
     is_log = scale(panel.xaxis, [end.train_s / unit.length_s for end in ends])
     by_status = {s: [e for e in ends if e.trial.record.status is s] for s in Status}
     groups = {status: group for status, group in by_status.items() if group}
@@ -69,19 +61,21 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     return Sketch(canvas, _alt(ends, front, target))
 
 
-def _alt(ends: Sequence[End], front: Sequence[End], target: Target) -> str:
+def _alt(ends: Sequence[facts.End], front: Sequence[facts.End], target: Target) -> str:
     top = front[-1]
     hits = sum(end.trial.record.time_to_target_s is not None for end in ends)
-    metric, best = metric_words(target), "lowest" if target.mode == "min" else "highest"
+    metric, best = facts.metric_words(target), "lowest" if target.mode == "min" else "highest"
     text = (
         f"{hits} of {counted(len(ends), 'evaluated trial')} met the target {metric}"
-        f" {score(target.value)}. The {best} {metric}, {score(top.metric)}, is that of"
-        f" {name_of(top.trial)} after {duration(top.train_s)} of training"
+        f" {facts.score(target.value)}. The {best} {metric}, {facts.score(top.metric)}, is that of"
+        f" {facts.name_of(top.trial)} after {facts.duration(top.train_s)} of training"
     )
     leaders = [end for end in front if end.trial.record.time_to_target_s is not None]
     if leaders and leaders[0] is not top:
         train_s, metric_then, trial = leaders[0]
-        text += f"; {name_of(trial)} took {duration(train_s)} to {score(metric_then)}"
+        text += (
+            f"; {facts.name_of(trial)} took {facts.duration(train_s)} to {facts.score(metric_then)}"
+        )
     return f"{text}. {counted(len(front), 'trial')} on the front."
 
 

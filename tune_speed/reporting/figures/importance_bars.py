@@ -5,15 +5,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from tune_speed.core.text import counted
+from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import scale
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch
-from tune_speed.reporting.figures.facts import (
-    clean,
-    importances_of,
-    names_in_width,
-    number,
-    searched_names,
-)
 from tune_speed.reporting.figures.theme import Palette
 from tune_speed.reporting.importance.importance import Importance, ParamImportance
 from tune_speed.reporting.study.view import StudyPart
@@ -34,11 +28,11 @@ LEAST_SHOWN = 0.02
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     """Draws a panel of bars for each question; None where no question has an answer."""
-    answers = importances_of(part) if part.trials else ()
+    answers = facts.importances_of(part) if part.trials else ()
     if not any(answer.params for answer in answers):
         return None
     # Short among all that were searched: `lr` would hide which optimizer's it is.
-    names = names_in_width(searched_names(part), NAME_WIDTH)
+    names = facts.names_in_width(facts.searched_names(part), NAME_WIDTH)
     heights = [
         FRAME_HEIGHT + ROW_HEIGHT * len(_top(answer))
         if answer.params
@@ -48,7 +42,9 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     canvas = Canvas(palette, height=sum(heights), rows=len(answers), heights=heights)
     for panel, answer, role in zip(canvas.panels, answers, ("s1", "s2", "s3"), strict=False):
         explained = "" if answer.explained is None else f", R² {answer.explained:.2f}"
-        canvas.heading(panel, f"{clean(answer.title)} ({counted(answer.n, 'trial')}{explained})")
+        canvas.heading(
+            panel, f"{facts.clean(answer.title)} ({counted(answer.n, 'trial')}{explained})"
+        )
         if answer.params:
             _draw_bars(canvas, panel, _top(answer), names, role)
         else:
@@ -80,16 +76,19 @@ def _draw_bars(
 
 
 def _why_none(answer: Importance) -> str:
-    text = clean(answer.why_none or "there is no answer").rstrip(".")
+    text = facts.clean(answer.why_none or "there is no answer").rstrip(".")
     return f"{text[:1].upper()}{text[1:]}."
 
 
 def _alt(answer: Importance, names: Mapping[str, str]) -> str:
-    title = clean(answer.title)
+    title = facts.clean(answer.title)
     if not answer.params:
         return f"{title}: {_why_none(answer)}"
     top = _top(answer)[:TOLD]
-    parts = [f"{names[p.name]} {number(p.value)} ({number(p.low)}–{number(p.high)})" for p in top]
+    parts = [
+        f"{names[p.name]} {facts.number(p.value)} ({facts.number(p.low)}–{facts.number(p.high)})"
+        for p in top
+    ]
     return f"{title}, most important of {counted(answer.n, 'trial')}: {', '.join(parts)}."
 
 

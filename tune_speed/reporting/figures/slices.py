@@ -6,20 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tune_speed.core.text import counted
+from tune_speed.reporting.figures import facts
 from tune_speed.reporting.figures.axes import padded, scale, spans_decade
 from tune_speed.reporting.figures.canvas import Canvas, FigureKind, Sketch, Spot
-from tune_speed.reporting.figures.facts import (
-    duration,
-    name_of,
-    names_by_weight,
-    names_in_width,
-    number,
-    reached,
-    searched_names,
-    shortened,
-    time_s_of,
-    time_unit,
-)
 from tune_speed.reporting.figures.theme import Look, Palette
 from tune_speed.reporting.study.view import StudyPart, ViewedTrial
 
@@ -55,7 +44,7 @@ class Slice(NamedTuple):
 def slices(part: StudyPart) -> list[Slice]:
     """Returns slices along the most important parameters that were varied."""
     found: list[Slice] = []
-    for name in names_by_weight(part):
+    for name in facts.names_by_weight(part):
         having = [trial for trial in part.trials if trial.record.params.get(name) is not None]
         values = [_plain(trial.record.params[name]) for trial in having]
         if len(set(map(str, values))) > 1 and len(found) < MOST:
@@ -65,7 +54,7 @@ def slices(part: StudyPart) -> list[Slice]:
 
 def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     """Draws a panel a parameter; None if no trial met the target or little was tried."""
-    found = slices(part) if reached(part) and len(part.trials) >= LEAST_TRIALS else []
+    found = slices(part) if facts.reached(part) and len(part.trials) >= LEAST_TRIALS else []
     if not found:
         return None
     rows = math.ceil(len(found) / COLUMNS)
@@ -73,15 +62,15 @@ def draw(part: StudyPart, palette: Palette) -> Sketch | None:
     canvas = Canvas(palette, height=height, rows=rows, columns=COLUMNS, leader=part.leader)
     for panel in canvas.panels[len(found) :]:
         panel.set_visible(False)
-    unit = time_unit(max(map(time_s_of, reached(part))))
-    names = names_in_width(searched_names(part), NAME_WIDTH)
+    unit = facts.time_unit(max(map(facts.time_s_of, facts.reached(part))))
+    names = facts.names_in_width(facts.searched_names(part), NAME_WIDTH)
     for place, (panel, each) in enumerate(zip(canvas.panels, found, strict=False)):
         _draw_slice(canvas, panel, each, part, unit.length_s)
         panel.set_xlabel(names[each.name], labelpad=1)
         panel.tick_params(labelleft=place % COLUMNS == 0)
     canvas.title(canvas.panel, unit.label("time to target"))
     looks = {"leader": LEADER, "met target": HIT}
-    looks |= {"missed": MISS} if len(reached(part)) < len(part.trials) else {}
+    looks |= {"missed": MISS} if len(facts.reached(part)) < len(part.trials) else {}
     canvas.legend(canvas.entries(looks))
     return Sketch(canvas, _alt(part, found, names))
 
@@ -93,7 +82,7 @@ def _plain(value: Any) -> Any:
 
 def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, unit_s: float) -> None:
     # Alike in all panels: only the left ones have labels. Misses are drawn at the top.
-    times = [time_s_of(trial) / unit_s for trial in reached(part)]
+    times = [facts.time_s_of(trial) / unit_s for trial in facts.reached(part)]
     bottom, top = padded(times, 0.1, 0.25, is_log=scale(panel.yaxis, times, num_ticks=NUM_TICKS))
     panel.set_ylim(bottom, top)
     # Numbers are on a scale where they are too many for a column each.
@@ -103,8 +92,8 @@ def _draw_slice(canvas: Canvas, panel: "Axes", each: Slice, part: StudyPart, uni
     for x, trial, value in zip(places, each.trials, each.values, strict=True):
         time_s = trial.record.time_to_target_s
         look = MISS if time_s is None else LEADER if trial is part.leader else HIT
-        outcome = trial.record.status.value if time_s is None else duration(time_s)
-        tip = f"{name_of(trial)} · {outcome} · {shortened(_text(value), 32)}"
+        outcome = trial.record.status.value if time_s is None else facts.duration(time_s)
+        tip = f"{facts.name_of(trial)} · {outcome} · {facts.shortened(_text(value), 32)}"
         groups[look].append((Spot(x, top if time_s is None else time_s / unit_s, trial), tip))
     for look, marks in groups.items():
         canvas.points(panel, [spot for spot, _ in marks], look, texts=[tip for _, tip in marks])
@@ -127,7 +116,9 @@ def _columns(panel: "Axes", each: Slice) -> list[float]:
     common.sort(key=float if _are_numbers(each.values) else str)
     columns = [*common, OTHERS] if len(counts) > len(common) else common
     width = COLUMN_CHARACTERS // len(columns)
-    panel.set_xticks(range(len(columns)), [shortened(name, max(3, width)) for name in columns])
+    panel.set_xticks(
+        range(len(columns)), [facts.shortened(name, max(3, width)) for name in columns]
+    )
     panel.set_xlim(-0.5, len(columns) - 0.5)
     panel.grid(visible=False, axis="x")
     column = {name: place for place, name in enumerate(common)}
@@ -150,20 +141,20 @@ def _alt(part: StudyPart, found: Sequence[Slice], names: dict[str, str]) -> str:
     assert leader is not None
     params = leader.record.params
     values = [
-        f"{names[each.name]} {shortened(_text(params[each.name]), 24)}"
+        f"{names[each.name]} {facts.shortened(_text(params[each.name]), 24)}"
         for each in found
         if params.get(each.name) is not None
     ]
     return (
         f"Time to target against {counted(len(found), 'parameter')}. The leader,"
-        f" {name_of(leader)} with {duration(time_s_of(leader))}, has"
+        f" {facts.name_of(leader)} with {facts.duration(facts.time_s_of(leader))}, has"
         f" {', '.join(values) or 'none of them'}."
     )
 
 
 def _text(value: Any) -> str:
     plain = _plain(value)
-    return str(plain) if isinstance(plain, str) else number(plain)
+    return str(plain) if isinstance(plain, str) else facts.number(plain)
 
 
 SLICES = FigureKind(

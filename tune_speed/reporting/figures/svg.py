@@ -131,7 +131,6 @@ class _Finisher(NamedTuple):
 
 
 def _hoist_style(group: ET.Element) -> None:
-    """Gives a group the style that all its points share."""
     inner = [e for e in group.iter("use")]
     styles = {e.attrib.get("style", "") for e in inner}
     if group.tag not in ("g", "a") or len(inner) < 2 or len(styles) != 1 or group.get("style"):
@@ -147,7 +146,6 @@ def _hoist_style(group: ET.Element) -> None:
 
 
 def _style(value: str) -> dict[str, str]:
-    """Returns a style in the page's colours and fonts."""
     weight_and_size = _FONT.sub(
         lambda m: (f"font-weight: {m[1]}; " if m[1] else "") + f"font-size: {m[2]}px", value
     )

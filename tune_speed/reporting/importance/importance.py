@@ -190,7 +190,6 @@ def _answer(
 
 
 def _too_little(words: _Words, outcome: Sequence[float]) -> str | None:
-    """Returns why so many trials with such outcomes give no answer, or None."""
     if len(outcome) < words.least:
         return f"it takes {words.least} {words.counted} or more, and there are {len(outcome)}"
     if len(set(outcome)) > 1:

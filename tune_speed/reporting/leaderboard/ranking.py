@@ -8,16 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from tune_speed.core.comparability import (
-    ComparisonKey,
-    SortKey,
-    Totals,
-    board_key,
-    goodness,
-    sort_key,
-    target_of,
-    totals_of,
-)
+from tune_speed.core import comparability
 from tune_speed.core.config import Config
 from tune_speed.core.records import RunResult, Timing, TrialRecord
 from tune_speed.core.stats import RunStatistics, finite_or_none
@@ -143,7 +134,9 @@ class Row(BoardColumns, Ranked):
         return "–" if self.rank is None else f"{self.rank}{'=' if self.tied else ''}"
 
 
-def make_row(record: TrialRecord, *, run_id: str | None, search: Totals | None) -> Row:
+def make_row(
+    record: TrialRecord, *, run_id: str | None, search: comparability.Totals | None
+) -> Row:
     """Returns the row of a record of one run or more, without its rank.
 
     `search` is what the trials of the search that found it come to; None: not known.
@@ -204,9 +197,11 @@ class BoardFacts(Config):
     """`estimate` or `certified`."""
 
     @property
-    def key(self) -> ComparisonKey:
+    def key(self) -> comparability.ComparisonKey:
         """What results must share with these to be ranked among them."""
-        return ComparisonKey(*(getattr(self, name) for name in ComparisonKey._fields))
+        return comparability.ComparisonKey(
+            *(getattr(self, name) for name in comparability.ComparisonKey._fields)
+        )
 
     @property
     def goal(self) -> str:
@@ -216,9 +211,9 @@ class BoardFacts(Config):
 
 def facts_of(record: TrialRecord) -> dict[str, Any]:
     """Returns the fields of `BoardFacts` of a record."""
-    target = target_of(record.workload)
+    target = comparability.target_of(record.workload)
     return {
-        **board_key(record)._asdict(),
+        **comparability.board_key(record)._asdict(),
         "metric": target.metric,
         "target": target.value,
         "target_mode": target.mode,
@@ -247,24 +242,22 @@ def make_boards(
     *,
     top: int | None = None,
     with_misses: bool = False,
-    totals: Mapping[ComparisonKey, Totals] | None = None,
-    study_totals: Mapping[tuple[ComparisonKey, str], Totals] | None = None,
+    totals: Mapping[comparability.ComparisonKey, comparability.Totals] | None = None,
+    study_totals: Mapping[tuple[comparability.ComparisonKey, str], comparability.Totals]
+    | None = None,
     where: str = "",
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
 
-    Args:
-        trials: what is ranked. A board's first n ranks need no more than its n fastest trials; the
-            next one decides whether the last of them is tied.
-        top: keep so many rows of each board.
-        with_misses: keep configurations that missed the target too, unranked, at the end.
-        totals: what the trials of each board come to, where `trials` are not all of them.
-        study_totals: the same for each study of a board.
-        where: the condition that chose `trials`, where not all were wanted.
+    A board's first n ranks need no more than its n fastest trials; the next one decides whether the
+    last of them is tied. `top` rows of each board are kept; `with_misses` keeps configurations that
+    missed the target too, unranked, at the end. `totals` and `study_totals` are what the trials of
+    a board, and of each of its studies, come to where `trials`, chosen by the condition `where`,
+    are not all of them.
     """
-    groups: dict[ComparisonKey, list[Trial]] = defaultdict(list)
+    groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
-        groups[board_key(trial[1])].append(trial)
+        groups[comparability.board_key(trial[1])].append(trial)
     if study_totals is None:
         # Neither a part of the trials nor the leaders say what a study cost.
         study_totals = {} if where or totals is not None else _totals_by_study(groups)
@@ -276,9 +269,9 @@ def make_boards(
             for run_id, record in group
         ]
         records = [record for _, record in group]
-        ranked = _ranked(rows, target=target_of(records[0].workload))
+        ranked = _ranked(rows, target=comparability.target_of(records[0].workload))
         shown = [row for row in ranked if with_misses or row.rank is not None]
-        sums = (totals or {}).get(key) or totals_of(records)
+        sums = (totals or {}).get(key) or comparability.totals_of(records)
         boards.append(
             Board(**facts_of(records[0]), where=where, **sums.model_dump(), rows=tuple(shown[:top]))
         )
@@ -286,23 +279,24 @@ def make_boards(
 
 
 def _totals_by_study(
-    groups: Mapping[ComparisonKey, Sequence[Trial]],
-) -> dict[tuple[ComparisonKey, str], Totals]:
-    """Returns what the trials of each study on each board come to."""
-    records: dict[tuple[ComparisonKey, str], list[TrialRecord]] = defaultdict(list)
+    groups: Mapping[comparability.ComparisonKey, Sequence[Trial]],
+) -> dict[tuple[comparability.ComparisonKey, str], comparability.Totals]:
+    records: dict[tuple[comparability.ComparisonKey, str], list[TrialRecord]] = defaultdict(list)
     for key, trials in groups.items():
         for _, record in trials:
             records[key, record.study].append(record)
-    return {place: totals_of(found) for place, found in records.items()}
+    return {place: comparability.totals_of(found) for place, found in records.items()}
 
 
 def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
     """Returns the rows by expected time with restarts, those without a rank last."""
 
-    def order(row: Row) -> SortKey:
+    def order(row: Row) -> comparability.SortKey:
         # The median is None where half of the runs or more missed: such a recipe has no rank.
         time_s = None if row.time_to_target_s is None else row.expected_s
-        return sort_key(time_s, goodness(row.final_metric, target), row.study, row.trial_id)
+        return comparability.sort_key(
+            time_s, comparability.goodness(row.final_metric, target), row.study, row.trial_id
+        )
 
     ordered = sorted(rows, key=order)
     timed_rows = [row for row in ordered if row.time_to_target_s is not None]

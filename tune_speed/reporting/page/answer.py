@@ -114,7 +114,6 @@ def _rival(row: Row) -> list[str]:
 
 
 def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:
-    """Returns a sentence on rows that share the first rank, where there are any."""
     rows = [row for board in boards if board.kind == kind for row in board.rows]
     count = sum(row.rank == first.rank for row in rows) - 1
     if not count:
@@ -200,7 +199,6 @@ def _failed(part: StudyPart) -> Answer:
 
 
 def _nothing(part: StudyPart) -> Answer:
-    """Returns the answer where only certifications are on record, and none met the target."""
     return Answer(
         verdict="none",
         lead="Not confirmed",

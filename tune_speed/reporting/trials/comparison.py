@@ -98,7 +98,6 @@ def compare_records(
 
 
 def _results(rows: Sequence[Row], records: Sequence[TrialRecord], *, is_ranked: bool) -> list[Line]:
-    """Returns the figures; those that no result has are left out."""
     fastest_s = min((row.expected_s for row in rows if row.rank and row.expected_s), default=None)
     tables = []
     for row, values in zip(rows, map(values_of, records), strict=True):

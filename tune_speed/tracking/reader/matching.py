@@ -118,7 +118,6 @@ def by_tables(tables: Tables, query: Query) -> Iterator[TrackedTrial]:
 
 
 def _statement(query: Query) -> tuple[str, dict[str, str | float]]:
-    """Returns the statement and its bound values: a join for each condition."""
     wanted = {schema.WORKLOAD: query.workload, schema.KIND: query.kind}
     wanted[schema.STATUS] = Status.REACHED.value if query.only_reached else None
     own = [Pushed("tags", name, "=", value) for name, value in wanted.items() if value is not None]

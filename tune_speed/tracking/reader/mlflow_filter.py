@@ -34,8 +34,7 @@ def tag_contains(key: str, part: str) -> str:
 
     It may hold for other values too, as with `tag_equals`: check what comes back.
     """
-    pattern = _UNSAFE.sub("_", _UNEVEN.sub("%", part))
-    return f"tags.`{key}` ILIKE '%{pattern}%'"
+    return f"tags.`{key}` ILIKE '%{_UNSAFE.sub('_', _UNEVEN.sub('%', part))}%'"
 
 
 def all_tags(tags: Mapping[str, str]) -> str:

@@ -63,7 +63,6 @@ def _create(
 
 
 def _others(client: "MlflowClient", experiment_id: str, tags: dict[str, str]) -> list[Any]:
-    """Returns the runs of other searches of the study that run or have trials."""
     kind = {schema.KIND: tags[schema.KIND]}
     return [
         run

@@ -197,7 +197,6 @@ def _run_of(client: "MlflowClient", uri: str, trial: str) -> Any:
 def _not_one(
     client: "MlflowClient", experiments: Sequence[str], trial: str, found: Sequence[Any]
 ) -> str:
-    """Returns the message for a name that fits no trial, or several."""
     if found:
         return (
             f"{trial!r} must name one trial, but it fits {', '.join(map(_label, found))}. Give more"

@@ -101,8 +101,7 @@ class StudyPicture:
 
         Raises: ServiceError or StorageError if the store does not answer.
         """
-        since_ms = max(0, self._latest_end_ms - END_MARGIN_MS)
-        ended_since = f"attributes.end_time > {since_ms}"
+        ended_since = f"attributes.end_time > {max(0, self._latest_end_ms - END_MARGIN_MS)}"
         # In this order, so that a trial that ends meanwhile is seen, and that nothing is missing
         # once a search has ended (its own run ends last).
         with errors_of(self.uri):
@@ -131,7 +130,14 @@ class StudyPicture:
         running: list[OpenTrial] = []
         for run in runs:
             self._latest_end_ms = max(self._latest_end_ms, run.info.end_time or 0)
-            trial = _open_trial(run)
+            trial = OpenTrial(
+                run_id=run.info.run_id,
+                search_run_id=run.data.tags.get(PARENT, ""),
+                trial_id=run.data.tags[schema.TRIAL_ID],
+                started_at=_iso(run.info.start_time),
+                params=run.data.params,
+                metrics=run.data.metrics,
+            )
             if schema.RECORD in run.data.tags:
                 record = schema.unpack_record(run.data.tags)
                 if record is not None:
@@ -158,17 +164,6 @@ def _search_run(run: Any) -> SearchRun:
         updated_at=tags.get("updated_at", started_at),
         is_running=run.info.status == "RUNNING",
         tags=tags,
-    )
-
-
-def _open_trial(run: Any) -> OpenTrial:
-    return OpenTrial(
-        run_id=run.info.run_id,
-        search_run_id=run.data.tags.get(PARENT, ""),
-        trial_id=run.data.tags[schema.TRIAL_ID],
-        started_at=_iso(run.info.start_time),
-        params=run.data.params,
-        metrics=run.data.metrics,
     )
 
 

@@ -39,7 +39,6 @@ def explain(error: BaseException, uri: str) -> TuneSpeedError:
 
 
 def _short(error: BaseException) -> str:
-    """Returns the error's innermost reason, in one line without secrets."""
     if isinstance(error, TimeoutError) and not error.errno:
         return str(error)
     text = strip_secrets(str(error)).strip() or type(error).__name__

@@ -172,7 +172,6 @@ def damaged(path: Path, found: str) -> StorageError:
 
 
 def _files_of(path: Path) -> list[Path]:
-    """Returns the database and what may lie next to it."""
     # SQLite would replay a log that outlived its database into the next one of that name.
     return [path.with_name(path.name + suffix) for suffix in ("", "-journal", "-wal", "-shm")]
 

@@ -158,7 +158,6 @@ def _connect(uri: str, *, timeout_s: float) -> "MlflowClient":
 
 
 def _connect_to_database(uri: str) -> "MlflowClient":
-    """Connects, and tries again where another driver is making the tables."""
     # Of two drivers that make the tables of a new database, the one that comes second fails.
     deadline = time.monotonic() + MIGRATION_S
     while True:

@@ -89,8 +89,7 @@ def search_note(
         lines += ["", *_next_lines(best)]
     if plan.command:
         lines += ["The search again (with --resume, it goes on):", _commands(plan.command)]
-    table = _table(("searched", "values"), plan.searched.items())
-    return _joined(lines, table, [])
+    return _joined(lines, _table(("searched", "values"), plan.searched.items()), [])
 
 
 def _next_lines(best: TrialRecord) -> list[str]:
@@ -113,8 +112,7 @@ def trial_note(record: TrialRecord, *, run_id: str) -> str:
     head += [_commands(f"tune-speed show {run_id}", *again)]
     paragraphs = [part for line in head for part in (line, "")]
     table = _table(("searched", "value"), record.params.items())
-    whole = "The whole recipe is in recipe.yaml, among the artifacts."
-    return _joined(paragraphs, table, [whole])
+    return _joined(paragraphs, table, ["The whole recipe is in recipe.yaml, among the artifacts."])
 
 
 def interrupted_note(reason: str) -> str:

@@ -88,7 +88,6 @@ def is_permanent(error: Exception) -> bool:
 
 
 def _has_lost_database(error: BaseException | None) -> bool:
-    """Whether a database's connection broke, here or below."""
     # MLflow passes such errors on as they are or as bad requests, depending on the statement that
     # met them.
     from sqlalchemy import exc
@@ -125,7 +124,6 @@ def _write_values(outbox: Outbox, ref: RunRef, runs: StudyRuns) -> None:
 
 
 def _finish(record: TrialRecord, ref: RunRef, runs: StudyRuns) -> str | None:
-    """Writes files, then tags, then the status; returns why files were refused."""
     # Files first, the status last: so a run with a record has its files.
     refused = None
     try:

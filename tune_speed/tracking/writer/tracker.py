@@ -209,8 +209,7 @@ class Tracker:
             # Read before the events: what is put after it comes in another round.
             is_last = self._ending.is_set()
             if is_last:
-                latest = time.monotonic() + LONGEST_PAUSE_AT_THE_END_S
-                self._retry_at = min(self._retry_at, latest)
+                self._retry_at = min(self._retry_at, time.monotonic() + LONGEST_PAUSE_AT_THE_END_S)
             self._gather()
             if is_last:
                 for trial_id in self._outboxes:
@@ -241,7 +240,6 @@ class Tracker:
                 self._refused[trial_id] = f"{type(error).__name__}: {error}"
 
     def _deliver(self, *, is_last: bool) -> None:
-        """Delivers all that is due; after an error, the rest waits for the next time."""
         try:
             self._reconcile()
             for trial_id in [t for t, outbox in self._outboxes.items() if outbox.is_due]:
@@ -276,7 +274,6 @@ class Tracker:
             self._outboxes[trial_id] = outbox
 
     def _give_up(self, outbox: Outbox, error: Exception) -> str:
-        """Leaves one trial out, its run ended where possible, and returns why."""
         _log.debug("trial %s cannot be delivered", outbox.key[1], exc_info=error)
         reason = strip_secrets(f"{type(error).__name__}: {error}")
         ref = self._runs.known().get(outbox.key)
@@ -338,7 +335,6 @@ class Tracker:
 
 
 def _outbox_of(record: TrialRecord) -> Outbox:
-    """Returns an outbox for a record whose start was not seen in this session."""
     start_ms = schema.time_ms(record.started_at) or round(time.time() * 1000)
     params = schema.param_entries(record.recipe, record.params)
     key = (record.kind, record.trial_id)

@@ -7,6 +7,7 @@ no further trial is proposed.
 """
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, Protocol
@@ -21,10 +22,12 @@ from tune_speed.tuning.driver.checkpoints import Checkpoints
 from tune_speed.tuning.driver.cost_model import CostModel
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.driver.prior_trials import outcome_of
-from tune_speed.tuning.driver.retries import Attempts
 from tune_speed.tuning.driver.trial_files import BestWeights, read_trial_file
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, params_key
+
+# Deaths of a trial in a session through no fault of its own, such as of a node, not counted.
+MOST_BLAMELESS = 20
 
 
 class Observer(Protocol):
@@ -309,3 +312,32 @@ def trial_seed(study_seed: int, trial_id: str) -> int:
     """Returns the seed of a trial: each has its own, so that no lucky seed wins a whole search."""
     # Studies of different seeds share none before their trial 100,000.
     return study_seed * 100_000 + base.trial_number(trial_id)
+
+
+class Attempts:
+    """Counts the deaths of each trial since its last progress, in one session.
+
+    Whoever resumes a search may have fixed the cause, so counts start from 0.
+    """
+
+    def __init__(self, most: int) -> None:
+        """Allows `most` deaths in a row in which a trial gets no further."""
+        self._most = most
+        self._deaths, self._blameless = Counter[str](), Counter[str]()
+        self._furthest = Counter[str]()
+
+    def died(self, trial_id: str, *, saved_step: int | None, is_blameless: bool) -> bool:
+        """Counts a death and returns whether the trial is started again.
+
+        It can resume from `saved_step`, or (None) starts from scratch. A death is blameless where
+        something else was at fault, such as its node.
+        """
+        if saved_step is not None and saved_step > self._furthest[trial_id]:
+            self._furthest[trial_id] = saved_step
+            self._deaths[trial_id] = 0
+        if is_blameless:
+            self._blameless[trial_id] += 1
+            if self._blameless[trial_id] <= MOST_BLAMELESS:
+                return True
+        self._deaths[trial_id] += 1
+        return self._deaths[trial_id] < self._most

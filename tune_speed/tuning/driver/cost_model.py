@@ -254,7 +254,6 @@ class CostModel:
 
 
 def _is_timed(name: str) -> bool:
-    """Returns whether the key has the setting at a dotted path."""
     root, *path = name.split(".")
     if root == "optimizer" and path:
         return path[1] not in OPTIMIZERS.get(path[0], OptimizerConfig).untimed_fields

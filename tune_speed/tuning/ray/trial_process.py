@@ -209,7 +209,6 @@ class TrialProcess(tune.Trainable):  # type: ignore[misc]
         leave()
 
     def _failed(self, spec: SpecBase, reason: str, details: str) -> TrialRecord:
-        """Returns the record of a trial that has failed, with the evaluations so far."""
         failed = {"status": Status.FAILED, "stop_reason": reason, "traceback": details}
         newest = self._newest
         if newest is None:

@@ -8,11 +8,7 @@ from tune_speed.runtime import process
 
 
 def set_up_worker(plugins: str = "") -> None:
-    """Sets this process up: a patient garbage collector, an end with its parent, and plugins.
-
-    Args:
-        plugins: as `shipped` packs them.
-    """
+    """Sets up this process: a patient collector, an end with its parent, `shipped`'s plugins."""
     process.make_patient()
     # Ray ends its workers when the raylet is gone, but a frozen one would not notice.
     process.end_with_parent()

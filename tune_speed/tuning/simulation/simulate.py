@@ -182,7 +182,6 @@ class _Simulation:
         return self._trace
 
     def _push(self, trial: _Running, worker: int) -> None:
-        """Puts the trial's next evaluation, or its failure at the start, on the queue."""
         index, clock = trial.next_evaluation, trial.curve.train_s
         train_s = float(clock[index]) if len(clock) else 0.0
         at_s = trial.started_s + self._overhead_s + train_s
