@@ -10,26 +10,9 @@ from typing import Any
 from tune_speed.core.errors import ConfigError
 from tune_speed.core.targets import Target
 from tune_speed.custom.shipping import packed
-from tune_speed.study.file import (
-    RecipeFile,
-    StudyFile,
-    find_file,
-    load_study,
-    own_study_of,
-    recipe_of,
-    study_of,
-)
+from tune_speed.study import file as study_file
+from tune_speed.study import yaml
 from tune_speed.study.mistake import Mistake, shown
-from tune_speed.study.yaml import (
-    MAX_DEPTH,
-    Place,
-    Source,
-    TreePath,
-    dotted,
-    dump_yaml,
-    scan_file,
-    scan_yaml,
-)
 from tune_speed.training.workload import Workload
 
 Tree = Mapping[str, Any]
@@ -43,16 +26,16 @@ def study_from(
     workload: str | Tree | Workload | None,
     overrides: Sequence[str],
     check_data: bool,
-) -> StudyFile:
+) -> study_file.StudyFile:
     """Returns the study of a file, of a shipped one by name, or of a dict.
 
     Raises: ConfigError with every mistake.
     """
     if isinstance(space, Mapping):
         source = source_of(space, workload, file="space")
-        return study_of(source, overrides=overrides, check_data=check_data)
+        return study_file.study_of(source, overrides=overrides, check_data=check_data)
     every = [*workload_override(workload), *overrides]
-    return load_study(space, overrides=every, check_data=check_data)
+    return study_file.load_study(space, overrides=every, check_data=check_data)
 
 
 def own_study_from(
@@ -62,7 +45,7 @@ def own_study_from(
     target: float | Tree | Target | None,
     workload: str | Tree | Workload | None,
     overrides: Sequence[str],
-) -> StudyFile:
+) -> study_file.StudyFile:
     """Returns the study of a training function: its space from a file, or from a dict.
 
     Raises: ConfigError with every mistake.
@@ -78,14 +61,14 @@ def own_study_from(
         source = source_of({"workload": {}, **_whole(space)}, None, file="space")
         _refuse_recipes(source)
         named = source if "study" in source.tree else source.with_value(("study",), loop.name)
-        return own_study_of(named, loop, overrides=given)
-    source = scan_file(find_file(space))
+        return study_file.own_study_of(named, loop, overrides=given)
+    source = yaml.scan_file(study_file.find_file(space))
     if workload is None:
         _refuse_recipes(source)
-    return own_study_of(source, loop, overrides=given)
+    return study_file.own_study_of(source, loop, overrides=given)
 
 
-def _refuse_recipes(source: Source) -> None:
+def _refuse_recipes(source: yaml.Source) -> None:
     """Raises: ConfigError for a study with data of ours, whose recipes a function cannot take."""
     workload = source.tree.get("workload") if isinstance(source.tree, Mapping) else None
     if not isinstance(workload, str) and "dataset" not in (workload or ()):
@@ -119,14 +102,14 @@ def recipe_from(
     workload: str | Tree | Workload | None,
     overrides: Sequence[str],
     check_data: bool,
-) -> RecipeFile:
+) -> study_file.RecipeFile:
     """Returns the recipe of a file, of a shipped one, of a trial on record, or of a dict.
 
     Raises: ConfigError with every mistake.
     """
     if isinstance(recipe, Mapping):
         source = source_of(recipe, workload, file="recipe")
-        return recipe_of(source, overrides=overrides, check_data=check_data)
+        return study_file.recipe_of(source, overrides=overrides, check_data=check_data)
     every = [*workload_override(workload), *overrides]
     # It needs torch: a search, which reads its study here too, would start 1.2 s later.
     from tune_speed.experiments.rerun import load_rerun
@@ -134,7 +117,7 @@ def recipe_from(
     return load_rerun(str(recipe), overrides=every, check_data=check_data)
 
 
-def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) -> Source:
+def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) -> yaml.Source:
     """Returns a dict as if it was read from a file that is called `file`, but without line numbers.
 
     A dict without `recipe` is the recipe itself.
@@ -145,9 +128,9 @@ def source_of(tree: Tree, workload: str | Tree | Workload | None, *, file: str) 
     if workload is not None:
         whole["workload"] = _workload_tree(workload)
     # By way of a file's text, so that a dict means exactly what its file would mean.
-    source = scan_yaml(dump_yaml(_plain(whole, (), file)), file=file)
+    source = yaml.scan_yaml(yaml.dump_yaml(_plain(whole, (), file)), file=file)
     # The lines would be those of a text that nobody has seen.
-    return dataclasses.replace(source, places=dict.fromkeys(source.places, Place(file, None)))
+    return dataclasses.replace(source, places=dict.fromkeys(source.places, yaml.Place(file, None)))
 
 
 def overrides_of(given: Overrides | None, **options: Any) -> list[str]:
@@ -180,11 +163,11 @@ def _workload_tree(workload: str | Tree | Workload) -> str | Tree:
     return workload.model_dump(mode="json") if isinstance(workload, Workload) else workload
 
 
-def _plain(value: Any, path: TreePath, file: str) -> Any:
+def _plain(value: Any, path: yaml.TreePath, file: str) -> Any:
     """Returns `value` as YAML reads it. Raises: ConfigError for what no file can hold."""
     # A dict may hold itself: without a bound this would not end but by a RecursionError.
-    if len(path) > MAX_DEPTH:
-        raise _not_plain(value, path, file, f"must be nested at most {MAX_DEPTH} deep")
+    if len(path) > yaml.MAX_DEPTH:
+        raise _not_plain(value, path, file, f"must be nested at most {yaml.MAX_DEPTH} deep")
     if isinstance(value, Mapping):
         for key in value:
             if not isinstance(key, str):
@@ -207,6 +190,6 @@ def _plain(value: Any, path: TreePath, file: str) -> Any:
     raise _not_plain(value, path, file, must)
 
 
-def _not_plain(value: Any, path: TreePath, file: str, must: str) -> ConfigError:
+def _not_plain(value: Any, path: yaml.TreePath, file: str, must: str) -> ConfigError:
     # Cut, as the value may be a whole array.
-    return ConfigError.of(dotted(path), must, given=repr(value)[:200], file=file)
+    return ConfigError.of(yaml.dotted(path), must, given=repr(value)[:200], file=file)

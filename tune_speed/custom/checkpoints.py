@@ -42,11 +42,8 @@ class SavedRuns:
     ) -> None:
         """Reads nothing yet.
 
-        Args:
-            spec: of the trial, which names a place for checkpoints.
-            device: its name.
-            started_at: when the trial began: UTC, ISO 8601.
-            now: a monotonic clock [s].
+        `spec` names a place for checkpoints. The trial began at `started_at` (UTC, ISO 8601); `now`
+        is a monotonic clock [s].
         """
         assert spec.checkpoint is not None
         self._every_s, self._store = spec.checkpoint.every_s, CheckpointStore(spec.checkpoint.place)

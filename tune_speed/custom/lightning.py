@@ -74,10 +74,8 @@ class SpeedCallback(Callback):  # type: ignore[misc]
     def __init__(self, run: OwnRun, metric: str = "val_acc") -> None:
         """Reports nothing yet.
 
-        Args:
-            run: what the training function was handed.
-            metric: name under which validation logs the target's metric (`self.log(name, …)`).
-                `val_loss`, if it is logged, is reported as the loss.
+        Validation logs the target's metric under the name `metric` (`self.log(name, …)`).
+        `val_loss`, if it is logged, is reported as the loss.
         """
         super().__init__()
         self._run, self._metric = run, metric

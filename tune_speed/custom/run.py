@@ -64,14 +64,9 @@ class OwnRun:
     ) -> None:
         """Begins with the set-up.
 
-        Args:
-            spec: of the trial.
-            device: `cpu` or `cuda`.
-            clock: no span of which runs.
-            place: who else is on the device.
-            on_report: called after each evaluation, with the clock stopped.
-            interrupt: whether the trial is to end without an outcome of its own.
-            saved: its checkpoints; None: it has none.
+        `device` is `cpu` or `cuda`; no span of `clock` runs. `on_report` is called after each
+        evaluation, with the clock stopped; `interrupt` says whether the trial is to end without an
+        outcome of its own; without `saved` it has no checkpoints.
         """
         self._spec, self._task, self._device = spec, spec.workload, device
         self._clock, self._place, self._saved = clock, place, saved

@@ -73,10 +73,8 @@ class SpeedCallback(TrainerCallback):  # type: ignore[misc]
     def __init__(self, run: OwnRun, metric: str = "eval_accuracy") -> None:
         """Reports nothing yet.
 
-        Args:
-            run: what the training function was handed.
-            metric: the target's metric by its name in an evaluation's metrics: that in
-                `compute_metrics` after `eval_`. `eval_loss` is reported as the loss.
+        `metric` is the target's by its name in an evaluation's metrics: that in `compute_metrics`
+        after `eval_`. `eval_loss` is reported as the loss.
         """
         self._run, self._metric = run, metric
         self._timed, self._untimed = ExitStack(), ExitStack()

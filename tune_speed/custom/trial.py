@@ -13,19 +13,9 @@ from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.custom.checkpoints import SavedRuns
 from tune_speed.custom.run import Outcome, OwnRun, StopTraining
 from tune_speed.custom.spec import OwnSpec
+from tune_speed.runtime import device as devices
 from tune_speed.runtime import heartbeat
 from tune_speed.runtime.clock import Clock
-from tune_speed.runtime.device import (
-    cpu_wait_s,
-    describe_device,
-    device_key,
-    is_out_of_memory,
-    memory_limit_gib,
-    peak_memory_gib,
-    release_memory,
-    reset_peak_memory,
-    synchronizer,
-)
 from tune_speed.runtime.device_settings import device_settings
 from tune_speed.runtime.sharing import Sharing
 from tune_speed.training.checkpoint.store import discard
@@ -48,12 +38,8 @@ def run_own_trial(
 ) -> TrialRecord:
     """Calls the training function; whatever goes wrong in it becomes status, reason and traceback.
 
-    Args:
-        spec: of the trial.
-        train: the training function.
-        interrupt: whether to end the trial; called at each step and evaluation.
-        on_report: sees the record so far (`capped`) after each evaluation.
-        refuse: errors that are passed on.
+    `interrupt`, called at each step and evaluation, says whether to end the trial; `on_report` sees
+    the record so far (`capped`) after each evaluation.
 
     Raises: Interrupted, which is no outcome of the trial, and errors of the kinds in `refuse`.
     """
@@ -82,9 +68,9 @@ def _run(
 ) -> TrialRecord:
     heartbeat.beat()
     device = open_device(spec.allotment)
-    reset_peak_memory(device)
+    devices.reset_peak_memory(device)
     with Sharing.open(
-        device_key(device),
+        devices.device_key(device),
         study=spec.study,
         trial=spec.trial_id,
         may_have_company=spec.allotment.max_cotenants > 0,
@@ -92,7 +78,7 @@ def _run(
     ) as sharing:
         training = _Training(spec, device=device, sharing=sharing, started_at=started_at)
         result = training.call(train, interrupt=interrupt, on_report=on_report, refuse=refuse)
-    release_memory(device)
+    devices.release_memory(device)
     settings = device_settings(device)
     return make_record(spec, spec.recipe, result, started_at=training.started_at, settings=settings)
 
@@ -102,11 +88,13 @@ class _Training:
         self, spec: OwnSpec, *, device: torch.device, sharing: Sharing, started_at: str
     ) -> None:
         self._spec, self._device, self._sharing = spec, device, sharing
-        self._clock = Clock(synchronize=synchronizer(device), turnstile=sharing.turnstile)
-        self._waited_before_s = cpu_wait_s()
+        self._clock = Clock(synchronize=devices.synchronizer(device), turnstile=sharing.turnstile)
+        self._waited_before_s = devices.cpu_wait_s()
         self._saved: SavedRuns | None = None
         if spec.checkpoint is not None:
-            self._saved = SavedRuns(spec, device=describe_device(device), started_at=started_at)
+            self._saved = SavedRuns(
+                spec, device=devices.describe_device(device), started_at=started_at
+            )
         self._started_at = started_at
 
     @property
@@ -162,7 +150,7 @@ class _Training:
         except Exception as error:
             if ends_process(error, refuse):
                 raise
-            status = Status.OOM if is_out_of_memory(error) else Status.FAILED
+            status = Status.OOM if devices.is_out_of_memory(error) else Status.FAILED
             # What it raises after its outcome was settled is part of that.
             run.outcome = run.outcome or Outcome(status, reason_of(error))
             return traceback_of(error)
@@ -186,14 +174,14 @@ class _Training:
             seed=self._spec.seed,
             stop_reason=outcome.reason,
             time_to_target_s=outcome.time_to_target_s,
-            cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
+            cpu_wait_s=devices.cpu_wait_s(since=self._waited_before_s),
             note="; ".join(filter(None, notes)),
-            peak_memory_gib=peak_memory_gib(self._device),
-            memory_limit_gib=memory_limit_gib(
+            peak_memory_gib=devices.peak_memory_gib(self._device),
+            memory_limit_gib=devices.memory_limit_gib(
                 self._device,
                 gpu_fraction=share.gpu_fraction,
                 cpu_fraction=share.cpu_fraction,
                 memory_gib=share.memory_gib,
             ),
-            device=describe_device(self._device),
+            device=devices.describe_device(self._device),
         )

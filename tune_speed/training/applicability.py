@@ -11,11 +11,7 @@ def not_applicable(
 ) -> str | None:
     """Returns why what `recipe` changes about `base` has no effect here, or cannot run; or None.
 
-    Args:
-        recipe: With the change.
-        base: Without it.
-        device: Where both would run.
-        num_devices: GPUs of this machine; not looked at on a CPU, where devices are processes.
+    On a CPU, where devices are processes, `num_devices`, GPUs of this machine, is not looked at.
     """
     if device.type == "cuda":
         if recipe.devices <= num_devices:

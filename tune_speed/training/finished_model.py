@@ -31,11 +31,7 @@ class FinishedModel(nn.Module):
     ) -> None:
         """Wraps a trained network.
 
-        Args:
-            network: as it was evaluated.
-            recipe: that it was trained with.
-            mean: of each channel, pixels in [0, 1].
-            std: of each channel, pixels in [0, 1].
+        `mean` and `std` are those of each channel, pixels in [0, 1].
         """
         super().__init__()
         self.network = network

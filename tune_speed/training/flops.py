@@ -30,12 +30,8 @@ def training_flop_per_sample(
     The model is copied, so that gradients, statistics and random numbers stay as they are; the
     copy counts towards the device's peak memory.
 
-    Args:
-        model: The network on `device`, compiled or not.
-        image_shape: Channels, height and width.
-        device: Where the model is.
-        autocast_dtype: Arithmetic of the training; None: as the weights.
-        has_backward: False: of a forward pass alone.
+    The model is on `device`, compiled or not; `image_shape` is (C, H, W). Without `autocast_dtype`
+    the arithmetic is that of the weights; without `has_backward` a forward pass alone counts.
     """
     # What torch.compile wraps: compiled kernels hide their operations from the counter.
     eager = getattr(model, "_orig_mod", model)

@@ -25,11 +25,7 @@ def misfits(
 ) -> tuple[Problem, ...]:
     """Returns why the recipe's network cannot be trained as the recipe says; empty if it can.
 
-    Args:
-        recipe: whose model and speed-ups are tried.
-        image_shape: (H, W, C).
-        num_classes: size of the last layer.
-        num_train: images of an epoch.
+    `image_shape` is (H, W, C); `num_train` are the images of an epoch.
     """
     height, width, channels = image_shape
     image_size, file = max(height, width), recipe.model.weights_file

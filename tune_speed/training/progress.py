@@ -94,12 +94,8 @@ class Progress:
     ) -> None:
         """Begins before the first step.
 
-        Args:
-            job: what is trained; rank 0 of its ranks evaluates for all.
-            model: what is evaluated.
-            clock: of the run.
-            sharing: who else is on the device.
-            phases: what steps of each shape take in isolation; empty: the clock is what counts.
+        Rank 0 of the job's ranks evaluates for all. `phases` is what steps of each shape take in
+        isolation; where it is empty, the clock is what counts.
         """
         self.workload, self.recipe, self.splits = job.workload, job.recipe, job.splits
         self.seed, self.device, self.ranks = job.seed, job.device, job.ranks
@@ -135,11 +131,8 @@ class Progress:
     def advance(self, shape: Shape, num_samples: int, loss_sum: Tensor, num_learned: int) -> None:
         """Counts one optimizer step; the loss stays on the device until the next evaluation.
 
-        Args:
-            shape: of the step.
-            num_samples: that it went through.
-            loss_sum: of those that it learned from.
-            num_learned: how many these are.
+        It went through `num_samples`, and learned from `num_learned`, whose losses sum to
+        `loss_sum`.
         """
         self.steps += 1
         self.samples += num_samples
@@ -292,9 +285,7 @@ class Progress:
     def resume(self, state: ProgressState, *, loss_sum: Tensor) -> None:
         """Resumes where another process was; its phases were given when this was made.
 
-        Args:
-            state: of the other process.
-            loss_sum: its sum of training losses since the last evaluation.
+        `loss_sum` is the other's sum of training losses since the last evaluation.
         """
         self.steps, self.samples = state.steps, state.samples
         self.init_s = state.init_s

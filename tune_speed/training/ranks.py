@@ -62,12 +62,9 @@ class Ranks:
     ) -> Iterator[Self]:
         """Meets the other ranks, and leaves them when the block ends.
 
-        Args:
-            rank: of this process, from 0.
-            size: how many they are.
-            backend: of the gradients: `nccl` where each rank has a GPU, otherwise `gloo`.
-            init_method: where they meet: a URL as torch has it, `file://…` or `env://`.
-            wait_s: longest wait for another rank [s].
+        `backend` is that of the gradients: `nccl` where each rank has a GPU, otherwise `gloo`. They
+        meet at `init_method`, a URL as torch has it (`file://…` or `env://`), and wait for one
+        another for `wait_s` [s] at most.
         """
         timeout = timedelta(seconds=wait_s)
         dist.init_process_group(
@@ -104,9 +101,8 @@ class Ranks:
 
         Batch statistics stay each rank's own.
 
-        Args:
-            forward: the model, compiled or not, on its device.
-            may_skip: whether parameters may have no part in a step.
+        The model, compiled or not, is on its device; `may_skip`: parameters may have no part in a
+        step.
         """
         if self.size == 1:
             return forward

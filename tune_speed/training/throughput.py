@@ -60,16 +60,10 @@ def throughput_key(
 ) -> str:
     """Returns the key of a recipe whose micro-batch is resolved, on one kind of device.
 
-    Args:
-        recipe: as it runs.
-        shape: of the step.
-        image_shape: (H, W, C) of the data.
-        num_train: images of an epoch.
-        num_classes: size of the last layer.
-        device: name with threads, such as `cpu (2 threads, AMD EPYC)`.
-        host: processor and threads that launch its work.
-        settings: of the device, see `speed_settings`.
-        environment: versions, as `trial.environment` has them.
+    `image_shape` is (H, W, C) of the data, `num_train` the images of an epoch. `device` is a name
+    with threads, such as `cpu (2 threads, AMD EPYC)`, `host` processor and threads that launch its
+    work; for `settings` see `speed_settings`, for the versions in `environment` see
+    `trial.environment`.
     """
     versions = {name: environment.get(name, "") for name in VERSIONS}
     place = {"device": device, "host": host, "settings": dict(settings), "versions": versions}

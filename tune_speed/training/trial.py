@@ -132,15 +132,8 @@ def run_result(
 ) -> RunResult:
     """Returns how a run ended, or stands, with the times that follow from its clock.
 
-    Args:
-        status: of the run.
-        evaluations: so far.
-        clock: of the run.
-        sharing: who else was on the device.
-        train_s: the training clock [s], where it is not that of `clock`.
-        steps: optimizer steps done.
-        samples: training samples seen.
-        more: further fields of `RunResult`; they replace those that follow from the clock.
+    `train_s` is the training clock [s], which need not be that of `clock`; `more` are further
+    fields of `RunResult`, which replace those that follow from the clock.
     """
     timing, note = sharing.timing_of_clock()
     fields = {

@@ -44,12 +44,8 @@ def local_rank(
 ) -> Iterator[Ranks]:
     """Joins the ranks on this machine that meet in a folder; on GPUs by NCCL, else by gloo.
 
-    Args:
-        rank: of this process, from 0.
-        size: the number of ranks.
-        device: of this rank: `cpu`, or a GPU by its index.
-        folder: empty before the first of them comes.
-        wait_s: longest wait for another rank [s].
+    Ranks count from 0. `device` is `cpu`, or a GPU by its index; `folder` is empty before the first
+    of them comes; `wait_s` is the longest wait for another [s].
     """
     # Nobody beyond this machine need reach the ranks.
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")

@@ -81,10 +81,8 @@ class Workload(Task):
         hold the target. A single pass at the very end is not confirmed and does not count; nor does
         an evaluation off the grid, made because the run ended, confirm the one before it.
 
-        Args:
-            evaluations: in their order, that of the untrained model included.
-            num_train: size of the training part, which is the grid by default.
-            at_end: whether the run has gone to its end.
+        Evaluations are in their order, that of the untrained model included; `num_train`, the size
+        of the training part, is the grid by default.
         """
         if self.mode == "fixed_length":
             return self.crossing(evaluations, at_end=at_end)

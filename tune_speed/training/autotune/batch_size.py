@@ -60,9 +60,7 @@ def resolved(recipe: Recipe, splits: Splits, *, device: torch.device) -> Recipe:
 def probed(probe: Probe, *, most: int) -> dict[int, float]:
     """Returns the seconds per sample of the micro-batches that fit, among those that were tried.
 
-    Args:
-        probe: measures one.
-        most: largest that makes sense: the training part.
+    `most` is the largest that makes sense: the training part.
     """
     times: dict[int, float] = {}
     size = min(SMALLEST, most)
@@ -92,8 +90,7 @@ def _bisected(probe: Probe, *, fits: int, fails: int) -> dict[int, float]:
 def smallest_near_best(times: dict[int, float]) -> int:
     """Returns the smallest micro-batch whose throughput is within 3 % of the best.
 
-    Args:
-        times: seconds per sample by micro-batch, at least one.
+    `times` are seconds per sample by micro-batch, at least one.
     """
     best = min(times.values())
     return min(size for size, seconds in times.items() if seconds <= best * (1 + LEAST_GAIN))

@@ -139,12 +139,7 @@ def served(
     First come steps that use up what was prefetched before, and are not counted: at least two
     batches for each place in the workers' stock.
 
-    Args:
-        batches: without end.
-        take_step: does one optimizer step.
-        setting: of the loader.
-        synchronize: waits for the device.
-        now: the clock [s].
+    `batches` has no end; `synchronize` waits for the device; `now` is in seconds.
     """
     waits = Waits(now=now)
     fed = waits.over(batches)

@@ -54,13 +54,8 @@ class Checkpoints:
     ) -> None:
         """Looks for nothing yet.
 
-        Args:
-            plan: where and how often to save.
-            store: of the plan's place; rank 0 alone uses it.
-            identity: of the run, see `identity_of`.
-            started_at: when the trial began: UTC, ISO 8601.
-            ranks: those that train together.
-            now: a monotonic clock [s].
+        Rank 0 alone uses `store`, that of the plan's place; `identity` is that of `identity_of`.
+        The trial began at `started_at` (UTC, ISO 8601); `now` is a monotonic clock [s].
         """
         self.started_at = started_at
         self.recipe: Recipe | None = None
@@ -80,8 +75,7 @@ class Checkpoints:
     def look(self, *, most_batch_size: int | None) -> None:
         """Looks for a checkpoint of this very run; all ranks must call it at once.
 
-        Args:
-            most_batch_size: micro-batch beyond which memory is known to run out; None: none is.
+        Memory is known to run out beyond a micro-batch of `most_batch_size`, unless that is None.
         """
         found = self._find(most_batch_size) if self._ranks.is_first else None
         found = self._ranks.broadcast(found)
@@ -174,9 +168,7 @@ class Checkpoints:
 
         It costs no trial if that fails: the next try comes after twice the time.
 
-        Args:
-            training: what is saved.
-            wait_s: longest wait for the store [s]; None: as for all calls.
+        `wait_s` is the longest wait for the store [s]; None: as for all calls.
         """
         state = state_of(training)
         if not self._ranks.is_first:

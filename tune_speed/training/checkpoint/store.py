@@ -41,9 +41,7 @@ class CheckpointStore:
     def __init__(self, place: str, *, wait_s: float = WAIT_S) -> None:
         """Does not look there yet.
 
-        Args:
-            place: a path, or a URL that fsspec knows.
-            wait_s: longest wait for an answer [s].
+        `place` is a path or a URL that fsspec knows, `wait_s` the longest wait for an answer [s].
         """
         self.place, self._wait_s = place, wait_s
         self._last: threading.Thread | None = None
@@ -51,10 +49,7 @@ class CheckpointStore:
     def write(self, beginning: bytes, payload: IO[bytes], *, wait_s: float | None = None) -> None:
         """Puts a checkpoint there, in the place of an earlier one; closes `payload`.
 
-        Args:
-            beginning: of the file.
-            payload: the rest of it.
-            wait_s: longest wait [s]; None: as for all calls.
+        `wait_s` is the longest wait [s]; None: as for all calls.
 
         Raises: StorageError; an earlier checkpoint is then still there, but for a store that can
             only move to where nothing is.

@@ -17,15 +17,7 @@ from torch import multiprocessing
 from tune_speed.components.plugins.registry import receive, shipped
 from tune_speed.core.errors import ConfigError
 from tune_speed.runtime.device import resolve_device
-from tune_speed.training.distributed.supervisor import (
-    GRACE_S,
-    Ended,
-    RanksDied,
-    Standing,
-    WorkerGroup,
-    run_together,
-    work,
-)
+from tune_speed.training.distributed import supervisor
 from tune_speed.training.objective import Trial, run_trial
 from tune_speed.training.trial import TrialSpec
 from tune_speed.training.worker import local_rank
@@ -43,7 +35,7 @@ def run_here(
     """
     if spec.recipe.devices == 1:
         return run_trial(spec, interrupt=interrupt, refuse=refuse)
-    return run_together(spec, launch=LocalCrew, interrupt=interrupt, refuse=refuse)
+    return supervisor.run_together(spec, launch=LocalCrew, interrupt=interrupt, refuse=refuse)
 
 
 class LocalCrew:
@@ -79,17 +71,17 @@ class LocalCrew:
         self._open = list(self._pipes)
         self._ended: set[int] = set()
 
-    def receive(self, *, timeout_s: float) -> Standing | Ended | None:
+    def receive(self, *, timeout_s: float) -> supervisor.Standing | supervisor.Ended | None:
         """Returns what some rank says; None if nobody says anything in time."""
         for pipe in connection.wait(self._open, timeout_s):
             assert isinstance(pipe, connection.Connection)
             try:
-                said: Standing | Ended = pipe.recv()
+                said: supervisor.Standing | supervisor.Ended = pipe.recv()
             except (EOFError, ConnectionError):
                 self._open.remove(pipe)
                 self._refuse_death(self._pipes.index(pipe))
                 continue
-            if isinstance(said, Ended):
+            if isinstance(said, supervisor.Ended):
                 self._ended.add(said.rank)
             return said
         return None
@@ -104,7 +96,7 @@ class LocalCrew:
     def close(self) -> None:
         """Ends all ranks that still run."""
         # Where one ended, so do the others.
-        deadline = time.monotonic() + (GRACE_S if self._ended else 0.0)
+        deadline = time.monotonic() + (supervisor.GRACE_S if self._ended else 0.0)
         for process in self._processes:
             process.join(max(0.0, deadline - time.monotonic()))
             if process.exitcode is None:
@@ -118,8 +110,10 @@ class LocalCrew:
         if rank in self._ended:
             return
         process = self._processes[rank]
-        process.join(GRACE_S)
-        raise RanksDied(f"the process of rank {rank} died with exit code {process.exitcode}")
+        process.join(supervisor.GRACE_S)
+        raise supervisor.RanksDied(
+            f"the process of rank {rank} died with exit code {process.exitcode}"
+        )
 
 
 class _Plugins:
@@ -133,7 +127,7 @@ def _rank(_: None, spec: TrialSpec, rank: int, folder: Path, pipe: connection.Co
     _end_with_supervisor()
     device = torch.device(spec.allotment.device)
     with local_rank(rank, spec.recipe.devices, device, folder=folder) as ranks:
-        work(spec, ranks, _Pipe(pipe))
+        supervisor.work(spec, ranks, _Pipe(pipe))
 
 
 @contextmanager
@@ -150,11 +144,11 @@ def _without_ctrl_c() -> Iterator[None]:
 
 def _end_with_supervisor() -> None:
     """Ends this process when its supervisor is gone, whatever it is doing then."""
-    supervisor = parent_process()
-    assert supervisor is not None
+    parent = parent_process()
+    assert parent is not None
 
     def watch() -> None:
-        supervisor.join()
+        parent.join()
         os._exit(1)
 
     threading.Thread(target=watch, name="end with supervisor", daemon=True).start()
@@ -164,13 +158,13 @@ class _Pipe:
     def __init__(self, pipe: connection.Connection) -> None:
         self._pipe = pipe
 
-    def ask(self, standing: Standing) -> str | None:
+    def ask(self, standing: supervisor.Standing) -> str | None:
         self._pipe.send(standing)
         reason: str | None = self._pipe.recv()
         return reason
 
-    def tell(self, ended: Ended) -> None:
+    def tell(self, ended: supervisor.Ended) -> None:
         self._pipe.send(ended)
 
 
-_: type[WorkerGroup] = LocalCrew
+_: type[supervisor.WorkerGroup] = LocalCrew

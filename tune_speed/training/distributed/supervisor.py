@@ -128,13 +128,9 @@ def run_together(
 ) -> Trial:
     """Runs one trial on the recipe's devices; whatever goes wrong becomes its status, as alone.
 
-    Args:
-        spec: of the trial; its recipe has several devices.
-        launch: starts the processes.
-        interrupt: called about twice a second; a true answer raises `Interrupted`.
-        refuse: kinds of errors that are raised; `RanksDied` may be among them.
+    `interrupt` is called about twice a second; a true answer raises `Interrupted`.
 
-    Raises: Interrupted, and errors of the kinds in `refuse`.
+    Raises: Interrupted, and errors of the kinds in `refuse`; `RanksDied` may be among them.
     """
     started_at = utc_now()
     passed_on: tuple[type[Exception], ...] = (Interrupted, *refuse)

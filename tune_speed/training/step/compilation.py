@@ -33,9 +33,8 @@ class _Compiled:
 def compiled(model: nn.Module, *, mode: str = "default") -> Forward:
     """Returns the model's compiled forward; it is compiled at its first call with each shape.
 
-    Args:
-        model: on its device, with its weights; the forward shares them.
-        mode: of `torch.compile`, such as `default`, `reduce-overhead` or `max-autotune`.
+    The model is on its device, and the forward shares its weights; `mode` is one of
+    `torch.compile`, such as `default`, `reduce-overhead` or `max-autotune`.
     """
     keep_on_disk(default_cache_dir())
     key = _key(model, mode)

@@ -42,12 +42,8 @@ class Gradient(Protocol):
     ) -> Tensor:
         """Adds the gradient of (sum of losses) / `divisor`, scaled; returns that sum.
 
-        Args:
-            images: (B, C, H, W), normalised.
-            labels: (B,).
-            divisor: samples that the step learns from.
-            shape: of the step.
-            frac: of the run that the step ends at, in (0, 1].
+        Images are (B, C, H, W), normalised; labels (B,). The step learns from `divisor` samples,
+        and ends at `frac` of the run, in (0, 1].
         """
 
 

@@ -113,18 +113,9 @@ def take_step(
     its micro-batches. With batch norm the split still matters, because each micro-batch is
     normalised by its own statistics.
 
-    Args:
-        group: the samples of the step.
-        recipe: how to learn from them.
-        shape: of the step.
-        frac: of the run, in (0, 1], that the step ends at.
-        forward: the model, compiled or not.
-        optimizer: over its parameters.
-        scaler: of the loss.
-        device: where all of it is.
-        ranks: of several devices, which average their gradients once a step; they average sums
-            over ranks, hence the factor.
-        gradient: how a micro-batch's is computed; by default operation by operation.
+    The step ends at `frac` of the run, in (0, 1]. Ranks average their gradients once a step; they
+    average sums over ranks, hence the factor. Without `gradient`, that of a micro-batch is computed
+    operation by operation.
     """
     loss_sum = torch.zeros((), device=device)
     num_learned = group.num_learned(recipe, shape)
@@ -151,9 +142,7 @@ def take_step(
 def static_scale(recipe: Recipe, divisor: float) -> float:
     """Returns by what the backward pass multiplies the mean loss, where no scaler does.
 
-    Args:
-        recipe: how to learn.
-        divisor: samples that the step learns from.
+    `divisor` is the number of samples that the step learns from.
     """
     return divisor if recipe.precision == "half_fp32_norms" else 1.0
 
@@ -197,13 +186,8 @@ class Stepper:
     ) -> None:
         """Builds the recipe's optimizer, scaler and gradient.
 
-        Args:
-            model: on the device.
-            forward: the same, compiled or not, averaging gradients over ranks or not.
-            recipe: how to learn; its micro-batch is a number.
-            device: of the model.
-            ranks: those that train together.
-            is_recorded: whether gradients are recorded where the recipe has it so.
+        `forward` is the model, compiled or not, averaging gradients over ranks or not; the recipe's
+        micro-batch is a number. `is_recorded`: gradients are, where the recipe has it so.
         """
         self.model, self.forward, self.recipe, self.device = model, forward, recipe, device
         self._ranks = ranks

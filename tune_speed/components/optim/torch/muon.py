@@ -9,14 +9,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from tune_speed.components.optim.torch.tensor_lists import (
-    Closure,
-    evaluated,
-    gradients_of,
-    momentum_buffers,
-    sgd_step,
-    with_gradients,
-)
+from tune_speed.components.optim.torch import tensor_lists
 
 # Of s <- a s + b s^3 + c s^5 on every singular value: Keller Jordan's, which lift small values
 # as fast as possible and leave all of them between about 0.68 and 1.13 instead of at 1.
@@ -82,11 +75,11 @@ class MuonOptimizer(Optimizer):
         self.normalize_weights = normalize_weights
 
     @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: tensor_lists.Closure | None = None) -> Any:
         """Does one step of all weights that have a gradient; returns the closure's loss."""
-        loss = evaluated(closure)
+        loss = tensor_lists.evaluated(closure)
         for group in self.param_groups:
-            weights = with_gradients([group])
+            weights = tensor_lists.with_gradients([group])
             if not weights:
                 continue
             if group["weight_decay"]:
@@ -97,7 +90,7 @@ class MuonOptimizer(Optimizer):
                 # The weights were decayed already, apart from the gradient.
                 names = ("fused", "momentum", "lr", "nesterov")
                 settings = {name: group[name] for name in names}
-                sgd_step(self, weights, weight_decay=0.0, **settings)
+                tensor_lists.sgd_step(self, weights, weight_decay=0.0, **settings)
         return loss
 
     def _muon_step(self, group: dict[str, Any], weights: list[Tensor]) -> None:
@@ -107,7 +100,8 @@ class MuonOptimizer(Optimizer):
             # The least norm only keeps a weight that is all zeros from becoming NaN.
             factors = torch._foreach_div(torch._foreach_clamp_min(norms, 1e-12), roots)
             torch._foreach_div_(weights, factors)
-        gradients, buffers = gradients_of(weights), momentum_buffers(self, weights)
+        gradients = tensor_lists.gradients_of(weights)
+        buffers = tensor_lists.momentum_buffers(self, weights)
         torch._foreach_mul_(buffers, group["momentum"])
         torch._foreach_add_(buffers, gradients)
         updates = (

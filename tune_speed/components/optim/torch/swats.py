@@ -6,15 +6,7 @@ from typing import Any, TypedDict, cast
 import torch
 from torch.optim import Adam, Optimizer
 
-from tune_speed.components.optim.torch.tensor_lists import (
-    Closure,
-    decayed_gradients,
-    evaluated,
-    flat,
-    sgd_step,
-    shared_state,
-    with_gradients,
-)
+from tune_speed.components.optim.torch import tensor_lists
 
 
 class Switch(TypedDict):
@@ -78,7 +70,7 @@ class SwatsOptimizer(Adam):
         super().__init__(groups, betas=betas, eps=eps, fused=fused)
         self.switch_tolerance = switch_tolerance
         self.switch_at_step = switch_at_step
-        shared_state(self)["switch"] = NOT_SWITCHED
+        tensor_lists.shared_state(self)["switch"] = NOT_SWITCHED
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Adam's own reads every weight's step count, which none has after the switch. State
@@ -90,16 +82,16 @@ class SwatsOptimizer(Adam):
     @property
     def switch(self) -> Switch:
         """How far the switch is; part of `state_dict()`."""
-        return cast(Switch, shared_state(self)["switch"])
+        return cast(Switch, tensor_lists.shared_state(self)["switch"])
 
     @torch.no_grad()
-    def step(self, closure: Closure | None = None) -> Any:
+    def step(self, closure: tensor_lists.Closure | None = None) -> Any:
         """Does one step of Adam or, after the switch, of SGD; returns the closure's loss."""
-        loss = evaluated(closure)
+        loss = tensor_lists.evaluated(closure)
         if self.switch["switch_step"] is not None:
             self._sgd_step()
             return loss
-        shared_state(self)["switch"] = next_switch(
+        tensor_lists.shared_state(self)["switch"] = next_switch(
             self.switch,
             self._adam_step(),
             beta2=self.param_groups[0]["betas"][1],
@@ -118,15 +110,15 @@ class SwatsOptimizer(Adam):
 
     def _adam_step(self) -> float | None:
         """Does a step of Adam and returns the rate of SGD that it amounts to, if it is defined."""
-        weights = with_gradients(self.param_groups)
+        weights = tensor_lists.with_gradients(self.param_groups)
         if not weights:
             return None
-        gradient = flat(decayed_gradients(self.param_groups))
+        gradient = tensor_lists.flat(tensor_lists.decayed_gradients(self.param_groups))
         moves = torch._foreach_neg(weights)
         super().step()
         # What the weights really did, so that nothing here repeats Adam's arithmetic.
         torch._foreach_add_(moves, weights)
-        move = flat(moves)
+        move = tensor_lists.flat(moves)
         products = torch.stack((torch.dot(move, move), torch.dot(move, gradient)))
         # The one place where the host waits for the device.
         squared, along = products.tolist()
@@ -137,11 +129,11 @@ class SwatsOptimizer(Adam):
 
     def _sgd_step(self) -> None:
         for group in self.param_groups:
-            weights = with_gradients([group])
+            weights = tensor_lists.with_gradients([group])
             if not weights:
                 continue
             beta1 = group["betas"][0]
-            sgd_step(
+            tensor_lists.sgd_step(
                 self,
                 weights,
                 fused=group["fused"],
