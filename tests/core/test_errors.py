@@ -42,3 +42,14 @@ def test_each_kind_of_error_has_its_own_exit_code() -> None:
 def test_error_is_quoted_by_its_kind_and_first_line() -> None:
     assert first_line(ValueError("must be 1\nbut got 2")) == "ValueError: must be 1"
     assert first_line(KeyError()) == "KeyError: "
+
+
+def test_question_ends_a_sentence_as_it_is() -> None:
+    problem = Problem(path="a", must="must be b; did you mean `c`?", hint="Try it.")
+    assert str(problem) == "a: must be b; did you mean `c`? Try it."
+
+
+def test_error_of_one_mistake_is_that_problem() -> None:
+    error = ConfigError.of("a.b", "must be 1", given="2", line=3)
+    assert error.problems == (Problem(path="a.b", must="must be 1", given="2", line=3),)
+    assert str(error) == "3: a.b: must be 1, but got 2."
