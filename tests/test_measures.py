@@ -11,6 +11,7 @@ import measures
 import pytest
 
 TARGETS = {
+    "lines in the package": "at most 57000",
     "modules a folder, median": "at most 8",
     "modules a folder, max": "at most 20",
     "entries at the top": "at most 16",
@@ -129,13 +130,8 @@ def test_the_package_meets_its_target(package: dict[str, measures.Measure], name
     assert found.passes, f"{name}: {found.value:g}, {found.target} {found.note}"
 
 
-def test_the_package_does_not_grow(package: dict[str, measures.Measure]) -> None:
-    """57,000 lines are the goal; until it is met, this holds what was won: it had 63,581."""
-    assert package["lines in the package"].value <= 60_000
-
-
 def test_no_other_measure_has_a_target(package: dict[str, measures.Measure]) -> None:
-    assert {m.name for m in package.values() if m.target} == {*TARGETS, "lines in the package"}
+    assert {m.name for m in package.values() if m.target} == set(TARGETS)
 
 
 def test_every_line_counts(made_up: Path) -> None:
