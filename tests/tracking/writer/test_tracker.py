@@ -16,7 +16,7 @@ from tune_speed.core.records import Status
 from tune_speed.tracking import Tracker, schema
 from tune_speed.tracking.store.sqlite import check
 from tune_speed.tracking.writer.descriptions import NOTE, SearchPlan
-from tune_speed.tracking.writer.tracker import Undelivered, names_of
+from tune_speed.tracking.writer.tracker import Undelivered, deliver, names_of
 
 Make = Callable[..., Tracker]
 RECIPE = make_record().recipe
@@ -270,7 +270,22 @@ def test_reconcile_delivers_what_is_missing_once(client: Any, make_tracker: Make
     }
     assert runs["t0000"].info.end_time == before.info.end_time
     assert runs["t0001"].data.params["ran.batch_size"] == "32"
+    gone = runs["t0007"].data.tags
+    assert gone[schema.STOP_REASON] == "the search's process ended"
+    assert gone[NOTE].startswith("**interrupted**: ")
     assert client.get_run(first.run_id).data.metrics["trials"] == 3.0
+
+
+def test_records_of_one_workload_are_delivered_without_a_search(
+    uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    records = [make_record("t0000"), make_record("t0001", Status.MISSED)]
+    for _ in range(2):
+        assert deliver(records, study="study", search_id="s") == ()
+    check_each_once(uri, "study", {"t0000": "FINISHED", "t0001": "FINISHED"})
+    (search,) = runs_of_searches(uri, "study")
+    assert search.status == "FINISHED" and search.steps("trials") == [2]
 
 
 def test_reconcile_leaves_a_trial_alone_that_runs_again(client: Any, make_tracker: Make) -> None:
