@@ -2,14 +2,14 @@
 
 A recipe's own pipeline runs with borders between the phases of a step (`phases`), the
 device's rates are measured (`rates`), what a step computes and moves is counted (`work`), and the
-roofline model compares them (`profile`). `advice` says what to try; `rows` and `picture` show it.
+roofline model compares them (`profile`). `advice` says what to try; `output` shows it.
 """
 
 from tune_speed.core.lazy import lazy_names
 
 _NAMES = {
     "result": ("ProfileResult",),
-    "picture": ("plot_profile",),
+    "output": ("plot_profile",),
     "profile": ("profile_recipe",),
 }
 
