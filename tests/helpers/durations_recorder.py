@@ -35,7 +35,13 @@ class DurationsRecorder:
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
         report: Any = yield
         slow = item.get_closest_marker("slow") is not None
-        self._append(test=report.nodeid, phase=report.when, s=report.duration, slow=slow)
+        self._append(
+            test=report.nodeid,
+            phase=report.when,
+            s=report.duration,
+            slow=slow,
+            outcome=report.outcome,
+        )
         return report
 
     def pytest_unconfigure(self) -> None:
