@@ -20,6 +20,7 @@ from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
 from tune_speed.tracking import Tracker, open_store
 
 STUDY = TINY_STUDY.replace("value: 0.8", "value: 0.4").replace("trials: 6", "trials: 4")
+STUDY = STUDY.replace("concurrent: 1", "concurrent: 2")  # So that their steps are isolated.
 STUDY += "certify: {top: 2, seeds: 2, final: 1, final_seeds: 2}\n"
 OPTIONS = ("--top", "2", "--seeds", "2", "--final", "1", "--final-seeds", "2")
 NUM_RUNS = 2 * 2 + 2
