@@ -52,10 +52,8 @@ ANYWHERE: Any = SimpleNamespace(
 class Harmful(TrialProcess):
     """Does what its trial's number says."""
 
-    def _open(
-        self, spec: TrialSpec, config: dict[str, Any], *, interrupt: Callable[[], bool]
-    ) -> Any:
-        return harm(spec, Path(config["folder"]), interrupt)
+    def _open(self, spec: TrialSpec, config: dict[str, Any]) -> Any:
+        return harm(spec, Path(config["folder"]), self._interrupt)
 
 
 def harm(spec: TrialSpec, folder: Path, interrupt: Callable[[], bool]) -> Iterator[TrialRecord]:
