@@ -67,10 +67,10 @@ def fixtures(lines: Iterable[Line]) -> list[Line]:
     return sorted(rows, key=lambda row: -row["s"])
 
 
-def _print(title: str, rows: list[Line], top: int) -> None:
+def _print(title: str, rows: list[Line]) -> None:
     columns = list(rows[0]) if rows else []
     print(f"\n{title:<60}" + "".join(f"{column:>12}" for column in columns[1:]))
-    for row in rows[:top]:
+    for row in rows:
         cells = (
             f"{row[c]:>12.1f}" if c.endswith("s") and isinstance(row[c], float) else f"{row[c]:>12}"
             for c in columns[1:]
@@ -97,7 +97,7 @@ def main() -> None:
         print(json.dumps(tables, indent=2))
         return
     for title, rows in tables.items():
-        _print(title, rows, len(rows))
+        _print(title, rows)
 
 
 if __name__ == "__main__":

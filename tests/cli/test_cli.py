@@ -3,16 +3,18 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import jsonschema
 import pytest
-from command import TINY_STUDY, TUNE_SPEED, environment
+from command import TINY_STUDY, TUNE_SPEED, Done, environment
 
 from tune_speed.cli import main, show
 from tune_speed.reporting.listings.listings import techniques_table
 from tune_speed.study.yaml import read_yaml
 
+Call = Callable[..., Done]
 RECIPE = TINY_STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1")
 RECIPE = RECIPE.replace("{low: 1, high: 10}", "4").replace("{choices: [25, 50]}", "50")
 RECIPE += "run: {cpu_threads: 1}\n"
@@ -32,81 +34,59 @@ main()
 """
 
 
-def call(*arguments: str, monkeypatch: pytest.MonkeyPatch) -> int:
-    """Runs the command line in this process; returns its exit code."""
-    monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
-    with pytest.raises(SystemExit) as ended:
-        main.main()
-    code = ended.value.code
-    return code if isinstance(code, int) else 0
-
-
 @pytest.mark.parametrize(
     "what", [each.value for each in show.Listing if each not in ("studies", "trials")]
 )
-def test_each_listing_has_a_line_on_each_entry(
-    what: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("list", what, "--json", monkeypatch=monkeypatch) == 0
-    rows = json.loads(capsys.readouterr().out)
-    assert rows
-    assert all(row["name"] and len(row["about"]) > 10 for row in rows)
+def test_each_listing_has_a_line_on_each_entry(what: str, call: Call, tmp_path: Path) -> None:
+    done = call("list", what, "--json", folder=tmp_path)
+    assert done.code == 0
+    assert done.json
+    assert all(row["name"] and len(row["about"]) > 10 for row in done.json)
 
 
-def test_listing_on_a_terminal_names_every_model(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("list", "models", monkeypatch=monkeypatch) == 0
-    out = capsys.readouterr().out
-    assert all(name in out for name in ("resnet20", "timm", "torchvision"))
+def test_listing_on_a_terminal_names_every_model(call: Call, tmp_path: Path) -> None:
+    done = call("list", "models", folder=tmp_path)
+    assert done.code == 0
+    assert all(name in done.out for name in ("resnet20", "timm", "torchvision"))
 
 
 @pytest.mark.parametrize(
     ("form", "beginning"),
     [("markdown", "| name | about | fields |"), ("csv", "name,about,fields"), ("json", "[")],
 )
-def test_listing_has_other_forms(
-    form: str,
-    beginning: str,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert call("list", "orders", "--format", form, monkeypatch=monkeypatch) == 0
-    first, *rest = capsys.readouterr().out.splitlines()
+def test_listing_has_other_forms(form: str, beginning: str, call: Call, tmp_path: Path) -> None:
+    done = call("list", "orders", "--format", form, folder=tmp_path)
+    assert done.code == 0
+    first, *rest = done.out.splitlines()
     assert first == beginning
     assert any("repeat_factor" in line for line in rest)
 
 
-def test_markdown_of_the_techniques_is_the_readmes_table(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("list", "techniques", "--format", "markdown", monkeypatch=monkeypatch) == 0
-    assert capsys.readouterr().out.strip() == techniques_table()
+def test_markdown_of_the_techniques_is_the_readmes_table(call: Call, tmp_path: Path) -> None:
+    done = call("list", "techniques", "--format", "markdown", folder=tmp_path)
+    assert done.code == 0
+    assert done.out.strip() == techniques_table()
 
 
 @pytest.mark.slow
-def test_schema_accepts_the_shipped_files(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert call("schema", monkeypatch=monkeypatch) == 0
-    schema = json.loads(capsys.readouterr().out)
+def test_schema_accepts_the_shipped_files(call: Call, tmp_path: Path) -> None:
+    done = call("schema", folder=tmp_path)
+    assert done.code == 0
     folder = Path(__file__).parents[2] / "search_spaces"
     for file in folder.glob("*.yaml"):
-        jsonschema.validate(read_yaml(file).tree, schema)
+        jsonschema.validate(read_yaml(file).tree, done.json)
 
 
 @pytest.mark.parametrize(
     "command",
     sorted(c.name or c.callback.__name__ for c in main.app.registered_commands if c.callback),
 )
-def test_help_of_each_command_has_an_example(
-    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_help_of_each_command_has_an_example(command: str, call: Call, tmp_path: Path) -> None:
     name = command.rstrip("_")
-    assert call(name, "--help", monkeypatch=monkeypatch) == 0
-    out = capsys.readouterr().out
-    assert f"Example: tune-speed {name}" in out
-    assert name in ("schema", "doctor") or "--json" in out
+    done = call(name, "--help", folder=tmp_path)
+    assert done.code == 0
+    assert f"Example: tune-speed {name}" in done.out
+    assert name in ("schema", "doctor") or "--json" in done.out
 
 
 def test_help_imports_no_library_but_typer() -> None:
@@ -151,45 +131,33 @@ def test_train_works_where_ray_mlflow_and_optuna_are_not_installed(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_train_with_seeds_says_how_sure_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("recipe.yaml").write_text(RECIPE)
-    options = ("--seeds", "2", "--set", "epochs=6")
-    assert call("train", "recipe.yaml", *options, monkeypatch=monkeypatch) in (0, 1)
-    out, err = capsys.readouterr()
-    assert "/2  (95 % interval of the rate:" in out
-    assert "n = 2" in out
-    assert err.count("epoch 6.00") == 2
+def test_train_with_seeds_says_how_sure_it_is(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
+    done = call("train", "recipe.yaml", "--seeds", "2", "--set", "epochs=6", folder=tmp_path)
+    assert done.code in (0, 1)
+    assert "/2  (95 % interval of the rate:" in done.out
+    assert "n = 2" in done.out
+    assert done.err.count("epoch 6.00") == 2
 
 
-def test_train_of_a_searched_file_says_what_to_fix(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
+def test_train_of_a_searched_file_says_what_to_fix(call: Call, tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
-    assert call("train", "tiny.yaml", monkeypatch=monkeypatch) == 2
-    assert "Fix it with `--set epochs=VALUE`" in capsys.readouterr().err
+    done = call("train", "tiny.yaml", folder=tmp_path)
+    assert done.code == 2
+    assert "Fix it with `--set epochs=VALUE`" in done.err
 
 
 @pytest.mark.slow
-def test_train_of_an_unreachable_target_ends_with_code_1(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    Path("recipe.yaml").write_text(RECIPE)
+def test_train_of_an_unreachable_target_ends_with_code_1(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "recipe.yaml").write_text(RECIPE)
     options = ("--set", "epochs=1", "--set", "workload.target.value=1.0")
-    assert call("train", "recipe.yaml", *options, monkeypatch=monkeypatch) == 1
-    assert "met the target   0/1" in capsys.readouterr().out
+    done = call("train", "recipe.yaml", *options, folder=tmp_path)
+    assert done.code == 1
+    assert "met the target   0/1" in done.out
 
 
-def test_doctor_finds_this_machine_fit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    call("doctor", "--json", monkeypatch=monkeypatch)
-    found = json.loads(capsys.readouterr().out)
+def test_doctor_finds_this_machine_fit(call: Call, tmp_path: Path) -> None:
+    found = call("doctor", "--json", folder=tmp_path).json
     findings = {finding["check"]: finding for finding in found}
     assert {"python", "packages", "device", "turnstile", "ray", "mlflow"} <= set(findings)
     assert findings["turnstile"]["is_ok"], findings

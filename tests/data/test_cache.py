@@ -14,7 +14,6 @@ import pytest
 from image_files import encode, write_parquet
 
 from tune_speed.core.errors import DataError, StorageError
-from tune_speed.core.folders import default_cache_dir
 from tune_speed.data import cache
 from tune_speed.data.base import Images
 from tune_speed.data.cache import prepare
@@ -303,14 +302,3 @@ def test_parts_of_different_size_are_refused(
     dataset = ImageParquet(train=str(files[0]), test=str(files[1]))
     with pytest.raises(DataError, match=r"\(4, 4, 3\) and \(5, 5, 3\).*`image_size`"):
         prepare(dataset, cache_dir=tmp_path / "c")
-
-
-def test_default_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TUNE_SPEED_CACHE", "/a")
-    monkeypatch.setenv("XDG_CACHE_HOME", "/b")
-    assert default_cache_dir() == Path("/a")
-    monkeypatch.delenv("TUNE_SPEED_CACHE")
-    assert default_cache_dir() == Path("/b/tune_speed")
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setenv("HOME", "/c")
-    assert default_cache_dir() == Path("/c/.cache/tune_speed")

@@ -54,7 +54,7 @@ def _measured(device: torch.device) -> float | None:
     """Returns by how much less is free while one more process is there [GiB]; None: not known."""
     try:
         free_bytes, _ = torch.cuda.mem_get_info(device)
-        command = [sys.executable, "-c", PROBE, str(device.index or 0)]
+        command = [sys.executable, "-c", PROBE, str(device.index)]
         done = subprocess.run(
             command, capture_output=True, text=True, timeout=MEASURE_WITHIN_S, check=True
         )
