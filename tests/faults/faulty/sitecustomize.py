@@ -8,37 +8,21 @@ the model like any other. It is added when `tune_speed.components.models` is imp
 
 import os
 import sys
-from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 from types import ModuleType
 
-PACKAGE = "tune_speed.components.models"
+sys.path.append(str(Path(__file__).parents[2] / "helpers"))
+
+from after_import import after_import
 
 
-class _AddFaulty(MetaPathFinder):
-    """Finds the package of models as usual, and adds to it once it is loaded."""
+def _add_faulty(models: ModuleType) -> None:
+    from faulty_model import Faulty
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != PACKAGE:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        assert spec is not None and spec.loader is not None
-        load = spec.loader.exec_module
-
-        def load_and_add(module: ModuleType) -> None:
-            load(module)
-            from faulty_model import Faulty
-
-            module.MODELS["faulty"] = Faulty
-
-        spec.loader.exec_module = load_and_add  # type: ignore[method-assign]
-        return spec
+    models.MODELS["faulty"] = Faulty
 
 
-sys.meta_path.insert(0, _AddFaulty())
+after_import("tune_speed.components.models", _add_faulty)
 if "FAULTS_CLOCK" in os.environ:
     import wrong_clock
 
