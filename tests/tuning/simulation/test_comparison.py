@@ -123,6 +123,7 @@ def test_processes_do_not_change_a_result() -> None:
     assert {search.key: search.incumbents for search in there} == key
 
 
+@pytest.mark.slow
 def test_processes_end_when_nobody_waits_for_the_rest() -> None:
     terms = Terms(budget_runs=200)
     searches = run_searches([EASY], ["random"], seeds=range(200), terms=terms, jobs=2)
