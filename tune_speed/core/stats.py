@@ -37,6 +37,38 @@ def wilson_interval(hits: int, n: int, *, confidence: float = 0.95) -> tuple[flo
     return (low if hits else 0.0), (high if hits < n else 1.0)
 
 
+class MeanInterval(NamedTuple):
+    """A mean, and how sure it is."""
+
+    mean: float
+    sd: float | None
+    """Sample standard deviation, n - 1 in the denominator; None of a single run."""
+    low: float | None
+    """Lower end of the interval of the mean; None of a single run."""
+    high: float | None
+    n: int
+
+
+def mean_interval(values: Sequence[float], *, confidence: float = 0.95) -> MeanInterval:
+    """Returns mean, standard deviation and Student's t interval of the mean.
+
+    Holds for values that are about normal. Not for times to target, where a miss has no value:
+    `expected_time_interval_s` is for those.
+
+    Source: Student 1908, The probable error of a mean; quantile by scipy.
+    """
+    # Here, as importing it takes a tenth of a second.
+    from scipy.special import stdtrit
+
+    assert values
+    mean, n = statistics.fmean(values), len(values)
+    if n == 1:
+        return MeanInterval(mean, None, None, None, n)
+    sd = statistics.stdev(values)
+    half_width = float(stdtrit(n - 1, (1 + confidence) / 2)) * sd / math.sqrt(n)
+    return MeanInterval(mean, sd, mean - half_width, mean + half_width, n)
+
+
 def median_time_s(times_s: Sequence[float | None]) -> float | None:
     """Returns the median [s] of times to target in which a miss (None) counts as infinite.
 

@@ -1,11 +1,11 @@
 """How long one optimizer step takes, and how sure that is after so many of them."""
 
 import math
+import statistics
 from collections.abc import Callable
 from typing import NamedTuple
 
-import numpy as np
-
+from tune_speed.core.stats import mean_interval
 from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.turnstile import Turnstile
 
@@ -171,13 +171,8 @@ def _is_precise(values: list[float]) -> bool:
 
 def _mean_interval(values: list[float]) -> tuple[float, float, float]:
     """Returns the mean between the ends of Student's 95 % interval, without what was held up."""
-    # Here, as importing it takes a tenth of a second.
-    from scipy.special import stdtrit
-
-    held = np.array(values)
-    held = held[held <= HELD_UP * np.median(held)]
-    mean, count = float(held.mean()), len(held)
-    if count < 2:
-        return mean, mean, mean
-    half = float(stdtrit(count - 1, 0.975)) * float(held.std(ddof=1)) / math.sqrt(count)
-    return max(0.0, mean - half), mean, mean + half
+    longest = HELD_UP * statistics.median(values)
+    found = mean_interval([value for value in values if value <= longest])
+    if found.low is None or found.high is None:
+        return found.mean, found.mean, found.mean
+    return max(0.0, found.low), found.mean, found.high

@@ -11,11 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tune_speed.components.metrics.of_run import OF_RUN, epoch_s
-from tune_speed.components.metrics.repeats import mean_interval
 from tune_speed.core.comparability import target_of
 from tune_speed.core.records import RunResult, Status, TrialRecord
 from tune_speed.core.significance import LARGEST_LOG, holm
-from tune_speed.core.stats import RunStatistics, TimeInterval, median_interval_s, median_time_s
+from tune_speed.core.stats import (
+    RunStatistics,
+    TimeInterval,
+    mean_interval,
+    median_interval_s,
+    median_time_s,
+)
 from tune_speed.experiments.ablation import result
 from tune_speed.experiments.ablation.design import BASE, Arm, Axis
 from tune_speed.experiments.ablation.effects import (

@@ -10,10 +10,10 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.repeats import mean_interval
 from tune_speed.components.plugins import registry
 from tune_speed.core.comparability import best_metric, board_key, goodness, target_of
 from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.core.stats import mean_interval
 from tune_speed.core.text import printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
 from tune_speed.reporting.leaderboard.text import describe_params

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from tune_speed.components.metrics.repeats import mean_interval
+from tune_speed.core.stats import mean_interval
 
 
 def test_mean_and_spread_by_hand() -> None:
