@@ -11,9 +11,9 @@ of the room are drawn at random.
 
 Each runs in a copy of the working tree, in a fork of this process, which has imported torch, MLflow
 and Optuna but neither the package nor tests. Tests run until one fails: of those not marked `slow`,
-outside the files of `longest_first.py`, the ones that call the function that was changed, the
-module's own first, then the shortest. Which test calls what is recorded once (minutes) and read
-again from `--calls`; `--record` records the files given anew.
+outside other rooms' files of `longest_first.py`, the ones that call the function that was changed,
+the module's own first, then the shortest. Which test calls what is recorded once (minutes, for the
+rooms given) and read again from `--calls`; `--record` records the files given anew.
 
 A mutant is killed if a test fails or hangs. The interval of the share is Wilson's, of 95 %.
 """
@@ -427,7 +427,8 @@ def quick_files(rooms: Iterable[str]) -> list[str]:
     files = []
     for path in sorted((ROOT / "tests").rglob("test_*.py")):
         name = str(path.relative_to(ROOT / "tests"))
-        if name not in LONGEST and (name.startswith(folders) or named.search(path.read_text())):
+        is_short = name not in LONGEST
+        if name.startswith(folders) or (is_short and named.search(path.read_text())):
             files.append(f"tests/{name}")
     return files
 
@@ -498,11 +499,13 @@ def import_what_takes_long() -> None:
     torch.set_num_threads(1)
 
 
-def recorded(tree: Copy, path: Path | None, files: list[str] | None) -> dict[str, Any]:
+def recorded(
+    tree: Copy, path: Path | None, files: list[str] | None, rooms: Iterable[str]
+) -> dict[str, Any]:
     """Returns which quick test calls what, read from `path` but for `files`, which run anew."""
     calls = json.loads(path.read_text()) if path and path.is_file() else {}
     if files is None:
-        files = [] if calls else quick_files(ROOMS)
+        files = [] if calls else quick_files(rooms)
     for file in files:
         begun = time.monotonic()
         calls[file] = tree.record(file)
@@ -528,9 +531,10 @@ def main() -> None:
     import_what_takes_long()
     with tempfile.TemporaryDirectory() as folder:
         tree = Copy(Path(folder))
-        calls = recorded(tree, arguments.calls, arguments.record)
+        rooms = arguments.room or ROOMS
+        calls = recorded(tree, arguments.calls, arguments.record, rooms)
         if arguments.sample:
-            for room in arguments.room or ROOMS:
+            for room in rooms:
                 measure(tree, calls, room, arguments)
 
 

@@ -103,3 +103,54 @@ def test_two_processes_that_compile_at_once_keep_the_same(tmp_path: Path) -> Non
     third = begin().communicate(timeout=300)[0].split()
     assert first[0] == second[0] == third[0]  # Losses, to the bit.
     assert third[1:] == ["found", "reused", "freed"]
+
+
+def make_of(model: nn.Module, *, mode: str = "default") -> str:
+    from tune_speed.training.step.compilation import _key
+
+    return _key(model, mode)
+
+
+def test_models_of_one_make_share_code_whatever_their_weights() -> None:
+    """Weights are inputs of what is compiled; all that code is made for tells models apart."""
+    with torch.device("meta"):
+        plain = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        same = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        others = [
+            nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4)),
+            nn.Sequential(nn.Linear(3, 2, bias=False), nn.BatchNorm1d(2)),
+            nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2, track_running_stats=False)),
+            nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2), nn.ReLU()),
+            nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2)).half(),
+        ]
+        strided = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+        strided[0].weight = nn.Parameter(torch.empty((3, 2)).t())
+    others += [strided, nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))]  # On the CPU.
+    assert make_of(same) == make_of(plain)
+    makes = [make_of(plain), *map(make_of, others), make_of(plain, mode="max-autotune")]
+    assert len(set(makes)) == len(makes)
+
+
+def test_code_is_made_for_a_number_of_threads_and_for_a_class_not_its_name() -> None:
+    def local() -> nn.Module:
+        class Same(nn.Linear):
+            pass
+
+        return Same(1, 1)
+
+    class Same(nn.Linear):
+        pass
+
+    assert str(local()) == str(Same(1, 1)) and make_of(local()) != make_of(Same(1, 1))
+    model, threads = nn.Linear(2, 2), torch.get_num_threads()
+    before = make_of(model)
+    torch.set_num_threads(threads + 1)
+    try:
+        assert make_of(model) != before
+    finally:
+        torch.set_num_threads(threads)
+    assert make_of(model) == before
+
+
+def test_figures_of_what_is_kept_compiled() -> None:
+    assert (MOST_GRAPHS, RECOMPILE_LIMIT, FOLDER) == (8, 64, "TORCHINDUCTOR_CACHE_DIR")

@@ -16,6 +16,7 @@ from tune_speed.tuning.policy.curve_table import (
     Expected,
     FloatArray,
     distance,
+    gap,
     make_row,
 )
 
@@ -222,3 +223,48 @@ def test_run_that_gains_fast_stands_before_one_ahead_that_halted() -> None:
 @pytest.mark.parametrize(("at", "column"), [(0.01, 0), (0.25, 1), (0.26, 2), (1.0, 3), (7.0, 3)])
 def test_column_is_the_first_place_at_or_after(at: float, column: int) -> None:
     assert CurveTable(PLACES, list(TINY)).column(at) == column
+
+
+@pytest.mark.parametrize(("start", "left", "doublings"), [(1, 0.75, 2), (2, 0.5, 1)])
+def test_forecast_without_any_whole_run_has_the_figures_of_its_prior(
+    start: int, left: float, doublings: int
+) -> None:
+    row = np.array([-3.0, -2.0, -1.5, NAN])
+    row[start + 1 :] = NAN
+    values, scales = CurveTable(PLACES, [row]).extended([3])
+    gained = row[start] - row[start - 1]
+    assert values[0, 0] == pytest.approx(row[start] + 0.3 * doublings * gained)
+    # Deviations a priori of α, β and γ: 1, a half and a half, in units of the residual's.
+    features = np.array([1.0, row[start] / 2, gained / 2])
+    assert scales[0] == pytest.approx((0.6 * left + 0.05) * math.sqrt(1 + features @ features))
+
+
+def test_prior_of_the_residual_is_worth_four_runs() -> None:
+    # Runs whose ends are what the prior expects leave no residual of their own.
+    starts = np.array([-3.0, -2.5, -2.0])
+    whole = [np.array([y - 1, y, y + 0.3, y + 0.6]) for y in starts]
+    stopped = np.array([-3.0, -2.0, NAN, NAN])
+    _, alone = CurveTable(PLACES, [stopped]).extended([3])
+    _, scales = CurveTable(PLACES, [*whole, stopped]).extended([3])
+    features = np.column_stack([np.ones(3), starts, np.ones(3)])
+    new = np.array([1.0, -2.0, 1.0])
+    spread = new @ np.linalg.inv(features.T @ features + np.diag([1.0, 4.0, 4.0])) @ new
+    prior = new @ np.diag([1.0, 0.25, 0.25]) @ new
+    expected = alone[0] * math.sqrt(4 / 7 * (1 + spread) / (1 + prior))
+    assert scales[3] == pytest.approx(expected)
+    assert (scales[:3] == 0).all()
+
+
+def test_scale_is_the_largest_of_the_forecasts() -> None:
+    table = random_table(3)
+    _, far = table.extended([3])
+    _, near = table.extended([2])
+    for columns in ([2, 3], [3, 2]):
+        _, both = table.extended(columns)
+        np.testing.assert_allclose(both, np.maximum(near, far))
+    assert (far > near).any()
+
+
+@pytest.mark.parametrize("metric", [0.1, 0.5, 0.88, 0.9, 0.95])
+def test_gap_is_what_is_missing_in_units_of_two_points(metric: float) -> None:
+    assert gap(float(distance(metric, 0.9))) == pytest.approx(max(0.9 - metric, 0) / 0.02)

@@ -168,3 +168,32 @@ def test_units_of_the_values_do_not_matter() -> None:
     scales = fit_scales(points, values, variances)
     scaled = fit_scales(points, 100 * values - 7, 100**2 * variances)
     np.testing.assert_allclose(scaled.log_lengths, scales.log_lengths, atol=1e-3)
+
+
+def log_prior(x: FloatArray, num_dims: int) -> float:
+    """Returns the priors' log density, with the figures of the model's description."""
+    length = norm(np.log(0.5 * np.sqrt(num_dims)), 0.8)
+    return float(norm(0, 1).logpdf(x[0]) + norm(np.log(0.1), 1).logpdf(x[1])) + float(
+        length.logpdf(x[2:]).sum()
+    )
+
+
+@pytest.mark.parametrize("num_dims", [1, 4])
+def test_priors_have_the_figures_that_they_are_given(num_dims: int) -> None:
+    x, y = np.random.default_rng(0).normal(size=(2, 2 + num_dims))
+    # Of a single value that is the mean, data say of the scales no more than their sum.
+    squares, value = np.zeros((num_dims, 1, 1)), np.zeros(1)
+
+    def loss(at: FloatArray) -> float:
+        spread = np.exp(2 * at[0]) + np.exp(2 * at[1])
+        return _loss(at, squares, value, np.zeros(1))[0] - 0.5 * float(np.log(spread))
+
+    difference = log_prior(y, num_dims) - log_prior(x, num_dims)
+    assert loss(x) - loss(y) == pytest.approx(difference, abs=1e-5)
+
+
+def test_where_all_is_noise_the_scales_are_the_priors_means() -> None:
+    points = np.random.default_rng(0).random((4, 2))
+    begin = fit_scales(points, np.full(4, 0.3), np.full(4, 1e12), max_iterations=50)
+    expected = [0.0, np.log(0.1), *np.log([0.5 * np.sqrt(2)] * 2)]
+    assert np.array([*begin[:2], *begin.log_lengths]) == pytest.approx(expected, abs=1e-3)

@@ -1,0 +1,447 @@
+"""The acquisition function against its formulas written out, and its maximum against all it saw."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy.acquisition import (
+    AcquisitionSettings,
+    Candidate,
+    Evidence,
+    Objective,
+    Posterior,
+    _mutated,
+    _Search,
+    _some,
+    best_candidate,
+    expected_rise,
+    neighbours,
+)
+from tune_speed.tuning.policy.curve import FloatArray
+from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
+
+NAN = math.nan
+# Units, values and points of this space are the same numbers.
+ENCODER = Encoder(SearchSpace.from_tree({name: {"low": 0.0, "high": 1.0} for name in ("x", "y")}))
+NONE_RUNNING = (np.zeros((0, 2)), np.zeros(0))
+LED = Objective(best_s=20.0, has_leader=True, at_end=True, fractions=(1.0,))
+BEFORE = LED._replace(has_leader=False)
+FREE = LED._replace(at_end=False, fractions=(1.0, 0.8, 0.5))
+
+
+def evidence_of(num: int = 12, **changes: Any) -> Evidence:
+    """Returns that of runs which end nearer the target the nearer they are to (0.3, 0.6)."""
+    units = np.random.default_rng(5).random((num, 2))
+    ends = -1.5 - 3 * np.hypot(units[:, 0] - 0.3, units[:, 1] - 0.6)
+    found = Evidence(
+        units=units,
+        costs=2.0 + 10 * units[:, 0],
+        distances=ends[:, None] - np.array([0.0, 0.1, 0.4]),
+        variances=np.linspace(0.0, 0.2, num),
+        ranks=ends,
+        fits=np.ones(num, dtype=bool),
+    )
+    return found._replace(**changes)
+
+
+def cost_of(params: dict[str, Any]) -> float:
+    return 2.0 + 10 * float(params["x"])
+
+
+def search_of(
+    evidence: Evidence | None = None,
+    objective: Objective = LED,
+    *,
+    running: tuple[FloatArray, FloatArray] = NONE_RUNNING,
+    allowed: Any = cost_of,
+    **settings: Any,
+) -> _Search:
+    return _Search(
+        ENCODER,
+        evidence or evidence_of(),
+        running,
+        objective,
+        allowed,
+        np.random.default_rng(0),
+        AcquisitionSettings(**settings),
+    )
+
+
+@pytest.mark.parametrize(("objective", "power"), [(LED, 0.5), (BEFORE, 0.3)])
+def test_gain_of_a_known_length_is_chance_times_log_of_the_saving_by_cost(
+    objective: Objective, power: float
+) -> None:
+    search = search_of(evidence_of(4, costs=np.array([2.0, 4.0, NAN, 12.0])), objective)
+    found = search._gain(
+        np.array([[0.5], [0.2], [0.9], [0.9], [0.4]]), np.array([5.0, 10.0, 20.0, 30.0, NAN])
+    )
+    expected = [
+        0.5 * math.log(4) / 5**power,
+        0.2 * math.log(2) / 10**power,
+        # What takes as long as the leader or longer still ranks by its chance.
+        0.9 * math.log(1.001) / 20**power,
+        0.9 * math.log(1.001) / 30**power,
+        # An unknown cost counts as the median of those known.
+        0.4 * math.log(5) / 4**power,
+    ]
+    assert found == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("has_leader", "first"), [(True, 0.05), (False, math.log(2))])
+def test_gain_of_a_free_length_sums_chances_to_be_there_by_each_fraction(
+    has_leader: bool, first: float
+) -> None:
+    search = search_of(objective=FREE._replace(has_leader=has_leader))
+    found = search._gain(np.array([[0.3, 0.5, 0.2], [0.9, 0.6, 0.6]]), np.array([1.0, NAN]))
+    later = np.array([math.log(1 / 0.8), math.log(0.8 / 0.5)])
+    # Who is there earlier is there later too: chances never rise towards earlier fractions.
+    assert found == pytest.approx(
+        [0.3 * first + later @ [0.3, 0.2], 0.9 * first + later @ [0.6, 0.6]]
+    )
+
+
+def test_cost_is_a_coordinate_in_which_a_factor_of_twenty_is_a_whole_range() -> None:
+    search = search_of(evidence_of(4, costs=np.array([2.0, 4.0, NAN, 12.0])))
+    units = np.full((5, 2), 0.25)
+    costs = np.array([12.0, 12 / math.e**3, 24.0, NAN, 0.0])
+    points = search._points(units, costs)
+    np.testing.assert_array_equal(points[:, :2], units)
+    expected = [1.0, 0.0, 1 + math.log(2) / 3, 1 + math.log(4 / 12) / 3]
+    assert points[:4, 2] == pytest.approx(expected)
+    assert points[4, 2] == pytest.approx(1 + math.log(1e-9 / 12) / 3)
+    for other in (search_of(objective=FREE), search_of(cost_feature=False)):
+        assert other._points(units, costs).shape == (5, 2)
+    unknown = search_of(evidence_of(costs=np.full(12, NAN)))
+    assert unknown._points(units[:2], np.array([1.0, NAN]))[:, 2] == pytest.approx([1.0, 1.0])
+
+
+def model_of(points: FloatArray, evidence: Evidence) -> GaussianProcess:
+    values, own = evidence.distances, evidence.variances
+    return GaussianProcess(points, values, own, fit_scales(points, values[:, 0], own))
+
+
+@pytest.mark.parametrize("luck", [1.0, 0.5])
+@pytest.mark.parametrize(("best", "threshold"), [(-1.7, -1.2), (-0.4, 0.0), (0.7, 0.0)])
+def test_chance_is_that_of_the_model_to_come_half_a_unit_nearer_or_to_the_target(
+    best: float, threshold: float, luck: float
+) -> None:
+    evidence = evidence_of()
+    evidence.distances[:] += best - evidence.distances.max()
+    search = search_of(evidence, FREE, luck=luck)
+    new = np.random.default_rng(1).random((6, 2))
+    gain, mean, sd = search._score(new, np.full(6, NAN))
+    model = model_of(evidence.units, evidence)
+    means, function_sd = model.predict(new)
+    observed_sd = np.sqrt(function_sd**2 + (luck * model.noise_sd) ** 2)
+    np.testing.assert_allclose(mean, means[:, 0])
+    np.testing.assert_allclose(sd, observed_sd)
+    chances = norm.sf(threshold, means, observed_sd[:, None])
+    assert search._threshold == pytest.approx(threshold)
+    np.testing.assert_allclose(gain, search._gain(chances, np.full(6, NAN)))
+    assert (gain > 0).all()
+
+
+def test_running_trials_count_as_seen_where_the_model_expects_them() -> None:
+    evidence = evidence_of()
+    there = np.array([[0.3, 0.6], [0.9, 0.1]])
+    search = search_of(evidence, FREE, running=(there, np.array([5.0, NAN])))
+    alone = model_of(evidence.units, evidence)
+    scales = fit_scales(evidence.units, evidence.distances[:, 0], evidence.variances)
+    liar = GaussianProcess(
+        np.concatenate([evidence.units, there]),
+        np.concatenate([evidence.distances, alone.predict(there)[0]]),
+        np.append(evidence.variances, [0.0, 0.0]),
+        scales,
+    )
+    new = np.random.default_rng(1).random((6, 2))
+    for found, expected in zip(search._model.predict(new), liar.predict(new), strict=True):
+        np.testing.assert_allclose(found, expected)
+    assert (search._model.predict(there)[1] < alone.predict(there)[1]).all()
+
+
+def test_distance_is_learned_from_what_fitted_into_memory_alone() -> None:
+    evidence = evidence_of()
+    evidence.fits[3:5] = False
+    kept = Evidence(*(column[evidence.fits] for column in evidence))
+    new = np.random.default_rng(1).random((4, 2))
+    search = search_of(evidence, FREE)
+    for found, expected in zip(
+        search._model.predict(new), model_of(kept.units, kept).predict(new), strict=True
+    ):
+        np.testing.assert_allclose(found, expected)
+
+
+def test_model_is_fitted_to_few_and_conditioned_on_more() -> None:
+    evidence = evidence_of(30)
+    search = search_of(evidence, FREE, fit_points=10, max_points=20)
+    # The same draws, in the same order.
+    rng = np.random.default_rng(0)
+    rows = _some(np.arange(30), evidence.distances[:, 0], 20, rng)
+    points, values = evidence.units[rows], evidence.distances[rows]
+    few = _some(np.arange(20), values[:, 0], 10, rng)
+    scales = fit_scales(points[few], values[few, 0], evidence.variances[rows][few])
+    expected = GaussianProcess(points, values, evidence.variances[rows], scales)
+    new = np.random.default_rng(1).random((4, 2))
+    np.testing.assert_allclose(search._model.predict(new)[0], expected.predict(new)[0])
+
+
+def test_where_all_fits_memory_plays_no_part_and_else_it_is_a_chance() -> None:
+    new = np.random.default_rng(1).random((6, 2))
+    assert search_of(objective=FREE)._fits(new).tolist() == [1.0] * 6
+    evidence = evidence_of()
+    evidence.fits[evidence.units[:, 0] > 0.7] = False
+    assert 2 <= (~evidence.fits).sum() <= 6
+    search = search_of(evidence, FREE)
+    values, none = np.where(evidence.fits, 1.0, -1.0), np.zeros(12)
+    scales = fit_scales(evidence.units, values, none)
+    room, sd = GaussianProcess(evidence.units, values, none, scales).predict(new)
+    expected = norm.cdf(room, scale=np.sqrt(sd**2 + 0.05))
+    np.testing.assert_allclose(search._fits(new), expected)
+    # It multiplies the gain.
+    gain, mean, deviation = search._score(new, np.full(6, NAN))
+    means, _ = search._model.predict(new)
+    chances = norm.sf(search._threshold, means, deviation[:, None])
+    np.testing.assert_allclose(gain, search._gain(chances, np.full(6, NAN)) * expected)
+    roomy, narrow = search._fits(np.array([[0.1, 0.5], [0.95, 0.5]]))
+    assert roomy > 0.9 > 0.5 > narrow
+    assert mean.shape == (6,)
+
+
+@pytest.mark.parametrize("still_fits", [True, False])
+def test_memory_is_learned_from_the_last_64_trials(still_fits: bool) -> None:
+    fits = np.full(70, still_fits)
+    fits[:6] = not still_fits
+    evidence = evidence_of(70, fits=fits)
+    search = search_of(evidence)
+    assert search._memory is not None
+    # Of equal values nothing can be fitted: the scales are given.
+    points, value = search._points(evidence.units, evidence.costs)[-64:], 2.0 * still_fits - 1
+    scales = Scales(0.0, math.log(0.1), np.full(3, math.log(0.6)))
+    model = GaussianProcess(points, np.full(64, value), np.zeros(64), scales)
+    there = np.array([[0.5, 0.5, 0.8]])
+    for found, own in zip(search._memory.predict(there), model.predict(there), strict=True):
+        np.testing.assert_allclose(found, own)
+    assert search._memory.predict(there)[0] == pytest.approx([value])
+
+
+def test_best_six_are_kept_in_the_order_of_their_gains() -> None:
+    refused = 0.5
+
+    def allowed(params: dict[str, Any]) -> float | None:
+        return None if params["y"] > refused else cost_of(params)
+
+    search = search_of(allowed=allowed)
+    drawn = np.random.default_rng(1).random((3, 40, 2))
+    for units in drawn:
+        search.add(units)
+    every = drawn.reshape(-1, 2)
+    every = every[every[:, 1] <= refused]
+    costs = 2.0 + 10 * every[:, 0]
+    gains, means, sds = search._score(every, costs)
+    order = np.argsort(-gains)[:6]
+    assert [gain for gain, _ in search.best] == pytest.approx(gains[order].tolist())
+    for place, (_, candidate) in zip(order, search.best, strict=True):
+        np.testing.assert_array_equal(candidate.units, every[place])
+        assert candidate.params == pytest.approx(dict(zip("xy", every[place], strict=True)))
+        assert candidate.cost_s == pytest.approx(costs[place])
+        assert candidate.expected == pytest.approx((means[place], sds[place], search._threshold))
+        assert candidate.probes is None
+    nothing = search_of(allowed=lambda params: None)
+    nothing.add(every)
+    assert nothing.best == []
+
+
+def costly_run(search: _Search) -> Candidate:
+    search.add(np.array([[0.9, 0.6]]))
+    return search.best[0][1]
+
+
+def test_probe_is_the_neighbour_that_tells_most_for_its_cost() -> None:
+    evidence = evidence_of()
+    evidence.fits[evidence.units[:, 1] > 0.8] = False
+    search = search_of(evidence, probe=0.001)
+    costly = costly_run(search)
+    probe = search.probe(costly)
+    assert probe is not None and probe.probes is costly
+    units = neighbours(costly.units)
+    units = units[2 + 10 * units[:, 0] < 0.7 * costly.cost_s]
+    assert 4 <= len(units) < 16
+    costs = 2 + 10 * units[:, 0]
+    there, points = (
+        search._points(at, c) for at, c in ((costly.units[None], np.array([11.0])), (units, costs))
+    )
+    mean, sd = search._model.predict(there)
+    run = Posterior(mean[0, 0], sd[0], search._model.noise_sd, search._threshold)
+    rise = expected_rise(run, search._model.correlations(points, there)) * search._fits(points)
+    worth = rise * 11.0 / costs
+    np.testing.assert_array_equal(probe.units, units[worth.argmax()])
+    assert probe.cost_s == pytest.approx(costs[worth.argmax()])
+    _, means, sds = search._score(probe.units[None], np.array([probe.cost_s]))
+    assert probe.expected == pytest.approx((means[0], sds[0], search._threshold))
+    assert probe.params == pytest.approx(dict(zip("xy", probe.units, strict=True)))
+    # It goes first from the worth on that is asked for, and none where that is nothing.
+    for least, is_made in ((worth.max() * 0.999, True), (worth.max() * 1.001, False), (0, False)):
+        assert (search_of(evidence, probe=least).probe(costly) is not None) == is_made
+
+
+def test_no_probe_where_all_neighbours_cost_more_than_seven_tenths() -> None:
+    search = search_of(allowed=lambda params: 7.1 if params["x"] != 0.9 else 10.0, probe=1e-9)
+    costly = costly_run(search)
+    assert search.probe(costly) is None
+    cheap = search_of(allowed=lambda params: 6.9 if params["x"] != 0.9 else 10.0, probe=1e-9)
+    assert cheap.probe(costly) is not None
+    refused = search_of(allowed=lambda params: None, probe=1e-9)
+    assert refused.probe(costly) is None
+
+
+@pytest.mark.parametrize("probe", [0.0, 1e-6])
+@pytest.mark.parametrize("objective", [LED, FREE])
+def test_choice_is_the_best_of_all_that_was_seen_or_a_probe_of_it(
+    objective: Objective, probe: float
+) -> None:
+    seen: list[list[float]] = []
+
+    def allowed(params: dict[str, Any]) -> float:
+        seen.append([params["x"], params["y"]])
+        return cost(params["x"])
+
+    def cost(x: float) -> float:
+        return 6.0 if x > 0.1 else 4.0
+
+    evidence, rng = evidence_of(), np.random.default_rng(3)
+    chosen = best_candidate(
+        ENCODER,
+        evidence,
+        running=NONE_RUNNING,
+        objective=objective,
+        allowed=allowed,
+        rng=rng,
+        settings=AcquisitionSettings(probe=probe),
+    )
+    assert chosen is not None
+    best = chosen if chosen.probes is None else chosen.probes
+    assert (chosen.probes is not None) == (objective.at_end and probe > 0)
+    units, search = np.array(seen)[:352], search_of(evidence, objective)
+    # Evenly and around the best trials, then twice around the four best so far.
+    assert len(seen) == 352 + 16 * objective.at_end
+    gains = search._score(units, np.array([cost(x) for x in units[:, 0]]))[0]
+    np.testing.assert_array_equal(best.units, units[gains.argmax()])
+    for first, spread in ((256, 0.08), (304, 0.02)):
+        centers = units[np.argsort(-gains[:first], kind="stable")[:4]]
+        moved = units[first : first + 48].reshape(4, 12, 2) - centers[:, None]
+        # 96 draws say a deviation to within 7 %; clipping can only shorten.
+        assert 0.7 * spread < moved.std() < 1.3 * spread
+
+
+def test_where_nothing_is_allowed_there_is_no_choice() -> None:
+    rng, settings = np.random.default_rng(0), AcquisitionSettings()
+    assert (
+        best_candidate(
+            ENCODER,
+            evidence_of(),
+            running=NONE_RUNNING,
+            objective=LED,
+            allowed=lambda params: None,
+            rng=rng,
+            settings=settings,
+        )
+        is None
+    )
+
+
+def test_half_of_the_candidates_lie_around_the_five_best_trials() -> None:
+    seen: list[list[float]] = []
+
+    def allowed(params: dict[str, Any]) -> float:
+        seen.append([params["x"], params["y"]])
+        return 1.0
+
+    evidence = evidence_of(10)
+    # The five that rank first lie in the middle, the others at the edge.
+    evidence.units[:] = 0.01
+    evidence.ranks[:] = np.arange(10.0)
+    evidence.units[5:] = np.array([0.3, 0.4, 0.5, 0.6, 0.7])[:, None]
+    best_candidate(
+        ENCODER,
+        evidence,
+        running=NONE_RUNNING,
+        objective=FREE,
+        allowed=allowed,
+        rng=np.random.default_rng(0),
+        settings=AcquisitionSettings(num_candidates=8000),
+    )
+    even, around = np.array(seen[:4000]), np.array(seen[4000:8000])
+    assert np.quantile(even, [0.25, 0.5, 0.75], axis=0) == pytest.approx(
+        np.array([[0.25] * 2, [0.5] * 2, [0.75] * 2]), abs=0.03
+    )
+    shifts = np.abs(around[:, :, None] - evidence.units[5:, 0]).max(axis=1)
+    counts = np.bincount(shifts.argmin(axis=1), minlength=5)
+    assert (counts > 500).all()
+    # Deviations spread evenly over the logarithm, from 0.006 to 0.3.
+    rng = np.random.default_rng(1)
+    expected = np.abs(rng.normal(size=(200_000, 2)) * 10 ** rng.uniform(-2.2, -0.5, (200_000, 1)))
+    nearest, own = np.sort(shifts.min(axis=1)), np.sort(expected.max(axis=1))
+    for share in (0.1, 0.25, 0.5):
+        ours, theirs = (values[int(share * len(values))] for values in (nearest, own))
+        assert ours == pytest.approx(theirs, rel=0.12)
+
+
+MIXED = Encoder(
+    SearchSpace.from_tree(
+        {
+            "lr": {"low": 0.0, "high": 1.0},
+            "two": {"choices": ["a", "b"]},
+            "five": {"choices": ["a", "b", "c", "d", "e"]},
+        }
+    )
+)
+
+
+@pytest.mark.parametrize(("scale", "jumps"), [(0.05, 0.1), (0.3, 0.3)])
+@pytest.mark.parametrize("is_array", [False, True])
+def test_half_of_the_units_are_mutated_as_their_kinds_allow(
+    scale: float, jumps: float, is_array: bool
+) -> None:
+    num, rng = 20_000, np.random.default_rng(0)
+    scales = np.full((num, 1), scale) if is_array else scale
+    moved = _mutated(MIXED, np.full((num, 3), 0.5), scales, rng)
+    number, two, five = moved.T
+    limit = 4.5 * math.sqrt(0.25 / num)
+    assert np.mean(number == 0.5) == pytest.approx(0.5, abs=limit)
+    # Clipping at the ends of the range hardly matters for a small deviation only.
+    inner = np.abs(number[number != 0.5] - 0.5)
+    assert np.median(inner) == pytest.approx(norm.ppf(0.75) * scale, rel=0.05)
+    # Of two choices there is no neighbour: the other one, or the same again, are drawn.
+    assert np.mean(two == 0.5) == pytest.approx(1 - 0.5 * (0.5 + jumps), abs=limit)
+    for beside in (0.3, 0.7):
+        assert np.isclose(five, beside).mean() == pytest.approx(0.5 * 0.25, abs=limit)
+    assert np.mean(five == 0.5) == pytest.approx(1 - 0.5 * (0.5 + jumps), abs=limit)
+    drawn = five[~np.isclose(five, 0.3) & ~np.isclose(five, 0.7) & (five != 0.5)]
+    assert len(drawn) / num == pytest.approx(0.5 * jumps, abs=limit)
+    assert np.quantile(drawn, [0.1, 0.9]) == pytest.approx([0.1, 0.9], abs=0.05)
+
+
+def test_each_of_two_units_is_mutated_and_stays_below_one() -> None:
+    rng = np.random.default_rng(0)
+    moved = _mutated(ENCODER, np.full((1000, 2), 0.5), 1.0, rng)
+    assert not (moved == 0.5).any()
+    assert moved.min() == 0.0 and moved.max() == 1.0 - 1e-9
+
+
+def test_of_many_the_best_two_thirds_and_others_at_random_are_kept() -> None:
+    values = np.array([0.0, 9.0, 1.0, 8.0, 2.0, 7.0, 3.0, 6.0, 4.0, 5.0, 99.0])
+    rows = np.arange(10)
+    seen = set()
+    for seed in range(40):
+        found = _some(rows, values, 6, np.random.default_rng(seed))
+        assert len(found) == 6 and (np.diff(found) > 0).all()
+        assert {1, 3, 5, 7} <= set(found.tolist())
+        seen |= set(found.tolist())
+    assert seen == set(range(10))
+    for limit in (10, 11):
+        assert _some(rows, values, limit, np.random.default_rng(0)) is rows

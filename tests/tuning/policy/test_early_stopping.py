@@ -1,0 +1,212 @@
+"""The pruner's rules at their limits; `test_policy_history` has them at work."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tune_speed.core.records import Status
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
+from tune_speed.tuning.policy.curve import Curve
+from tune_speed.tuning.policy.curve_table import Expected
+from tune_speed.tuning.policy.early_stopping import EarlyStopping
+from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.history import History, Trial
+from tune_speed.tuning.policy.settings import Parts
+
+SPACE = SearchSpace.from_tree({"epochs": {"low": 1, "high": 500}})
+# Of a target of 0.9: two points are one unit.
+START_Y = -math.log(46)
+
+
+def history_of(mode: Any, *, cost_s: float | None = None, limit_s: float = 100.0) -> History:
+    def cost_of(params: Any) -> Cost:
+        return Cost(cost_s or 2.0 * params["epochs"], num_steps=100)
+
+    target = SearchTarget(0.9, mode, limit_s)
+    return History(Encoder(SPACE), target, cost_of, share_first=True)
+
+
+def begin(history: History, number: int, expected: Expected | None = None) -> Trial:
+    proposal = Proposal(f"t{number:04d}", {"epochs": number + 1}, "", expected)
+    history.begin(proposal)
+    return history.running[proposal.trial_id]
+
+
+def end(history: History, trial: Trial, status: Status, *points: tuple[float, float]) -> None:
+    seconds, metric = (np.array(values) for values in zip(*points, strict=True))
+    outcome = Outcome(status, float(seconds[-1]), Curve(seconds, metric))
+    history.finish(trial.proposal.trial_id, outcome)
+
+
+def report(trial: Trial, *points: tuple[float, float]) -> Trial:
+    for train_s, metric in points:
+        trial.clock.append(train_s)
+        trial.metric.append(metric)
+    return trial
+
+
+def rules_of(history: History, **parts: Any) -> EarlyStopping:
+    return EarlyStopping(history, Parts(**{"audit_share": 0.0, **parts}), seed=4)
+
+
+def test_trial_is_audited_by_a_draw_of_its_own() -> None:
+    history = history_of("anytime")
+    for number in range(3):
+        trial = begin(history, number)
+        draw = np.random.default_rng([4, number, 1]).random()
+        assert not rules_of(history, audit_share=draw)._is_audited(trial)
+        assert rules_of(history, audit_share=np.nextafter(draw, 1))._is_audited(trial)
+
+
+def test_distance_lies_on_the_line_from_the_start_through_the_reports() -> None:
+    history = history_of("anytime")
+    rules, trial = rules_of(history), begin(history, 0)
+    report(trial, (4.0, 0.88), (8.0, 0.94), (16.0, math.nan))
+    first, second = -math.log(2), math.log(3)
+    assert history.start_y == pytest.approx(START_Y)
+    for train_s, here, before in (
+        (4.0, first, (first + START_Y) / 2),
+        (2.0, (first + START_Y) / 2, START_Y + (first - START_Y) / 4),
+        (6.0, (first + second) / 2, START_Y + (first - START_Y) * 3 / 4),
+        # What is no number counts as nothing learned.
+        (16.0, START_Y, second),
+    ):
+        assert rules._distances(trial, train_s) == pytest.approx((here, before))
+
+
+def test_others_count_from_the_moment_when_they_come_to_a_place() -> None:
+    history = history_of("anytime", cost_s=80.0)
+    rules = rules_of(history)
+    mine, there, short, silent = (begin(history, number) for number in range(4))
+    report(mine, (30.0, 0.5))
+    report(there, (10.0, 0.88), (20.0, 0.92))
+    report(short, (19.9, 0.5))
+    assert silent.clock == []
+    # Before a leader at equal shares of schedules, a quarter of 80 s each.
+    (found,) = rules._others_at(mine, 0.25)
+    assert found == pytest.approx((math.log(2), -math.log(2)))
+    # Of its own pace: 16 of 100 steps in 19.9 s are a fifth of a run of 124 s.
+    short.step = 16
+    assert len(rules._others_at(mine, 0.25)) == 1
+    short.step = 25
+    assert len(rules._others_at(mine, 0.25)) == 2
+
+
+def led(leader_s: float = 81.0) -> History:
+    history = history_of("anytime")
+    end(history, begin(history, 0), Status.REACHED, (leader_s, 0.95))
+    return history
+
+
+def test_rung_is_passed_at_the_moment_itself_and_several_at_once_count_as_the_last() -> None:
+    history = led()
+    rules = rules_of(history, forecast=False)
+    for clock_s, rung in ((0.99, 0), (1.0, 1), (2.99, 1), (3.0, 2), (27.0, 4), (80.9, 4)):
+        trial = report(begin(history, 1), (clock_s, 0.5))
+        rules.reason(trial)
+        assert trial.rung == rung
+        del history.running["t0001"]
+
+
+@pytest.mark.parametrize(("num_others", "is_stopped"), [(0, False), (1, True)])
+def test_rung_stops_only_where_two_others_were_seen(num_others: int, is_stopped: bool) -> None:
+    history = led()  # The leader is one of them: by 27 s it was a third of its way up.
+    for number in range(1, 1 + num_others):
+        end(history, begin(history, number), Status.MISSED, (20.0, 0.85), (81.0, 0.85))
+    trial = report(begin(history, 9), (27.0, 0.02))
+    reason = rules_of(history, forecast=False).reason(trial)
+    assert (reason is not None) == is_stopped
+    assert reason is None or reason.endswith("2 of 2 trials promised more by 27.0 s")
+
+
+@pytest.mark.parametrize(("keeps", "is_stopped"), [(0.5, True), (0.501, False)])
+def test_rung_keeps_the_share_that_it_is_told(keeps: float, is_stopped: bool) -> None:
+    history = led()
+    for number, metric in ((1, 0.85), (2, 0.02)):
+        end(history, begin(history, number), Status.MISSED, (20.0, metric), (81.0, metric))
+    # Two of three promise more: itself counted, half of four.
+    trial = report(begin(history, 9), (27.0, 0.03))
+    reason = rules_of(history, forecast=False, rung_keeps=keeps).reason(trial)
+    assert (reason is not None) == is_stopped
+
+
+def whole_runs(num: int, mode: Any = "fixed_length") -> History:
+    """Returns one that has seen runs of 10 s, each as far above the one before at any moment."""
+    history = history_of(mode, cost_s=10.0)
+    for number in range(num):
+        metric = 0.30 + 0.04 * number
+        points = ((2.5, metric), (5.0, metric + 0.1), (10.0, metric + 0.2))
+        end(history, begin(history, number), Status.MISSED, *points)
+    return history
+
+
+HOPE = Expected(mean=-1.0, sd=0.8, threshold=-1.5)
+
+
+def test_forecast_speaks_from_eight_whole_runs_on() -> None:
+    for num, is_stopped in ((7, False), (8, True)):
+        history = whole_runs(num)
+        trial = report(begin(history, 20, HOPE), (2.5, 0.05), (5.0, 0.06))
+        reason = rules_of(history).reason(trial)
+        assert (reason is not None) == is_stopped
+    for parts in ({"forecast": False}, {"audit_share": 1.0}, {"least_whole": 9}):
+        assert rules_of(history, **parts).reason(trial) is None
+    trial.proposal = Proposal("t0020", {"epochs": 21})
+    assert rules_of(history).reason(trial) is None
+
+
+@pytest.mark.parametrize(
+    ("threshold", "use"),
+    [(-1.5, "come nearer the target than any"), (0.0, "meet the target")],
+)
+def test_forecast_stops_what_has_lost_nine_tenths_of_its_chance(threshold: float, use: str) -> None:
+    history, hope = whole_runs(10), HOPE._replace(threshold=threshold)
+    trial = report(begin(history, 20, hope), (2.5, 0.4), (4.0, 0.45))
+    rules = rules_of(history, least_chance=0.999)
+    # At 4 of 10 s, and at 2 s on the line from the start.
+    y = -math.log1p(0.45 / 0.02)
+    y_before = START_Y + 0.8 * (-math.log1p(0.5 / 0.02) - START_Y)
+    now = history.table().updated(hope, at=0.4, y=y, y_before=y_before)
+    left = now.chance / hope.chance
+    assert 0 < left < 0.9
+    assert rules.reason(trial) == (
+        f"stopped at 4.0 s: {now.chance:.1%} likely to {use} by 10.0 s,"
+        f" {hope.chance:.0%} when it was proposed"
+    )
+    assert rules_of(history, least_chance=left).reason(trial) is None
+    assert rules_of(history, least_chance=np.nextafter(left, 1) + 1e-12).reason(trial) is not None
+
+
+def test_run_that_has_come_to_its_end_is_not_judged() -> None:
+    for train_s, is_stopped in ((9.9, True), (10.0, False), (10.1, False)):
+        history = whole_runs(10)
+        trial = report(begin(history, 20, HOPE), (5.0, 0.02), (train_s, 0.02))
+        assert (rules_of(history).reason(trial) is not None) == is_stopped
+
+
+def test_length_must_be_past_the_leader_and_the_margin_is_a_tenth() -> None:
+    history = history_of("fixed_length", cost_s=20.0)
+    end(history, begin(history, 0), Status.REACHED, (18.0, 0.95))
+    trial = report(begin(history, 1), (1.0, 0.5))
+    # 9/10 of 20 s are the leader's time itself, which could still be equalled.
+    assert rules_of(history).reason(trial) is None
+    assert "it would not end before 18.2 s" in str(
+        rules_of(history, cost_margin=0.91).reason(trial)
+    )
+    assert rules_of(history, cost_margin=0.91, cap=False).reason(trial) is None
+
+
+def test_where_no_end_is_known_only_the_clock_counts() -> None:
+    history = History(
+        Encoder(SPACE),
+        SearchTarget(0.9, "fixed_length", math.inf),
+        lambda params: None,
+        share_first=True,
+    )
+    end(history, begin(history, 0), Status.REACHED, (18.0, 0.95))
+    trial = report(begin(history, 1, HOPE), (17.9, 0.0))
+    assert rules_of(history, least_whole=0).reason(trial) is None
+    assert "leader t0000" in str(rules_of(history).reason(report(trial, (18.1, 0.0))))

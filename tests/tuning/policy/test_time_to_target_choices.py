@@ -1,0 +1,268 @@
+"""How the policy comes to a choice, step by step; `test_time_to_target` has whole searches."""
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import qmc
+
+from tune_speed.core.records import Status
+from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy.acquisition import Candidate
+from tune_speed.tuning.policy.base import (
+    Cost,
+    Leader,
+    Outcome,
+    PriorTrial,
+    Proposal,
+    SearchTarget,
+)
+from tune_speed.tuning.policy.curve import Curve
+from tune_speed.tuning.policy.curve_table import Expected
+from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.policy.time_to_target import TimeToTarget, _best_of
+
+SPACE = SearchSpace.from_tree(
+    {"x": {"low": 0.0, "high": 1.0}, "epochs": {"low": 1, "high": 40}, "fixed": 3}
+)
+
+
+def make_policy(mode: Any = "fixed_length", *, limit_s: float = 100.0, **changes: Any) -> Any:
+    settings: dict[str, Any] = {
+        "space": SPACE,
+        "target": SearchTarget(0.9, mode, limit_s),
+        "cost_of": lambda params: Cost(2.0 * params["epochs"]),
+        "seed": 3,
+    }
+    return TimeToTarget(**{**settings, **changes})
+
+
+def sobol(num: int, seed: int = 3) -> np.ndarray:
+    return qmc.Sobol(2, scramble=True, rng=np.random.default_rng([seed, 7])).random(64)[:num]
+
+
+def curve(*points: tuple[float, float]) -> Curve:
+    seconds, metric = (np.array(values) for values in zip(*points, strict=True))
+    return Curve(seconds, metric)
+
+
+def prior(status: Status, train_s: float, metric: float | None, x: float) -> PriorTrial:
+    found = Curve(np.empty(0), np.empty(0)) if metric is None else curve((train_s, metric))
+    return PriorTrial({"x": x, "epochs": 5}, Outcome(status, train_s, found), same_times=True)
+
+
+def test_three_best_trials_of_other_studies_are_repeated_first() -> None:
+    others = [
+        prior(Status.MISSED, 1.0, 0.85, 0.1),
+        prior(Status.REACHED, 9.0, 0.91, 0.2),
+        prior(Status.OOM, 0.0, None, 0.3),
+        prior(Status.MISSED, 2.0, 0.89, 0.4),
+        prior(Status.REACHED, 4.0, 0.95, 0.5),
+        prior(Status.CAPPED, 0.5, 0.88, 0.6),
+    ]
+    assert [point["x"] for point in _best_of(others)] == [0.5, 0.2, 0.4]
+    assert [point["x"] for point in _best_of(others[:1])] == [0.1]
+    policy = make_policy(points=[{"x": 0.9, "epochs": 2}], prior_trials=others)
+    tried = [policy.ask() for _ in range(5)]
+    assert [proposal.params["x"] for proposal in tried[:4]] == [0.9, 0.5, 0.2, 0.4]
+    assert {proposal.reason for proposal in tried[:4]} == {"a point to evaluate"}
+    assert tried[4].reason != "a point to evaluate"
+
+
+def test_point_that_was_tried_already_is_not_repeated() -> None:
+    policy = make_policy(points=[{"x": 0.5, "epochs": 2}] * 2)
+    assert policy.ask().reason == "a point to evaluate"
+    assert policy.ask().reason.startswith("start: ")
+
+
+def test_what_a_point_leaves_out_is_from_the_even_sequence() -> None:
+    policy = make_policy(points=[{"epochs": 7}, {"x": 0.123456789012}])
+    first, second = policy.ask().params, policy.ask().params
+    even = sobol(2)
+    assert first == {"x": pytest.approx(even[0, 0]), "epochs": 7}
+    assert second["x"] == 0.123456789012
+    assert second["epochs"] == policy._encoder.params(even[1:])[0]["epochs"]
+
+
+def test_even_draws_follow_the_sequence_then_come_in_growing_numbers() -> None:
+    policy, rng = make_policy(), np.random.default_rng(0)
+    # 12 starts took three each: the place of the next is 12 x 2 further.
+    policy._history.num_proposed = 12
+    drawn = list(policy._even_units(rng))
+    np.testing.assert_array_equal(drawn[0], sobol(64)[36:37])
+    assert [len(units) for units in drawn] == [1, 8, 64, 1024]
+    assert all(units.shape[1] == 2 for units in drawn)
+    for number, lengths in ((4096 - 25, [1, 8, 64, 1024]), (4096 - 24, [8, 64, 1024])):
+        policy._history.num_proposed = number
+        assert [len(units) for units in policy._even_units(rng)] == lengths
+
+
+def test_start_is_the_cheapest_of_its_own_three_points() -> None:
+    policy = make_policy()
+    every = policy._encoder.params(sobol(36))
+    for number in range(12):
+        three = every[3 * number : 3 * number + 3]
+        proposal = policy.ask()
+        cheapest = min(three, key=lambda params: params["epochs"])
+        assert proposal.params == cheapest
+        cost_s = 2.0 * cheapest["epochs"]
+        assert proposal.reason == f"start: spread evenly, {cost_s:.1f} s the cheapest of 3"
+
+
+def test_start_compares_known_costs_alone_and_needs_two() -> None:
+    def cost_of(num_unknown: int) -> Any:
+        every = make_policy()._encoder.params(sobol(3))
+        unknown = [params["epochs"] for params in every[:num_unknown]]
+        return lambda params: None if params["epochs"] in unknown else Cost(2.0 * params["epochs"])
+
+    assert make_policy(cost_of=cost_of(1)).ask().reason.endswith(" s the cheapest of 2")
+    assert make_policy(cost_of=cost_of(2)).ask().reason == "start: spread evenly"
+
+
+def finish(policy: Any, proposal: Proposal, status: Status, *points: tuple[float, float]) -> None:
+    policy.finish(proposal.trial_id, Outcome(status, points[-1][0], curve(*points)))
+
+
+def miss(policy: Any, num: int) -> list[str]:
+    """Lets trials miss; returns why they were proposed."""
+    reasons = []
+    for _ in range(num):
+        proposal = policy.ask()
+        reasons.append(proposal.reason)
+        end_s = 2.0 * proposal.params["epochs"]
+        metric = 0.5 + 0.3 * proposal.params["x"]
+        finish(policy, proposal, Status.MISSED, (end_s / 2, metric - 0.05), (end_s, metric))
+    return reasons
+
+
+def test_model_proposes_after_the_start_unless_it_sees_no_chance() -> None:
+    quick = {"start_runs": math.inf, "num_start": 5, "explore_every": 0, "no_chance": 0.0}
+    usual = miss(make_policy(parts=Parts(**quick)), 7)
+    assert all(reason.startswith("start") for reason in usual[:5])
+    assert all(reason.startswith(("gain", "probe")) for reason in usual[5:])
+    sober = miss(make_policy(parts=Parts(**{**quick, "no_chance": 1.01})), 7)
+    assert sober[5:] == ["spread evenly: the model sees no chance"] * 2
+    explored = miss(make_policy(parts=Parts(**{**quick, "explore_every": 3})), 7)
+    assert explored[6] == "exploration: spread evenly"
+    assert explored[5].startswith(("gain", "probe"))
+
+
+@pytest.mark.parametrize(("num_fit", "is_modelled"), [(2, False), (3, True)])
+def test_model_needs_three_runs_that_fitted_into_memory(num_fit: int, is_modelled: bool) -> None:
+    parts = Parts(num_start=5, explore_every=0, start_runs=math.inf)
+    policy = make_policy(parts=parts)
+    miss(policy, num_fit)
+    for _ in range(5 - num_fit):
+        policy.finish(policy.ask().trial_id, Outcome(Status.OOM, 0.0))
+    reason = policy.ask().reason
+    assert reason.startswith(("gain", "probe")) == is_modelled
+    assert is_modelled or reason == "spread evenly: the model sees no chance"
+
+
+@pytest.mark.parametrize(("num_start", "num_more"), [(2, 2), (4, 4), (12, 4)])
+def test_start_goes_on_until_four_runs_have_finished(num_start: int, num_more: int) -> None:
+    # Each takes as long as the longest, which ends a start by itself.
+    parts = Parts(num_start=num_start, explore_every=0)
+    policy = make_policy(parts=parts, cost_of=lambda params: Cost(50.0))
+    reasons = []
+    for number in range(6):
+        proposal = policy.ask()
+        reasons.append(proposal.reason)
+        finish(policy, proposal, Status.MISSED, (25.0, 0.4), (50.0, 0.5 + 0.01 * number))
+    assert [reason.startswith("start") for reason in reasons] == [
+        number < num_more for number in range(6)
+    ]
+
+
+def test_start_is_over_when_it_took_as_long_as_its_longest_run() -> None:
+    for took_s, is_start in ((12.49, True), (12.5, False)):
+        policy = make_policy(cost_of=lambda params: Cost(50.0))
+        for _ in range(4):
+            finish(policy, policy.ask(), Status.CAPPED, (took_s / 2, 0.4), (took_s, 0.5))
+        assert policy.ask().reason.startswith("start") == is_start
+
+
+def test_time_to_be_beaten_is_the_leaders_or_twice_the_longest() -> None:
+    policy = make_policy()
+    slow = policy.ask()
+    found = policy._objective()
+    assert found == (4.0 * slow.params["epochs"], False, True, (1.0,))
+    finish(policy, slow, Status.REACHED, (7.0, 0.95))
+    assert policy._objective() == (7.0, True, True, (1.0,))
+    unknown = make_policy(cost_of=lambda params: None, limit_s=math.inf)
+    assert unknown._objective().best_s == 1.0
+    free = make_policy("anytime")
+    finish(free, free.ask(), Status.REACHED, (7.0, 0.95))
+    assert free._objective()[:3] == (7.0, True, False)
+
+
+def candidate(**changes: Any) -> Candidate:
+    # One standard deviation: 84 %.
+    expected = Expected(mean=1.0, sd=1.0, threshold=0.0)
+    made = Candidate(np.zeros(2), {}, expected, cost_s=12.34)
+    return made._replace(**changes)
+
+
+def test_reasons_say_chance_cost_and_who_leads() -> None:
+    policy = make_policy()
+    costly = candidate(cost_s=60.0)
+    half = candidate(expected=Expected(0.0, 1.0, 0.0), probes=costly)
+    assert policy._reason(candidate()) == (
+        "gain: 84% likely to come nearer the target than any so far at a cost of 12.3 s"
+    )
+    assert policy._reason(candidate(cost_s=math.nan)) == (
+        "gain: 84% likely to come nearer the target than any so far"
+    )
+    look = "probe: 12.3 s to see first, whether a run of 60.0 s is more than 84% likely to "
+    assert policy._reason(half) == f"{look}come nearer the target"
+    policy._history.leader = Leader("t0001", 21.0)
+    assert policy._reason(half) == f"{look}meet the target"
+    assert policy._reason(candidate()) == (
+        "gain: 84% likely to meet the target at a cost of 12.3 s, leader 21.0 s"
+    )
+
+
+def test_what_optuna_hears_of_an_end() -> None:
+    def ended(sampler: str, status: Status, *points: tuple[float, float]) -> float:
+        policy = make_policy(sampler=sampler)
+        trial_id = policy.ask().trial_id
+        found = curve(*points) if points else Curve(np.empty(0), np.empty(0))
+        return float(policy._end_of(policy._history.finish(trial_id, Outcome(status, 5.0, found))))
+
+    start, near = -math.log(46), -math.log(2)
+    for sampler in ("gain", "tpe"):
+        assert ended(sampler, Status.MISSED, (1.0, 0.88), (5.0, 0.3)) == pytest.approx(near)
+        assert ended(sampler, Status.REACHED, (5.0, 0.92)) == pytest.approx(math.log(2))
+        for status in (Status.DIVERGED, Status.OOM, Status.FAILED):
+            assert ended(sampler, status, (5.0, 0.88)) == pytest.approx(start)
+        assert ended(sampler, Status.MISSED) == pytest.approx(start)
+    # A stopped run would have gone on; who proposes without Optuna does not need to know.
+    assert ended("gain", Status.CAPPED, (1.0, 0.5), (5.0, 0.88)) == pytest.approx(near)
+    assert ended("random", Status.CAPPED, (1.0, 0.5), (5.0, 0.88)) > near
+
+
+def test_too_long_is_from_the_leaders_time_on_and_what_is_unknown_is_allowed() -> None:
+    policy = make_policy()
+    finish(policy, policy.ask(), Status.REACHED, (10.0, 0.95))
+    assert [policy._allowed({"x": 0.7, "epochs": n}) for n in (4, 5, 6)] == [8.0, None, None]
+    free = make_policy("anytime")
+    finish(free, free.ask(), Status.REACHED, (10.0, 0.95))
+    assert free._allowed({"x": 0.7, "epochs": 6}) == 12.0
+    unknown = make_policy(cost_of=lambda params: None)
+    assert math.isnan(unknown._allowed({"x": 0.7, "epochs": 6}))
+    unknown._history.count(Proposal("t0000", {"x": 0.7, "epochs": 6}))
+    assert unknown._allowed({"x": 0.7, "epochs": 6}) is None
+
+
+def test_trial_that_is_taken_back_runs_no_more_until_it_is_proposed_again() -> None:
+    for method in ("retry", "withdraw"):
+        policy = make_policy()
+        proposal = policy.ask()
+        getattr(policy, method)(proposal if method == "retry" else proposal.trial_id)
+        assert not policy._history.running
+        (told,) = policy._optuna._study.get_trials(deepcopy=False)
+        assert told.state.name == "FAIL"
+        again = policy.ask()
+        assert (again == proposal) == (method == "retry")
+        assert list(policy._history.running) == [again.trial_id]
