@@ -23,11 +23,14 @@ from tune_speed.training.workload import Workload
 
 SPLIT = {"validation_frac": 0.2, "train_samples": 60, "validation_samples": 30}
 TREE: dict[str, Any] = {
-    "model": {"resnet20": {}},
+    "model": {"resnet": {"depth": 8}},
     "optimizer": {"sgd": {"lr": 0.05}},
     "epochs": 2,
     "batch_size": 20,
 }
+
+LARGER = {"model": "resnet20", "epochs": 1}
+"""What fills a small memory."""
 
 
 def make_spec(
@@ -103,7 +106,7 @@ def test_recording_of_nothing_is_noticed() -> None:
 )
 def test_micro_batch_is_halved_where_the_fraction_ends(text: str) -> None:
     """And what is trained then is what a file could say: torch's own graphs do not accumulate."""
-    fields = {"batch_size": 60, "compile": True, "compile_mode": "reduce-overhead"}
+    fields = {"batch_size": 60, "compile": True, "compile_mode": "reduce-overhead", **LARGER}
     with installed(memory_gib=0.03) as driver:
         driver.out_of_memory = text
         record = run(make_spec(others=0, **fields))
@@ -118,7 +121,7 @@ def test_micro_batch_is_halved_where_the_fraction_ends(text: str) -> None:
 
 def test_without_room_for_one_image_the_outcome_is_oom() -> None:
     with installed(memory_gib=0.005):
-        assert run(make_spec()).status == Status.OOM
+        assert run(make_spec(**LARGER)).status == Status.OOM
 
 
 AUTO = {"cuda_graph": "auto", "channels_last": "auto", "optimizer_kernels": "auto"}
