@@ -14,7 +14,7 @@ import pytest
 import torch
 import yaml
 from artifacts.old_store import EXPECTED, HERE, LOOP, QUESTIONS, expected, known, plain, unpack
-from command import Done, finished, run
+from command import Done, finished, run, run_inside
 from golden import EVERYWHERE
 
 import tune_speed
@@ -319,7 +319,7 @@ def test_killed_search_goes_on_and_runs_nothing_again(copy: Path) -> None:
     count = {"RAY_USE_MULTIPROCESSING_CPU_COUNT": "1"}
     step = make_ours(place, **identity_of(broken_spec(cpus=os.cpu_count() or 1), CPU))
     before = finished(copy, "broken")
-    done = run("search", "broken.yaml", "--resume", "--json", folder=copy, **count)
+    done = run_inside("search", "broken.yaml", "--resume", "--json", folder=copy, **count)
     assert done.code == 1, done.err  # Its target is met by no trial.
     first, second, third = finished(copy, "broken")
     assert [first] == before
