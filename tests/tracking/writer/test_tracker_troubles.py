@@ -275,3 +275,22 @@ def test_waits_have_the_figures_that_are_documented() -> None:
     assert tracker_module.FIRST_PAUSE_S == 0.5 and tracker_module.LONGEST_PAUSE_S == 30
     assert tracker_module.LINGER_S == 1 and tracker_module.LONGEST_PAUSE_AT_THE_END_S == 1
     assert tracker_module.OPEN_S == 120 and tracker_module.DELIVERY_S == 60
+
+
+def test_trial_that_runs_again_is_expected_again_whatever_of_it_was_delivered(
+    idle: Tracker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    idle.trial_finished(record=make_record())
+    take(idle)
+    idle.trial_started(trial_id="t0000", params={}, recipe=make_record().recipe)
+    # Delivered after the trial was announced, and before the thread heard of it.
+    idle._deliver(is_last=False)
+    assert idle.expected == set()
+    take(idle)
+    assert idle.expected == {"t0000"}
+
+
+def test_twenty_trials_are_named_and_more_are_cut_short() -> None:
+    many = [tracker_module.Undelivered(f"t{i}", "gone") for i in range(21)]
+    assert tracker_module.names_of(many[:20]).endswith("t18 and t19")
+    assert tracker_module.names_of(many).endswith("t18, t19 and more")
