@@ -155,3 +155,16 @@ def test_interval_that_no_number_holds_is_infinite() -> None:
     found = compare(hits(1e150, 1.0), hits(1e-150, 1.0))
     assert found.ratio == pytest.approx(math.exp(statistics.fmean([math.log(1e150) * 2, 0.0])))
     assert found.high == math.inf and found.low >= 0
+
+
+def test_group_of_three_keeps_its_own_spread_however_wide_the_others_is() -> None:
+    samples = [*hits(2.0, 18.0), *misses(19.9, 20.0, 20.1)]
+    ours = expected_time_draws_s(samples)
+    wide = math.sqrt((2 * 0.8**2 + 2 * 0.005**2) / 3)
+    rng = np.random.default_rng(0)
+    rate = np.concatenate([rng.beta(2, 4, 100_000), rng.beta(3, 3, 100_000)])
+    hit_s = np.maximum(10 * (1 + wide / math.sqrt(2) * rng.standard_t(3, 200_000)), 0)
+    miss_s = 20 + 0.1 / math.sqrt(3) * rng.standard_t(2, 200_000)
+    drawn = hit_s + (1 - rate) / rate * miss_s
+    for share in (0.25, 0.5, 0.75):
+        assert np.quantile(ours, share) == pytest.approx(np.quantile(drawn, share), rel=0.05)
