@@ -158,3 +158,17 @@ def test_renamed_entry_is_suggested_by_its_present_name() -> None:
 def test_nothing_is_suggested_for_a_name_that_takes_long_to_compare() -> None:
     assert did_you_mean("a" * 200, ["a" * 199]) != ""
     assert did_you_mean("a" * 201, ["a" * 199]) == ""
+
+
+def test_fields_of_speed_are_plain_json_and_switches_are_on_or_off() -> None:
+    class Timed(Config):
+        sizes: tuple[int, ...] = (1, 2)
+        rate: float = 0.5
+        noise: float | None = 0.25
+        label: str = "a"
+        untimed_fields = frozenset({"label"})
+        switch_fields = frozenset({"noise"})
+
+    assert Timed().speed_fields() == {"sizes": [1, 2], "rate": 0.5, "noise": True}
+    assert Timed(noise=0.0).speed_fields()["noise"] == 0.0
+    assert Timed(noise=None).speed_fields()["noise"] is None

@@ -154,3 +154,11 @@ def test_code_is_made_for_a_number_of_threads_and_for_a_class_not_its_name() -> 
 
 def test_figures_of_what_is_kept_compiled() -> None:
     assert (MOST_GRAPHS, RECOMPILE_LIMIT, FOLDER) == (8, 64, "TORCHINDUCTOR_CACHE_DIR")
+
+
+def test_whatever_is_compiled_is_kept_beside_the_decoded_data(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path))
+    compiled(nn.Linear(2, 2))
+    assert Path(os.environ[FOLDER]).is_relative_to(tmp_path / "compiled")

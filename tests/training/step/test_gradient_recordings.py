@@ -202,3 +202,11 @@ def test_loss_is_scaled_before_it_is_differentiated() -> None:
         strict=True,
     ):
         torch.testing.assert_close(parameter.grad, exact)
+
+
+def test_whether_to_record_is_settled_before_a_step_is_taken(recordings: list[Any]) -> None:
+    model = make_model()
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    recipe = make_recipe().model_copy(update={"cuda_graph": "auto"})
+    with pytest.raises(AssertionError, match="settled before"):
+        gradient.gradient_of(recipe, model, forward=model, scaler=scaler, device=CPU)

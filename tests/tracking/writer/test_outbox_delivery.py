@@ -1,0 +1,151 @@
+"""What an outbox sends, in which order, to runs that only write down what they get."""
+
+import errno
+from typing import Any
+
+import pytest
+from making import make_evaluation, make_record
+from mlflow.exceptions import MlflowException
+from mlflow.protos.databricks_pb2 import BAD_REQUEST, INTERNAL_ERROR, INVALID_STATE
+from requests import HTTPError, Response
+
+from tune_speed.core.records import Status
+from tune_speed.tracking import schema
+from tune_speed.tracking.writer import descriptions
+from tune_speed.tracking.writer.outbox import Outbox, deliver, is_permanent
+from tune_speed.tracking.writer.runs import RunRef
+
+KEY = ("estimate", "t0000")
+PARAMS = {"batch_size": "64", "model.resnet20": "{}"}
+
+
+class Told:
+    """Runs that write down what they are told."""
+
+    def __init__(self, ref: RunRef | None = None, *, files: Exception | None = None) -> None:
+        self.ref = ref or RunRef("r", 1000, "RUNNING")
+        self.files_error = files
+        self.calls: list[tuple[str, Any]] = []
+
+    def begin(self, key: Any, *, params: Any, start_ms: int) -> RunRef:
+        self.calls.append(("begin", (key, dict(params), start_ms)))
+        return self.ref
+
+    def write(self, ref: RunRef, *, points: Any = (), params: Any = None, tags: Any = None) -> None:
+        assert ref is self.ref
+        self.calls.append(("write", (list(points), dict(params or {}), dict(tags or {}))))
+
+    def write_files(self, ref: RunRef, files: Any) -> None:
+        self.calls.append(("files", set(files)))
+        if self.files_error is not None:
+            raise self.files_error
+
+    def end(self, ref: RunRef, status: str) -> None:
+        self.calls.append(("end", status))
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.calls]
+
+
+def make_outbox(**fields: Any) -> Outbox:
+    return Outbox(KEY, 5000, dict(PARAMS), ("batch_size",), **fields)
+
+
+def send(outbox: Outbox, runs: Any) -> str | None:
+    return deliver(outbox, runs)
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_only_a_trial_that_was_started_here_demands_that_its_run_fits(is_new: bool) -> None:
+    runs = Told()
+    assert send(make_outbox(is_new=is_new), runs) is None
+    assert runs.calls[0] == ("begin", (KEY, PARAMS if is_new else {}, 5000))
+    assert runs.names() == ["begin", "write"]
+
+
+def test_begin_is_told_once_and_what_the_run_has_is_not_repeated() -> None:
+    runs, outbox = Told(RunRef("r", 1000, "RUNNING", {"batch_size": "64"})), make_outbox()
+    outbox.evaluations = [make_evaluation(step=1)]
+    send(outbox, runs)
+    start = schema.start_tags("t0000", kind="estimate") | schema.searched_tag(("batch_size",))
+    points, params, tags = runs.calls[1][1]
+    assert points == schema.curve_points(make_evaluation(step=1), start_ms=1000)
+    assert (params, tags) == ({"model.resnet20": "{}"}, start)
+    assert runs.ref.params == PARAMS and outbox.ref is runs.ref
+    assert outbox.evaluations == [] and outbox.delivered == {(1, 1.0)}
+    outbox.evaluations = [make_evaluation(step=2)]
+    send(outbox, runs)
+    assert runs.names() == ["begin", "write", "write"]
+    points, params, tags = runs.calls[2][1]
+    assert points == schema.curve_points(make_evaluation(step=2), start_ms=1000)
+    assert (params, tags) == ({}, {})
+
+
+@pytest.mark.parametrize("status", [Status.REACHED, Status.MISSED, Status.FAILED])
+def test_outcome_comes_after_the_files_and_the_last_status_at_the_very_end(status: Status) -> None:
+    runs, record = Told(), make_record(status=status)
+    assert send(make_outbox(record=record), runs) is None
+    assert runs.names() == ["begin", "write", "files", "write", "end"]
+    points, params, _ = runs.calls[1][1]
+    assert points == schema.record_points(record, start_ms=1000, without=set())
+    # It ran with 32 where 64 were proposed.
+    assert params == PARAMS | schema.ran_entries(record.recipe, PARAMS)
+    assert runs.calls[2] == ("files", set(schema.artifact_files(record)))
+    note = {descriptions.NOTE: descriptions.trial_note(record, run_id="r")}
+    assert runs.calls[3][1] == ([], {}, schema.record_tags(record) | note)
+    assert runs.calls[4] == ("end", "FAILED" if status is Status.FAILED else "FINISHED")
+
+
+def test_curve_that_is_there_is_not_told_again_with_the_record() -> None:
+    runs, outbox, record = Told(), make_outbox(), make_record()
+    outbox.evaluations = list(record.runs[0].evaluations)
+    send(outbox, runs)
+    outbox.take(record)
+    send(outbox, runs)
+    seen = {(e.step, e.train_s) for e in record.runs[0].evaluations}
+    assert runs.calls[2][1][0] == schema.record_points(record, start_ms=1000, without=seen)
+
+
+def test_interrupted_trial_says_why_and_is_killed() -> None:
+    runs = Told()
+    assert send(make_outbox(interrupted="Ctrl-C"), runs) is None
+    assert runs.names() == ["begin", "write", "write", "end"]
+    note = {descriptions.NOTE: descriptions.interrupted_note("Ctrl-C")}
+    assert runs.calls[2][1] == ([], {}, schema.interrupted_tags("Ctrl-C") | note)
+    assert runs.calls[3] == ("end", "KILLED")
+
+
+def test_files_that_are_refused_for_good_are_named_and_the_rest_is_delivered() -> None:
+    runs = Told(files=PermissionError("no place"))
+    reason = send(make_outbox(record=make_record()), runs)
+    assert reason == "its files could not be stored (PermissionError: no place)"
+    assert runs.names() == ["begin", "write", "files", "write", "end"]
+    passing = Told(files=ConnectionError("gone"))
+    with pytest.raises(ConnectionError):
+        send(make_outbox(record=make_record()), passing)
+    assert passing.names() == ["begin", "write", "files"]
+
+
+@pytest.mark.parametrize("status", [399, 400, 401, 403, 404, 408, 409, 425, 429, 499, 500, 503])
+def test_of_http_errors_those_that_the_request_caused_are_permanent(status: int) -> None:
+    response = Response()
+    response.status_code = status
+    assert is_permanent(HTTPError(response=response)) is (status in (400, 404, 409, 499))
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (PermissionError(errno.EACCES, "no"), True),
+        (NotADirectoryError(errno.ENOTDIR, "no"), True),
+        (FileExistsError(errno.EEXIST, "no"), True),
+        (OSError(errno.EIO, "no"), False),
+        (TimeoutError("late"), False),
+        (KeyError("x"), True),
+        (MlflowException("x", error_code=BAD_REQUEST), True),
+        (MlflowException("x", error_code=INVALID_STATE), True),
+        (MlflowException("x", error_code=INTERNAL_ERROR), False),
+    ],
+)
+def test_permanent_is_what_the_trial_itself_causes(error: Exception, expected: bool) -> None:
+    assert is_permanent(error) is expected
