@@ -4,17 +4,19 @@ Commands of docker/README.md for other programs are in tests/docker/test_docker_
 """
 
 import re
+import runpy
 import shlex
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from command import TUNE_SPEED, Done, environment
+from command import TUNE_SPEED, Done, environment, here, run_inside
 from options import PROGRAMS, unknown_options
 
+from tune_speed.components.plugins import registry
 from tune_speed.study.file import load_recipe, load_study
 from tune_speed.study.schema import StudySchema
 from tune_speed.study.settings import SearchConfig
@@ -54,7 +56,10 @@ NAMED = [
 ]  # fmt: skip
 NOT_RUN = list(dict.fromkeys([*commands(BENCHMARKS), *NAMED]))
 
+FIRST_TRIALS = 6
 SMALLER = {
+    "search digits_quickstart --resume": f"--trials {FIRST_TRIALS + 1}",
+    "search digits_quickstart --set study=on_a_cluster": "--trials 2",
     "search techniques": "--trials 2 --set workload.target.value=0.3 --set recipe.epochs=2",
     "certify": "--top 2 --seeds 2 --final 1 --final-seeds 2",
     "train best.yaml --against": "--seeds 2",
@@ -66,10 +71,6 @@ MAY_MISS = ("certify ", "train best.yaml")
 """Commands that train again, with few seeds here: whether one meets the target is chance, and they
 say by their exit code, 1, that none did."""
 
-IN_THIS_PROCESS = ("best", "compare", "leaderboard", "list", "replicate --list", "report", "schema",
-                "show", "watch")  # fmt: skip
-"""Commands that only read run in this process, where all is imported; not those with plugins."""
-
 REQUIRED = {
     "model": "resnet20",
     "optimizer": "{sgd: {lr: {low: 0.1, high: 0.2}}}",
@@ -79,9 +80,6 @@ REQUIRED = {
 """Fields of a recipe that a YAML block about others leaves out."""
 
 pytestmark = pytest.mark.slow
-
-
-Call = Callable[..., Done]
 
 
 def free_port() -> int:
@@ -121,6 +119,7 @@ def cluster() -> Iterator[str]:
 
 
 def run(command: str, folder: Path, **variables: str) -> Done:
+    """Runs a command in a process of its own."""
     program, *rest = shlex.split(command)
     done = subprocess.run(
         [{"tune-speed": TUNE_SPEED, "python": sys.executable}[program], *rest],
@@ -134,6 +133,13 @@ def run(command: str, folder: Path, **variables: str) -> Done:
     return Done(done.returncode, done.stdout, done.stderr)
 
 
+def smaller(command: str) -> str:
+    words = command.removeprefix("tune-speed ")
+    return " ".join(
+        [command, *(more for begin, more in SMALLER.items() if words.startswith(begin))]
+    )
+
+
 def test_the_two_commands_install_with_the_pins() -> None:
     assert len(INSTALLS) == 2
     assert all("-c docker/constraints.txt" in command for command in INSTALLS)
@@ -144,10 +150,12 @@ def test_the_two_commands_install_with_the_pins() -> None:
 
 
 def test_first_command_ends_with_a_leaderboard(folder: Path) -> None:
+    """Its trials are fewer, by an option that a reader has as well; the study file has 30."""
     command = INSTALLS[0].split(".venv/bin/")[-1]
-    done = run(command, folder)
+    assert load_study(ROOT / shlex.split(command)[-1], check_data=False).search.trials == 30
+    done = run(f"{command} --trials {FIRST_TRIALS}", folder)
     assert done.code == 0, done.err
-    assert "30 trials: " in done.out
+    assert f"{FIRST_TRIALS} trials: " in done.out
     assert "digits_quickstart/t00" in done.out
 
 
@@ -155,22 +163,25 @@ def test_first_command_ends_with_a_leaderboard(folder: Path) -> None:
     "command",
     [c for c in COMMANDS if c not in INSTALLS and c not in NEED_A_GPU and "--address" not in c],
 )
-def test_command_does_what_it_says(command: str, folder: Path, call: Call) -> None:
-    words = command.removeprefix("tune-speed ")
-    smaller = [more for begin, more in SMALLER.items() if words.startswith(begin)]
-    if words.startswith(IN_THIS_PROCESS) and "--plugin" not in words:
-        done = call(*shlex.split(words), folder=folder)
+def test_command_does_what_it_says(command: str, folder: Path) -> None:
+    """In this process, where all is imported, as far as it is this package's."""
+    program, *words = shlex.split(smaller(command))
+    if program == "tune-speed":
+        done = run_inside(*words, folder=folder)
+        registry.unload()
     else:
-        done = run(" ".join([command, *smaller]), folder)
-    assert done.code in ((0, 1) if words.startswith(MAY_MISS) else (0,)), done.err
+        done = run(command, folder)
+    may_miss = " ".join(words).startswith(MAY_MISS)
+    assert done.code in ((0, 1) if may_miss else (0,)), done.err
     assert done.out or "wrote" in done.err
 
 
 @pytest.mark.parametrize("code", [block for block in PYTHON_BLOCKS if "print(" in block])
 def test_python_of_the_readmes_runs(folder: Path, code: str) -> None:
-    done = run(shlex.join(["python", "-c", code.replace("trials=4", "trials=2")]), folder)
-    assert done.code == 0, done.err
-    assert "accuracy" in done.out
+    (folder / "block.py").write_text(code.replace("trials=4", "trials=2"))
+    with here(folder) as (out, _):
+        runpy.run_path(str(folder / "block.py"), run_name="__main__")
+    assert "accuracy" in out.getvalue()
 
 
 @pytest.mark.parametrize("file", [file for file in FILES if not file.startswith("test_")])
@@ -192,9 +203,10 @@ def test_gpu_search_without_gpu_and_data_is_refused_in_words(command: str, folde
 
 def test_search_on_a_cluster(folder: Path, cluster: str) -> None:
     [command] = [c for c in COMMANDS if "--address" in c]
-    done = run(command.replace("127.0.0.1:6379", cluster), folder)
+    words = shlex.split(smaller(command).replace("127.0.0.1:6379", cluster))
+    done = run_inside(*words[1:], folder=folder)
     assert done.code in (0, 1), done.err
-    assert "4 trials: " in done.out
+    assert "2 trials: " in done.out
 
 
 @pytest.mark.parametrize("command", NOT_RUN)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 from ablating import RECIPE, write_recipe
-from command import TINY_STUDY, Done, environment, run, start
+from command import TINY_STUDY, Done, environment, run_inside, start
 from stored import store_of
 
 from tune_speed import Results
@@ -42,7 +42,7 @@ def ablated(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> tu
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
     folder = tmp_path_factory.mktemp("ablated")
     write_recipe(folder)
-    done = run(*ABLATE, folder=folder)
+    done = run_inside(*ABLATE, folder=folder)
     assert done.code == 0, done.err
     return folder, done
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, Done, run
+from command import TINY_STUDY, Done, run_inside
 
 pytestmark = pytest.mark.slow
 
@@ -68,7 +68,9 @@ def test_missing_data_folder_is_named(tmp_path: Path, call: Call) -> None:
 
 def test_gpu_fraction_without_a_gpu_is_refused(tmp_path: Path) -> None:
     gpu = "search.resources.gpu=0.25"
-    done = run("search", write(tmp_path), "--set", gpu, folder=tmp_path, CUDA_VISIBLE_DEVICES="")
+    done = run_inside(
+        "search", write(tmp_path), "--set", gpu, folder=tmp_path, CUDA_VISIBLE_DEVICES=""
+    )
     assert (done.code, "Traceback" in done.err) == (4, False), done.err
     assert "0.25 asked for and 0 there" in done.err
 
@@ -79,10 +81,10 @@ def test_unreachable_service_is_named_within_15_s(tmp_path: Path, service: str) 
     study, started = write(tmp_path), time.monotonic()
     if service == "mlflow":
         uri = f"http://user:secret@{address}"
-        done = run("search", study, folder=tmp_path, MLFLOW_TRACKING_URI=uri)
+        done = run_inside("search", study, folder=tmp_path, MLFLOW_TRACKING_URI=uri)
     else:
         prefix = "ray://" if service == "ray client" else ""
-        done = run("search", study, "--address", prefix + address, folder=tmp_path)
+        done = run_inside("search", study, "--address", prefix + address, folder=tmp_path)
     assert time.monotonic() - started < 15 + 10  # Starting Python and Ray on a busy machine.
     assert (done.code, "Traceback" in done.err) == (4, False), done.err
     assert address in done.err
@@ -111,6 +113,6 @@ def test_unknown_file_run_and_command_are_refused(tmp_path: Path, call: Call) ->
 def test_folder_that_cannot_be_written_is_a_storage_error(tmp_path: Path) -> None:
     blocked = tmp_path / "blocked"
     blocked.write_text("a file where a folder should be")
-    done = run("search", write(tmp_path), folder=tmp_path, TUNE_SPEED_STUDIES=str(blocked))
+    done = run_inside("search", write(tmp_path), folder=tmp_path, TUNE_SPEED_STUDIES=str(blocked))
     assert (done.code, "Traceback" in done.err) == (5, False), done.err
     assert str(blocked) in done.err

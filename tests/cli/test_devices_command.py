@@ -43,13 +43,13 @@ def search_on_four_cpus(folder: Path, *changes: str) -> subprocess.Popen[str]:
     )
 
 
-def ranks_of(process: subprocess.Popen[str], *, name: str) -> list[psutil.Process]:
-    """Returns the processes below `process` whose command says `name`, once there are two."""
+def ranks_of(process: subprocess.Popen[str], *, name: str, number: int = 2) -> list[psutil.Process]:
+    """Returns the processes below `process` whose command says `name`, once there are so many."""
     deadline = time.monotonic() + WAIT_S
     while time.monotonic() < deadline and process.poll() is None:
         below = psutil.Process(process.pid).children(recursive=True)
         found = [p for p in below if p.is_running() and name in _command(p)]
-        if len(found) >= 2:
+        if len(found) >= number:
             return found
         time.sleep(0.1)
     raise AssertionError(process.communicate())
@@ -75,7 +75,7 @@ def test_train_on_two_devices_says_so(tmp_path: Path, call: Callable[..., Done])
 def test_ctrl_c_ends_all_devices(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(RECIPE.replace("epochs: 6", "epochs: 500"))
     process = start("train", "a.yaml", "--set", "recipe.devices=2", folder=tmp_path)
-    ranks = ranks_of(process, name="spawn_main")
+    ranks = ranks_of(process, name="forkserver", number=3)  # And what they are forked from.
     os.killpg(process.pid, signal.SIGINT)
     _, err = process.communicate(timeout=WAIT_S)
     assert process.returncode == 130, err

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command import Done, finished, run
+from command import Done, finished, run_inside
 from plugging import MY_NET, RECIPE, STUDY, write
 
 from tune_speed.components.plugins import registry
@@ -41,7 +41,8 @@ def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
     write(folder / "nets")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
-        done = run("search", "tiny.yaml", "--plugin", "nets/my_nets.py", folder=folder)
+        done = run_inside("search", "tiny.yaml", "--plugin", "nets/my_nets.py", folder=folder)
+        registry.unload()
     assert done.code == 0, done.err
     return folder
 

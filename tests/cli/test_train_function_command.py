@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 import pytest
-from command import Done, finished, run
+from command import Done, finished, run_inside
 
 pytestmark = pytest.mark.slow
 
@@ -42,14 +42,14 @@ def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
     folder = tmp_path_factory.mktemp("own_command")
     (folder / "my_loop.py").write_text(LOOP)
     (folder / "hill.yaml").write_text(STUDY)
-    done = run("search", "hill.yaml", *TRAIN, "--trials", "3", folder=folder)
+    done = run_inside("search", "hill.yaml", *TRAIN, "--trials", "3", folder=folder)
     assert done.code == 0, done.err
     (folder / "out").write_text(done.out)
     return folder
 
 
 def search(folder: Path, *more: str) -> Done:
-    return run("search", "hill.yaml", *TRAIN, "--resume", *more, folder=folder)
+    return run_inside("search", "hill.yaml", *TRAIN, "--resume", *more, folder=folder)
 
 
 def test_search_of_a_file_s_function_reaches_the_target_when_it_must(searched: Path) -> None:
@@ -90,14 +90,14 @@ def test_resumed_search_of_a_changed_function_is_refused(searched: Path) -> None
 
 
 def test_certification_without_the_function_says_what_to_type(searched: Path) -> None:
-    done = run("certify", "hill", folder=searched)
+    done = run_inside("certify", "hill", folder=searched)
     assert done.code == 2
     assert "tune-speed certify hill --train FILE.py:climbs" in done.err
 
 
 def test_function_is_certified_on_fresh_seeds(searched: Path) -> None:
     few = ("--top", "1", "--seeds", "2", "--final", "0")
-    done = run("certify", "hill", *TRAIN, *few, "--json", folder=searched)
+    done = run_inside("certify", "hill", *TRAIN, *few, "--json", folder=searched)
     assert done.code == 0, done.err
     (certificate,) = done.json["certification"]["certificates"]
     records = finished(searched, "hill")
@@ -124,5 +124,5 @@ def test_resumed_search_runs_no_finished_trial_again_and_certifies(searched: Pat
 
 def test_help_names_the_option() -> None:
     for command in ("search", "certify"):
-        shown = run(command, "--help", folder=Path.cwd(), NO_COLOR="1", COLUMNS="120")
+        shown = run_inside(command, "--help", folder=Path.cwd(), NO_COLOR="1", COLUMNS="120")
         assert re.search(r"--train\s+FILE:FUNCTION", shown.out), shown.out

@@ -23,11 +23,14 @@ from tune_speed.training.workload import Workload
 
 SPLIT = {"validation_frac": 0.2, "train_samples": 60, "validation_samples": 30}
 TREE: dict[str, Any] = {
-    "model": {"resnet20": {}},
+    "model": {"resnet": {"depth": 8}},
     "optimizer": {"sgd": {"lr": 0.05}},
     "epochs": 2,
     "batch_size": 20,
 }
+
+LARGER = {"model": "resnet20", "epochs": 1}
+"""What fills a small memory."""
 
 
 def make_spec(
@@ -103,7 +106,7 @@ def test_recording_of_nothing_is_noticed() -> None:
 )
 def test_micro_batch_is_halved_where_the_fraction_ends(text: str) -> None:
     """And what is trained then is what a file could say: torch's own graphs do not accumulate."""
-    fields = {"batch_size": 60, "compile": True, "compile_mode": "reduce-overhead"}
+    fields = {"batch_size": 60, "compile": True, "compile_mode": "reduce-overhead", **LARGER}
     with installed(memory_gib=0.03) as driver:
         driver.out_of_memory = text
         record = run(make_spec(others=0, **fields))
@@ -118,9 +121,11 @@ def test_micro_batch_is_halved_where_the_fraction_ends(text: str) -> None:
 
 def test_without_room_for_one_image_the_outcome_is_oom() -> None:
     with installed(memory_gib=0.005):
-        assert run(make_spec()).status == Status.OOM
+        assert run(make_spec(**LARGER)).status == Status.OOM
 
 
+SMALL = {"plain_cnn": {"width": 4, "batch_norm": True}}
+"""A network of convolutions for what its size does not change."""
 AUTO = {"cuda_graph": "auto", "channels_last": "auto", "optimizer_kernels": "auto"}
 
 
@@ -137,7 +142,7 @@ def test_what_cannot_be_recorded_or_compiled_is_passed_over_with_a_note(name: st
     with installed() as driver:
         driver.refuses_capture = driver.refuses_compiling = True
         for _ in ("measured", "known"):
-            record = run(make_spec(**{name: "auto"}))
+            record = run(make_spec(model=SMALL, **{name: "auto"}))
             result = record.runs[0]
             assert result.status == Status.MISSED, result.traceback
             assert record.recipe[name] is False
@@ -145,7 +150,7 @@ def test_what_cannot_be_recorded_or_compiled_is_passed_over_with_a_note(name: st
         assert not torch.cuda.is_current_stream_capturing()
         assert torch.cuda.current_stream().stream_id == 0
         driver.refuses_capture = False
-        assert result_of(cuda_graph=True).status == Status.MISSED
+        assert result_of(model=SMALL, cuda_graph=True).status == Status.MISSED
 
 
 @pytest.mark.slow
@@ -165,7 +170,7 @@ def test_auto_is_measured_with_the_kernels_of_the_training(
     monkeypatch.setattr(torch.backends.cudnn, "deterministic", not deterministic)
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", deterministic)
     with installed() as driver:
-        result_of(deterministic=deterministic, **fields)
+        result_of(model=SMALL, deterministic=deterministic, **fields)
         assert driver.flags == {(deterministic, not deterministic)}
 
 
@@ -175,7 +180,7 @@ def test_choice_of_other_kernels_is_not_taken_over() -> None:
     with installed() as driver:
         for deterministic in (True, False):
             before = driver.num_graphs
-            result_of(deterministic=deterministic, **AUTO)
+            result_of(model=SMALL, deterministic=deterministic, **AUTO)
             assert driver.num_graphs > before + 1
 
 
@@ -185,7 +190,8 @@ def test_memory_is_flat_over_twenty_trials_of_a_process() -> None:
     warm, peaks, left = set[str](), list[float](), list[int]()
     with installed() as driver:
         for _ in range(20):
-            result = run(make_spec(others=0, epochs=1, cuda_graph=True), warm=warm).runs[0]
+            spec = make_spec(model=SMALL, others=0, epochs=1, cuda_graph=True)
+            result = run(spec, warm=warm).runs[0]
             peaks.append(result.peak_memory_gib or 0.0)
             del result
             gc.collect()

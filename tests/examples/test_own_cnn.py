@@ -9,7 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import Done, finished, run
+from command import Done, finished, run_inside
 
 from tune_speed.components.plugins import registry
 from tune_speed.testing import contract_tests
@@ -37,7 +37,9 @@ def searched(folder: Path, session_cache: Path) -> Done:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
         options = ("--plugin", "own_cnn.py", "--trials", "3")
-        return run("search", "flowers.yaml", *options, folder=folder)
+        done = run_inside("search", "flowers.yaml", *options, folder=folder)
+        registry.unload()
+        return done
 
 
 @pytest.mark.slow

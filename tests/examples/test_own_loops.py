@@ -5,9 +5,10 @@ import importlib.util
 import itertools
 import math
 import os
-import subprocess
+import runpy
 import sys
 import time
+import warnings
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -15,7 +16,7 @@ from typing import Any, Literal
 import pytest
 import torch
 from adapted import CountedRun, run_on
-from command import environment, finished
+from command import finished, here
 
 from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
@@ -29,14 +30,6 @@ PARAMS: dict[str, dict[str, Any]] = {
     "transformers_text": {"learning_rate": 0.003, "batch_size": 16, "layers": 1},
 }
 """Values by example that learn."""
-RUN = """
-import runpy, sys
-folder, *names = sys.argv[1:]
-for name in names:
-    sys.argv = [f"{folder}/{name}.py", "2"]
-    runpy.run_path(sys.argv[0], run_name="__main__")
-"""
-"""Runs programs as `python FILE.py 2` does, one after the other: all imports are done only once."""
 BATCHES = {"own_loop": 38, "tabular": 11, "lightning_digits": 38, "transformers_text": 32}
 """Optimizer steps of an epoch: rows of the training part by rows of a batch."""
 
@@ -104,20 +97,18 @@ def test_parts_share_no_row_and_are_always_the_same(name: str, made_by: str) -> 
 
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> tuple[Path, str]:
-    """A folder in which all examples were searched, and what they printed."""
+    """A folder in which all examples were searched, and what they printed.
+
+    Each runs as `python FILE.py 2` does, but in this process: all imports are done only once.
+    """
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
     folder = tmp_path_factory.mktemp("searched")
-    done = subprocess.run(
-        [sys.executable, "-c", RUN, str(FOLDER), *PARAMS],
-        cwd=folder,
-        env=environment(folder),
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return folder, done.stdout
+    with warnings.catch_warnings(), here(folder) as (out, _):
+        warnings.simplefilter("ignore")  # Lightning's and Hugging Face's own.
+        for name in PARAMS:
+            sys.argv = [str(FOLDER / f"{name}.py"), "2"]
+            runpy.run_path(sys.argv[0], run_name="__main__")
+    return folder, out.getvalue()
 
 
 @pytest.mark.slow

@@ -4,9 +4,13 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
+
+import pytest
 
 TUNE_SPEED = str(Path(sys.executable).parent / "tune-speed")
 
@@ -68,6 +72,44 @@ def run(
         check=False,
     )
     return Done(done.returncode, done.stdout, done.stderr)
+
+
+@contextmanager
+def here(folder: Path, **variables: str) -> Iterator[tuple[StringIO, StringIO]]:
+    """Makes this process as one that was started in `folder`; yields what it prints."""
+    out, err = StringIO(), StringIO()
+    before, wanted = dict(os.environ), {**environment(folder), **variables}
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.chdir(folder)
+        patch.setattr(sys, "argv", list(sys.argv))
+        try:
+            _set_environment(wanted)
+            yield out, err
+        finally:
+            _set_environment(before)
+
+
+def _set_environment(variables: Mapping[str, str]) -> None:
+    for name in os.environ.keys() - variables.keys():
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def run_inside(*arguments: str, folder: Path, **variables: str) -> Done:
+    """Runs `tune-speed` as `run` does, but in this process, where all is imported.
+
+    A search saves seven seconds of processor time so; its trials get processes of their own.
+    """
+    from tune_speed.cli import main
+
+    with here(folder, **variables) as (out, err):
+        sys.argv = ["tune-speed", *arguments]
+        try:
+            main.main()
+            code: Any = 0
+        except SystemExit as ended:
+            code = ended.code or 0
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:

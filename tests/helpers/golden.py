@@ -29,7 +29,8 @@ from tune_speed.training.loop import train
 from tune_speed.training.recipe import Recipe
 
 FILE = Path(__file__).with_name("golden_losses.json")
-SEEDS = (0, 1)
+# Not 0, which a seed that was lost on the way might be too.
+SEEDS = (1,)
 BASE: dict[str, Any] = {
     "model": "resnet20",
     "optimizer": {"sgd": {"lr": 0.02, "momentum": 0.9, "weight_decay": 5e-4}},

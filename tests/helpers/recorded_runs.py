@@ -12,7 +12,7 @@ RECORDED: dict[str, dict[str, Any]] = {
     "adamw, one-cycle": {"optimizer": {"adamw": {"lr": 1e-3}}, "lr_schedule": "one_cycle"},
     "streamed": {"loader": {"dataloader": {"workers": 1}}},
     "contiguous": {"channels_last": False},
-    "whitening": {"speedups": {"init": {"whitening": {}}}, "model": "plain_cnn"},
+    "whitening": {"speedups": {"init": {"whitening": {}}}, "model": {"plain_cnn": {"width": 8}}},
     "growing images": {"speedups": {"resolution": {"progressive_resizing": {}}}},
     "growing batches": {"speedups": {"batch_growth": {"batch_stages": {}}}},
     "ema": {"speedups": {"averaging": {"ema": {}}}},

@@ -30,7 +30,7 @@ RECIPES: dict[str, dict[str, Any]] = {
     "tta": {"speedups": {"views": {"tta": {"views": 6}}}},
     "whitening": {"speedups": {"init": "whitening"}},
     "kaiming": {"speedups": {"init": "kaiming"}},
-    "boosted": {"speedups": {"depth": "boosted"}},
+    "boosted": {"speedups": {"depth": {"boosted": {"stages": 3}}}},
     "stochastic depth": {"speedups": {"depth": "stochastic_depth"}},
     "dropout removal": {
         "speedups": {"dropout": "dropout_removal"},
@@ -42,8 +42,8 @@ RECIPES: dict[str, dict[str, Any]] = {
 
 
 def make_recipe(**changes: Any) -> Recipe:
-    fields = {"optimizer": {"sgd": {"lr": 0.1}}, "epochs": 3.0, "batch_size": 16, **changes}
-    return Recipe.model_validate({"model": {"resnet20": {}}, **fields})
+    fields = {"optimizer": {"sgd": {"lr": 0.1}}, "epochs": 1.0, "batch_size": 16, **changes}
+    return Recipe.model_validate({"model": {"resnet": {"depth": 8}}, **fields})
 
 
 def trained(recipe: Recipe, file: Path) -> TrialRecord:

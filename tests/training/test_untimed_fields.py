@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from torch.utils._python_dispatch import TorchDispatchMode
 from training import CPU, make_recipe, make_splits
 
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.resnet import ResNet
 from tune_speed.components.optim import OPTIMIZERS, set_rates
 from tune_speed.components.schedules import SCHEDULES
 from tune_speed.components.speedups import SPEEDUPS
@@ -27,10 +27,11 @@ from tune_speed.training.step.step import Stepper
 NUM_STEPS = 3
 REQUIRED: dict[str, dict[str, Any]] = {
     "pretrain_other": {"dataset": {"name": "digits"}},
+    "boosted": {"stages": 3},
     "easiest_first": {"groups": (0, 0, 1)},
     "multi_step": {"milestones": (0.5,)},
 }
-"""Fields without a default, or whose default is for other data."""
+"""Fields without a default, or whose default is for other data or a larger network."""
 OTHERS = (True, False, 2, 3, 4, 6, 0.05, 0.3, 0.7, 1e-5, (0.0, 0.3, 0.6), (1, 3, 4), None)
 
 
@@ -102,14 +103,16 @@ def cases(table: dict[str, type[Any]], **fields: Any) -> Iterator[Any]:
 )
 def test_fields_of_an_optimizer_that_the_key_leaves_out_cost_nothing(one: Any, other: Any) -> None:
     shape = Shape(6, 6)
-    model = ResNet20()
+    model = ResNet(depth=8)
     first, second = (make_recipe(model=model, optimizer=each) for each in (one, other))
     assert operations(first, shape) == operations(second, shape)
 
 
 @pytest.mark.parametrize(("one", "other"), [*cases(SPEEDUPS)])
 def test_fields_of_a_speedup_that_the_key_leaves_out_cost_nothing(one: Any, other: Any) -> None:
-    recipes = [make_recipe(model=ResNet20(), speedups={each.slot: each}) for each in (one, other)]
+    recipes = [
+        make_recipe(model=ResNet(depth=8), speedups={each.slot: each}) for each in (one, other)
+    ]
     # What differs by the shape of the step has a key for each shape.
     for shape in {one.shape(Shape(6, 6), frac=k / 10) for k in range(10)}:
         assert operations(recipes[0], shape) == operations(recipes[1], shape)
@@ -132,7 +135,7 @@ FIELDS = {"order": ORDERS, "lr_schedule": SCHEDULES}
     ],
 )
 def test_fields_of_a_recipe_that_the_key_leaves_out_cost_nothing(changes: dict[str, Any]) -> None:
-    shape, model = Shape(6, 6), ResNet20()
+    shape, model = Shape(6, 6), ResNet(depth=8)
     plain, changed = make_recipe(model=model), make_recipe(model=model, **changes)
     assert plain.speed_fields() == changed.speed_fields()
     assert operations(plain, shape) == operations(changed, shape)
@@ -158,6 +161,8 @@ def test_rates_are_left_out_and_what_costs_is_not(name: str) -> None:
 )
 def test_what_does_more_operations_is_in_the_key(name: str, changes: dict[str, Any]) -> None:
     plain, changed = (OPTIMIZERS[name](lr=0.01, **each) for each in ({}, changes))
-    first, second = (make_recipe(model=ResNet20(), optimizer=each) for each in (plain, changed))
+    first, second = (
+        make_recipe(model=ResNet(depth=8), optimizer=each) for each in (plain, changed)
+    )
     assert operations(first, Shape(6, 6)) != operations(second, Shape(6, 6))
     assert first.speed_fields() != second.speed_fields()

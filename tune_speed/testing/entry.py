@@ -115,7 +115,8 @@ def seeded(seed: int) -> Iterator[None]:
     """Seeds torch's random numbers within, and restores them."""
     # Without `devices`, torch would save the state of every GPU, and warn of many.
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        # By the CPU's generator: `torch.manual_seed` keeps a stack trace for each GPU library.
+        torch.default_generator.manual_seed(seed)
         yield
 
 

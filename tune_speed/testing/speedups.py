@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.plain_cnn import PlainCNN
-from tune_speed.components.models.resnet import ResNet20
+from tune_speed.components.models.resnet import ResNet, ResNet20
 from tune_speed.components.speedups.base import Shape, Slot, SpeedupConfig, Start
 from tune_speed.core.errors import ConfigError
 from tune_speed.testing.entry import ContractError, Entry, seeded
@@ -26,8 +26,12 @@ NUM_CLASSES = 10
 NUM_IMAGES = 8
 NUM_STEPS = 4
 """Optimizer steps of the whole run."""
-# A speed-up is checked with the first that it accepts: shortcuts, or dropout and no shortcuts.
-MODELS: tuple[ModelConfig, ...] = (ResNet20(), PlainCNN(width=8, batch_norm=True))
+# A speed-up is checked with the first that it accepts: few shortcuts, many, or none and dropout.
+MODELS: tuple[ModelConfig, ...] = (
+    ResNet(depth=8),
+    ResNet20(),
+    PlainCNN(width=8, batch_norm=True),
+)
 
 
 def whole(entry: Entry[SpeedupConfig]) -> Shape:

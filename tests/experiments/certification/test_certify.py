@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import TINY_STUDY, Done, run, start
+from command import TINY_STUDY, Done, run_inside, start
 from making import make_record
 
 from tune_speed.core.errors import ConfigError
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def certified(folder: Path, session_cache: Path) -> Iterator[Any]:
     """What a search whose file wants it certified prints of the certification."""
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)  # As for each test, but before the first.
-    done = run("search", "tiny.yaml", "--json", folder=folder)
+    done = run_inside("search", "tiny.yaml", "--json", folder=folder)
     assert done.code == 0, done.err
     assert sum(done.json["trials"].values()) == 4
     yield done.json["certification"]

@@ -12,7 +12,7 @@ from PIL import Image
 
 from tune_speed.core.errors import StorageError
 from tune_speed.core.records import Status
-from tune_speed.reporting.figures import DARK, FIGURES, LIGHT, draw_png, draw_svg, facts
+from tune_speed.reporting.figures import DARK, FIGURES, LIGHT, Drawn, draw_png, draw_svg, facts
 from tune_speed.reporting.figures.theme import SENTINELS
 from tune_speed.reporting.importance.importance import Importance, importance
 from tune_speed.reporting.study.view import StudyPart
@@ -36,18 +36,34 @@ EVERY = pytest.mark.parametrize("name", FIGURES)
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture(scope="module")
-def part() -> StudyPart:
+@cache
+def whole_part() -> StudyPart:
     trials = random_part(40).trials
     hit = next(trial for trial in trials if trial.record.time_to_target_s is not None)
     certified = certified_trial(hit.record.trial_id, [1.0, 2.0, 3.0])
     return make_part(*trials, certified=[certified])
 
 
-@EVERY
-def test_svg_is_one_element_for_a_page_in_its_theme(name: str, part: StudyPart) -> None:
-    drawn = draw_svg(name, part, id_prefix="p0-x")
+@pytest.fixture
+def part() -> StudyPart:
+    return whole_part()
+
+
+@cache
+def drawing_of_whole(name: str) -> Drawn:
+    drawn = draw_svg(name, whole_part(), id_prefix="p1-x")
     assert drawn is not None
+    return drawn
+
+
+@pytest.fixture
+def drawn(name: str) -> Drawn:
+    """The whole part's figure, for tests that only look at it."""
+    return drawing_of_whole(name)
+
+
+@EVERY
+def test_svg_is_one_element_for_a_page_in_its_theme(drawn: Drawn) -> None:
     root = ET.fromstring(drawn.svg)
     assert root.tag == f"{SVG}svg"
     assert root.get("width") == "100%"
@@ -62,9 +78,7 @@ def test_svg_is_one_element_for_a_page_in_its_theme(name: str, part: StudyPart) 
 
 
 @EVERY
-def test_svg_has_nothing_that_runs_or_loads(name: str, part: StudyPart) -> None:
-    drawn = draw_svg(name, part, id_prefix="a")
-    assert drawn is not None
+def test_svg_has_nothing_that_runs_or_loads(drawn: Drawn) -> None:
     assert "<!" not in drawn.svg and "<?" not in drawn.svg
     tags = {element.tag.removeprefix(SVG) for element in ET.fromstring(drawn.svg).iter()}
     assert tags <= {"svg", "g", "path", "text", "use", "defs", "clipPath", "rect", "a", "title"}
@@ -73,28 +87,24 @@ def test_svg_has_nothing_that_runs_or_loads(name: str, part: StudyPart) -> None:
 
 
 @EVERY
-def test_ids_are_prefixed_and_references_lead_somewhere(name: str, part: StudyPart) -> None:
-    drawn = draw_svg(name, part, id_prefix="p1-front")
-    assert drawn is not None
+def test_ids_are_prefixed_and_references_lead_somewhere(drawn: Drawn) -> None:
     ids = re.findall(r' id="([^"]*)"', drawn.svg)
     assert len(ids) == len(set(ids))
-    assert all(each.startswith("p1-front-") for each in ids)
+    assert all(each.startswith("p1-x-") for each in ids)
     inner = re.findall(r'(?:url\(#|href="#)(?!trial-)([^")]*)', drawn.svg)
     assert set(inner) <= set(ids)
 
 
 @EVERY
-def test_same_part_gives_the_same_bytes(name: str, part: StudyPart) -> None:
-    random.seed(1)
-    first = draw_svg(name, part, id_prefix="a")
+def test_same_part_gives_the_same_bytes(name: str, part: StudyPart, drawn: Drawn) -> None:
     random.seed(2)
-    assert draw_svg(name, part, id_prefix="a") == first
+    assert draw_svg(name, part, id_prefix="p1-x") == drawn
 
 
 @EVERY
-def test_points_link_to_their_rows_and_the_keyboard_stops_once(name: str, part: StudyPart) -> None:
-    drawn = draw_svg(name, part, id_prefix="a")
-    assert drawn is not None
+def test_points_link_to_their_rows_and_the_keyboard_stops_once(
+    drawn: Drawn, part: StudyPart
+) -> None:
     links = list(ET.fromstring(drawn.svg).iter(f"{SVG}a"))
     ids = {trial.record.trial_id for trial in part.trials}
     assert all(link.attrib["href"].removeprefix("#trial-") in ids for link in links)
@@ -171,7 +181,8 @@ def test_names_of_users_stay_names(name: str, text: str, tmp_path: Path) -> None
         root = ET.fromstring(drawn.svg)
         assert not [e for e in root.iter() if any(key.startswith("on") for key in e.attrib)]
         assert not [e for e in root.iter() if e.tag.endswith("script")]
-    assert draw_png(name, part, tmp_path / "a.png") == (drawn is not None)
+    if "<" not in text and '"' not in text:  # A picture knows no markup, but has formulas.
+        assert draw_png(name, part, tmp_path / "a.png") == (drawn is not None)
 
 
 @EVERY

@@ -18,7 +18,7 @@ from tune_speed.training.recipe import Recipe
 from tune_speed.training.step import gradient
 
 TREE: dict[str, Any] = {
-    "model": "resnet20",
+    "model": {"resnet": {"depth": 8}},
     "optimizer": {"sgd": {"lr": 0.01}},
     "epochs": 3,
     "batch_size": 8,

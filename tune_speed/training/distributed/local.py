@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from multiprocessing import connection, resource_tracker
+from multiprocessing.context import ForkServerContext
 from multiprocessing.process import BaseProcess, parent_process
 from pathlib import Path
 
@@ -39,7 +40,7 @@ def run_here(
 
 
 class LocalCrew:
-    """Processes that were spawned from this one, and a pipe to each."""
+    """Processes for the ranks of a trial, and a pipe to each."""
 
     def __init__(self, spec: TrialSpec) -> None:
         """Starts them. Raises: ConfigError if there are not enough GPUs."""
@@ -52,7 +53,7 @@ class LocalCrew:
                 given=str(size),
                 hint="Try fewer devices with more accumulation_steps: the gradient is the same.",
             )
-        context = multiprocessing.get_context("spawn")
+        context = _context()
         self._folder = tempfile.TemporaryDirectory(prefix="tune_speed-ranks-")
         self._pipes: list[connection.Connection] = []
         self._processes: list[BaseProcess] = []
@@ -61,7 +62,7 @@ class LocalCrew:
             name = f"cuda:{rank}" if device.type == "cuda" else "cpu"
             own = spec.allotment.model_copy(update={"device": name})
             own_spec = spec.model_copy(update={"allotment": own})
-            arguments = (_Plugins(), own_spec, rank, Path(self._folder.name), theirs)
+            arguments = (_Here(), own_spec, rank, Path(self._folder.name), theirs)
             process = context.Process(target=_rank, args=arguments, name=f"rank {rank}")
             with _without_ctrl_c():
                 process.start()
@@ -116,11 +117,26 @@ class LocalCrew:
         )
 
 
-class _Plugins:
-    """Loads this process's plugins where it is unpickled, before configurations of their kind."""
+def _context() -> ForkServerContext:
+    """Returns what starts ranks: torch is imported once for all of them, in all trials."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__, "torch._dynamo"])  # Optimizers import the latter.
+    return context
 
-    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
-        return receive, (shipped(),)
+
+class _Here:
+    """Gives a rank what this process has now, before configurations are unpickled there."""
+
+    def __reduce__(self) -> tuple[Callable[..., None], tuple[dict[str, str], str]]:
+        return _arrive, (dict(os.environ), shipped())
+
+
+def _arrive(variables: dict[str, str], plugins: str) -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # `close` ends it, not Ctrl-C.
+    # The server of forks has those of its own start.
+    os.environ.clear()
+    os.environ.update(variables)
+    receive(plugins)
 
 
 def _rank(_: None, spec: TrialSpec, rank: int, folder: Path, pipe: connection.Connection) -> None:

@@ -108,14 +108,7 @@ class Synthetic:
     @functools.cached_property
     def target(self) -> float:
         """Accuracy that counts as reached."""
-        curves = [self.curve(params).metric for params in self._draws()]
-        # `anytime` needs two evaluations in a row that hold, so the worse of the last two decides.
-        num_last = 1 if self.mode == "fixed_length" else 2
-        finals = [
-            metric[-num_last:].min() if len(metric) and not np.isnan(metric).any() else 0.0
-            for metric in curves
-        ]
-        return float(np.quantile(finals, 1 - self.feasible_share))
+        return float(np.quantile(_finals(self.mode, self.seed), 1 - self.feasible_share))
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
         """Returns the run of a configuration; no evaluations where memory runs out."""
@@ -138,7 +131,7 @@ class Synthetic:
     @functools.cached_property
     def full_run_s(self) -> float:
         """Seconds of the longest run of the family."""
-        return max(self.predicted_cost(params) for params in self._draws())
+        return max(self.predicted_cost(params) for params in _draws(self.mode, self.seed))
 
     @functools.cached_property
     def best_known_s(self) -> float:
@@ -164,15 +157,6 @@ class Synthetic:
             if self._metric(best._replace(epochs=epochs), PROGRESS[-1:])[0] >= self.target:
                 return float(epochs) * best.epoch_s
         return math.inf
-
-    def _draws(self) -> list[dict[str, Any]]:
-        from optuna.samplers import RandomSampler
-
-        from tune_speed.tuning.policy.samplers import quiet_study
-
-        # Beyond the seeds of searches: `random` could otherwise propose these very configurations.
-        study = quiet_study(RandomSampler(seed=10_000 + self.seed))
-        return [suggest(self.space, study.ask()) for _ in range(DRAWS)]
 
     @functools.cached_property
     def _optimum(self) -> FloatArray:
@@ -227,3 +211,27 @@ class Synthetic:
             heat = np.where(progress < peak, progress / peak, down)
             error = error + 0.35 * heat * (1 + 0.1 * s.rate_error)
         return ACCURACY - np.minimum(error, ACCURACY - 0.1)
+
+
+@functools.lru_cache(maxsize=8)
+def _draws(mode: Mode, seed: int) -> list[dict[str, Any]]:
+    from optuna.samplers import RandomSampler
+
+    from tune_speed.tuning.policy.samplers import quiet_study
+
+    # Beyond the seeds of searches: `random` could otherwise propose these very configurations.
+    study, space = quiet_study(RandomSampler(seed=10_000 + seed)), Synthetic(1.0, mode, seed).space
+    return [suggest(space, study.ask()) for _ in range(DRAWS)]
+
+
+@functools.lru_cache(maxsize=8)
+def _finals(mode: Mode, seed: int) -> list[float]:
+    """Returns the final accuracies of the draws: the same whatever share is to meet the target."""
+    benchmark = Synthetic(1.0, mode, seed)
+    curves = [benchmark.curve(params).metric for params in _draws(mode, seed)]
+    # `anytime` needs two evaluations in a row that hold, so the worse of the last two decides.
+    num_last = 1 if mode == "fixed_length" else 2
+    return [
+        metric[-num_last:].min() if len(metric) and not np.isnan(metric).any() else 0.0
+        for metric in curves
+    ]
