@@ -1,0 +1,115 @@
+"""A search is ended once its cluster is dead, and by nothing else."""
+
+import re
+import signal
+import threading
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tune_speed.core.errors import ServiceError
+from tune_speed.tuning.ray import health
+
+SOON_S = 60.0
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(health, "LOOK_EVERY_S", 0.005)
+
+
+def dies(monkeypatch: pytest.MonkeyPatch, *causes: str | None) -> None:
+    found = iter(causes)
+    monkeypatch.setattr(health, "_death_check", lambda: lambda: next(found, None))
+
+
+def test_search_whose_cluster_died_ends_as_by_ctrl_c_and_says_why(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    dies(monkeypatch, None, None, "the raylet was killed")
+    said = r"^the raylet was killed\. Finished trials are kept"
+    with pytest.raises(ServiceError, match=said), health.ended_with_ray():
+        threading.Event().wait(SOON_S)
+        raise AssertionError("nothing ended it")
+
+
+def test_search_that_ends_by_itself_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    dies(monkeypatch)
+    before = threading.active_count()
+    with health.ended_with_ray():
+        assert threading.active_count() == before + 1
+    assert threading.active_count() == before
+
+
+def test_ctrl_c_of_the_user_and_errors_pass_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    dies(monkeypatch)
+    for error in (KeyboardInterrupt, ZeroDivisionError):
+        with pytest.raises(error), health.ended_with_ray():
+            raise error
+
+
+def test_search_that_does_not_heed_ctrl_c_ends_with_its_process(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    codes, ended = list[int](), threading.Event()
+
+    def end(code: int) -> None:
+        codes.append(code)
+        ended.set()
+
+    dies(monkeypatch, "no GCS")
+    monkeypatch.setattr(health, "GRACE_S", 0.01)
+    monkeypatch.setattr(health, "os", SimpleNamespace(kill=lambda *_: None, getpid=int, _exit=end))
+    with pytest.raises(ServiceError, match="no GCS"), health.ended_with_ray():
+        assert ended.wait(SOON_S)
+    assert codes == [ServiceError.exit_code]
+    assert capfd.readouterr().err.startswith("error: no GCS. Finished trials are kept")
+
+
+class Node:
+    """A local cluster's own processes."""
+
+    gcs_address = "[fe80::1]:6379"
+
+    def __init__(self, *dead: tuple[str, int], head: bool = True) -> None:
+        self._dead, self._head = dead, head
+
+    def is_head(self) -> bool:
+        return self._head
+
+    def dead_processes(self) -> list[tuple[str, Any]]:
+        return [(name, SimpleNamespace(returncode=code)) for name, code in self._dead]
+
+
+@pytest.mark.parametrize(
+    ("dead", "cause"),
+    [
+        ([], None),
+        ([("log_monitor", 1)], None),
+        ([("raylet", -signal.SIGKILL)], "Ray's raylet must run .*, but it was killed by signal 9$"),
+        ([("monitor", 1), ("gcs_server", 2)], "GCS must run .*, but it ended with exit code 2$"),
+        ([("raylet", 0)], "ended with exit code 0$"),
+    ],
+)
+def test_local_cluster_is_dead_without_a_process_that_it_needs(
+    monkeypatch: pytest.MonkeyPatch, dead: list[tuple[str, int]], cause: str | None
+) -> None:
+    monkeypatch.setattr(health, "is_client", lambda: False)
+    monkeypatch.setattr(health, "own_node", lambda: Node(*dead))
+    found = health._death_check()()
+    assert (found is None) == (cause is None)
+    assert cause is None or re.search(cause, str(found))
+
+
+def test_joined_cluster_is_watched_by_its_heads_address_and_a_clients_not_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(health, "is_client", lambda: False)
+    monkeypatch.setattr(health, "own_node", lambda: Node(("raylet", 1), head=False))
+    check = health._death_check()
+    assert check.__self__._place == ("fe80::1", 6379)  # type: ignore[attr-defined]
+    for is_client, node in ((True, Node(("raylet", 1))), (False, None)):
+        monkeypatch.setattr(health, "is_client", lambda is_client=is_client: is_client)
+        monkeypatch.setattr(health, "own_node", lambda node=node: node)
+        assert health._death_check()() is None
