@@ -172,3 +172,8 @@ def test_any_text_gives_a_tree_or_a_config_error(text):
 def test_what_no_file_can_hold_is_not_dumped(tree):
     with pytest.raises(ValueError):
         dump_yaml(tree)
+
+
+def test_changed_tree_does_not_change_the_next_reading() -> None:
+    parse_yaml("a: {b: [1]}").tree["a"]["b"].append(2)
+    assert parse_yaml("a: {b: [1]}").tree == {"a": {"b": [1]}}

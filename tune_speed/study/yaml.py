@@ -6,7 +6,9 @@ Source: https://yaml.org/spec/1.2.2/#103-core-schema; we also refuse `.inf`, `.n
 past 64 bits, as no field can hold them.
 """
 
+import copy
 import dataclasses
+import functools
 import json
 import re
 import sys
@@ -129,6 +131,13 @@ def scan_file(path: Path | str) -> Source:
 
 def scan_yaml(text: str, *, file: str | None = None) -> Source:
     """Like `parse_yaml`, but mistakes that leave a readable tree go to `Source.problems`."""
+    source = _scanned(text, file)
+    return dataclasses.replace(source, tree=copy.deepcopy(source.tree))
+
+
+# Each arm of an ablation is read from the same file again, with other overrides.
+@functools.lru_cache(maxsize=4)
+def _scanned(text: str, file: str | None) -> Source:
     if len(text) > MAX_BYTES:
         raise _error(f"must be at most {MAX_BYTES >> 10} KiB long", Place(file, None))
     reader = _Reader(text, file)
