@@ -20,7 +20,7 @@ pytestmark = [
     ),
 ]
 
-TRIALS = 7
+TRIALS = 5
 STUDY = TINY_STUDY.replace("epochs: {low: 1, high: 10}", "epochs: {low: 30, high: 40}")
 WAIT_S = 200.0
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,8 @@ class Network(nn.Module):
         self.head = nn.Linear(in_channels, num_classes)
 
     def forward(self, images):
-        seen = Path(os.environ["ASSERTED"])
+        seen = Path(os.environ["ASSERTED"]) / str(self.times)
+        seen.mkdir(exist_ok=True)
         if self.times and self.training and len(list(seen.iterdir())) < self.times:
             (seen / str(os.getpid())).touch()
             return images[torch.tensor([10**6], device=images.device)]
@@ -56,13 +58,23 @@ workload:
   max_train_s: 600
   split: {validation_frac: 0.2, train_samples: 60, validation_samples: 30}
 recipe:
-  model: {asserting: {times: 0}}
+  model: {asserting: {times: {choices: [0, 1, 99]}}}
   optimizer: {sgd: {lr: {low: 0.02, high: 0.4, log: true}}}
   epochs: 2
   batch_size: 20
   cuda_graph: {choices: [false, true]}
-search: {trials: 4, concurrent: 2, policy: random, attempts: 2, resources: {cpu: 0.5, gpu: 0.25}}
+search:
+  trials: 4
+  concurrent: 2
+  attempts: 2
+  resources: {cpu: 0.5, gpu: 0.25}
+  points_to_evaluate:
+    - {model.asserting.times: 0, cuda_graph: false}
+    - {model.asserting.times: 0, cuda_graph: true}
+    - {model.asserting.times: 1}
+    - {model.asserting.times: 99}
 """
+WELL, ASSERTS_ONCE, ASSERTS = ("t0000", "t0001"), "t0002", "t0003"
 
 
 class Gpus:
@@ -91,40 +103,49 @@ def gpus(tmp_path: Path) -> Gpus:
     return Gpus(tmp_path)
 
 
-def test_search_of_fractional_trials_ends_with_a_leaderboard(gpus: Gpus) -> None:
-    done = gpus.run("search", "tiny.yaml", *PLUGIN_FILE)
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Path:
+    """The folder of a search in which one trial lost its device once, and one always."""
+    gpus = Gpus(tmp_path_factory.mktemp("searched"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+        done = gpus.run("search", "tiny.yaml", *PLUGIN_FILE)
     assert done.code in (0, 1), done.err
-    records = finished(gpus.folder)
-    assert [record["status"] for record in records] == ["missed"] * 4, records
-    for record in records:
+    assert len(finished(gpus.folder)) == len(mlflow_runs(gpus.folder)) == 4
+    return gpus.folder
+
+
+def record_of(folder: Path, trial_id: str) -> dict[str, Any]:
+    return next(record for record in finished(folder) if record["trial_id"] == trial_id)
+
+
+def test_search_of_fractional_trials_ends_with_a_leaderboard(
+    searched: Path, call: Callable[..., Done]
+) -> None:
+    for trial_id in WELL:
+        record = record_of(searched, trial_id)
         (result,) = record["runs"]
-        assert record["device"] == NAME
+        assert (record["status"], record["device"]) == ("missed", NAME), record
         assert result["memory_limit_gib"] == pytest.approx(0.9 * 0.25 * 0.5)
         assert 0 < result["peak_memory_gib"] < result["memory_limit_gib"]
-    assert len(mlflow_runs(gpus.folder)) == 4
-    board = gpus.run("leaderboard", "--misses", "--format", "csv")
+    board = call("leaderboard", "--misses", "--format", "csv", folder=searched)
     assert board.code == 0, board.err
-    assert NAME in board.out and all(record["trial_id"] in board.out for record in records)
+    assert NAME in board.out and all(trial_id in board.out for trial_id in (*WELL, ASSERTS_ONCE))
 
 
-def test_trial_on_a_lost_device_is_tried_again_in_a_fresh_process(gpus: Gpus) -> None:
-    asserts = ("--set", "recipe.model={asserting: {times: 1}}")
-    done = gpus.run("search", "tiny.yaml", *PLUGIN_FILE, *asserts)
-    assert done.code in (0, 1), done.err
-    assert [record["status"] for record in finished(gpus.folder)] == ["missed"] * 4
-    (reason,) = reasons(gpus.folder)
+def test_trial_on_a_lost_device_is_tried_again_in_a_fresh_process(searched: Path) -> None:
+    assert record_of(searched, ASSERTS_ONCE)["status"] == "missed"
+    (reason,) = reasons(searched, ASSERTS_ONCE)
     assert "DeviceFailed: AcceleratorError: CUDA error: device-side assert" in reason
     assert "it is run again" in reason
+    assert not [each for trial_id in WELL for each in reasons(searched, trial_id)]
 
 
-def test_lost_device_is_a_trials_reason_once_its_attempts_are_used_up(gpus: Gpus) -> None:
-    asserts = ("--set", "recipe.model={asserting: {times: 99}}")
-    done = gpus.run("search", "tiny.yaml", *PLUGIN_FILE, *asserts, "--trials", "1")
-    assert done.code in (0, 1), done.err
-    (record,) = finished(gpus.folder)
+def test_lost_device_is_a_trials_reason_once_its_attempts_are_used_up(searched: Path) -> None:
+    record = record_of(searched, ASSERTS)
     assert record["status"] == "failed"
     assert "CUDA error: device-side assert" in record["runs"][0]["stop_reason"]
-    assert len(list((gpus.folder / "asserted").iterdir())) == 2  # Processes.
+    assert len(list((searched / "asserted" / "99").iterdir())) == 2  # Processes.
 
 
 def test_what_fails_in_the_set_up_is_said_at_once(gpus: Gpus) -> None:
@@ -137,7 +158,8 @@ def test_what_fails_in_the_set_up_is_said_at_once(gpus: Gpus) -> None:
     assert not finished(gpus.folder)
 
 
-def reasons(folder: Path) -> list[str]:
-    """Returns why trials were interrupted."""
+def reasons(folder: Path, trial_id: str) -> list[str]:
+    """Returns why the trial was interrupted."""
     events: list[dict[str, Any]] = ledger(folder)
-    return [event["reason"] for event in events if event["event"] == "interrupted"]
+    own = [e for e in events if e["event"] == "interrupted" and e["trial_id"] == trial_id]
+    return [event["reason"] for event in own]
