@@ -5,6 +5,7 @@ tests, which take seconds: a file of few tests and many minutes would come last,
 """
 
 LONGEST = (
+    "test_first_hour.py",
     "test_artifacts.py",
     "cli/test_search_command.py",
     "test_readme.py",

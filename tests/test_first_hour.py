@@ -14,7 +14,7 @@ from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, start
 
 from tune_speed import Results
 
-TRIALS = 4
+TRIALS = 3
 CERTIFY = ("--top", "1", "--seeds", "2", "--final", "1", "--final-seeds", "2")
 Call = Callable[..., Done]
 

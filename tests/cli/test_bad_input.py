@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import ray
 from command import TINY_STUDY, Done, run_inside
 
 pytestmark = pytest.mark.slow
@@ -73,6 +74,7 @@ def test_gpu_fraction_without_a_gpu_is_refused(tmp_path: Path) -> None:
     )
     assert (done.code, "Traceback" in done.err) == (4, False), done.err
     assert "0.25 asked for and 0 there" in done.err
+    assert not ray.is_initialized()
 
 
 @pytest.mark.parametrize("service", ["mlflow", "ray", "ray client"])
@@ -89,6 +91,7 @@ def test_unreachable_service_is_named_within_15_s(tmp_path: Path, service: str) 
     assert (done.code, "Traceback" in done.err) == (4, False), done.err
     assert address in done.err
     assert "secret" not in done.err
+    assert not ray.is_initialized()
 
 
 def test_address_that_is_none_is_refused(tmp_path: Path, call: Call) -> None:

@@ -16,7 +16,7 @@ from faulty_runs import (
 
 pytestmark = pytest.mark.slow
 
-TRIALS = 5
+TRIALS = 4
 END_S = 30
 """Time for Ray's processes, trials and their loaders to notice that the driver is gone. It took 2 s
 on a busy machine."""
@@ -70,13 +70,16 @@ def test_driver_killed_at_any_moment_loses_and_repeats_nothing(tmp_path: Path) -
         model="slow_s: 0.05",
         trials=TRIALS,
         loader="{dataloader: {workers: 1}}",
+        concurrent=1,
         checkpoint_every="0.1s",
     )
     seen: dict[str, object] = {}
     resume: tuple[str, ...] = ()
     moments = (is_proposed, is_training, one_has_ended, all_have_ended)
     for number, moment in enumerate(moments):
-        kill_when(moment, tmp_path, *resume, is_frozen=number == 1)
+        # Two trials were running once: of these one has just ended.
+        several = ("--concurrent", "2") if moment is one_has_ended else ()
+        kill_when(moment, tmp_path, *resume, *several, is_frozen=number == 1)
         resume = ("--resume",)
         records = {record["trial_id"]: record for record in finished(tmp_path)}
         assert {trial_id: records[trial_id] for trial_id in seen} == seen, moment

@@ -20,8 +20,8 @@ pytestmark = pytest.mark.slow
 needs_postgresql = pytest.mark.skipif(
     why_no_postgresql() is not None, reason=str(why_no_postgresql())
 )
-DELIVERY_S = 60.0
-"""Longest time for which a search waits for MLflow at its end."""
+DELIVERY_S = 10.0
+"""Longest time for which a search waits for MLflow at its end, which is a minute by default."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def test_server_database_and_driver_are_killed_and_each_trial_is_there_once(
     tmp_path: Path, database: Postgresql, server: MlflowServer
 ) -> None:
     """The server dies and comes back; then the database dies behind it, and the driver with it."""
-    write_study(tmp_path, model="slow_s: 0.2", trials=1000, concurrent=1)
+    write_study(tmp_path, model="slow_s: 0.1", trials=1000, concurrent=1)
     uri = database.uri("served")
     with searching(tmp_path, "tiny.yaml", **server.variables) as search:
         wait_for_trials(search, 2)
@@ -97,7 +97,8 @@ def test_search_whose_store_never_comes_back_ends_in_time_and_says_what_it_misse
 ) -> None:
     write_pair(tmp_path)
     uri = database.uri("direct")
-    with searching(tmp_path, "tiny.yaml", MLFLOW_TRACKING_URI=uri) as search:
+    variables = {"MLFLOW_TRACKING_URI": uri, "FAULTS_DELIVERY_S": str(DELIVERY_S)}
+    with searching(tmp_path, "tiny.yaml", **variables) as search:
         wait_for_trials(search, 1)
         database.kill()
         let_go(search)

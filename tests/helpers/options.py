@@ -3,11 +3,13 @@
 import contextlib
 import functools
 import io
+import os
 import re
 import runpy
-import subprocess
 import sys
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -41,26 +43,46 @@ def _options(path: tuple[str, ...]) -> frozenset[str]:
 def _help(path: tuple[str, ...]) -> str:
     if path[0] == "python":
         return _help_of_script(ROOT / path[1])
-    program = Path(sys.executable).parent / path[0]
-    done = subprocess.run(
-        [str(program), *path[1:], "--help"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=True,
-        cwd=ROOT,
-        env={"PATH": str(program.parent), "COLUMNS": "200", "TERM": "dumb", "HOME": "/tmp"},
-    )
-    return done.stdout
+    # MLflow has two distributions that name the same function.
+    command = next(iter(entry_points(group="console_scripts", name=path[0])))
+    with warnings.catch_warnings(), _wide_terminal():
+        warnings.simplefilter("ignore")  # Of a program's own imports.
+        return _printed(command.load(), [path[0], *path[1:], "--help"])
+
+
+@contextlib.contextmanager
+def _wide_terminal() -> Iterator[None]:
+    before = dict(os.environ)
+    os.environ |= {"COLUMNS": "200", "TERM": "dumb"}
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
 
 
 def _help_of_script(script: Path) -> str:
-    """Returns what a script prints for `--help`, in this process: torch is imported once."""
-    said, argv, path = io.StringIO(), sys.argv, sys.path.copy()
-    sys.argv, sys.path[:0] = [str(script), "--help"], [str(script.parent)]
+    def run() -> None:
+        runpy.run_path(str(script), run_name="__main__")
+
+    path = sys.path.copy()
+    sys.path[:0] = [str(script.parent)]
     try:
-        with contextlib.redirect_stdout(said), contextlib.suppress(SystemExit):
-            runpy.run_path(str(script), run_name="__main__")
+        return _printed(run, [str(script), "--help"])
     finally:
-        sys.argv, sys.path[:] = argv, path
+        sys.path[:] = path
+
+
+def _printed(run: Callable[[], object], words: list[str]) -> str:
+    """Returns what a program prints, in this process: torch and Ray are imported once."""
+    said, before = io.StringIO(), sys.argv
+    sys.argv = words
+    try:
+        with contextlib.redirect_stdout(said):
+            code = run()
+    except SystemExit as ended:
+        code = ended.code
+    finally:
+        sys.argv = before
+    assert not code, (words, code)
     return said.getvalue()

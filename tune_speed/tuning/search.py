@@ -212,11 +212,10 @@ def _services(
         policies = pool.submit(importlib.import_module, "tune_speed.tuning.policies")
         devices = most_devices(study.space) if study.loop is None else 1
         cluster.connect(address, resources=study.search.resources, devices=devices)
-        client = store.result()
-        policies.result()
     seen = studies_folder() / study.name / "ledger.jsonl"
     resources, is_local = study.search.resources, address is None
     try:
+        client, _ = store.result(), policies.result()
         with Nodes(resources, pin=pin, is_local=is_local, study=seen) as nodes:
             yield client, nodes
     finally:

@@ -26,6 +26,8 @@ from tune_speed.tuning.ray import trial_process
 from tune_speed.tuning.ray.reports import Receiver
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
+IMPORTED = ["tune_speed.tuning.ray.trial_process", "tune_speed.training.objective", "torch._dynamo"]
+"""What every process needs, and only one imports."""
 SOON_S = 240.0
 """Far more than anything here takes."""
 SPLIT = {"validation_frac": 0.2, "train_samples": 100, "validation_samples": 50}
@@ -102,9 +104,10 @@ class Remote:
     """A trial process that is asked through a pipe."""
 
     def __init__(self, kind: type[TrialProcess], config: dict[str, Any]) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(IMPORTED)
         self._pipe, other = context.Pipe()
-        self.process = context.Process(target=serve, args=(kind, config, other))
+        self.process = context.Process(target=serve, args=(kind, config, other, dict(os.environ)))
         self.process.start()
         other.close()
 
@@ -129,7 +132,10 @@ class Remote:
         self.process.join()
 
 
-def serve(kind: type[TrialProcess], config: dict[str, Any], pipe: Connection) -> None:
+def serve(
+    kind: type[TrialProcess], config: dict[str, Any], pipe: Connection, variables: dict[str, str]
+) -> None:
+    os.environ.update(variables)
     trial_process.END_S = 2.0
     process = kind.__new__(kind)  # Without what Ray's own base makes of a home folder.
     process._iteration = 0
@@ -265,6 +271,6 @@ def test_trials_learn_the_same_as_without_the_thread(begin: Begin, recipe: dict[
 
 @pytest.mark.slow
 def test_trial_that_is_compiled_trains_in_the_thread(begin: Begin) -> None:
-    spec = make_spec(epochs=1, model="plain_cnn", compile=True)
+    spec = make_spec(epochs=1, model={"plain_cnn": {"width": 4}}, compile=True)
     record = Receiver().record(begin(spec, TrialProcess).ask_until("end"))
     assert record.status == Status.MISSED, record.runs[0].traceback

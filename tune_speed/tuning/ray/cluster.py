@@ -48,6 +48,7 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
     for name, each in (("CPU", resources.cpu), ("GPU", resources.gpu)):
         wanted, there = each * devices, ray.cluster_resources().get(name, 0.0)
         if wanted > there:
+            disconnect()
             raise ServiceError(
                 f"search.resources.{name.lower()}: the cluster must have the {name} of one trial,"
                 f" but got {wanted:g} asked for and {there:g} there."
