@@ -1,12 +1,15 @@
 """The samples of each step, from any step on and on any number of devices."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 from training import CPU, make_recipe
 
 from tune_speed.components.speedups.base import Shape
@@ -126,3 +129,27 @@ def test_waits_for_batches_are_counted() -> None:
     resumed = Counting()
     list(steps(recipe, [(SMALL, 3)], num_images=12, num_done=1, waits=resumed))
     assert resumed.waited_s == 2.0
+
+
+def test_first_epoch_is_the_loaders_epoch_zero_and_the_next_follows() -> None:
+    asked: list[int] = []
+
+    class Loader:
+        """Says which epoch it was asked for."""
+
+        def num_in(self, epoch: int) -> int:
+            return 4
+
+        def epoch(self, epoch: int, *, skip: int = 0) -> Iterator[tuple[Tensor, Tensor]]:
+            asked.append(epoch)
+            yield from [(torch.zeros(2), torch.zeros(2))] * (2 - skip)
+
+    loader: Any = Loader()
+    for num_done, epochs in ((0, [0, 1, 2]), (1, [0, 1, 2]), (2, [0, 1, 2]), (3, [1, 2])):
+        asked.clear()
+        opened = open_steps(
+            loader, make_recipe(batch_size=2), [(SMALL, 6)], Waits(), num_done=num_done
+        )
+        for _, group in opened:
+            assert len(list(group.micro_batches)) == 1
+        assert asked == epochs

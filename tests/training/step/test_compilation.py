@@ -6,6 +6,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -160,5 +161,7 @@ def test_whatever_is_compiled_is_kept_beside_the_decoded_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path))
-    compiled(nn.Linear(2, 2))
+    model = nn.Linear(2, 2)
+    forward: Any = compiled(model)
     assert Path(os.environ[FOLDER]).is_relative_to(tmp_path / "compiled")
+    assert forward.weight is model.weight

@@ -210,3 +210,7 @@ def test_whether_to_record_is_settled_before_a_step_is_taken(recordings: list[An
     recipe = make_recipe().model_copy(update={"cuda_graph": "auto"})
     with pytest.raises(AssertionError, match="settled before"):
         gradient.gradient_of(recipe, model, forward=model, scaler=scaler, device=CPU)
+
+
+def test_steps_are_recorded_on_cuda_alone() -> None:
+    assert {"cuda": gradient.record_graph} == gradient.RECORDERS
