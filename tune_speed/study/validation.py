@@ -1,5 +1,6 @@
 """Finds every mistake of a study file's tree, field by field and on the corners of its space."""
 
+import functools
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +10,7 @@ from typing import Any
 import pydantic
 
 from tune_speed.components.plugins.distributions import missing_plugin
-from tune_speed.core.config import Config
+from tune_speed.core.config import Component, Config
 from tune_speed.core.errors import ConfigError, DataError, Problem
 from tune_speed.study import fields
 from tune_speed.study.mistake import Mistake, near_miss, shown
@@ -313,10 +314,9 @@ def combination_mistakes(space: SearchSpace, path: TreePath, *, has_gpu: bool) -
 def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, Any]:
     """Returns `tree` with its components validated; `known` caches them."""
     validated = dict(tree)
-    for name, field in Recipe.model_fields.items():
-        component = fields.component_of(field)
+    for name, component in _component_fields().items():
         # Each component is validated once for all corners: looking up a model takes time.
-        if component is not None and name in tree:
+        if name in tree:
             key = json.dumps([name, tree[name]])
             if key not in known:
                 kind, settings = component.split(tree[name])
@@ -326,6 +326,12 @@ def _with_components(tree: dict[str, Any], known: dict[str, Any]) -> dict[str, A
                     known[key] = tree[name]
             validated[name] = known[key]
     return validated
+
+
+@functools.cache
+def _component_fields() -> dict[str, Component]:
+    found = {name: fields.component_of(field) for name, field in Recipe.model_fields.items()}
+    return {name: component for name, component in found.items() if component is not None}
 
 
 def _named_path(tree: Any, loc: tuple[int | str, ...]) -> TreePath:

@@ -1,5 +1,6 @@
 """Configurations as points: there and back, against Optuna's own draws and distances by hand."""
 
+import functools
 import math
 from collections import Counter
 from typing import Any
@@ -18,11 +19,17 @@ from tune_speed.tuning.policy.samplers import quiet_study, suggest
 from tune_speed.tuning.simulation.synthetic import Synthetic
 
 DRAWS = 3000
-SPACES = {name: load_study(name, check_data=False).space for name in shipped_files()} | {
-    "synthetic": Synthetic(0.04, "fixed_length").space,
-    "every kind": SearchSpace.from_tree(TREE),
-}
+SPACES = (*shipped_files(), "synthetic", "every kind")
 every_space = pytest.mark.parametrize("name", SPACES)
+
+
+@functools.cache
+def space_of(name: str) -> SearchSpace:
+    if name == "synthetic":
+        return Synthetic(0.04, "fixed_length").space
+    if name == "every kind":
+        return SearchSpace.from_tree(TREE)
+    return load_study(name, check_data=False).space
 
 
 def encoder_of(**tree: Any) -> Encoder:
@@ -69,7 +76,7 @@ def is_there_and_back(space: SearchSpace, seed: int) -> None:
 @settings(max_examples=25)
 @given(seed=st.integers(0, 10**6))
 def test_params_become_units_and_the_same_params_again(name: str, seed: int) -> None:
-    is_there_and_back(SPACES[name], seed)
+    is_there_and_back(space_of(name), seed)
 
 
 @settings(max_examples=300)
@@ -80,11 +87,11 @@ def test_random_spaces_go_there_and_back(tree: dict[str, Any], seed: int) -> Non
 
 @every_space
 def test_every_corner_survives_the_way_through_units(name: str) -> None:
-    corners = list(SPACES[name].corners(limit=50))
-    encoder = Encoder(SPACES[name])
+    corners = list(space_of(name).corners(limit=50))
+    encoder = Encoder(space_of(name))
     back = encoder.params(np.array([encoder.units(params) for params in corners]))
     for params, found in zip(corners, back, strict=True):
-        assert_same(found, SPACES[name].read(params))
+        assert_same(found, space_of(name).read(params))
 
 
 def drawn_by_optuna(space: SearchSpace, num: int) -> list[dict[str, Any]]:
@@ -94,7 +101,7 @@ def drawn_by_optuna(space: SearchSpace, num: int) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["synthetic", "every kind", "cifar10_resnet18"])
 def test_even_units_are_distributed_as_optunas_random_sampler(name: str) -> None:
-    space = SPACES[name]
+    space = space_of(name)
     units = np.random.default_rng(0).random((DRAWS, len(space.parameters)))
     ours, theirs = Encoder(space).params(units), drawn_by_optuna(space, DRAWS)
     for parameter in space.parameters:
@@ -142,7 +149,7 @@ def test_steps_and_nothing_between_are_proposed(leaf: dict[str, Any], values: li
 
 
 def test_parameters_appear_with_the_choice_they_hang_on() -> None:
-    encoder = Encoder(SPACES["every kind"])
+    encoder = Encoder(space_of("every kind"))
     for params in encoder.params(np.random.default_rng(0).random((500, len(encoder.parameters)))):
         assert ("optimizer.sgd.lr" in params) == (params["optimizer"] == "sgd")
         assert ("optimizer.adamw.lr" in params) == (params["optimizer"] == "adamw")
@@ -157,7 +164,7 @@ def test_what_plays_no_part_does_not_move_a_point() -> None:
 
 
 def test_number_of_coordinates_is_that_of_the_points() -> None:
-    for space in SPACES.values():
+    for space in map(space_of, SPACES):
         encoder = Encoder(space)
         units = np.random.default_rng(0).random((3, len(space.parameters)))
         assert encoder.points(units).shape == (3, encoder.num_dims)
