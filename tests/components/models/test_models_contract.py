@@ -20,8 +20,6 @@ CASES = {name: kind(**FIELDS.get(name, {})) for name, kind in MODELS.items()}
 NAMES = sorted(MODELS)
 HUGE = {"alexnet", "vgg16_bn", "vgg19", "vgg19_bn"}
 """Models of more than 50 million parameters."""
-AS_ANOTHER = {"vgg16_bn", "vgg19_bn"}
-"""Of them those whose weights are made, and whose images taken, by the lines of `vgg19`."""
 SMALLEST_IMAGE = {"vgg16_bn": 32, "vgg19": 32, "vgg19_bn": 32}
 """Smallest image [pixels] of the models that do not take 8 pixels."""
 
@@ -42,13 +40,14 @@ def test_every_model_and_field_is_described_with_its_source(name):
 
 
 @pytest.mark.parametrize(
-    ("name", "in_channels", "num_classes", "image_size"),
-    [(name, 1, 7, SMALLEST_IMAGE.get(name, 8)) for name in NAMES]
-    + [(name, 3, 10, 32) for name in NAMES if name not in HUGE],
-)
-def test_model_trains_on_small_images(name, in_channels, num_classes, image_size):
+    ("name", "in_channels", "num_classes", "image_size", "device"),
     # On the meta device there are shapes alone, and no millions of numbers to draw.
-    with torch.device("meta" if name in AS_ANOTHER else "cpu"):
+    [(n, 1, 7, SMALLEST_IMAGE.get(n, 8), "meta" if n in HUGE else "cpu") for n in NAMES]
+    + [(n, 3, 10, 32, "cpu") for n in NAMES if n not in HUGE]
+    + [pytest.param(n, 3, 10, 32, "cpu", marks=pytest.mark.slow) for n in sorted(HUGE)],
+)
+def test_model_trains_on_small_images(name, in_channels, num_classes, image_size, device):
+    with torch.device(device):
         network = CASES[name].build(
             in_channels=in_channels, num_classes=num_classes, image_size=image_size
         )
@@ -57,12 +56,14 @@ def test_model_trains_on_small_images(name, in_channels, num_classes, image_size
         F.cross_entropy(logits, torch.arange(4)).backward()
     gradients = [p.grad for p in network.parameters()]
     assert all(g is not None for g in gradients)
-    if name not in AS_ANOTHER:
+    if device == "cpu":
         assert all(g.isfinite().all() for g in gradients)
         assert any(g.any() for g in gradients)
 
 
-@pytest.mark.parametrize("name", sorted(set(NAMES) - AS_ANOTHER))
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in HUGE else n for n in NAMES]
+)
 def test_weights_follow_from_the_seed(name):
     models.weights_follow_from_the_seed(
         Entry(name=name, kind=MODELS[name], fields=FIELDS.get(name, {}))
