@@ -16,6 +16,7 @@ from ablation_parts import ablated, make_arm_run
 from command import Done
 from making import make_record
 from profiles import make_profile
+from stored import store_of
 
 from tune_speed.api import calls
 from tune_speed.api.ablated import Ablated
@@ -243,3 +244,29 @@ def test_training_ends_by_whether_it_met_the_target(
     assert "tiny" in done.out
     shown = "stopped; shown are the 1 of 3 runs that were done"
     assert (shown in done.err) == stopped
+
+
+def test_report_is_written_and_its_figures_are_said(call: Call, tmp_path: Path) -> None:
+    recipe = {"model": {"resnet20": {}}, "optimizer": {"sgd": {"lr": 0.3}}, "epochs": 2.5}
+    records = [make_record(), make_record("t0001", Status.MISSED)]
+    own = {"recipe": {**recipe, "batch_size": 64}}
+    store_of([record.model_copy(update=own) for record in records], folder=tmp_path)
+    done = call("report", "study", folder=tmp_path)
+    assert done.code == 0, done.err
+    page = tmp_path / "report.html"
+    assert "report.html: 2 trials, " in done.out and page.absolute().as_uri() in done.out
+    assert "still running" not in done.err and "t0001" in page.read_text()
+    facts = call("report", "study", "--html", "b.html", "--json", folder=tmp_path).json
+    assert (facts["path"], facts["trials"], facts["png"]) == ("b.html", 2, [])
+    assert facts["bytes"] == (tmp_path / "b.html").stat().st_size and not facts["is_running"]
+    gone = call("report", "studi", folder=tmp_path)
+    assert gone.code == 4 and "'study'" in gone.err
+
+
+def test_watch_of_a_search_that_has_ended_looks_once(call: Call, tmp_path: Path) -> None:
+    store_of([make_record(), make_record("t0001", Status.MISSED)], folder=tmp_path)
+    found = call("watch", "study", "--once", "--json", folder=tmp_path)
+    assert found.code == 0, found.err
+    assert found.json["study"] == "study"
+    shown = call("watch", "study", "--once", folder=tmp_path)
+    assert shown.code == 0 and "t0000" in shown.out
