@@ -62,3 +62,12 @@ def test_a_lock_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
         file_lock(tmp_path / "a.lock", wait_s=1),
     ):
         pytest.fail("a folder was locked")
+
+
+def test_lock_file_may_be_taken_by_whoever_the_user_lets_write(tmp_path: Path) -> None:
+    before = os.umask(0o002)
+    try:
+        with file_lock(tmp_path / "a.lock", wait_s=1):
+            assert (tmp_path / "a.lock").stat().st_mode & 0o7777 == 0o664
+    finally:
+        os.umask(before)

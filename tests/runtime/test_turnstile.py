@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import hashlib
 import os
 import random
 import signal
@@ -479,3 +480,10 @@ def test_the_module_needs_no_torch() -> None:
         "assert 'torch' not in sys.modules"
     )
     subprocess.run([sys.executable, "-c", script], check=True, timeout=30)
+
+
+def test_file_name_of_any_text_is_what_files_may_have_and_a_digest() -> None:
+    assert file_name("cpu-0_a.b") == "cpu-0_a.b" and file_name("a" * 80) == "a" * 80
+    digest = hashlib.sha256(b"a b/\xc3\xa4.c").hexdigest()[:12]
+    assert file_name("a b/ä.c") == f"a_b___c-{digest}"
+    assert file_name("a" * 81).startswith("a" * 60 + "-") and len(file_name("a" * 81)) == 73
