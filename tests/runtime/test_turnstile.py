@@ -19,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tune_speed.runtime import turnstile as turnstile_module
 from tune_speed.runtime.turnstile import (
     LOOK_EVERY_S,
     PATIENCE_S,
@@ -487,3 +488,11 @@ def test_file_name_of_any_text_is_what_files_may_have_and_a_digest() -> None:
     digest = hashlib.sha256(b"a b/\xc3\xa4.c").hexdigest()[:12]
     assert file_name("a b/ä.c") == f"a_b___c-{digest}"
     assert file_name("a" * 81).startswith("a" * 60 + "-") and len(file_name("a" * 81)) == 73
+
+
+def test_waits_have_the_figures_that_were_measured() -> None:
+    """What a poll costs and how long a trial is patient was measured: change them with a figure."""
+    assert (turnstile_module.PATIENCE_S, turnstile_module.LONG_STEP_S) == (2.0, 0.9)
+    assert (turnstile_module.GAP_S, turnstile_module.LOOK_EVERY_S) == (0.05, 0.02)
+    assert (turnstile_module.POLL_S, turnstile_module.SLOWEST_POLL_S) == (0.001, 0.02)
+    assert (turnstile_module.FIRST_BACK_OFF_S, turnstile_module.LONGEST_BACK_OFF_S) == (1.0, 8.0)
