@@ -3,6 +3,7 @@
 import re
 import signal
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,8 +16,12 @@ SOON_S = 60.0
 
 
 @pytest.fixture(autouse=True)
-def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
+def _quick(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Looks often, and heeds Ctrl-C where the tests were started in the background too."""
     monkeypatch.setattr(health, "LOOK_EVERY_S", 0.005)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 def dies(monkeypatch: pytest.MonkeyPatch, *causes: str | None) -> None:
