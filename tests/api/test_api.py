@@ -270,6 +270,7 @@ class _Interrupts(logging.Handler):
 def test_ctrl_c_ends_a_training_with_the_seeds_that_are_done() -> None:
     logger, handler = logging.getLogger("tune_speed"), _Interrupts()
     logger.addHandler(handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # A shell's background ignores it.
     try:
         with kept_log():
             trained = tune_speed.train(RECIPE, seeds=3)
