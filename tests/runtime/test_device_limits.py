@@ -77,12 +77,14 @@ class Libc:
 def test_cpu_process_keeps_the_memory_of_a_step_and_a_gpus_gets_its_device(
     cuda: Cuda, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    libc, threads = Libc(), torch.get_num_threads()
+    libc, threads = Libc(), list[int]()
     monkeypatch.setattr(device, "_libc", lambda: libc)
-    set_up_process(CPU, cpu_threads=threads)
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    set_up_process(CPU, cpu_threads=3)
     # From malloc.h: M_TRIM_THRESHOLD is -1, where -1 is never; M_MMAP_MAX is -4, 0 is none.
     assert libc.options == [(-1, -1), (-4, 0)] and cuda.calls == []
-    set_up_process(GPU, cpu_threads=threads)
+    set_up_process(GPU, cpu_threads=5)
+    assert threads == [3, 5]
     assert len(libc.options) == 2 and cuda.calls == [("set_device", GPU)]
 
 
