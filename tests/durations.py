@@ -4,6 +4,7 @@
     python tests/durations.py durations.jsonl [--top 20] [--json]
 
 Seconds are those of the processes that run tests, added up: with `-n 2` a run lasts about half.
+Processor seconds (`cpu_s`) hold on a busy machine too; those of Ray's processes are not in them.
 A fixture's seconds are part of those of the test that needed it first.
 """
 
@@ -49,8 +50,9 @@ def by(lines: Iterable[Line], key: Callable[[str], str]) -> list[Line]:
         kind = "slow" if line["slow"] else "fast"
         group = groups[key(line["test"])]
         group[f"{kind}_s"] += line["s"]
+        group["cpu_s"] += line["cpu_s"]
         group[f"{kind}_tests"] += line["phase"] == "setup"
-    names = ("fast_tests", "fast_s", "slow_tests", "slow_s")
+    names = ("fast_tests", "fast_s", "slow_tests", "slow_s", "cpu_s")
     rows = [
         {"name": name, **{field: group[field] for field in names}} for name, group in groups.items()
     ]

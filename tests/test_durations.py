@@ -26,6 +26,7 @@ def test_every_test_of_a_run_is_counted_once(recording: Path) -> None:
     assert (core["name"], core["slow_tests"]) == ("core", 0)
     assert core["fast_tests"] == sum(row["fast_tests"] for row in files) > 10
     assert {row["name"] for row in files} == {"core/test_text.py", "core/test_lazy.py"}
+    assert 0 < core["cpu_s"] < 60
     assert core["fast_s"] == pytest.approx(sum(row["fast_s"] for row in files))
 
 

@@ -4,6 +4,7 @@ Each process of a run appends lines of JSON to the same file, which `tests/durat
 """
 
 import json
+import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,12 +13,20 @@ from typing import Any
 import pytest
 
 
+def cpu_s() -> float:
+    """Returns the processor seconds of this process and of the ended ones that it waited for."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
 class DurationsRecorder:
     """Appends one line a phase of a test, and one a fixture that was set up."""
 
     def __init__(self, path: Path) -> None:
         # Not `os.write`, which tests replace; without a buffer, a line is one call.
         self._file = path.open("ab", buffering=0)
+
+        self._cpu_s = cpu_s()
 
     @pytest.hookimpl(wrapper=True)
     def pytest_fixture_setup(self, fixturedef: Any, request: Any) -> Iterator[None]:
@@ -34,11 +43,13 @@ class DurationsRecorder:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item) -> Iterator[None]:
         report: Any = yield
+        before, self._cpu_s = self._cpu_s, cpu_s()
         slow = item.get_closest_marker("slow") is not None
         self._append(
             test=report.nodeid,
             phase=report.when,
             s=report.duration,
+            cpu_s=self._cpu_s - before,
             slow=slow,
             outcome=report.outcome,
         )
