@@ -5,6 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from ray._private import services
+
+from tune_speed.tuning.ray import compat
 
 STARTS_ONE = """
 import json
@@ -35,3 +38,32 @@ def test_local_cluster_starts_without_bystanders_and_leaves_nothing() -> None:
     unwanted = ("dashboard/dashboard.py", "_private/monitor.py", "log_monitor.py")
     assert [each for each in commands if any(f"{name} " in each for name in unwanted)] == []
     assert (is_restored, num_alive) == (True, 0)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """A clock that only sleeping moves."""
+    now = [0.0]
+    monkeypatch.setattr(compat.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(compat.time, "sleep", lambda s: now.__setitem__(0, now[0] + s))
+    return now
+
+
+@pytest.mark.parametrize(("registers_s", "is_found"), [(100.0, True), (1e6, False)])
+def test_node_that_registers_late_is_waited_for(
+    clock: list[float], monkeypatch: pytest.MonkeyPatch, registers_s: float, is_found: bool
+) -> None:
+    def get_node(gcs_address: str, node_id: str) -> str:
+        if clock[0] < registers_s:
+            raise RuntimeError("No node info found")
+        return node_id
+
+    monkeypatch.setattr(services, "get_node", get_node)
+    with compat.patient():
+        if is_found:
+            assert services.get_node("127.0.0.1:1", "node") == "node"
+        else:
+            with pytest.raises(RuntimeError):
+                services.get_node("127.0.0.1:1", "node")
+    assert clock[0] == pytest.approx(min(registers_s, compat.START_LIMIT_S), abs=0.2)
+    assert services.get_node is get_node

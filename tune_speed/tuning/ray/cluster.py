@@ -12,7 +12,7 @@ import ray
 
 from tune_speed.core.errors import ConfigError, ServiceError
 from tune_speed.study.settings import ResourceConfig
-from tune_speed.tuning.ray.compat import mute_daemons, on_loopback, without_bystanders
+from tune_speed.tuning.ray.compat import mute_daemons, on_loopback, patient, without_bystanders
 from tune_speed.tuning.ray.node_query import alive_nodes
 from tune_speed.tuning.ray.token import server_of
 
@@ -34,7 +34,7 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
     # Nodes of a cluster run the driver's version of this package; its dependencies must be there.
     package = {"py_modules": [str(Path(__file__).parents[2])]}
     try:
-        with on_loopback() if is_here else nullcontext(), without_bystanders():
+        with on_loopback() if is_here else nullcontext(), without_bystanders(), patient():
             ray.init(
                 address=address or "local",
                 include_dashboard=False if address is None else None,
@@ -43,7 +43,7 @@ def connect(address: str | None, *, resources: ResourceConfig, devices: int = 1)
                 runtime_env=None if address is None else package,
                 configure_logging=False,
             )
-    except Exception as error:  # Ray raises a bare one where its processes do not start in 30 s.
+    except Exception as error:  # Ray raises a bare one where its processes do not start in time.
         raise ServiceError(_no_ray(address, error)) from error
     for name, each in (("CPU", resources.cpu), ("GPU", resources.gpu)):
         wanted, there = each * devices, ray.cluster_resources().get(name, 0.0)
