@@ -13,7 +13,7 @@ TESTS = Path(__file__).parent
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("durations") / "recorded.jsonl"
-    files = [str(TESTS / "core" / name) for name in ("test_text.py", "test_lazy.py")]
+    files = [str(TESTS / "core" / name) for name in ("test_text.py", "test_targets.py")]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *files]
     subprocess.run([*command, f"--record-durations={path}"], cwd=TESTS.parent, check=True)
     return path
@@ -25,7 +25,7 @@ def test_every_test_of_a_run_is_counted_once(recording: Path) -> None:
     files = durations.by(lines, durations.file_of)
     assert (core["name"], core["slow_tests"]) == ("core", 0)
     assert core["fast_tests"] == sum(row["fast_tests"] for row in files) > 10
-    assert {row["name"] for row in files} == {"core/test_text.py", "core/test_lazy.py"}
+    assert {row["name"] for row in files} == {"core/test_text.py", "core/test_targets.py"}
     assert 0 < core["cpu_s"] < 60
     assert core["fast_s"] == pytest.approx(sum(row["fast_s"] for row in files))
 

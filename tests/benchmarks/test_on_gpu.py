@@ -1,6 +1,7 @@
 """The command that measures on a GPU: without one it says so, part by part, and rehearses."""
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -84,7 +85,13 @@ def test_part_that_fails_stops_no_other(tmp_path: Path, monkeypatch: pytest.Monk
     assert report["parts"][0]["reason"].startswith("exit code 1: ")
 
 
-def test_part_for_which_no_time_is_left_is_named(tmp_path: Path) -> None:
-    report = on_gpu(tmp_path, "--device", "cpu", "--only", "memory", "--minutes", "0.1")
-    (part,) = report["parts"]
+def test_part_for_which_no_time_is_left_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In this process, as no part begins."""
+    options = ["--device", "cpu", "--only", "memory", "--minutes", "0.1"]
+    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--out", str(tmp_path / "out"), *options])
+    monkeypatch.setattr(sys, "path", [str(ON_GPU.parent), *sys.path])
+    runpy.run_path(str(ON_GPU), run_name="__main__")
+    (part,) = json.loads((tmp_path / "out.json").read_text())["parts"]
     assert part["state"] == "not run" and part["reason"].endswith("left of 0.1 minutes")

@@ -2,7 +2,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_evaluation, make_record, make_run
 from pydantic import ValidationError
@@ -18,6 +18,7 @@ SCALARS = st.one_of(
 )
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.text(min_size=1), SCALARS), st.sampled_from(list(Status)))
 def test_record_reads_back_equal_from_json(params: dict[str, Any], status: Status) -> None:
     record = make_record(status=status, params=params)

@@ -138,10 +138,26 @@ def named(module: ast.Module) -> Iterator[str]:
                 yield f"{names.get(first, first)}{dot}{rest}"
 
 
-def calls(module: ast.Module, *ends: str) -> Iterator[ast.Call]:
-    for node in ast.walk(module):
-        if isinstance(node, ast.Call) and dotted(node.func).endswith(ends):
-            yield node
+@cache
+def names() -> dict[str, set[str]]:
+    """Returns everything that each file calls or refers to."""
+    return {file: set(named(module)) for file, module in sources()}
+
+
+@cache
+def all_calls() -> list[tuple[str, ast.Call, str]]:
+    """Returns every call of the package with its file and the name that is called."""
+    return [
+        (file, node, dotted(node.func))
+        for file, module in sources()
+        for node in ast.walk(module)
+        if isinstance(node, ast.Call)
+    ]
+
+
+def calls(*ends: str) -> Iterator[tuple[str, ast.Call]]:
+    """Yields the calls of the package whose names end so, each after its file."""
+    return ((file, call) for file, call, name in all_calls() if name.endswith(ends))
 
 
 def keyword(call: ast.Call, name: str) -> Any:
@@ -150,36 +166,34 @@ def keyword(call: ast.Call, name: str) -> Any:
 
 
 def test_the_package_runs_no_text_and_no_shell() -> None:
-    found = {(file, name) for file, module in sources() for name in named(module)}
-    unsafe = {(file, name) for file, name in found if name in FORBIDDEN | BUILTINS}
+    no_call = FORBIDDEN | BUILTINS
+    unsafe = {(file, name) for file, found in names().items() for name in found & no_call}
     assert unsafe - ALLOWED.keys() == set()
     assert ALLOWED.keys() - unsafe == set(), "no longer there"
 
 
 def test_no_process_is_started_through_a_shell() -> None:
-    for file, module in sources():
-        for call in calls(module, "subprocess.run", "Popen", "check_output", "check_call"):
-            assert keyword(call, "shell") is None, (file, call.lineno)
-            given = call.args[0] if call.args else None
-            assert not isinstance(given, ast.Constant | ast.JoinedStr), (file, call.lineno)
+    for file, call in calls("subprocess.run", "Popen", "check_output", "check_call"):
+        assert keyword(call, "shell") is None, (file, call.lineno)
+        given = call.args[0] if call.args else None
+        assert not isinstance(given, ast.Constant | ast.JoinedStr), (file, call.lineno)
 
 
 def test_torch_and_numpy_unpickle_nothing() -> None:
     num_loads = 0
-    for file, module in sources():
-        for call in calls(module, "torch.load"):
-            assert keyword(call, "weights_only") is True, (file, call.lineno)
-            num_loads += 1
-        for call in calls(module, "np.load", "numpy.load", "np.save"):
-            assert keyword(call, "allow_pickle") is False, (file, call.lineno)
-            num_loads += 1
+    for file, call in calls("torch.load"):
+        assert keyword(call, "weights_only") is True, (file, call.lineno)
+        num_loads += 1
+    for file, call in calls("np.load", "numpy.load", "np.save"):
+        assert keyword(call, "allow_pickle") is False, (file, call.lineno)
+        num_loads += 1
     assert num_loads >= 4
 
 
 def test_only_yaml_events_are_read() -> None:
     files = {
-        file: {name for name in named(module) if name.startswith("yaml.")}
-        for file, module in sources()
+        file: {name for name in found if name.startswith("yaml.")}
+        for file, found in names().items()
     }
     using = {file: names for file, names in files.items() if names}
     assert using.keys() == {"study/yaml.py", "tracking/schema.py"}
@@ -189,15 +203,15 @@ def test_only_yaml_events_are_read() -> None:
 
 
 def test_pickles_come_from_own_processes_alone() -> None:
-    receiving = {file for file, module in sources() for _ in calls(module, ".recv")}
+    receiving = {file for file, _ in calls(".recv")}
     assert receiving == ALLOWED_PIPES.keys()
 
 
 def test_plugins_run_only_where_the_user_or_a_process_of_his_names_them() -> None:
     """Who loads any: the command line, the environment, a call, and processes of a search."""
     loading = {
-        file: {name for name in named(module) if name in LOADS}
-        for file, module in sources()
+        file: found & LOADS
+        for file, found in names().items()
         if not file.startswith("components/plugins/")
     }
     assert {file: names for file, names in loading.items() if names} == ALLOWED_LOADS

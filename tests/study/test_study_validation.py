@@ -61,7 +61,7 @@ def file(tmp_path_factory):
 
 
 @given(tree=damaged_studies())
-@settings(max_examples=200)
+@settings(max_examples=75)
 def test_damaged_file_is_a_study_or_refused(file: Path, tree):
     file.write_text(dump_yaml(tree))
     try:
@@ -80,7 +80,7 @@ NAMES = [".".join(str(key) for key in path) for path in paths(STUDY) if path]
     name=st.sampled_from([*NAMES, *(name.removeprefix("recipe.") for name in NAMES)]) | st.text(),
     value=JUNK,
 )
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_any_override_is_taken_or_refused(file: Path, name, value):
     file.write_text(dump_yaml(STUDY))
     for load in (load_study, load_recipe):
