@@ -11,8 +11,10 @@ import pytest
 from command import TINY_STUDY, TUNE_SPEED, Done, environment
 
 from tune_speed.cli import main, show
+from tune_speed.core.errors import ServiceError
 from tune_speed.reporting.listings.listings import techniques_table
 from tune_speed.study.yaml import read_yaml
+from tune_speed.tuning.ray import cluster
 
 Call = Callable[..., Done]
 RECIPE = TINY_STUDY.replace("{low: 0.02, high: 0.4, log: true}", "0.1")
@@ -156,6 +158,7 @@ def test_train_of_an_unreachable_target_ends_with_code_1(call: Call, tmp_path: P
     assert "met the target   0/1" in done.out
 
 
+@pytest.mark.slow
 def test_doctor_finds_this_machine_fit(call: Call, tmp_path: Path) -> None:
     found = call("doctor", "--json", folder=tmp_path).json
     findings = {finding["check"]: finding for finding in found}
@@ -163,6 +166,36 @@ def test_doctor_finds_this_machine_fit(call: Call, tmp_path: Path) -> None:
     assert findings["turnstile"]["is_ok"], findings
     assert findings["ray"]["is_ok"], findings
     assert findings["mlflow"]["is_ok"], findings
+
+
+def test_doctor_leaves_no_cluster_behind(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cluster that is up at once stands in for Ray's, which the slow test above starts."""
+    asked: list[str] = []
+    monkeypatch.setattr(cluster, "connect", lambda address, **_: asked.append(f"to {address}"))
+    monkeypatch.setattr(cluster, "node_cpus", lambda: 3.0)
+    monkeypatch.setattr(cluster, "disconnect", lambda: asked.append("disconnect"))
+    found = call("doctor", "--json", folder=tmp_path).json
+    findings = {finding["check"]: finding for finding in found}
+    assert {"python", "packages", "device", "turnstile"} <= set(findings)
+    assert findings["turnstile"]["is_ok"] and findings["mlflow"]["is_ok"], findings
+    assert findings["ray"]["is_ok"]
+    assert findings["ray"]["found"] == "a local cluster starts; 3 CPUs"
+    assert asked == ["to None", "disconnect"]
+
+
+def test_doctor_says_what_is_broken_and_ends_with_code_1(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(address: object, **_: object) -> None:
+        raise ServiceError("a local Ray must start, but got: no")
+
+    monkeypatch.setattr(cluster, "connect", fails)
+    done = call("doctor", folder=tmp_path)
+    (line,) = (line for line in done.out.splitlines() if line.split()[:1] == ["ray"])
+    assert done.code == 1 and "PROBLEM" in line and "a local Ray must start" in done.out
+    assert "mlflow" in done.out
 
 
 def test_command_is_installed() -> None:

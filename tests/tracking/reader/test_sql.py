@@ -94,10 +94,10 @@ def test_a_server_that_is_down_is_explained_as_mlflow_does() -> None:
 
 def test_a_server_that_keeps_silent_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("psycopg2")
-    monkeypatch.setattr(store_tables, "CONNECT_S", 0.3)
+    monkeypatch.setattr(store_tables, "CONNECT_S", 0.1)
     with closing(socket.create_server(("127.0.0.1", 0))) as silent:
         port = silent.getsockname()[1]
-        with pytest.raises(ServiceError, match=r"no answer within 0\.3 s"):
+        with pytest.raises(ServiceError, match=r"no answer within 0\.1 s"):
             find_leaders(f"postgresql+psycopg2://me@127.0.0.1:{port}/db")
 
 

@@ -1,11 +1,14 @@
+import resource
 import shutil
+import signal
 import sqlite3
 import subprocess
 import sys
 import tempfile
 import textwrap
 import time
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
@@ -141,21 +144,34 @@ def test_too_little_space_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         open_store(f"sqlite:///{tmp_path / 'mlflow.db'}")
 
 
-def test_a_disk_that_fills_up_during_creation_leaves_no_store(tmp_path: Path) -> None:
-    code = """
-        import resource, signal, sys
-        from tune_speed.core.errors import StorageError
-        from tune_speed.tracking import open_store
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-        try:
-            open_store(sys.argv[1])
-        except StorageError as error:
-            print(error)
-    """
-    output, errors = start(code, f"sqlite:///{tmp_path / 'mlflow.db'}").communicate(timeout=60)
-    assert "must be readable and writable, but got" in output, errors
-    assert list(tmp_path.iterdir()) == []
+@contextmanager
+def largest_file(num_bytes: int) -> Iterator[None]:
+    """Lets this process write no larger file, as if the disk were full then."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+
+
+@pytest.mark.parametrize("is_copied", [True, False])
+def test_a_disk_that_fills_up_during_creation_leaves_no_store(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch, is_copied: bool
+) -> None:
+    monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))
+    if is_copied:
+        sqlite._cached().parent.mkdir(parents=True)
+        shutil.copy(empty_store, sqlite._cached())
+    uri = f"sqlite:///{tmp_path / 'new' / 'mlflow.db'}"
+    with (
+        pytest.raises(StorageError, match="must be readable and writable, but got"),
+        largest_file(200_000),
+    ):
+        open_store(uri)
+    assert list((tmp_path / "new").iterdir()) == []
 
 
 def test_a_file_without_write_permission_is_refused(empty_store: Path) -> None:
@@ -198,7 +214,10 @@ def test_analyze_gives_the_planner_statistics(tmp_path: Path, empty_store: Path)
         assert connection.execute("SELECT count(*) FROM sqlite_stat1").fetchone()[0] > 0
 
 
-def test_analyze_leaves_a_busy_store_alone(tmp_path: Path, empty_store: Path) -> None:
+def test_analyze_leaves_a_busy_store_alone(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "ANALYZE_BUSY_S", 0.05)
     path = tmp_path / "mlflow.db"
     shutil.copy(empty_store, path)
     with closing(sqlite3.connect(path)) as connection:
@@ -233,7 +252,10 @@ def test_a_reader_makes_statistics_where_the_store_has_outgrown_them(
     assert sqlite.analyze_if_outdated(path) and not sqlite.analyze_if_outdated(path)
 
 
-def test_a_reader_that_may_not_write_reads_all_the_same(tmp_path: Path, empty_store: Path) -> None:
+def test_a_reader_that_may_not_write_reads_all_the_same(
+    tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sqlite, "ANALYZE_BUSY_S", 0.05)
     path = Path(shutil.copy(empty_store, tmp_path / "mlflow.db"))
     add_runs(path, range(1000))
     with closing(sqlite3.connect(path)) as connection:

@@ -4,8 +4,9 @@ import threading
 import time
 
 import pytest
-from training import make_recipe
+from training import Tiny, make_recipe
 
+from tune_speed.components.models.base import ModelConfig
 from tune_speed.components.models.resnet import ResNet20
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.split import SplitConfig
@@ -13,6 +14,7 @@ from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.trial import Allotment
 from tune_speed.training.workload import Target, Workload
+from tune_speed.tuning.ray import step_rate
 from tune_speed.tuning.ray.step_rate import PackedSteps
 
 WORKLOAD = Workload(
@@ -24,12 +26,19 @@ ALLOTMENT = Allotment(device="cpu", cpu_threads=1, max_cotenants=1)
 
 
 @pytest.fixture
-def steps() -> PackedSteps:
-    return PackedSteps(make_recipe(model=ResNet20()), WORKLOAD, ALLOTMENT, "mine")
+def steps(monkeypatch: pytest.MonkeyPatch) -> PackedSteps:
+    """For tests that do not ask how fast it is."""
+    monkeypatch.setattr(step_rate, "WARM_UP_S", 0.02)
+    monkeypatch.setattr(step_rate, "MARGIN_S", 0.01)
+    return packed(Tiny())
 
 
-def test_steps_are_counted_by_the_second(steps: PackedSteps) -> None:
-    with steps:
+def packed(model: ModelConfig) -> PackedSteps:
+    return PackedSteps(make_recipe(model=model), WORKLOAD, ALLOTMENT, "mine")
+
+
+def test_steps_are_counted_by_the_second() -> None:
+    with packed(ResNet20()) as steps:
         rate = steps.rate(window_s=0.3)
         assert rate == pytest.approx(1 / steps.step_s, rel=0.9)
         assert 0 < steps.memory_frac() < 1 and steps.wait_frac >= 0
@@ -49,7 +58,7 @@ def test_it_stands_still_while_somebody_measures(steps: PackedSteps) -> None:
     def measure() -> None:
         with Turnstile.open(steps.device_key) as turnstile:
             with turnstile.measuring(patience_s=20) as turn:
-                time.sleep(0.5)
+                time.sleep(0.1)
             turns.append(turn is not None and turn.is_isolated)
 
     with steps:
@@ -57,6 +66,6 @@ def test_it_stands_still_while_somebody_measures(steps: PackedSteps) -> None:
         thread.start()
         rates = []
         while thread.is_alive():
-            rates.append(steps.rate(window_s=0.2))
+            rates.append(steps.rate(window_s=0.05))
         thread.join()
     assert turns == [True]

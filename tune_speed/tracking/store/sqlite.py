@@ -24,6 +24,8 @@ MIN_FREE_BYTES = 32 << 20
 MAX_CHECKED_BYTES = 64 << 20
 # Longest wait for a process that writes, as MLflow's own.
 BUSY_S = 20.0
+# Longest wait for it where only statistics are at stake.
+ANALYZE_BUSY_S = 2.0
 # Times as many rows as when the statistics were made: then they are made again.
 GROWTH = 4
 # Runs below which any plan is fast.
@@ -114,7 +116,7 @@ def analyze(path: Path) -> bool:
     # Without them, MLflow's searches over 10,000 runs take seconds, with them milliseconds. A store
     # that is busy, read-only or full is left as it is: queries are slower then, and still right.
     try:
-        with closing(sqlite3.connect(path, timeout=2.0)) as connection:
+        with closing(sqlite3.connect(path, timeout=ANALYZE_BUSY_S)) as connection:
             connection.execute(f"PRAGMA analysis_limit = {ANALYSIS_LIMIT}")
             connection.execute("ANALYZE")
             connection.commit()
