@@ -9,6 +9,9 @@ from command import TINY_STUDY
 from tune_speed.core.errors import ConfigError
 from tune_speed.experiments.ablation import plan as ablation_plan
 from tune_speed.experiments.ablation.plan import overrides_of, plan_ablation
+from tune_speed.experiments.rerun import load_rerun
+from tune_speed.study import yaml
+from tune_speed.study.file import RecipeFile
 
 PINNED, FP16, PAIR = "loader.pin_memory=true", "precision=fp16", "accumulation_steps=2"
 
@@ -206,3 +209,23 @@ def test_plan_keeps_what_it_was_loaded_from(tmp_path: Path) -> None:
         plan.load(["batch_size=25"]).recipe
         == replace(plan.base, recipe=plan.base.recipe.model_copy(update={"batch_size": 25})).recipe
     )
+
+
+def test_file_is_scanned_once_however_many_arms_it_has(tmp_path: Path) -> None:
+    yaml._scanned.cache_clear()
+    make_plan(tmp_path, axes={"batch_size": [10, 20, 30, 40], "epochs": [5, 6, 7]})
+    assert yaml._scanned.cache_info().misses == 1
+
+
+def test_arm_that_is_run_alone_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read: list[tuple[str, ...]] = []
+
+    def load(source: str, *, overrides: list[str], check_data: bool) -> RecipeFile:
+        read.append(tuple(overrides[1:]))
+        return load_rerun(source, overrides=overrides, check_data=check_data)
+
+    monkeypatch.setattr(ablation_plan, "load_rerun", load)
+    plan = make_plan(tmp_path, "run.seed=3", axes={"batch_size": [10, 20]})
+    assert len(plan.files) == 3 and len(read) == len(set(read)) == 3

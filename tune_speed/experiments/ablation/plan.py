@@ -1,5 +1,6 @@
 """Plan of an ablation: each arm as a recipe of its own, validated before the first of them runs."""
 
+import functools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -48,8 +49,13 @@ def plan_ablation(source: str, *, overrides: Sequence[str], check_data: bool) ->
     Raises: ConfigError with every mistake, of the file and of arms.
     """
 
-    def load(more: Sequence[str]) -> RecipeFile:
+    # Most arms are read alone first, and then again as an arm of the design.
+    @functools.cache
+    def loaded(more: tuple[str, ...]) -> RecipeFile:
         return load_rerun(source, overrides=[*overrides, *more], check_data=check_data)
+
+    def load(more: Sequence[str]) -> RecipeFile:
+        return loaded(tuple(more))
 
     base = load(())
     if base.ablate is None:
