@@ -20,7 +20,7 @@ from tune_speed.experiments.ablation.effects import (
 )
 
 GAIN = Contrast("alone", "x", {"x": 1.0, "base": -1.0})
-NUM_STUDIES = 1500
+NUM_STUDIES = 750
 NUMBERS = st.floats(-100, 100)
 
 
