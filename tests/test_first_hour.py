@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run, start
+from command import TINY_STUDY, Done, finished, ledger, mlflow_runs, run_inside, start
 
 from tune_speed import Results
 
@@ -40,7 +40,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Pat
 
 @pytest.fixture(scope="module")
 def resumed(killed: Path) -> Path:
-    done = run("search", "tiny.yaml", "--resume", folder=killed)
+    done = run_inside("search", "tiny.yaml", "--resume", folder=killed)
     assert done.code == 0, done.err
     assert f"{TRIALS} trials: " in done.out
     return killed
@@ -48,7 +48,7 @@ def resumed(killed: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def certified(resumed: Path) -> Path:
-    done = run("certify", "tiny", *CERTIFY, folder=resumed)
+    done = run_inside("certify", "tiny", *CERTIFY, folder=resumed)
     assert done.code == 0, done.err
     return resumed
 
