@@ -118,12 +118,12 @@ def test_log_axis_of_any_range_has_a_few_ticks(start: float, decades: float) -> 
     assert (1.0 in ticks) == (low <= 1.0 <= high)
 
 
-@pytest.mark.parametrize("gain", [0.02, 0.3, 0.6, 1.0, 1.5, 2.2, 3.0, 4.5, 9.0])
-@pytest.mark.parametrize("sign", [1, -1])
-def test_labels_of_ticks_do_not_overlap(gain: float, sign: int) -> None:
+@pytest.mark.parametrize("gain", [0.02, -0.3, 0.6, -1.0, 1.5, -2.2, 3.0, -4.5, 9.0])
+def test_labels_of_ticks_do_not_overlap(gain: float) -> None:
     """Speed-ups from a few per cent to ranges of 0.001 to 20 and beyond, with two seeds."""
-    ln_speeds = {"precision=bf16": sign * gain, PINNED: -sign * gain / 3}
-    runs = planted(AXES, design="factorial", ln_speeds=ln_speeds, synergy=sign, seeds=2)
+    ln_speeds = {"precision=bf16": gain, PINNED: -gain / 3}
+    synergy = math.copysign(1, gain)
+    runs = planted(AXES, design="factorial", ln_speeds=ln_speeds, synergy=synergy, seeds=2)
     figure = ablation_figure(ablated(runs, axes=AXES, design="factorial", seeds=2))
     figure.savefig(io.BytesIO(), format="png", dpi=DPI)
     for panel in figure.axes:
