@@ -5,7 +5,8 @@ import resource
 import shutil
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
@@ -193,10 +194,11 @@ def test_processes_that_start_together_decode_once(tmp_path: Path, dataset: Imag
     replies = [tmp_path / f"reply{i}" for i in range(3)]
     processes = [
         SPAWN.Process(target=prepare_together, args=(dataset, tmp_path / "c", barrier, reply))
-        for reply in replies
+        for reply in replies[1:]
     ]
     for process in processes:
         process.start()
+    prepare_together(dataset, tmp_path / "c", barrier, replies[0])
     for process in processes:
         process.join(60)
     answers = [reply.read_text().split() for reply in replies]
@@ -248,20 +250,21 @@ def test_truncated_file_is_told_by_its_size(
     assert "train_pixels.npy has 200 bytes, not 1568" in caplog.text
 
 
-def prepare_with_little_space(cache: Path, reply: Path) -> None:
-    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
+@contextmanager
+def largest_file(num_bytes: int) -> Iterator[None]:
+    """Limits the files of this process."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, hard))
     try:
-        prepare(Digits(), cache_dir=cache)
-    except StorageError as error:
-        reply.write_text(str(error))
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_disk_that_takes_no_more_is_a_storage_error_and_leaves_nothing(tmp_path: Path) -> None:
-    args = (tmp_path / "c", tmp_path / "reply")
-    process = SPAWN.Process(target=prepare_with_little_space, args=args)
-    process.start()
-    process.join(60)
-    assert f"{tmp_path / 'c'} must take 0 MiB, but: " in (tmp_path / "reply").read_text()
+    message = f"{tmp_path / 'c'} must take 0 MiB, but: "
+    with largest_file(50_000), pytest.raises(StorageError, match=message):
+        prepare(Digits(), cache_dir=tmp_path / "c")
     assert [path.suffix for path in (tmp_path / "c").iterdir()] == [".lock"]
     assert len(prepare(Digits(), cache_dir=tmp_path / "c").train.labels) == 1797
 

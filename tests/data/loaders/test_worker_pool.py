@@ -18,22 +18,16 @@ from tune_speed.data.loaders.base import Loader, Streaming
 from tune_speed.data.loaders.worker_pool import WorkerPool
 
 SCRIPT = """
-import sys, time
-import numpy as np, torch
-from tune_speed.data.augment import Augmentation
-from tune_speed.data.base import Images
-from tune_speed.data.loaders.base import Streaming
+import time
+import numpy as np
+from tune_speed.data.loaders.worker_pool import WorkerPool
 
-if __name__ == "__main__":
-    images = Images(np.zeros((64, 4, 4, 1), np.uint8), np.zeros(64, np.int64))
-    loader = Streaming(workers=2).open(
-        images, mean=(0.0,), std=(1.0,), batch_size=4, augmentation=Augmentation(), seed=0,
-        device=torch.device("cpu"), channels_last=False,
-    )
-    batches = loader.epoch(0)
-    next(batches)
-    print("ready", flush=True)
-    time.sleep(600)
+pixels = np.zeros((64, 4, 4, 1), np.uint8)
+pool = WorkerPool(pixels, 4, workers=2, prefetch_factor=2, timeout_s=60)
+pool.begin(iter([np.arange(4)] * 16))
+pool.fill(np.empty((4, 4, 4, 1), np.uint8))
+print("ready", flush=True)
+time.sleep(600)
 """
 
 
