@@ -34,9 +34,11 @@ LATE_S = 0.5
 ACTORS = r"""
 import mmap, random, struct, sys, time
 from pathlib import Path
+from tune_speed.runtime import turnstile
 from tune_speed.runtime.turnstile import Turnstile
 
 role, folder, state, seconds = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]), float(sys.argv[4])
+turnstile.PATIENCE_S = float(sys.argv[5])
 turnstile = Turnstile.open("GPU-1", folder=folder)
 file = open(state, "r+b")
 numbers = mmap.mmap(file.fileno(), 16)
@@ -53,6 +55,7 @@ def step():
     write()
     time.sleep(seconds)
 
+print("here", flush=True)
 if role == "trainer":
     with turnstile.training():
         while time.monotonic() < end:
@@ -93,6 +96,10 @@ class Actor:
     def longest_wait_s(self) -> float:
         return float(struct.unpack("qd", self.state.read_bytes())[1])
 
+    def says(self, line: str) -> bool:
+        assert self.process.stdout is not None
+        return self.process.stdout.readline() == f"{line}\n"
+
     def kill(self) -> None:
         os.kill(self.process.pid, signal.SIGKILL)
         self.process.wait(10)
@@ -109,7 +116,9 @@ def cast(tmp_path: Path) -> Iterator[Cast]:
     def start(role: str, seconds: float) -> Actor:
         state = tmp_path / f"actor-{len(actors)}"
         state.write_bytes(bytes(16))
-        command = [sys.executable, "-c", ACTORS, role, str(tmp_path), str(state), str(seconds)]
+        places = (str(tmp_path), str(state))
+        times = (str(seconds), str(turnstile_module.PATIENCE_S))
+        command = [sys.executable, "-c", ACTORS, role, *places, *times]
         actors.append(Actor(subprocess.Popen(command, stdout=subprocess.PIPE, text=True), state))
         return actors[-1]
 
@@ -160,7 +169,8 @@ def test_a_trial_that_begins_during_a_measurement_waits_for_its_end(
 ) -> None:
     with turnstile.measuring(patience_s=1) as turn:
         trainer, busy = cast("trainer", 0.005), cast("busy", 5)
-        time.sleep(1)
+        assert trainer.says("here") and busy.says("here")
+        time.sleep(0.2)
         assert turn is not None and turn.is_isolated and trainer.steps == busy.steps == 0
     assert within(10, lambda: trainer.steps > 0 and busy.steps > 0)
 
@@ -221,15 +231,16 @@ def test_a_measurer_that_takes_too_long_is_left_behind_and_knows_it(
 
 
 def test_patience_that_ends_in_the_second_of_two_measurements_spoils_it(
-    cast: Cast, turnstile: Turnstile
+    cast: Cast, turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(turnstile_module, "PATIENCE_S", 1.0)
     trainer = cast("trainer", 0.005)
     assert runs(trainer)
     with turnstile.measuring(patience_s=5) as turn:
         assert turn is not None
-        turn._began_s += 1  # As if the first second had been another's measurement.
-        assert within(PATIENCE_S + LATE_S, lambda: not turn.is_isolated)
-        assert turn.left_s > 0.2
+        turn._began_s += 0.9  # As if so long had been another's measurement.
+        assert within(1.0 + LATE_S, lambda: not turn.is_isolated)
+        assert turn.left_s > 0.1
 
 
 def test_the_second_of_two_measurements_in_a_row_lets_trainers_in_between(
@@ -241,20 +252,19 @@ def test_the_second_of_two_measurements_in_a_row_lets_trainers_in_between(
         before = trainer.steps
         with turnstile.measuring(patience_s=5) as turn:
             assert turn is not None and turn.is_isolated
-            time.sleep(0.5)
+            time.sleep(0.15)
         with turnstile.measuring(patience_s=5):
             assert trainer.steps > before + 1
-    assert trainer.longest_wait_s < 0.5 + LATE_S
+    assert 0.1 < trainer.longest_wait_s < 0.15 + LATE_S
 
 
 def test_two_measurers_exclude_one_another(cast: Cast, turnstile: Turnstile) -> None:
-    measurer = cast("measurer", 1)
-    assert within(10, lambda: measurer.steps == 1)
+    measurer = cast("measurer", 0.6)
+    assert measurer.says("here") and within(10, lambda: measurer.steps == 1)
     assert not can_measure(turnstile)
     with turnstile.measuring(patience_s=5) as turn:
         assert turn is not None and turn.is_isolated
-        assert measurer.process.stdout is not None
-        assert measurer.process.stdout.readline() == "isolated\n"
+        assert measurer.says("isolated")
 
 
 def test_busy_work_keeps_measurements_out_and_lets_trainers_pass(
@@ -271,13 +281,15 @@ def test_busy_work_keeps_measurements_out_and_lets_trainers_pass(
 
 
 def test_a_long_step_of_one_trainer_does_not_hold_up_the_others(
-    cast: Cast, turnstile: Turnstile
+    cast: Cast, turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(turnstile_module, "LONG_STEP_S", 0.2)
     slow, quick = cast("trainer", 30), cast("trainer", 0.005)
     assert runs(quick) and within(10, lambda: slow.steps == 1)
-    with turnstile.measuring(patience_s=2) as turn:
+    with turnstile.measuring(patience_s=1.2) as turn:
         assert turn is None
-    assert slow.steps == 1 and runs(quick, for_s=LATE_S) and quick.longest_wait_s < 0.9 + LATE_S
+    assert slow.steps == 1 and runs(quick, for_s=LATE_S)
+    assert 0.15 < quick.longest_wait_s < 0.2 + LATE_S
 
 
 @pytest.mark.parametrize("role", ["training", "busy"])
@@ -297,7 +309,11 @@ def test_own_work_stands_still_while_a_process_measures(
         assert can_measure(other)
 
 
-def test_a_poll_is_clean_and_waiting_is_counted(tmp_path: Path, turnstile: Turnstile) -> None:
+def test_a_poll_is_clean_and_waiting_is_counted(
+    tmp_path: Path, turnstile: Turnstile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patience_s = 0.3
+    monkeypatch.setattr(turnstile_module, "PATIENCE_S", patience_s)
     with Turnstile.open(KEY, folder=tmp_path) as other, turnstile.training():
         assert not turnstile.must_wait() and turnstile.pass_by() == 0
         with turnstile.busy():
@@ -308,8 +324,8 @@ def test_a_poll_is_clean_and_waiting_is_counted(tmp_path: Path, turnstile: Turns
             stack.callback(fcntl.flock, other._intent, fcntl.LOCK_UN)
             assert turnstile.must_wait() and turnstile.must_wait()
             before_s = turnstile.waited_s
-            assert PATIENCE_S <= turnstile.wait() < PATIENCE_S + LATE_S
-            assert turnstile.waited_s - before_s >= PATIENCE_S
+            assert patience_s <= turnstile.wait() < patience_s + LATE_S
+            assert turnstile.waited_s - before_s >= patience_s
             assert not turnstile.must_wait()  # It waited for this one already.
             assert turnstile.pass_by() == 0 and not other._nobody_continued()
         time.sleep(LOOK_EVERY_S)
@@ -371,6 +387,7 @@ def is_only_refused(
 @pytest.mark.slow
 def test_turns_are_taken_without_a_deadlock(cast: Cast) -> None:
     actors = [cast("both", 3) for _ in range(3)]
+    assert all(actor.says("here") for actor in actors)
     outputs = [actor.process.communicate(timeout=20)[0].split() for actor in actors]
     assert all(actor.process.returncode == 0 and actor.steps > 20 for actor in actors)
     assert all(actor.longest_wait_s < PATIENCE_S + LATE_S for actor in actors)
