@@ -1,3 +1,5 @@
+import functools
+
 import numpy as np
 import pytest
 from making import make_evaluation, make_record, make_run
@@ -7,6 +9,7 @@ from tune_speed.core.records import RunResult, Status, Timing, TrialRecord
 from tune_speed.reporting.importance.importance import (
     LEARNING_ONLY,
     OPTIMIZERS_LEARNING_ONLY,
+    Importance,
     can_change_step_time,
     importance,
 )
@@ -37,8 +40,13 @@ def _records(n: int = 60, *, seed: int = 0) -> list[TrialRecord]:
     return records
 
 
+@functools.cache
+def _answers() -> tuple[Importance, ...]:
+    return importance(_records())
+
+
 def test_each_question_has_the_setting_that_matters_for_it_in_front():
-    reaching, steps, step_time = importance(_records())
+    reaching, steps, step_time = _answers()
     assert [answer.params[0].name for answer in (reaching, steps, step_time)] == [
         "optimizer.sgd.lr",
         "epochs",
@@ -50,19 +58,19 @@ def test_each_question_has_the_setting_that_matters_for_it_in_front():
 
 
 def test_shares_are_sorted_and_inside_their_bands():
-    for answer in importance(_records()):
+    for answer in _answers():
         values = [param.value for param in answer.params]
         assert values == sorted(values, reverse=True)
         assert all(0 <= p.low <= p.value <= p.high <= 1 for p in answer.params)
 
 
 def test_the_same_seed_gives_the_same_answers():
-    records = _records(30)
+    records = _records(16)
     assert importance(records, seed=2) == importance(records, seed=2)
 
 
 def test_step_time_asks_only_what_can_change_it():
-    *_, step_time = importance(_records())
+    *_, step_time = _answers()
     assert [param.name for param in step_time.params] == ["batch_size"]
     assert can_change_step_time("optimizer")
     assert can_change_step_time("speedups.depth.stochastic_depth.survival")
