@@ -70,20 +70,13 @@ def call(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
     For commands that neither start Ray nor are about a process: what they print, and their code.
     """
-    from command import Done
-
-    from tune_speed.cli import main
+    from command import Done, exit_code
 
     def call(*arguments: str, folder: Path) -> Done:
         monkeypatch.chdir(folder)
         monkeypatch.setenv("TUNE_SPEED_STUDIES", str(folder / "tune_speed_studies"))
-        monkeypatch.setattr(sys, "argv", ["tune-speed", *arguments])
         capsys.readouterr()
-        try:
-            main.main()
-            code: Any = 0
-        except SystemExit as ended:
-            code = ended.code or 0
+        code = exit_code(*arguments)
         printed = capsys.readouterr()
         return Done(code, printed.out, printed.err)
 

@@ -81,7 +81,6 @@ def here(folder: Path, **variables: str) -> Iterator[tuple[StringIO, StringIO]]:
     before, wanted = dict(os.environ), {**environment(folder), **variables}
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
         patch.chdir(folder)
-        patch.setattr(sys, "argv", list(sys.argv))
         try:
             _set_environment(wanted)
             yield out, err
@@ -100,16 +99,22 @@ def run_inside(*arguments: str, folder: Path, **variables: str) -> Done:
 
     A search saves seven seconds of processor time so; its trials get processes of their own.
     """
+    with here(folder, **variables) as (out, err):
+        code = exit_code(*arguments)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+def exit_code(*arguments: str) -> Any:
+    """Runs `tune-speed` in this process, as it is, and returns its exit code."""
     from tune_speed.cli import main
 
-    with here(folder, **variables) as (out, err):
-        sys.argv = ["tune-speed", *arguments]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", ["tune-speed", *arguments])
         try:
             main.main()
-            code: Any = 0
         except SystemExit as ended:
-            code = ended.code or 0
-    return Done(code, out.getvalue(), err.getvalue())
+            return ended.code or 0
+    return 0
 
 
 def start(*arguments: str, folder: Path) -> subprocess.Popen[str]:
