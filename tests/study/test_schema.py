@@ -1,4 +1,5 @@
 import copy
+from functools import cache
 
 import jsonschema
 import pytest
@@ -11,8 +12,6 @@ from tune_speed.study.file import shipped_files
 from tune_speed.study.json_schema import json_schema
 from tune_speed.study.yaml import parse_yaml, read_yaml
 from tune_speed.training.recipe import Recipe
-
-VALID = jsonschema.Draft202012Validator(json_schema())
 
 STUDY = parse_yaml("""
 workload: {dataset: {name: cifar10, root: data}, target: {value: 0.9}}
@@ -29,18 +28,23 @@ search: {time_budget: 30m}
 """).tree
 
 
+@cache
+def valid() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json_schema())
+
+
 def test_schema_is_one_itself():
     jsonschema.Draft202012Validator.check_schema(json_schema())
 
 
 def test_shipped_files_are_valid():
     for path in shipped_files().values():
-        VALID.validate(read_yaml(path).tree)
+        valid().validate(read_yaml(path).tree)
 
 
 def test_every_form_of_a_field_is_valid():
-    VALID.validate(STUDY)
-    VALID.validate({**STUDY, "workload": "digits", "search": None})
+    valid().validate(STUDY)
+    valid().validate({**STUDY, "workload": "digits", "search": None})
 
 
 WRONG = {
@@ -75,12 +79,12 @@ def test_broken_file_is_not_valid(mistake):
     for key in path[:-1]:
         node = node[key]
     node[path[-1]] = value
-    assert not VALID.is_valid(tree)
+    assert not valid().is_valid(tree)
 
 
 @pytest.mark.parametrize("missing", ["workload", "recipe"])
 def test_section_that_must_be_there_is_required(missing):
-    assert not VALID.is_valid({name: part for name, part in STUDY.items() if name != missing})
+    assert not valid().is_valid({name: part for name, part in STUDY.items() if name != missing})
 
 
 def test_every_recipe_field_is_described():

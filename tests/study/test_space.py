@@ -90,7 +90,7 @@ def test_every_proposal_of_a_real_study_can_be_built(space, sampler):
 
 
 @given(TREES, st.integers(0, 2**20))
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_random_tree_is_translated_as_it_is_meant(tree, seed):
     space = SearchSpace.from_tree(tree)
     params = suggest(space, random_trial(seed))
@@ -103,10 +103,10 @@ def test_random_tree_is_translated_as_it_is_meant(tree, seed):
 
 
 @given(TREES)
-@settings(max_examples=150)
+@settings(max_examples=60)
 def test_points_are_all_different_and_as_many_as_the_size(tree):
     space = SearchSpace.from_tree(tree)
-    if space.size is None or space.size > 3000:
+    if space.size is None or space.size > 1000:
         return
     points = list(space.points())
     assert len({json.dumps(point) for point in points}) == len(points) == space.size
@@ -114,7 +114,7 @@ def test_points_are_all_different_and_as_many_as_the_size(tree):
 
 
 @given(TREES)
-@settings(max_examples=100)
+@settings(max_examples=50)
 def test_corners_are_points_with_every_choice(tree):
     space = SearchSpace.from_tree(tree)
     corners = list(space.corners(limit=20))

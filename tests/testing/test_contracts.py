@@ -33,7 +33,7 @@ from tune_speed.testing import (
     contracts,
 )
 
-SMALL_MODELS = ("resnet20", "plain_cnn", "speednet", "mobilenet")
+SMALL_MODELS = ("resnet20", "plain_cnn", "speednet")
 OPTIMIZER_FIELDS = {"yellowfin": {"lr": 1.0}}
 SPEEDUP_FIELDS: dict[str, dict[str, Any]] = {
     "easiest_first": {"groups": (0, 0, 0, 0, 0, 1, 1, 1, 1, 1)},

@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -43,7 +40,7 @@ def test_every_model_and_field_is_described_with_its_source(name):
     ("name", "in_channels", "num_classes", "image_size", "device"),
     # On the meta device there are shapes alone, and no millions of numbers to draw.
     [(n, 1, 7, SMALLEST_IMAGE.get(n, 8), "meta" if n in HUGE else "cpu") for n in NAMES]
-    + [(n, 3, 10, 32, "cpu") for n in NAMES if n not in HUGE]
+    + [(n, 3, 10, 16, "cpu") for n in NAMES if n not in HUGE]
     + [pytest.param(n, 3, 10, 32, "cpu", marks=pytest.mark.slow) for n in sorted(HUGE)],
 )
 def test_model_trains_on_small_images(name, in_channels, num_classes, image_size, device):
@@ -97,14 +94,3 @@ def test_weights_file_gives_back_all_but_a_classifier_of_other_classes(name, tmp
 def test_weights_come_from_one_origin(name):
     with pytest.raises(ValidationError, match="must not be given both"):
         MODELS[name](**FIELDS.get(name, {}), pretrained=True, weights_file="w.pt")
-
-
-def test_models_are_listed_without_importing_torch():
-    code = (
-        "import sys; from tune_speed.components import models, optim, schedules; "
-        "tables = (models.MODELS, optim.OPTIMIZERS, schedules.SCHEDULES); "
-        "[kind.model_json_schema() for table in tables for kind in table.values()]; "
-        "print({'torch', 'timm', 'torchvision'} & set(sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "set()"

@@ -47,8 +47,6 @@ def test_families_take_one_channel(name):
     ("name", "factor"),
     [
         ("resnet18", 4),
-        ("resnet34", 4),
-        ("resnet50", 4),
         ("wide_resnet50_2", 4),
         ("densenet121", 4),
         ("shufflenet_v2_x0_5", 4),

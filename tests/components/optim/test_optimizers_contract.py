@@ -1,6 +1,3 @@
-import subprocess
-import sys
-
 import pytest
 import torch
 from torch import nn
@@ -230,12 +227,3 @@ def test_swats_waits_before_its_switch_only(no_reading):
     no_reading()
     with pytest.raises(InterruptedError, match="waits"):
         optimizer.step()
-
-
-def test_the_table_needs_no_torch():
-    code = (
-        "import sys, tune_speed.components.optim\n"
-        "print(sorted({'torch', 'timm'} & sys.modules.keys()))"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -72,7 +72,7 @@ def test_linear_survivals_are_those_of_the_paper():
 
 @pytest.mark.parametrize(("rule", "depth"), [("linear", 6.5), ("uniform", 4.5)])
 def test_blocks_are_executed_as_often_as_their_survivals_say(rule, depth):
-    num_draws = 10_000
+    num_draws = 2500
     model = skipping_net(linear_net(9), survival=0.5, rule=rule).train()
     with torch.no_grad():
         counts = gates_of(model, num_draws)

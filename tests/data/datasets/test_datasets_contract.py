@@ -1,7 +1,5 @@
 """What every entry of DATASETS must do."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -120,12 +118,3 @@ def test_data_can_be_split_for_training(dataset: DatasetConfig, tmp_path: Path) 
 def test_location_fields_are_fields(kind: type[DatasetConfig]) -> None:
     assert kind.location_fields <= kind.model_fields.keys()
     assert set(descriptions(kind)) == set(kind.model_fields)
-
-
-def test_listing_the_tables_imports_no_heavy_library() -> None:
-    heavy = {"torch", "torchvision", "sklearn", "pyarrow", "scipy", "pandas"}
-    code = "import sys, tune_speed.data, tune_speed.data.split; print(*sys.modules)"
-    loaded = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    ).stdout
-    assert not heavy & set(loaded.split())
