@@ -3,7 +3,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from making import make_evaluation, make_record, make_run
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
@@ -34,6 +34,7 @@ def records(draw: st.DrawFn) -> TrialRecord:
     return TrialRecord.model_validate({**record.model_dump(), **fields})
 
 
+@settings(max_examples=50)
 @given(records())
 def test_a_packed_record_comes_back(record: TrialRecord) -> None:
     tags = schema.pack_record(record)
@@ -68,6 +69,7 @@ def test_any_name_becomes_a_key_that_mlflow_takes(name: str) -> None:
     assert 0 < len(key) <= 250
 
 
+@settings(max_examples=50)
 @given(RECIPES)
 def test_parameters_are_within_limits_for_any_recipe(recipe: dict[str, Any]) -> None:
     entries = schema.param_entries({**recipe, "long": "y" * 9000}, {"chosen": 0.1})
@@ -193,6 +195,7 @@ def test_what_misses_in_half_of_its_runs_has_no_rank() -> None:
     assert (values["hits"], values["n"]) == (1.0, 2.0)
 
 
+@settings(max_examples=30)
 @given(first=records(), second=records())
 def test_a_board_has_one_name_and_its_totals_come_back(
     first: TrialRecord, second: TrialRecord

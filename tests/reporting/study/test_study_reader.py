@@ -200,7 +200,7 @@ def test_a_missing_store_is_told_and_not_created(tmp_path: Path) -> None:
 def test_a_trial_that_has_ended_is_asked_for_only_once(
     uri: str, open_tracker: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    fill(open_tracker(), [record(i) for i in range(20)])
+    fill(open_tracker(), [record(i) for i in range(8)])
     open_store(uri)  # Loaded before its method is replaced.
     from mlflow import MlflowClient
 
@@ -216,7 +216,7 @@ def test_a_trial_that_has_ended_is_asked_for_only_once(
     monkeypatch.setattr("tune_speed.tracking.reader.study_snapshot.END_MARGIN_MS", 1)
     reader = StudyReader(uri, "study")
     first = reader.read()
-    assert len(first.trials) == 20 and sum(asked) >= 20
+    assert len(first.trials) == 8 and sum(asked) >= 8
     tracker = open_tracker()
     tracker.trial_finished(record=record(30, 0.5))
     tracker.close(timeout_s=20)
@@ -229,14 +229,14 @@ def test_a_trial_that_has_ended_is_asked_for_only_once(
 def test_reading_goes_on_while_a_search_writes(uri: str, open_tracker: Any) -> None:
     tracker = open_tracker()
     seen = [0]
-    for number in range(30):
+    for number in range(12):
         start(tracker, f"t{number:04d}")
         tracker.trial_finished(record=record(number))
-        if number % 10 == 0:
+        if number % 4 == 0:
             seen.append(len(read_study(uri, "study").trials))
     tracker.close(timeout_s=60)
     assert seen == sorted(seen)
-    assert len(read_study(uri, "study").trials) == 30
+    assert len(read_study(uri, "study").trials) == 12
 
 
 def test_the_study_names_its_place_in_mlflow(uri: str, open_tracker: Any) -> None:

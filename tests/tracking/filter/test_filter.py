@@ -187,7 +187,7 @@ def written(tree: Any, dice: random.Random) -> str:
     return f"({text})" if dice.random() < 0.2 else text
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(TREES, st.randoms(use_true_random=False))
 def test_a_filter_holds_where_its_tree_does(tree: Any, dice: random.Random) -> None:
     where = parse_where(written(tree, dice))
@@ -280,7 +280,7 @@ PIECES = (
 )
 
 
-@settings(max_examples=400)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(PIECES)).map("".join) | st.text())
 def test_any_text_is_a_filter_or_a_mistake_of_the_user(text: str) -> None:
     try:
@@ -339,7 +339,7 @@ def found(store: tuple[Any, list[str]], pushed: str) -> set[str]:
     return {run.data.tags[schema.TRIAL_ID] for run in runs if schema.RECORD in run.data.tags}
 
 
-@settings(max_examples=100)
+@settings(max_examples=40)
 @given(TREES, st.randoms(use_true_random=False))
 def test_mlflow_leaves_out_no_match(
     store: tuple[Any, list[str]], tree: Any, dice: random.Random

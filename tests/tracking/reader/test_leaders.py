@@ -20,6 +20,7 @@ from tune_speed.tracking.reader.leaders import Leaders, Wanted, find_leaders, le
 
 STUDIES = ("first", 'it\'s "odd" 100% \\ `x`/y', "old", "mixed")
 DEVICES = ("NVIDIA H200", "NVIDIA A100", "cpu 'ünï' \\ 100%")
+NUM_ESTIMATES = 16
 FILTERS: list[dict[str, Any]] = [
     {},
     {"study": "first"},
@@ -36,7 +37,7 @@ FILTERS: list[dict[str, Any]] = [
 def records(study: str) -> Iterator[TrialRecord]:
     """Yields trials on several devices, with misses, ties, errors, and certified ones."""
     chance = random.Random(study)
-    for number in range(24):
+    for number in range(NUM_ESTIMATES):
         status = chance.choice([Status.REACHED] * 3 + [Status.MISSED, Status.OOM, Status.FAILED])
         yield make_record(
             f"t{number:04d}",
@@ -45,7 +46,7 @@ def records(study: str) -> Iterator[TrialRecord]:
             study=study,
             device=chance.choice(DEVICES[:2]),
         )
-    yield make_record("t0024", Status.CAPPED, study=study, device=DEVICES[2])
+    yield make_record("t9999", Status.CAPPED, study=study, device=DEVICES[2])
     for number, hits in enumerate([5, 3, 2, 0]):
         runs = tuple(
             make_run(Status.REACHED if i < hits else Status.MISSED, time_s=1.0 + i, seed=i)
@@ -87,10 +88,10 @@ def filled(any_new_store: str, tmp_path_factory: pytest.TempPathFactory) -> Iter
         client.create_run(client.create_experiment("somebody else's"), run_name="t0000")
         for study in STUDIES:
             made = list(records(study))
-            deliver(client, study, made[:12], search_id="a")
+            deliver(client, study, made[: len(made) // 2], search_id="a")
             if study in ("old", "mixed"):
                 forget(any_new_store, study)
-            deliver(client, study, made[12:], search_id="b")
+            deliver(client, study, made[len(made) // 2 :], search_id="b")
             if study == "old":
                 forget(any_new_store, study)
         yield any_new_store
@@ -183,7 +184,7 @@ def test_a_resumed_search_of_an_older_version_says_all_from_then_on(
     uri: str, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made = list(records("study"))
-    deliver(client, "study", made[:20], search_id="one")
+    deliver(client, "study", made[: len(made) - 4], search_id="one")
     forget(uri, "study")
     deliver(client, "study", made, search_id="one")
     monkeypatch.setattr(TableReader, "trials_of", None)
