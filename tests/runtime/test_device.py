@@ -1,8 +1,10 @@
 """Devices by name, memory that is counted, bounded and given back, errors that mean it ran out."""
 
+import json
 import resource
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
@@ -26,13 +28,45 @@ from tune_speed.runtime.device import (
 MIB = 1024**2
 
 
-def run_python(code: str) -> str:
-    """Returns what `code` prints, in a process of its own."""
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+FORKING = """
+import contextlib, io, json, os, sys, traceback, torch
+from tune_speed.runtime import device
+
+for line in sys.stdin:
+    if os.fork():
+        os.wait()
+        continue
+    printed, error = io.StringIO(), None
+    try:
+        with contextlib.redirect_stdout(printed):
+            exec(json.loads(line), {})
+    except BaseException:
+        error = traceback.format_exc()
+    print(json.dumps([printed.getvalue(), error]), flush=True)
+    os._exit(0)
+"""
+"""Runs each line as a program in a process of its own, which has torch imported but not set up."""
+RunPython = Callable[[str], str]
+
+
+@pytest.fixture(scope="module")
+def run_python() -> Iterator[RunPython]:
+    """Returns what a program prints, in a process of its own."""
+    command = [sys.executable, "-c", FORKING]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+
+    with subprocess.Popen(command, **pipes, text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+
+        def run(program: str) -> str:
+            print(json.dumps(program), file=process.stdin, flush=True)
+            printed, error = json.loads(process.stdout.readline())
+            assert error is None, error
+            return str(printed)
+
+        yield run
+        process.stdin.close()
+    assert process.returncode == 0
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -87,7 +121,7 @@ def test_cpu_needs_no_synchronizing() -> None:
     assert synchronizer(CPU)() is None
 
 
-def test_peak_memory_rises_with_a_tensor_and_falls_with_the_next_run() -> None:
+def test_peak_memory_rises_with_a_tensor_and_falls_with_the_next_run(run_python: RunPython) -> None:
     peaks = run_python(
         "import torch\n"
         "from tune_speed.runtime.device import peak_memory_gib, reset_peak_memory, set_up_process\n"
@@ -106,7 +140,7 @@ def test_peak_memory_rises_with_a_tensor_and_falls_with_the_next_run() -> None:
     assert after == pytest.approx(before, abs=0.03)
 
 
-def test_memory_of_dead_tensors_is_given_back() -> None:
+def test_memory_of_dead_tensors_is_given_back(run_python: RunPython) -> None:
     used = run_python(
         "import torch, psutil\n"
         "from tune_speed.runtime.device import release_memory, set_up_process\n"
@@ -126,7 +160,7 @@ def test_memory_of_dead_tensors_is_given_back() -> None:
     assert released - before < 60  # but for the 40 MiB that are still in use
 
 
-def test_step_after_a_step_gets_its_memory_without_page_faults() -> None:
+def test_step_after_a_step_gets_its_memory_without_page_faults(run_python: RunPython) -> None:
     faults = run_python(
         "import torch, resource\n"
         "from tune_speed.runtime.device import set_up_process\n"
@@ -167,7 +201,7 @@ def test_container_with_less_memory_than_the_machine_counts(
     assert _node_memory_bytes((file,)) == (expected or psutil.virtual_memory().total)
 
 
-def test_process_beyond_its_share_gets_an_error_and_goes_on() -> None:
+def test_process_beyond_its_share_gets_an_error_and_goes_on(run_python: RunPython) -> None:
     outcomes = run_python(
         "import torch\n"
         "from tune_speed.runtime import device\n"
@@ -257,7 +291,7 @@ def test_out_of_memory_is_seen_through_what_a_compiler_wraps_round_it() -> None:
     assert is_out_of_memory(wrapped)
 
 
-def test_unknown_failure_of_onednn_counts_only_near_the_limit() -> None:
+def test_unknown_failure_of_onednn_counts_only_near_the_limit(run_python: RunPython) -> None:
     outcomes = run_python(
         "import resource\n"
         "from tune_speed.runtime.device import status_bytes\n"
