@@ -43,6 +43,7 @@ NO_CODE = ("README.md", "py.typed")
 INLINE_LINES = 5
 """A private function used once whose body has at most these lines is a candidate to inline."""
 
+MAY_BE_COMMENT = re.compile(r"^\s*#", re.MULTILINE)
 NO_COMMENT = re.compile(r"#\s*(type:|noqa)")
 FunctionNode = ast.FunctionDef | ast.AsyncFunctionDef
 
@@ -140,6 +141,8 @@ def as_function(node: FunctionNode, file: str) -> Function:
 
 def count_comments(text: str) -> int:
     """Returns how many lines of `text` hold a comment and nothing else."""
+    if not MAY_BE_COMMENT.search(text):
+        return 0
     return sum(
         token.type == tokenize.COMMENT
         and not token.line[: token.start[1]].strip()

@@ -99,9 +99,10 @@ ALLOWED_PIPES = {
 
 
 @cache
-def sources() -> list[tuple[str, ast.Module]]:
+def sources() -> list[tuple[str, list[ast.AST]]]:
+    """Returns the nodes of each file of the package."""
     return [
-        (path.relative_to(PACKAGE).as_posix(), ast.parse(path.read_text(), str(path)))
+        (path.relative_to(PACKAGE).as_posix(), list(ast.walk(ast.parse(path.read_text()))))
         for path in sorted(PACKAGE.rglob("*.py"))
     ]
 
@@ -112,10 +113,10 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def imported(module: ast.Module) -> dict[str, str]:
+def imported(nodes: list[ast.AST]) -> dict[str, str]:
     """Returns what the names of a module's imports mean, wherever in it they are made."""
     names: dict[str, str] = {}
-    for node in ast.walk(module):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {
                 n.asname or n.name.split(".")[0]: (n.asname and n.name) or n.name.split(".")[0]
@@ -126,10 +127,10 @@ def imported(module: ast.Module) -> dict[str, str]:
     return names
 
 
-def named(module: ast.Module) -> Iterator[str]:
+def named(nodes: list[ast.AST]) -> Iterator[str]:
     """Yields the full name of everything that a module calls or refers to."""
-    names = imported(module)
-    for node in ast.walk(module):
+    names = imported(nodes)
+    for node in nodes:
         if isinstance(node, ast.Call) and dotted(node.func) in BUILTINS:
             yield dotted(node.func)
         if isinstance(node, ast.Name | ast.Attribute) and (name := dotted(node)):
@@ -141,7 +142,7 @@ def named(module: ast.Module) -> Iterator[str]:
 @cache
 def names() -> dict[str, set[str]]:
     """Returns everything that each file calls or refers to."""
-    return {file: set(named(module)) for file, module in sources()}
+    return {file: set(named(nodes)) for file, nodes in sources()}
 
 
 @cache
@@ -149,8 +150,8 @@ def all_calls() -> list[tuple[str, ast.Call, str]]:
     """Returns every call of the package with its file and the name that is called."""
     return [
         (file, node, dotted(node.func))
-        for file, module in sources()
-        for node in ast.walk(module)
+        for file, nodes in sources()
+        for node in nodes
         if isinstance(node, ast.Call)
     ]
 
