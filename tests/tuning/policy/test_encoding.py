@@ -18,7 +18,7 @@ from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.samplers import quiet_study, suggest
 from tune_speed.tuning.simulation.synthetic import Synthetic
 
-DRAWS = 3000
+DRAWS = 1500
 SPACES = (*shipped_files(), "synthetic", "every kind")
 every_space = pytest.mark.parametrize("name", SPACES)
 
@@ -79,7 +79,7 @@ def test_params_become_units_and_the_same_params_again(name: str, seed: int) -> 
     is_there_and_back(space_of(name), seed)
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(tree=TREES, seed=st.integers(0, 10**6))
 def test_random_spaces_go_there_and_back(tree: dict[str, Any], seed: int) -> None:
     is_there_and_back(SearchSpace.from_tree(tree), seed)

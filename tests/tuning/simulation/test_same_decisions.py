@@ -56,10 +56,15 @@ class Digits:
     def __init__(self, study: StudyFile) -> None:
         self.name, self.space = "digits", study.space
         self.target, self.mode = study.workload.target.value, study.workload.mode
+        self._evaluations: dict[tuple[Any, ...], list[Evaluation]] = {}
 
     def evaluations(self, params: Mapping[str, Any]) -> list[Evaluation]:
         """Returns those of a run that went to its end, that of the untrained model first."""
-        return [self._evaluation(params, epoch) for epoch in range(params["epochs"] + 1)]
+        key = tuple(params.items())
+        if key not in self._evaluations:
+            every = range(params["epochs"] + 1)
+            self._evaluations[key] = [self._evaluation(params, epoch) for epoch in every]
+        return self._evaluations[key]
 
     def _evaluation(self, params: Mapping[str, Any], epoch: int) -> Evaluation:
         off = abs(math.log10(params["optimizer.sgd.lr"] / 0.1))
