@@ -4,7 +4,7 @@ import statistics
 from random import Random
 
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.stats import wilcoxon
 
@@ -147,6 +147,7 @@ def test_expected_time_interval_of_all_hits_starts_at_the_5_percent_point_of_the
     )
 
 
+@settings(max_examples=40)
 @given(SAMPLES)
 def test_draws_are_times_of_one_number(samples: list[Sample]) -> None:
     draws = expected_time_draws_s(samples)
@@ -181,6 +182,7 @@ def test_without_a_hit_the_expected_time_has_a_low_end_only() -> None:
     assert high == math.inf
 
 
+@settings(max_examples=40)
 @given(SAMPLES)
 def test_intervals_contain_the_estimate_and_know_no_order(samples: list[Sample]) -> None:
     low, high = expected_time_interval_s(samples)
@@ -188,6 +190,7 @@ def test_intervals_contain_the_estimate_and_know_no_order(samples: list[Sample])
     assert expected_time_interval_s(samples[::-1]) == (low, high)
 
 
+@settings(max_examples=40)
 @given(SAMPLES)
 def test_more_confidence_never_means_a_shorter_interval(samples: list[Sample]) -> None:
     narrow, wide = (expected_time_interval_s(samples, confidence=c) for c in (0.5, 0.95))
@@ -256,6 +259,7 @@ def test_recipes_that_never_hit_have_no_ratio() -> None:
     assert compare([miss(1.0)] * 3, [hit(2.0)] * 3).ratio == math.inf
 
 
+@settings(max_examples=40)
 @given(PAIRS)
 def test_comparison_contains_its_ratio_and_knows_no_order(pairs: list[tuple]) -> None:
     a, b = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -282,6 +286,7 @@ def test_signed_rank_test_counts_every_signing(differences: list[float]) -> None
     assert signed_rank_p_value(differences) == pytest.approx(expected)
 
 
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 10**6), min_size=2, max_size=20, unique=True), st.randoms())
 def test_signed_rank_test_without_ties_is_scipys(sizes: list[int], random: Random) -> None:
     differences = [size * random.choice([-1.0, 1.0]) for size in sizes]

@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError
@@ -152,6 +152,7 @@ TREES = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(TREES)
 @example({"a": 5e-324, "b": -0.0, "c": 1e22, "d": 0.1 + 0.2})
 @example({"k" * 200: "\x85\u2028\ufeff \n"})

@@ -1,6 +1,6 @@
 import pytest
 from grids import factors_of_run, lr_of_run, torch_lr_of_run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR, SequentialLR
 from tune_speed.components.schedules import Cosine
 
 
+@settings(max_examples=40)
 @given(num_steps=st.integers(1, 100), final=st.floats(0, 1))
 def test_cosine_equals_torch_step_by_step(num_steps, final):
     theirs = torch_lr_of_run(

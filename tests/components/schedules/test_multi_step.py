@@ -1,6 +1,6 @@
 import pytest
 from grids import factors_of_run, lr_of_run, torch_lr_of_run
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import LinearLR, MultiStepLR, SequentialLR
@@ -9,6 +9,7 @@ from tune_speed.components.schedules import MultiStep
 from tune_speed.study.fields import config_mistakes
 
 
+@settings(max_examples=40)
 @given(num_steps=st.integers(2, 120), data=st.data(), gamma=st.floats(0.01, 1))
 def test_multi_step_equal_torch_step_by_step(num_steps, data, gamma):
     drops = data.draw(st.sets(st.integers(1, num_steps - 1), min_size=1, max_size=5))
@@ -18,6 +19,7 @@ def test_multi_step_equal_torch_step_by_step(num_steps, data, gamma):
 
 
 @pytest.mark.filterwarnings("ignore:The epoch parameter in `scheduler.step")
+@settings(max_examples=40)
 @given(
     rise=st.integers(1, 30),
     drops=st.sets(st.integers(1, 60), min_size=1, max_size=4),

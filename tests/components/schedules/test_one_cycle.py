@@ -3,7 +3,7 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import assume, example, given
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import OneCycleLR
@@ -46,6 +46,7 @@ def torch_rates(config, num_steps):
         schedule.step()
 
 
+@settings(max_examples=40)
 @given(config=configs, num_steps=st.integers(1, 60))
 @example(config=OneCycle(), num_steps=1)
 @example(config=OneCycle(), num_steps=2)

@@ -43,7 +43,7 @@ def torch_rates(config, losses):
         yield optimizer.param_groups[0]["lr"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(config=configs, losses=losses_of_runs)
 @example(config=ReduceOnPlateau(patience=0), losses=[1.0] * 40)
 @example(config=ReduceOnPlateau(patience=1, cooldown=3), losses=[1.0] * 40)

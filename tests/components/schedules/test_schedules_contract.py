@@ -2,7 +2,7 @@ import math
 
 import pytest
 from grids import factors_of_run, lr_of_run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tune_speed.components.schedules import SCHEDULES
@@ -39,6 +39,7 @@ def test_schedule_stays_at_or_below_the_base_rate_and_reaches_it(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
+@settings(max_examples=50)
 @given(num_steps=st.integers(1, 1000), data=st.data(), losses=losses_of_runs)
 def test_factors_are_positive_and_momentum_is_a_share(name, num_steps, data, losses):
     k = data.draw(st.integers(0, num_steps - 1))

@@ -1,6 +1,6 @@
 import pytest
 from grids import lr_of_run, torch_lr_of_run
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torch.optim.lr_scheduler import LinearLR
@@ -11,6 +11,7 @@ from tune_speed.components.schedules import Constant, Cosine, MultiStep, ReduceO
 EPOCHS, STEPS_PER_EPOCH = 90, 20
 
 
+@settings(max_examples=40)
 @given(num_steps=st.integers(2, 80), data=st.data(), start=st.floats(0.001, 1))
 def test_warmup_equals_torch_step_by_step(num_steps, data, start):
     rise = data.draw(st.integers(1, num_steps - 1))

@@ -1,3 +1,5 @@
+from functools import cache
+
 import pytest
 import timm
 import torch
@@ -23,10 +25,15 @@ def ours(name):
     return MODELS[name]().network(in_channels=3, num_classes=2, image_size=8)
 
 
+@cache
+def blocks_of(name):
+    torch.manual_seed(0)
+    return find_blocks(MAKERS[name]())
+
+
 @pytest.mark.parametrize("name", MAKERS)
 def test_parts_make_up_the_whole_block(name):
-    torch.manual_seed(0)
-    blocks = find_blocks(MAKERS[name]())
+    blocks = blocks_of(name)
     assert len(blocks) >= 8
     for module, parts in (blocks[0], blocks[-1]):
         # The first norm scales by 0 in some networks, which would hide the branch.
@@ -41,7 +48,7 @@ def test_parts_make_up_the_whole_block(name):
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_joining_nothing_makes_a_new_tensor(name):
-    module, parts = find_blocks(MAKERS[name]())[0]
+    module, parts = blocks_of(name)[0]
     conv = next(m for m in module.modules() if isinstance(m, nn.Conv2d))
     shortcut = parts.shortcut(torch.randn(2, conv.in_channels, 8, 8)).detach()
     before = shortcut.clone()
