@@ -1,6 +1,12 @@
 """What does not fit is refused before any trial starts, by file and line."""
 
+import io
+import runpy
+import subprocess
+import sys
+from contextlib import redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -50,6 +56,48 @@ def test_each_combination_of_network_and_techniques_is_asked_about_once(tmp_path
     assert len(question.cases) == 3
 
 
+class Here:
+    """Answers as the process of its command would, in this one; the slow test below starts one."""
+
+    def __init__(self, command: list[str], **_: Any) -> None:
+        assert command[:2] == [sys.executable, "-m"]
+        self.stdin: Any = self
+        self.returncode: int | None = None
+        self._module, self._asked = command[2], io.StringIO()
+
+    def write(self, text: str) -> None:
+        self._asked.write(text)
+
+    def close(self) -> None:
+        self._asked.seek(0)
+
+    def communicate(self, timeout: float) -> tuple[str, str]:
+        with pytest.MonkeyPatch.context() as patch, redirect_stdout(io.StringIO()) as out:
+            patch.setattr(sys, "stdin", self._asked)
+            patch.delitem(sys.modules, self._module, raising=False)
+            runpy.run_module(self._module, run_name="__main__")
+        self.returncode = 0
+        return out.getvalue(), ""
+
+
+@pytest.mark.parametrize(("model", "is_fit"), [("preact_resnet", True), ("vgg16_bn", False)])
+def test_answer_refuses_what_does_not_fit_by_its_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, is_fit: bool
+) -> None:
+    monkeypatch.setattr(
+        precheck, "subprocess", SimpleNamespace(**vars(subprocess) | {"Popen": Here})
+    )
+    a_study = study(tmp_path, model=model, technique="stochastic_depth")
+    question = precheck.start(a_study.space, **DIGITS)
+    assert question is not None
+    if is_fit:
+        precheck.refuse_misfits(question, a_study.space, a_study.source)
+        return
+    with pytest.raises(ConfigError) as refusal:
+        precheck.refuse_misfits(question, a_study.space, a_study.source)
+    assert {problem.line for problem in refusal.value.problems} == {3}
+
+
 @pytest.mark.slow
 def test_misfits_are_all_named_with_their_lines(tmp_path: Path) -> None:
     a_study = study(tmp_path, model="vgg16_bn", technique="stochastic_depth")
@@ -63,6 +111,7 @@ def test_misfits_are_all_named_with_their_lines(tmp_path: Path) -> None:
         precheck.refuse_misfits(question, a_study.space, a_study.source)
 
 
+@pytest.mark.slow
 def test_what_fits_passes(tmp_path: Path) -> None:
     a_study = study(tmp_path, technique="stochastic_depth")
     question = precheck.start(a_study.space, **DIGITS)

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import optuna
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from optuna.trial import TrialState
 
@@ -139,6 +139,7 @@ outcomes = st.builds(
 )
 
 
+@settings(max_examples=50)
 @given(outcomes=st.lists(outcomes, max_size=12), order=st.randoms(use_true_random=False))
 def test_leader_is_the_shortest_time_and_of_equals_the_first_number(
     outcomes: list[Outcome], order: Any
