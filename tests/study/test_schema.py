@@ -1,4 +1,5 @@
 import copy
+import json
 from functools import cache
 
 import jsonschema
@@ -33,8 +34,22 @@ def valid() -> jsonschema.Draft202012Validator:
     return jsonschema.Draft202012Validator(json_schema())
 
 
+def once_each(schema, seen):
+    """Returns the schema with True in the place of a part that came before, which it has many."""
+    if (text := json.dumps(schema)) in seen:
+        return True
+    seen.add(text)
+    left = dict(schema)
+    if "anyOf" in left:
+        left["anyOf"] = [once_each(option, seen) for option in left["anyOf"]]
+    if "properties" in left:
+        parts = left["properties"].items()
+        left["properties"] = {name: once_each(part, seen) for name, part in parts}
+    return left
+
+
 def test_schema_is_one_itself():
-    jsonschema.Draft202012Validator.check_schema(json_schema())
+    jsonschema.Draft202012Validator.check_schema(once_each(json_schema(), set()))
 
 
 def test_shipped_files_are_valid():

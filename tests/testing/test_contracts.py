@@ -70,7 +70,7 @@ def test_schedules_keep_their_contracts(name: str) -> None:
 # Pretraining needs another data set of as many channels, which ours is not.
 @pytest.mark.parametrize("name", sorted(SPEEDUPS.keys() - {"pretrain_other"}))
 def test_speedups_keep_their_contracts(name: str) -> None:
-    check_speedup(name, SPEEDUPS[name], fields=SPEEDUP_FIELDS.get(name), image_size=16)
+    check_speedup(name, SPEEDUPS[name], fields=SPEEDUP_FIELDS.get(name), image_size=8)
 
 
 @pytest.mark.parametrize("name", METRICS)

@@ -140,9 +140,8 @@ def test_published_weights_that_do_not_exist_are_refused_at_load():
         Hybrid(variant="small_resnet50d_s16", pretrained=True)
 
 
-@pytest.mark.parametrize("variant", ["small_resnet50d_s16", "base_r50_s16"])
-def test_hybrids_with_a_whole_resnet_take_cifar_images(variant):
-    Hybrid(variant=variant).check(in_channels=3, num_classes=10, image_size=32)
+def test_hybrid_with_a_whole_resnet_takes_cifar_images():
+    Hybrid(variant="small_resnet50d_s16").check(in_channels=3, num_classes=10, image_size=32)
 
 
 def test_published_vit_is_resampled_to_small_patches_and_fewer_positions(monkeypatch, tmp_path):
