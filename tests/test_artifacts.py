@@ -27,7 +27,7 @@ from tune_speed.experiments.certification.certificate import Certificate
 from tune_speed.experiments.certification.schedule import FIRST_FRESH_SEED
 from tune_speed.training.checkpoint.checkpoints import identity_of, load
 from tune_speed.training.checkpoint.file import head, split, write
-from tune_speed.training.objective import finish, run_trial
+from tune_speed.training.objective import run_trial
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment, CheckpointPlan, TrialSpec
 from tune_speed.training.workload import Workload
@@ -305,11 +305,18 @@ def test_trial_goes_on_from_its_checkpoint(copy: Path) -> None:
     state = load(split(place.read_bytes())[1])
     spec = broken_spec(place=place)
     step = make_ours(place, **identity_of(spec, CPU))
-    record = finish(run_trial(spec), on_report=lambda record: None)
-    (result,) = record.runs
-    assert f"resumed at step {step} of {result.steps}" in result.note, result
-    assert result.steps == saved_header("broken", "t0001").num_steps
-    assert state and not place.exists()
+    trial = run_trial(spec)
+    next(trial)
+    with pytest.raises(StopIteration) as ended:
+        trial.send("An epoch is enough.")
+    (result,) = ended.value.value.runs
+    num_steps = saved_header("broken", "t0001").num_steps
+    assert f"resumed at step {step} of {num_steps}" in result.note, result
+    saved = json.loads(state["progress"])["evaluations"]
+    *before, last = (e.model_dump(mode="json") for e in result.evaluations)
+    assert known(before, saved) == saved and result.steps == last["step"] == step + 12
+    assert last["loss"] == pytest.approx(saved[-1]["loss"], abs=0.1)  # At first it is 2.3.
+    assert not place.exists()
 
 
 @pytest.mark.slow

@@ -49,8 +49,18 @@ class Operations(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+_counted: dict[tuple[str, Shape], Counter[tuple[str, int]]] = {}
+
+
 def operations(recipe: Recipe, shape: Shape) -> Counter[tuple[str, int]]:
     """Returns the operations of a few steps, loading included, of images of 8 x 8 pixels."""
+    key = (repr(recipe), shape)
+    if key not in _counted:
+        _counted[key] = _count(recipe, shape)
+    return _counted[key]
+
+
+def _count(recipe: Recipe, shape: Shape) -> Counter[tuple[str, int]]:
     splits = make_splits(40)
     torch.manual_seed(0)
     model = build_model(recipe, splits, seed=0, device=CPU)

@@ -47,7 +47,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def run(**fields: Any) -> RunResult:
-    images = make_images(24, size=16, channels=3)
+    images = make_images(24, size=8, channels=3)
     mean, std = channel_statistics(images.pixels)
     splits = Splits(images, images, images, mean, std, 3, split_hash="s" * 16)
     recipe = Recipe.model_validate({**TREE, **fields})
