@@ -226,7 +226,7 @@ def again(policy: Script) -> Script:
     return copy
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(search=searches(), seed=st.integers(0, 99))
 def test_order_of_what_is_equal_in_the_queue_does_not_matter(
     search: tuple[Script, Recorded, dict[str, Any]], seed: int
@@ -247,7 +247,7 @@ def most_at_once(spans: Iterable[tuple[float, float]]) -> int:
     return int(max(np.cumsum([change for _, change in sorted(edges)]), default=0))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(search=searches())
 def test_no_more_trials_run_at_once_than_there_are_workers(
     search: tuple[Script, Recorded, dict[str, Any]],
@@ -257,7 +257,7 @@ def test_no_more_trials_run_at_once_than_there_are_workers(
     assert most_at_once((t.started_s, t.ended_s) for t in trace.trials) <= how["workers"]
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(search=searches())
 def test_trace_keeps_to_the_budget_and_incumbents_fall(
     search: tuple[Script, Recorded, dict[str, Any]],
@@ -272,7 +272,7 @@ def test_trace_keeps_to_the_budget_and_incumbents_fall(
     assert trace.best_s == min(reached, default=float("inf"))
 
 
-@settings(max_examples=150)
+@settings(max_examples=60)
 @given(search=searches())
 def test_every_trial_ends_as_its_curve_says(
     search: tuple[Script, Recorded, dict[str, Any]],
