@@ -12,6 +12,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.core.records import RunResult, TrialRecord
 from tune_speed.data.split import SplitConfig, Splits
 from tune_speed.runtime.clock import Clock
+from tune_speed.runtime.sharing import Sharing
 from tune_speed.training import loop
 from tune_speed.training.checkpoint.checkpoints import Checkpoints
 from tune_speed.training.checkpoint.store import CheckpointStore
@@ -67,8 +68,12 @@ def run_on(
     close_after: int | None = None,
     interrupt: Callable[[], bool] = lambda: False,
     clock: Clock | None = None,
+    warm: set[str] | None = None,
 ) -> Ended | None:
-    """Runs to the end; None where it is closed after so many evaluations, or interrupted."""
+    """Runs to the end; None where it is closed after so many evaluations, or interrupted.
+
+    With `warm`, a set for the runs of a process, only the first of them warms up.
+    """
     built: list[nn.Module] = []
     evaluated: dict[str, Tensor] = {}
 
@@ -76,6 +81,8 @@ def run_on(
         evaluated.update(copy_of(model))
 
     original = loop.build_model
+    sharing = Sharing.alone()
+    sharing.warm = warm
     loop.build_model = lambda *args, **kw: built.append(original(*args, **kw)) or built[-1]
     try:
         run = loop.train(
@@ -85,6 +92,7 @@ def run_on(
             seed=case.seed,
             device=CPU,
             clock=clock,
+            sharing=sharing,
             interrupt=interrupt,
             checkpoints=checkpoints,
             on_end=note,
