@@ -1,7 +1,6 @@
 """A recorder of gradients by itself: what it leaves as it was, how many it makes and refuses."""
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,22 +14,6 @@ from tune_speed.training.step import gradient
 from tune_speed.training.step.gradient import EagerGradient, RecordedGradient, sum_of_losses
 
 SHAPE = Shape(6, 6)
-
-
-@pytest.fixture
-def recordings(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Lets a CPU record by calling again; lists the memory that each recording was given."""
-    pools: list[Any] = []
-
-    def record(call: Callable[[], Tensor], device: torch.device, pool: Any) -> gradient.Recorded:
-        for _ in range(gradient.REHEARSALS):
-            call()
-        pools.append(pool)
-        result = torch.full((), torch.nan)
-        return gradient.Recorded(lambda: result.copy_(call()), result, f"pool {len(pools)}")
-
-    monkeypatch.setitem(gradient.RECORDERS, "cpu", record)
-    return pools
 
 
 def make_model(norm: str = "batch") -> nn.Module:

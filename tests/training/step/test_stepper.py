@@ -1,7 +1,6 @@
 """Steps of a run, and steps of which nothing is learned; launched ones and recorded ones."""
 
 import copy
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -41,22 +40,6 @@ def recipe_of(**fields: Any) -> Recipe:
 
 def weights(model: nn.Module) -> list[Tensor]:
     return [parameter.detach().clone() for parameter in model.parameters()]
-
-
-@pytest.fixture
-def recorded(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Lets a CPU record by calling again, as `record_graph` has CUDA do; one entry a recording."""
-    pools: list[Any] = []
-
-    def record(call: Callable[[], Tensor], device: torch.device, pool: Any) -> gradient.Recorded:
-        for _ in range(gradient.REHEARSALS):
-            call()
-        pools.append(pool)
-        result = torch.full((), torch.nan)
-        return gradient.Recorded(lambda: result.copy_(call()), result, pool or "pool")
-
-    monkeypatch.setitem(gradient.RECORDERS, "cpu", record)
-    return pools
 
 
 def test_step_is_plain_gradient_descent_and_returns_its_sum_of_losses() -> None:
@@ -101,7 +84,7 @@ def test_still_step_learns_nothing_but_does_the_work_of_one() -> None:
     "fields", [{}, {"accumulation_steps": 2}, {"clip_norm": 0.05}, {"precision": "fp16"}]
 )
 def test_recorded_steps_are_the_launched_ones_to_the_bit(
-    recorded: list[Any], fields: dict[str, Any]
+    recordings: list[Any], fields: dict[str, Any]
 ) -> None:
     learned = {}
     for is_recorded in (False, True):
@@ -117,11 +100,11 @@ def test_recorded_steps_are_the_launched_ones_to_the_bit(
     for ours, theirs in zip(tensors, tensors_again, strict=True):
         assert all(map(torch.equal, ours, theirs))
     # Micro-batches of 8 in steps of 16; of 8, then 3, in one of 11. One memory serves all.
-    assert recorded == [None, "pool", "pool"]
+    assert recordings == [None, "pool 1", "pool 1"]
 
 
 def test_kinds_beyond_the_most_are_launched(
-    recorded: list[Any], monkeypatch: pytest.MonkeyPatch
+    recordings: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(gradient, "MOST_KINDS", 1)
     model = make_model()
@@ -130,11 +113,11 @@ def test_kinds_beyond_the_most_are_launched(
         before = weights(model)
         assert stepper.take(make_group((size,)), SHAPE, frac=0.5) > 0
         assert not torch.equal(before[-1], model.classifier.bias)
-    assert recorded == [None]
+    assert recordings == [None]
 
 
 def test_steps_are_recorded_only_where_the_recipe_and_the_device_allow_it(
-    recorded: list[Any], monkeypatch: pytest.MonkeyPatch
+    recordings: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def kind(recipe: Recipe, *, is_recorded: bool = True) -> type:
         model = make_model()
@@ -148,7 +131,7 @@ def test_steps_are_recorded_only_where_the_recipe_and_the_device_allow_it(
     assert kind(recipe_of(cuda_graph=True)) is gradient.EagerGradient
 
 
-def test_parameter_that_is_frozen_between_steps_has_no_gradient(recorded: list[Any]) -> None:
+def test_parameter_that_is_frozen_between_steps_has_no_gradient(recordings: list[Any]) -> None:
     model = make_model()
     stepper = Stepper(model, model, recipe_of(cuda_graph=True), device=CPU)
     model.conv.weight.requires_grad_(False)

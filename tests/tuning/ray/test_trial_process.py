@@ -12,10 +12,10 @@ from typing import Any
 
 import psutil
 import pytest
+from trial_config import config_of
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.runtime import heartbeat
-from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.loop import Interrupted
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
@@ -161,21 +161,6 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     yield begin
     for remote in begun:
         remote.close()
-
-
-def config_of(spec: TrialSpec, folder: Path, **changes: Any) -> dict[str, Any]:
-    return {
-        "spec": spec.model_dump_json(),
-        "devices": 1,
-        "holdings": "",
-        "resources": ResourceConfig().model_dump_json(),
-        "folder": str(folder),
-        "stop_after_s": None,
-        "hang_after_s": 600.0,
-        "heartbeat_s": 0.2,
-        "report_every_s": 0.05,
-        **changes,
-    }
 
 
 Begin = Callable[..., Remote]

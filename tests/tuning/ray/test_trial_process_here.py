@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from making import make_run
+from trial_config import config_of
 
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.runtime import process
@@ -25,6 +26,8 @@ from tune_speed.tuning.ray.trial_process import TrialProcess
 
 Interrupt = Callable[[], bool]
 SOON_S = 60.0
+QUIET = {"heartbeat_s": SOON_S, "report_every_s": 0.0}
+"""Each answer is one of the trial's."""
 WORKLOAD = {"dataset": {"name": "digits"}, "target": {"value": 1.0}}
 
 
@@ -118,26 +121,11 @@ def begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     def begin(trial_id: str, **config: Any) -> Scripted:
         asked = Scripted.__new__(Scripted)  # Without what Ray's own base makes of a home folder.
         asked._iteration = 0
-        asked.setup(config_of(make_spec(trial_id), tmp_path, **config))
+        asked.setup(config_of(make_spec(trial_id), tmp_path, **{**QUIET, **config}))
         return asked
 
     yield begin
     RELEASED.set()
-
-
-def config_of(spec: TrialSpec, folder: Path, **changes: Any) -> dict[str, Any]:
-    return {
-        "spec": spec.model_dump_json(),
-        "devices": 1,
-        "holdings": "",
-        "resources": ResourceConfig().model_dump_json(),
-        "folder": str(folder),
-        "stop_after_s": None,
-        "hang_after_s": 600.0,
-        "heartbeat_s": SOON_S,
-        "report_every_s": 0.0,
-        **changes,
-    }
 
 
 def until(asked: TrialProcess, key: str) -> dict[str, Any]:
@@ -158,7 +146,7 @@ def test_trial_is_reported_to_its_end_and_leaves_its_record_in_a_file(
     record = Receiver().record(report)
     assert record == standing(make_spec("ends")) == read_trial_file(tmp_path, "ends")
     # The next one is taken by the same process.
-    assert asked.reset_config(config_of(make_spec("exits"), tmp_path))
+    assert asked.reset_config(config_of(make_spec("exits"), tmp_path, **QUIET))
     assert Receiver().record(until(asked, "end")).stop_reason == "SystemExit: 3"
 
 
