@@ -4,6 +4,7 @@ import math
 import os
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from command import Done, finished, run_inside
@@ -42,7 +43,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
     folder = tmp_path_factory.mktemp("own_command")
     (folder / "my_loop.py").write_text(LOOP)
     (folder / "hill.yaml").write_text(STUDY)
-    done = run_inside("search", "hill.yaml", *TRAIN, "--trials", "3", folder=folder)
+    done = run_inside("search", "hill.yaml", *TRAIN, "--trials", "2", folder=folder)
     assert done.code == 0, done.err
     (folder / "out").write_text(done.out)
     return folder
@@ -54,7 +55,7 @@ def search(folder: Path, *more: str) -> Done:
 
 def test_search_of_a_file_s_function_reaches_the_target_when_it_must(searched: Path) -> None:
     records = finished(searched, "hill")
-    assert [record["status"] for record in records] == ["reached"] * 3
+    assert [record["status"] for record in records] == ["reached"] * 2
     assert {record["recipe"]["params"]["depth"] for record in records} == {3}
     for record in records:
         # Held at the first of two evaluations past the closed form's crossing.
@@ -75,18 +76,18 @@ def test_mlflow_says_how_to_search_again_and_certify(searched: Path) -> None:
     query = "select value from tags where key = 'mlflow.note.content'"
     with closing(sqlite3.connect(searched / "mlflow.db")) as connection:
         notes = "\n".join(text for (text,) in connection.execute(query))
-    assert f"tune-speed search hill.yaml {' '.join(TRAIN)} --trials 3" in notes
+    assert f"tune-speed search hill.yaml {' '.join(TRAIN)} --trials 2" in notes
     assert "tune-speed certify hill --train FILE.py:climbs" in notes
     assert "tune-speed train" not in notes
 
 
 def test_resumed_search_of_a_changed_function_is_refused(searched: Path) -> None:
     (searched / "my_loop.py").write_text(LOOP.replace("PAUSE_S = 0.002", "PAUSE_S = 0.001"))
-    done = search(searched, "--trials", "4")
+    done = search(searched, "--trials", "3")
     (searched / "my_loop.py").write_text(LOOP)
     assert done.code == 2, done.err
     assert "must keep its workload" in done.err
-    assert len(finished(searched, "hill")) == 3
+    assert len(finished(searched, "hill")) == 2
 
 
 def test_certification_without_the_function_says_what_to_type(searched: Path) -> None:
@@ -95,31 +96,38 @@ def test_certification_without_the_function_says_what_to_type(searched: Path) ->
     assert "tune-speed certify hill --train FILE.py:climbs" in done.err
 
 
-def test_function_is_certified_on_fresh_seeds(searched: Path) -> None:
-    few = ("--top", "1", "--seeds", "2", "--final", "0")
-    done = run_inside("certify", "hill", *TRAIN, *few, "--json", folder=searched)
+@pytest.fixture(scope="module")
+def resumed(searched: Path) -> tuple[list[Any], Any]:
+    """The records before the search was resumed for one trial and certified, and what it said."""
+    before = finished(searched, "hill")
+    certify = "certify={top: 1, seeds: 2, final: 0}"
+    done = search(searched, "--trials", "3", "--json", "--set", certify)
     assert done.code == 0, done.err
-    (certificate,) = done.json["certification"]["certificates"]
+    return before, done.json
+
+
+def test_resumed_search_runs_no_finished_trial_again(
+    searched: Path, resumed: tuple[list[Any], Any]
+) -> None:
+    before, said = resumed
+    assert len(before) == 2 and finished(searched, "hill")[:2] == before
+    assert sum(said["trials"].values()) == 3
+
+
+def test_function_is_certified_on_fresh_seeds(
+    searched: Path, resumed: tuple[list[Any], Any]
+) -> None:
+    certification = resumed[1]["certification"]
+    (certificate,) = certification["certificates"]
     records = finished(searched, "hill")
     fastest = max(records, key=lambda each: each["params"]["rate"])
     assert certificate["recipe"]["resolved"] == fastest["recipe"]
     assert certificate["task"]["function_hash"] == fastest["workload"]["function_hash"]
-    (board,) = done.json["certification"]["boards"]
+    (board,) = certification["boards"]
     assert board["kind"] == "certified"
     assert [(row["hits"], row["n"]) for row in board["rows"]] == [(2, 2)]
     searched_seeds = {record["runs"][0]["seed"] for record in records}
     assert searched_seeds.isdisjoint(run["seed"] for run in certificate["result"]["runs"])
-
-
-def test_resumed_search_runs_no_finished_trial_again_and_certifies(searched: Path) -> None:
-    before = finished(searched, "hill")
-    certify = "certify={top: 1, seeds: 1, final: 0}"
-    done = search(searched, "--trials", "4", "--json", "--set", certify)
-    assert done.code == 0, done.err
-    assert finished(searched, "hill")[:3] == before
-    assert sum(done.json["trials"].values()) == 4
-    (certificate,) = done.json["certification"]["certificates"]
-    assert certificate["task"]["function_hash"] == before[0]["workload"]["function_hash"]
 
 
 def test_help_names_the_option() -> None:

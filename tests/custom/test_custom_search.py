@@ -77,14 +77,14 @@ def searched(folder: Path) -> tune_speed.Study:
         train=climbs,
         target=0.9,
         workload=TASK,
-        trials=4,
-        set=QUICK,
+        trials=3,
+        set={**QUICK, "certify": {"top": 1, "seeds": 2, "final": 0}},
     )
 
 
 def test_search_of_a_function_finds_its_fastest_parameters(searched: tune_speed.Study) -> None:
     assert searched.name == "climbs"
-    assert len(searched.records) == 4
+    assert len(searched.records) == 3
     assert {record.status for record in searched.records} <= {
         Status.REACHED,
         Status.MISSED,
@@ -102,25 +102,11 @@ def test_search_of_a_function_finds_its_fastest_parameters(searched: tune_speed.
 
 
 def test_trials_of_a_function_are_in_mlflow_with_their_curves(searched: tune_speed.Study) -> None:
-    trials = searched.results().trials("climbs")
-    assert len(trials) == 4
+    trials = searched.results().trials("climbs", kind="estimate")
+    assert len(trials) == 3
     assert str(searched).count("t000") >= 1
     assert "climbs-accuracy-0.9" in str(searched)
     assert "<table" in searched._repr_html_()
-
-
-def test_resumed_search_runs_no_finished_trial_again(searched: tune_speed.Study) -> None:
-    more = tune_speed.search(
-        {"rate": {"low": 0.5, "high": 2.0}, "depth": 3},
-        train=climbs,
-        target=0.9,
-        workload=TASK,
-        trials=5,
-        set=QUICK,
-        resume=True,
-    )
-    assert [r.started_at for r in more.records][:4] == [r.started_at for r in searched.records]
-    assert len(more.records) == 5
 
 
 def test_resumed_search_of_a_changed_function_is_refused(searched: tune_speed.Study) -> None:
@@ -141,8 +127,8 @@ def test_resumed_search_of_a_changed_function_is_refused(searched: tune_speed.St
 def test_function_is_certified_on_fresh_seeds_and_the_test_part(
     searched: tune_speed.Study,
 ) -> None:
-    certified = searched.certify(top=1, seeds=2, final=0)
-    record = certified.records[0]
+    assert searched.certification is not None
+    (record,) = searched.certification.records
     assert record.evaluated_on == "test" and record.kind == "certified"
     assert {run.status for run in record.runs} == {Status.REACHED}
     searched_seeds = {r.runs[0].seed for r in searched.records}
@@ -163,7 +149,7 @@ def test_certification_by_name_needs_the_function(searched: tune_speed.Study) ->
 
 @pytest.fixture(scope="module")
 def misbehaved(folder: Path) -> dict[str, TrialRecord]:
-    hows = ["raises", "nan", "backwards", "silent", "hangs", "exits"]
+    hows = ["hangs", "raises", "nan", "backwards", "silent", "exits"]
     study = tune_speed.search(
         {"how": {"choices": [*hows, "behaves"]}},
         train=misbehaves,
@@ -173,7 +159,7 @@ def misbehaved(folder: Path) -> dict[str, TrialRecord]:
         set={
             "search.sampler": "grid",
             "search.concurrent": 2,
-            "search.hang_after": "15s",
+            "search.hang_after": "6s",
             "search.points_to_evaluate": [{"how": how} for how in hows],
         },
     )
