@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 NOTEBOOK = Path(__file__).with_name("digits_front.ipynb")
+SMALLER = 'trials=3, set={"recipe.epochs.high": 3, "search.concurrent": 1}'
 
 
 def code_cells() -> list[str]:
@@ -41,11 +42,11 @@ def test_cells_search_show_the_leaderboard_and_draw_the_front(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("TUNE_SPEED_STUDIES")
     names: dict[str, Any] = {"__name__": "__main__"}
-    shown = [run_cell(source, names) for source in code_cells()]
+    shown = [run_cell(source.replace("trials=4", SMALLER), names) for source in code_cells()]
     study, front, ended = names["study"], names["front"], names["ended"]
     assert (tmp_path / "mlflow.db").is_file()
     assert study.folder == tmp_path / "tune_speed_studies" / "digits_front"
-    assert len(study.records) == len(names["trials"]) == 4
+    assert len(study.records) == len(names["trials"]) == 3
     assert "digits_front/t000" in shown[0]._repr_html_() or study.best is None
     points = list(zip(ended["train_s"], ended["final_metric"], strict=True))
     assert [*zip(front["train_s"], front["final_metric"], strict=True)] == [
