@@ -326,13 +326,14 @@ def test_killed_search_goes_on_and_runs_nothing_again(copy: Path) -> None:
     count = {"RAY_USE_MULTIPROCESSING_CPU_COUNT": "1"}
     step = make_ours(place, **identity_of(broken_spec(cpus=os.cpu_count() or 1), CPU))
     before = finished(copy, "broken")
-    done = run_inside("search", "broken.yaml", "--resume", "--json", folder=copy, **count)
+    more = ("--resume", "--trials", "2", "--json")
+    done = run_inside("search", "broken.yaml", *more, folder=copy, **count)
     assert done.code == 1, done.err  # Its target is met by no trial.
-    first, second, third = finished(copy, "broken")
+    first, second = finished(copy, "broken")
     assert [first] == before
-    assert (second["trial_id"], third["trial_id"]) == ("t0001", "t0002")
+    assert second["trial_id"] == "t0001"
     assert f"resumed at step {step} of " in second["runs"][0]["note"]
-    assert sum(done.json["trials"].values()) == 3
+    assert sum(done.json["trials"].values()) == 2
 
 
 @pytest.mark.slow
@@ -362,21 +363,16 @@ def test_study_with_a_plugin_goes_on_with_it_alone(copy: Path, call: Call) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("study", "options"), [("tiny", ()), ("hill", LOOP)], ids=["recipes", "function"]
-)
-def test_old_study_is_certified_again(
-    copy: Path, call: Call, study: str, options: tuple[str, ...]
-) -> None:
+def test_old_study_is_certified_again(copy: Path, call: Call) -> None:
     few = ("--again", "--top", "1", "--seeds", "1", "--final", "0", "--json")
-    done = call("certify", study, *options, *few, folder=copy)
+    done = call("certify", "tiny", *few, folder=copy)
     assert done.code in (0, 1), done.err  # With one fresh seed a recipe may miss.
     contents = done.json["certification"]["certificates"]
     assert contents  # That of the old leader is among them, where it is not the fastest estimate.
     for content in contents:
         certificate = Certificate.model_validate(content)
-        old = record_of(study, certificate.provenance.trial_id)
+        old = record_of("tiny", certificate.provenance.trial_id)
         assert known(content["recipe"]["resolved"], old["recipe"]) == old["recipe"]
         assert certificate.task.workload_hash == old["workload_hash"]
         assert all(each.seed >= FIRST_FRESH_SEED for each in certificate.result.runs)
-        assert certificate.provenance.tuning_trials == len(finished(copy, study))
+        assert certificate.provenance.tuning_trials == len(finished(copy, "tiny"))
