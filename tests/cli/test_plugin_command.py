@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command import Done, finished, run_inside
-from plugging import MY_NET, RECIPE, STUDY, write
+from command import Done
+from plugging import MY_NET, RECIPE, write
 
 from tune_speed.components.plugins import registry
 from tune_speed.components.speedups.base import Shape
@@ -33,20 +33,6 @@ def _no_plugins(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     registry.unload()
 
 
-@pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Path:
-    """A folder in which a study whose model a plugin brings was searched."""
-    folder = tmp_path_factory.mktemp("searched")
-    write(folder, "tiny.yaml", STUDY)
-    write(folder / "nets")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
-        done = run_inside("search", "tiny.yaml", "--plugin", "nets/my_nets.py", folder=folder)
-        registry.unload()
-    assert done.code == 0, done.err
-    return folder
-
-
 def spec_of(text: str = RECIPE, **allotment: object) -> TrialSpec:
     file = parse_recipe(text, file="recipe.yaml")
     return TrialSpec(
@@ -60,27 +46,6 @@ def spec_of(text: str = RECIPE, **allotment: object) -> TrialSpec:
         seed=0,
         allotment=Allotment(device="cpu", **allotment),
     )
-
-
-@pytest.mark.slow
-def test_trials_of_a_search_train_the_plugin_s_model_on_ray(searched: Path) -> None:
-    records = finished(searched)
-    source_hash = registry.load([str(searched / "nets" / "my_nets.py")])[0].source_hash
-    assert [record["status"] for record in records] == ["reached", "reached"]
-    assert [record["plugins"] for record in records] == [{"my_nets.py": source_hash}] * 2
-    assert all(record["recipe"]["model"].keys() == {"my_net"} for record in records)
-
-
-@pytest.mark.slow
-def test_a_trial_of_mlflow_runs_again_with_its_plugin_alone(searched: Path, call: Call) -> None:
-    done = call("train", "tiny/t0000", folder=searched)
-    assert done.code == 2
-    assert "tiny/t0000 was trained with plugins, which must be loaded" in done.err
-    assert "Add `--plugin my_nets.py`" in done.err
-    again = ("train", "tiny/t0000", "--json", "--plugin", "nets/my_nets.py")
-    done = call(*again, folder=searched)
-    assert done.code == 0, done.err
-    assert done.json["plugins"] == registry.hashes()
 
 
 def test_train_takes_a_plugin_and_its_record_says_so(tmp_path: Path, call: Call) -> None:
