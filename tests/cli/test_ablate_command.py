@@ -29,7 +29,8 @@ ARMS = ["base", "accumulation_steps=2", "loader.pin_memory=true", "precision=fp1
 WITHOUT = """
 import sys
 sys.modules.update(dict.fromkeys(("mlflow", "ray", "optuna")))
-sys.argv = ["tune-speed", "ablate", "tiny.yaml", "--axes", "label_smoothing=0.1", "--seeds", "1"]
+command = "tune-speed ablate tiny.yaml --axes label_smoothing=0.1 --seeds 1 --set epochs=0.2"
+sys.argv = command.split()
 from tune_speed.cli.main import main
 main()
 """

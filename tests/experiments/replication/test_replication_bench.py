@@ -16,8 +16,9 @@ QUICK = ("quick_answers", "first_three_experiments", "factorial")
 @pytest.mark.slow
 def test_quick_replications_run_and_set_figures_beside_those_published(tmp_path: Path) -> None:
     out = tmp_path / "out.md"
+    smaller = ("--set", "recipe.epochs=0.2", "--set", "recipe.model={resnet: {depth: 8}}")
     done = subprocess.run(
-        [sys.executable, str(BENCH), "--quick", "--set", "recipe.epochs=0.2", "--out", str(out)],
+        [sys.executable, str(BENCH), "--quick", *smaller, "--out", str(out)],
         cwd=tmp_path,
         env={**os.environ, "TUNE_SPEED_STUDIES": str(tmp_path / "studies")},
         capture_output=True,
