@@ -79,6 +79,10 @@ def database(folder: Path) -> str:
     return f"sqlite:///{folder}/mlflow.db"
 
 
+def track(uri: str, study: str) -> Tracker:
+    return Tracker(open_store(uri), study=study, study_tags={}, linger_s=0.1)
+
+
 def run_trial(tracker: Tracker, trial_id: str, *, slowness: float = 1.0) -> None:
     tracker.trial_started(trial_id=trial_id, params={}, recipe={"batch_size": 32})
     evaluate(tracker, trial_id, slowness=slowness)
@@ -117,16 +121,54 @@ def test_a_server_holds_a_study_and_links_to_it(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_server_that_is_away_for_a_while_costs_nothing(
-    server: MlflowServer, database: str
-) -> None:
-    client = open_store(server.uri)
-    tracker = Tracker(client, study="study", study_tags={})
+def begin(tracker: Tracker, database: str, study: str) -> None:
+    """Runs one trial, and another into its midst."""
     run_trial(tracker, "t0000")
     tracker.trial_started(trial_id="t0001", params={}, recipe={"batch_size": 32})
-    evaluate(tracker, "t0001")
-    wait_for(lambda: any(run.steps() == [0, 1, 2] for run in runs_of_trials(database, "study")))
-    server.kill()
+    evaluate(tracker, "t0001", slowness=2.0)
+    wait_for(lambda: any(run.steps() == [0, 1, 2] for run in runs_of_trials(database, study)))
+
+
+def cuts(asked: bytes, then: Callable[[], None]) -> Callable[[bytes, bytes], bool]:
+    """Returns what keeps the good answers to such requests back, once `then` has been done."""
+
+    def cut(request: bytes, answer: bytes) -> bool:
+        if asked not in request or not answer.startswith(b"HTTP/1.1 200"):
+            return False
+        then()
+        return True
+
+    return cut
+
+
+def test_a_killed_server_costs_no_search_anything(server: MlflowServer, database: str) -> None:
+    """Three searches: one goes on without it, one ends meanwhile, and of one it took a trial.
+
+    The last was not told so: the server died before it answered.
+    """
+    away, ended = track(server.uri, "away"), track(server.uri, "ended")
+    with tcp_proxy(server.port) as proxy:
+        untold = track(f"http://127.0.0.1:{proxy.port}", "untold")
+        for tracker, study in ((away, "away"), (ended, "ended")):
+            begin(tracker, database, study)
+        proxy.cut_if = cuts(b"/runs/create", then=server.kill)
+        run_trial(untold, "t0000")
+        wait_for(lambda: proxy.num_cut)
+        proxy.cut_if = lambda request, answer: False
+        go_on_without(away, server)
+        end_without(ended)
+        server.start()
+        assert untold.close(timeout_s=60) == ()
+        check(database, "untold", ["t0000"])
+    run_trial(away, "t0003")
+    assert away.close(timeout_s=60) == () and away.trouble is None
+    assert "answers again" in away.news()[0]
+    check(database, "away", ["t0000", "t0001", "t0002", "t0003"])
+    assert len(find_trials(server.uri, study="away")) == 4
+    check_what_a_resumed_search_delivers(server, database, "ended")
+
+
+def go_on_without(tracker: Tracker, server: MlflowServer) -> None:
     tracker.trial_finished(record=make_record("t0001"))
     tracker.trial_started(trial_id="t0002", params={}, recipe={"batch_size": 32})
     evaluate(tracker, "t0002", slowness=3.0)
@@ -136,58 +178,46 @@ def test_a_server_that_is_away_for_a_while_costs_nothing(
     assert "connection refused" in str(tracker.trouble)
     (line,) = tracker.news()
     assert "trials go on" in line and server.uri in line and tracker.news() == ()
-    server.start()
-    run_trial(tracker, "t0003")
-    assert tracker.close(timeout_s=60) == () and tracker.trouble is None
-    assert "answers again" in tracker.news()[0]
-    check(database, "study", ["t0000", "t0001", "t0002", "t0003"])
-    assert len(find_trials(server.uri, study="study")) == 4
+
+
+def end_without(tracker: Tracker) -> None:
+    run_trial(tracker, "t0001")  # Its attempt before broke off.
+    start_s = time.monotonic()
+    undelivered = tracker.close(timeout_s=2)
+    assert time.monotonic() - start_s < 10
+    assert "t0001" in {trial.trial_id for trial in undelivered}
+    assert all("connection refused" in trial.reason for trial in undelivered)
+
+
+def check_what_a_resumed_search_delivers(server: MlflowServer, database: str, study: str) -> None:
+    for _ in range(2):
+        resumed = track(server.uri, study)
+        resumed.reconcile([make_record("t0000"), make_record("t0001")])
+        assert resumed.close(timeout_s=60) == ()
+    runs = check_each_once(database, study, {"t0000": "FINISHED", "t0001": "FINISHED"})
+    assert [run.steps() for run in runs] == [CURVE, [10]]  # The records made here hold one step.
+    studies = {each.name: each for each in list_studies(server.uri)}
+    assert sum(studies[study].num_trials.values()) == 2
+    assert len(find_trials(server.uri, study=study)) == 2
 
 
 def test_lost_answers_leave_nothing_twice(server: MlflowServer, database: str) -> None:
-    Tracker(open_store(server.uri), study="lossy", study_tags={}).close(timeout_s=60)
+    track(server.uri, "lossy").close(timeout_s=60)
     with losing_answers(server.uri) as (uri, lost):
         lost += ["POST set-experiment-tag", "POST update"]
-        tracker = Tracker(open_store(uri), study="lossy", study_tags={})
+        tracker = track(uri, "lossy")
         lost.remove("POST update")
-        for i in range(3):
-            run_trial(tracker, f"t{i:04d}")
+        for trial_id in ("t0000", "t0001"):
+            run_trial(tracker, trial_id)
         assert tracker.close(timeout_s=60) == ()
         assert {"POST create", "POST log-batch", "POST update", "PUT record.json"} <= set(lost)
-    check(database, "lossy", ["t0000", "t0001", "t0002"])
-
-
-def test_a_server_that_dies_before_it_answers_leaves_nothing_twice(
-    server: MlflowServer, database: str
-) -> None:
-    def cuts(asked: bytes, then: Callable[[], None]) -> Callable[[bytes, bytes], bool]:
-        def cut_once(request: bytes, answer: bytes) -> bool:
-            if asked not in request or not answer.startswith(b"HTTP/1.1 200"):
-                return False
-            proxy.cut_if = lambda request, answer: False
-            then()
-            return True
-
-        return cut_once
-
-    with tcp_proxy(server.port) as proxy:
-        tracker = Tracker(open_store(f"http://127.0.0.1:{proxy.port}"), study="died", study_tags={})
-        proxy.cut_if = cuts(b"/runs/log-batch", then=lambda: None)
-        run_trial(tracker, "t0000")
-        wait_for(lambda: proxy.num_cut == 1)
-        proxy.cut_if = cuts(b"/runs/create", then=server.kill)
-        run_trial(tracker, "t0001")
-        wait_for(lambda: proxy.num_cut == 2)
-        server.start()
-        assert tracker.close(timeout_s=60) == ()
-    check(database, "died", ["t0000", "t0001"])
+    check(database, "lossy", ["t0000", "t0001"])
 
 
 def test_what_a_frozen_server_takes_after_it_was_given_up_is_there_once(
     server: MlflowServer, database: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    client = open_store(server.uri)
-    tracker = Tracker(client, study="frozen", study_tags={})
+    tracker = track(server.uri, "frozen")
     run_trial(tracker, "t0000")
     wait_for(lambda: any(r.status == "FINISHED" for r in runs_of_trials(database, "frozen")))
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
@@ -196,39 +226,11 @@ def test_what_a_frozen_server_takes_after_it_was_given_up_is_there_once(
         run_trial(tracker, f"t{i:04d}")
     wait_for(lambda: tracker.trouble)
     assert "no answer in time" in str(tracker.trouble)
-    time.sleep(3)  # Some more requests, which the server takes later.
+    time.sleep(2)  # Some more requests, which the server takes later.
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "20")
     server.thaw()
     assert tracker.close(timeout_s=60) == ()
     check(database, "frozen", [f"t{i:04d}" for i in range(4)])
-
-
-def test_what_a_dead_server_missed_is_delivered_on_resuming(
-    server: MlflowServer, database: str
-) -> None:
-    client = open_store(server.uri)
-    tracker = Tracker(client, study="resumed", study_tags={})
-    run_trial(tracker, "t0000")
-    tracker.trial_started(trial_id="t0001", params={}, recipe={"batch_size": 32})
-    evaluate(tracker, "t0001", slowness=2.0)  # An attempt that breaks off.
-    wait_for(lambda: any(run.steps() == [0, 1, 2] for run in runs_of_trials(database, "resumed")))
-    server.kill()
-    run_trial(tracker, "t0001")
-    start_s = time.monotonic()
-    undelivered = tracker.close(timeout_s=2)
-    assert time.monotonic() - start_s < 10
-    assert "t0001" in {trial.trial_id for trial in undelivered}
-    assert all("connection refused" in trial.reason for trial in undelivered)
-    server.start()
-    for _ in range(2):
-        resumed = Tracker(client, study="resumed", study_tags={})
-        resumed.reconcile([make_record("t0000"), make_record("t0001")])
-        assert resumed.close(timeout_s=60) == ()
-    runs = check_each_once(database, "resumed", {"t0000": "FINISHED", "t0001": "FINISHED"})
-    assert [run.steps() for run in runs] == [CURVE, [10]]  # The records made here hold one step.
-    studies = {study.name: study for study in list_studies(server.uri)}
-    assert sum(studies["resumed"].num_trials.values()) == 2
-    assert len(find_trials(server.uri, study="resumed")) == 2
 
 
 def test_a_server_without_tls_says_so_to_who_expects_it(server: MlflowServer) -> None:
