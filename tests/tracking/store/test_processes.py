@@ -49,7 +49,7 @@ def start_driver(uri: str, *, num_trials: int) -> subprocess.Popen[str]:
 def wait_for_trials(uri: str, num: int) -> list[int]:
     """Returns the numbers of trials that were seen until `num` were there."""
     seen = [0]
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while seen[-1] < num:
         assert time.monotonic() < deadline, seen
         try:
@@ -61,16 +61,16 @@ def wait_for_trials(uri: str, num: int) -> list[int]:
 
 @pytest.mark.slow
 def test_a_study_is_read_from_here_while_it_is_written_there(uri: str) -> None:
-    driver = start_driver(uri, num_trials=25)
-    seen = wait_for_trials(uri, 25)
+    driver = start_driver(uri, num_trials=8)
+    seen = wait_for_trials(uri, 8)
     (study,) = list_studies(uri)
     assert seen == sorted(seen) and len(set(seen)) > 2, "nothing was seen on the way"
     assert study.is_running
-    assert find_trial(uri, "study/t0024").has_curve
+    assert find_trial(uri, "study/t0007").has_curve
     output, errors = driver.communicate("\n", timeout=90)
     assert (output, errors) == ("waiting\n()\n", "")
     (study,) = list_studies(uri)
-    assert study.num_trials == {Status.REACHED: 25} and not study.is_running
+    assert study.num_trials == {Status.REACHED: 8} and not study.is_running
 
 
 @pytest.mark.slow
