@@ -1,6 +1,5 @@
 """A trial's network, rebuilt from its record and its weights, scores as the trial did."""
 
-import io
 import logging
 from functools import partial
 from pathlib import Path
@@ -115,11 +114,13 @@ def test_nothing_in_a_weights_file_is_run(tmp_path: Path) -> None:
         load_weights(tmp_path / "t.pt")
 
 
-FIELDS = {"timm": {"name": "resnet10t", "stem": "cifar"}, "torchvision": {"name": "resnet18"}}
+FIELDS = {"timm": {"name": "resnet14t", "stem": "cifar"}, "torchvision": {"name": "resnet18"}}
+# Left out: those whose class and blocks another has, with fewer layers.
+FAMILIES = sorted(MODELS.keys() - {"resnet50", "vgg19", "vgg19_bn"})
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", FAMILIES)
 @pytest.mark.filterwarnings("ignore")  # torch's own, while it draws.
 def test_every_family_of_networks_becomes_a_graph(name: str) -> None:
     size = 32
@@ -131,9 +132,6 @@ def test_every_family_of_networks_becomes_a_graph(name: str) -> None:
     model.requires_grad_(False)
     example = torch.randint(0, 256, (3, 3, size, size), dtype=torch.uint8)
     graph = torch.export.export(model, (example[:2],), dynamic_shapes=[{0: torch.export.Dim.AUTO}])
-    file = io.BytesIO()
-    torch.export.save(graph, file)
-    file.seek(0)
-    loaded = torch.export.load(file).module()
+    program = graph.module()
     for images in (example, example[:1]):
-        assert torch.equal(loaded(images), model(images))
+        assert torch.equal(program(images), model(images))

@@ -90,18 +90,20 @@ def test_what_is_compiled_is_forgotten_for_another_make_and_when_it_is_too_much(
 
 @pytest.mark.slow
 def test_two_processes_that_compile_at_once_keep_the_same(tmp_path: Path) -> None:
-    """Both begin in an empty folder; both train alike; a third one finds what they kept."""
+    """Both begin in an empty folder; both train alike; a third one finds what they kept.
+
+    It goes on with other networks, and comes back to the first, whose losses are as before.
+    """
     variables = {"TUNE_SPEED_CACHE": str(tmp_path)}
     environment = {k: v for k, v in os.environ.items() if k != FOLDER} | variables
 
-    def begin() -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, str(CHECKS)], env=environment, stdout=subprocess.PIPE, text=True
-        )
+    def begin(*words: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(CHECKS), *words]
+        return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
     both = [begin(), begin()]
     first, second = (process.communicate(timeout=300)[0].split() for process in both)
-    third = begin().communicate(timeout=300)[0].split()
+    third = begin("more").communicate(timeout=300)[0].split()
     assert first[0] == second[0] == third[0]  # Losses, to the bit.
     assert third[1:] == ["found", "reused", "freed"]
 
