@@ -118,3 +118,10 @@ def trial_actors(tune_controller: Any) -> Mapping[str, Any]:
         for trial, actor in tune_controller._trial_to_actor.items()
         if actor in live
     }
+
+
+def without_origin(ray_trial: Any) -> None:
+    """Lets Tune take note of the death of a trial that has reported nothing."""
+    # For a line that `verbose=0` hides it asks the trial's process for host and pid. One that has
+    # no memory left answers with Ray's error for that, which Tune raises: the search would end.
+    ray_trial._default_result_or_future = None

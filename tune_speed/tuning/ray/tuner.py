@@ -22,6 +22,7 @@ from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.runtime.process import handlers_kept
 from tune_speed.tuning.driver.controller import SearchController
+from tune_speed.study.validation import most_devices
 from tune_speed.tuning.ray import compat
 from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
 from tune_speed.tuning.ray.nodes import Nodes
@@ -279,6 +280,7 @@ class _Callback(_Unpickled, tune.Callback):  # type: ignore[misc]
         self, iteration: int, trials: list[RayTrial], trial: RayTrial, **info: Any
     ) -> None:
         self._adapter.died(trial)
+        compat.without_origin(trial)
         trial.config.clear()
 
     def on_experiment_end(self, trials: list[RayTrial], **info: Any) -> None:
@@ -299,6 +301,8 @@ def run_search(
     """
     adapter = Adapter(controller, nodes)
     scheduler = _Scheduler(adapter)
+    study = controller.study
+    devices = most_devices(study.space) if study.loop is None else 1
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
     if nodes.is_local:
         compat.use_prestarted_workers()
@@ -317,11 +321,13 @@ def run_search(
             storage_path=folder,
             num_samples=10**9,  # The searcher says when it is over.
             search_alg=tune.search.ConcurrencyLimiter(
-                _Searcher(adapter), max_concurrent=controller.study.search.at_once
+                _Searcher(adapter), max_concurrent=study.search.at_once
             ),
             scheduler=scheduler,
             callbacks=[_Callback(adapter, scheduler, on_tick)],
-            reuse_actors=True,
+            # Tune keeps the device of a process that it may reuse. On two devices, a trial of both
+            # would wait for ever for the one of a trial that has ended.
+            reuse_actors=devices == 1,
             verbose=0,
             raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
