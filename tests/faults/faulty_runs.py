@@ -1,6 +1,7 @@
 """Searches over the `faulty` model: the study, the command with its processes, and what is left."""
 
 import fcntl
+import json
 import os
 import signal
 import subprocess
@@ -58,6 +59,11 @@ def one_each(faults: Sequence[str], **search: Any) -> dict[str, Any]:
     model = f"fault: {{choices: [{', '.join(faults)}]}}"
     points = f"[{points}]"
     return {"model": model, "trials": len(faults), "points_to_evaluate": points, **search}
+
+
+def limits(values: dict[str, float]) -> dict[str, str]:
+    """Returns the environment in which constants have these values [s], by `module.CONSTANT`."""
+    return {"FAULTS_LIMITS": json.dumps({f"tune_speed.{name}": s for name, s in values.items()})}
 
 
 class Search:

@@ -1,22 +1,10 @@
-"""A clock that is set back and forth while a search runs: no duration may come from it."""
+"""Where the wall clock may be read; `test_many_trials.py` has a search in which it jumps."""
 
 import ast
 import re
-import sqlite3
-import time
-from contextlib import closing
-from datetime import timedelta
 from pathlib import Path
 
-import pytest
-from command import finished
-from faulty_runs import assert_each_once, run_of, searching, write_study
-from jumping_clock import JumpingClock
-
 import tune_speed
-
-TRIALS = 5
-JUMPS = (timedelta(hours=-30), timedelta(hours=40), timedelta(days=-400), timedelta(hours=2))
 
 WALL_CLOCK = {
     "time.time",
@@ -39,40 +27,6 @@ TIMESTAMPS = {
     "reporting.watch.status.glance": "compares moments that other machines wrote with now",
 }
 """Where the wall clock may be read, by the beginning of the function's name, and why."""
-
-
-@pytest.mark.slow
-def test_jumps_of_the_clock_change_nothing_but_dates(tmp_path: Path) -> None:
-    clock = JumpingClock(tmp_path)
-    write_study(
-        tmp_path,
-        model="slow_s: 0.05",
-        trials=TRIALS,
-        concurrent=1,
-        time_budget="20m",
-        checkpoint_every="0.1s",
-    )
-    began = time.monotonic()
-    with searching(tmp_path, "tiny.yaml", **clock.variables) as search:
-        for number, jump in enumerate(JUMPS):
-            search.wait_until(lambda number=number: len(finished(tmp_path)) > number)
-            clock.jump_to(jump)
-        code = search.wait(within_s=120)
-        took_s = time.monotonic() - began
-        assert search.left_after(20) == []
-    assert code == 1, search.err
-    assert_each_once(tmp_path, trials=TRIALS)
-    records = finished(tmp_path)
-    for record in records:
-        run = run_of(record)
-        assert run["status"] == "missed", run["stop_reason"]
-        assert all(0 <= spent_s <= took_s for spent_s in run["clocks"].values()), run["clocks"]
-        on_clock = [evaluation["train_s"] for evaluation in run["evaluations"]]
-        assert on_clock == sorted(on_clock) and on_clock[0] == 0
-    # The clock did jump: MLflow keeps the moments at which the search began and ended.
-    with closing(sqlite3.connect(tmp_path / "mlflow.db")) as connection:
-        query = "select max(end_time - start_time) from runs"
-        assert connection.execute(query).fetchone()[0] > 1000 * 3600
 
 
 def test_wall_clock_is_read_for_dates_only() -> None:

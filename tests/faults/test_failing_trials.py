@@ -10,6 +10,7 @@ from faulty_runs import (
     assert_each_once,
     assert_unlocked,
     by_fault,
+    limits,
     one_each,
     run_of,
     searched,
@@ -32,9 +33,12 @@ RAISED = {
     "kills_loader": "DataError: A loader's worker process must deliver its batch",
 }
 DIVERGED = ("nan", "inf")
-DIED = ("segfault", "abort", "os_exit")
 WELL = ("none", "prints")
-FAULTS = (*RAISED, *DIVERGED, *WELL, *DIED)
+HUNG = ("keeps_lock", "stops_loader")
+"""The interpreter's lock is never let go, so its process is silent; a loader's worker is stopped.
+They wait while the others run."""
+FAULTS = (*HUNG, *RAISED, *DIVERGED, *WELL, "segfault", "leaks")
+"""A process that has leaked is at its limit, so it is the last."""
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +47,11 @@ def done(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> Searc
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
         folder = tmp_path_factory.mktemp("failing")
-        loader = "{dataloader: {workers: 1}}"
-        write_study(folder, **one_each(FAULTS, attempts=1), loader=loader)
-        return searched(folder, "tiny.yaml", "--json", within_s=400)
+        own = one_each(FAULTS, attempts=1, hang_after="25s", concurrent=3)
+        resources = "{cpu: 0.5, memory_gib: 0.75}"
+        write_study(folder, **own, resources=resources, loader="{dataloader: {workers: 1}}")
+        soon = limits({"tuning.ray.liveness.MARGIN_S": 5})
+        return searched(folder, "tiny.yaml", "--json", within_s=400, **soon)
 
 
 @pytest.fixture(scope="module")
@@ -80,14 +86,36 @@ def test_loss_that_is_no_number_is_no_score(fault: str, runs: dict[str, dict[str
     assert run["time_to_target_s"] is None
 
 
-@pytest.mark.parametrize("fault", DIED)
 def test_trial_that_takes_its_process_along_has_a_reason(
-    fault: str, runs: dict[str, dict[str, Any]]
+    runs: dict[str, dict[str, Any]],
 ) -> None:
-    run = runs[fault]
+    run = runs["segfault"]
     assert run["status"] == "failed"
     assert run["stop_reason"].startswith("its process died: ")
     assert run["traceback"]
+
+
+def test_trial_whose_loader_hangs_fails_with_the_stacks_of_its_threads(
+    runs: dict[str, dict[str, Any]],
+) -> None:
+    run = runs["stops_loader"]
+    assert run["status"] == "failed"
+    assert "hung" in run["stop_reason"]
+    assert "worker_pool.py" in run["traceback"]
+    assert len(run["evaluations"]) == 2
+
+
+def test_process_that_gives_no_sign_of_life_is_ended(runs: dict[str, dict[str, Any]]) -> None:
+    run = runs["keeps_lock"]
+    assert run["status"] == "failed"
+    assert run["stop_reason"].startswith("its process gave no sign of life for 25 s")
+    assert run["traceback"]
+
+
+def test_trial_that_leaks_is_out_of_memory_by_its_limit(runs: dict[str, dict[str, Any]]) -> None:
+    run = runs["leaks"]
+    assert run["status"] == "oom"
+    assert "out of memory" in run["stop_reason"] and run["traceback"]
 
 
 @pytest.mark.parametrize("fault", WELL)

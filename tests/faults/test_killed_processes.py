@@ -1,12 +1,20 @@
-"""`kill -9` of what a search started: trial processes, and Ray's own on this machine."""
+"""`kill -9` of a search's processes: the driver, Ray's own on this machine, those of trials.
 
+All that was started ends by itself, and the study goes on: nothing is lost, and nothing repeated.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from command import finished, ledger
 from faulty_runs import (
+    Search,
     assert_each_once,
     assert_unlocked,
+    limits,
     run_of,
     searched,
     searching,
@@ -15,49 +23,94 @@ from faulty_runs import (
 
 pytestmark = pytest.mark.slow
 
+END_S = 30
+"""Time for Ray's processes, trials and their loaders to notice that the driver is gone. It took 2 s
+on a busy machine."""
 ATTEMPTS = 2
+FAULTS = "fault: {choices: [waits, os_exit, killed, none]}, times: {choices: [1, 1000]}"
 POINTS = (
-    "{model.faulty.fault: waits, model.faulty.times: 1}",
+    "{model.faulty.fault: waits, model.faulty.times: 1000}",
+    "{model.faulty.fault: none, model.faulty.times: 1}",
+    "{model.faulty.fault: waits, model.faulty.times: 1000}",
     "{model.faulty.fault: os_exit, model.faulty.times: 1}",
     "{model.faulty.fault: killed, model.faulty.times: 1000}",
-    "{model.faulty.fault: none, model.faulty.times: 1}",
 )
-"""The second's process is killed once, the third's each time."""
+"""Two wait until they may go on; the fourth's process is killed once, the last's each time."""
+SOON = limits({"tuning.ray.health.GRACE_S": 5})
+"""A driver whose main thread is in one of Ray's calls is ended so soon after Ray died."""
 
 
-def test_search_whose_processes_are_killed_ends_and_resumes(tmp_path: Path) -> None:
-    """While its first trial waits, Ray's own; then, in a search that goes on, those of trials."""
+def is_proposed(folder: Path) -> bool:
+    return any(event["event"] == "proposed" for event in ledger(folder))
+
+
+def is_training(folder: Path) -> bool:
+    return any((folder / "faults").glob("training-*"))
+
+
+def one_has_ended(folder: Path) -> bool:
+    return bool(finished(folder))
+
+
+def test_search_whose_processes_are_killed_one_after_the_other_ends_as_it_would(
+    tmp_path: Path,
+) -> None:
     write_study(
         tmp_path,
-        model="fault: {choices: [waits, os_exit, killed, none]}, times: {choices: [1, 1000]}",
+        model=f"{FAULTS}, evaluations: 1",
         trials=len(POINTS),
         points_to_evaluate=f"[{', '.join(POINTS)}]",
         loader="{dataloader: {workers: 1}}",
         concurrent=1,
         attempts=ATTEMPTS,
         hang_after="600s",
+        checkpoint_every="0.1s",
     )
+    with kill_driver(tmp_path, when=is_proposed):
+        pass
     kill_ray(tmp_path, "raylet/raylet", called="raylet")
-    kill_ray(tmp_path, "gcs/gcs_server", "--resume", called="GCS")
+    kill_ray(tmp_path, "gcs/gcs_server", called="GCS")
+    # Two are running: the one beside the first ends. Trials and loaders notice nothing.
+    with kill_driver(tmp_path, "--concurrent", "2", when=one_has_ended) as search:
+        for process in [*search.named("TrialProcess"), *search.named("gather_worker")]:
+            process.suspend()
+    (before,) = finished(tmp_path)
+    assert before["trial_id"] == "t0001"
     (tmp_path / "faults" / "go").touch()
     searched(tmp_path, "tiny.yaml", "--resume")
     assert_each_once(tmp_path, trials=len(POINTS))
     assert_unlocked(tmp_path)
-    by_id = {record["trial_id"]: run_of(record) for record in finished(tmp_path)}
-    assert {by_id[trial]["status"] for trial in ("t0000", "t0001", "t0003")} == {"missed"}
-    assert by_id["t0002"]["status"] == "failed"
-    assert by_id["t0002"]["stop_reason"].startswith("its process died: ")
+    records = {record["trial_id"]: record for record in finished(tmp_path)}
+    assert records["t0001"] == before
+    runs = {trial_id: run_of(record) for trial_id, record in records.items()}
+    assert {runs[trial]["status"] for trial in ("t0000", "t0001", "t0002", "t0003")} == {"missed"}
+    assert runs["t0004"]["status"] == "failed"
+    assert runs["t0004"]["stop_reason"].startswith("its process died: ")
     assert len(list((tmp_path / "faults").glob("killed-*"))) == ATTEMPTS
     interrupted = [e["trial_id"] for e in ledger(tmp_path) if e["event"] == "interrupted"]
-    assert (interrupted.count("t0001"), interrupted.count("t0002")) == (1, ATTEMPTS - 1)
+    assert (interrupted.count("t0003"), interrupted.count("t0004")) == (1, ATTEMPTS - 1)
 
 
-def kill_ray(folder: Path, victim: str, *arguments: str, called: str) -> None:
+@contextmanager
+def kill_driver(folder: Path, *arguments: str, when: Callable[[Path], bool]) -> Iterator[Search]:
+    """Begins or resumes the search; at that moment, after the block, kills its driver."""
+    with searching_on(folder, *arguments) as search:
+        search.wait_until(lambda: when(folder))
+        yield search
+        drivers = search.named("bin/tune-speed")
+        assert len(drivers) == 1
+        drivers[0].kill()
+        search.wait(within_s=10)
+        began = time.monotonic()
+        assert search.left_after(END_S) == []
+        print(f"killed when {when.__name__}: nothing left {time.monotonic() - began:.1f} s later")
+    assert_unlocked(folder)
+
+
+def kill_ray(folder: Path, victim: str, *, called: str) -> None:
     """Kills one of Ray's processes in training: Ray itself would wait for a minute, or for ever."""
-    for file in (folder / "faults").glob("*"):
-        file.unlink()
-    with searching(folder, "tiny.yaml", *arguments) as search:
-        search.wait_until(lambda: any((folder / "faults").glob("training-*")))
+    with searching_on(folder) as search:
+        search.wait_until(lambda: is_training(folder))
         killed = search.named(victim)
         assert len(killed) == 1
         killed[0].kill()
@@ -68,3 +121,13 @@ def kill_ray(folder: Path, victim: str, *arguments: str, called: str) -> None:
         assert "Traceback" not in search.err
         assert search.left_after(30) == []
     assert_unlocked(folder)
+
+
+@contextmanager
+def searching_on(folder: Path, *arguments: str) -> Iterator[Search]:
+    """Begins the search, or goes on with it if there is one; the marks of the last one are gone."""
+    for file in (folder / "faults").glob("*"):
+        file.unlink()
+    resume = ["--resume"] if ledger(folder) else []
+    with searching(folder, "tiny.yaml", *resume, *arguments, **SOON) as search:
+        yield search

@@ -1,13 +1,12 @@
 """Searches whose MLflow server or database dies under them, and drivers that meet in a store."""
 
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from command import TINY_STUDY, Done, finished, run
-from faulty_runs import Search, assert_unlocked, one_each, searching, write_study
+from command import TINY_STUDY, Done, finished
+from faulty_runs import Search, limits, one_each, searching, write_study
 from kept import check_curves, runs_of_trials
 from servers import MlflowServer, Postgresql, mlflow_server, postgresql, why_no_postgresql
 from whole_searches import search_to_its_end
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.slow
 needs_postgresql = pytest.mark.skipif(
     why_no_postgresql() is not None, reason=str(why_no_postgresql())
 )
-DELIVERY_S = 10.0
+DELIVERED_SOON = limits({"tracking.writer.tracker.DELIVERY_S": 10})
 """Longest time for which a search waits for MLflow at its end, which is a minute by default."""
 
 
@@ -37,17 +36,8 @@ def server(database: Postgresql, tmp_path: Path) -> Iterator[MlflowServer]:
         yield server
 
 
-def write_pair(folder: Path) -> None:
-    """A trial that ends at once, and one that waits in its training until it is let go on."""
-    write_study(folder, **one_each(("none", "waits")), concurrent=1, hang_after="600s")
-
-
-def let_go(search: Search) -> None:
-    (search.folder / "faults" / "go").touch()
-
-
-def wait_for_trials(search: Search, number: int) -> None:
-    search.wait_until(lambda: len(finished(search.folder)) >= number, within_s=240)
+def wait_for_trials(search: Search, number: int, *, study: str = "tiny") -> None:
+    search.wait_until(lambda: len(finished(search.folder, study)) >= number)
 
 
 def wait_for_its_store(server: MlflowServer) -> None:
@@ -63,7 +53,7 @@ def test_server_database_and_driver_are_killed_and_each_trial_is_there_once(
     tmp_path: Path, database: Postgresql, server: MlflowServer
 ) -> None:
     """The server dies and comes back; then the database dies behind it, and the driver with it."""
-    write_study(tmp_path, model="slow_s: 0.1", trials=1000, concurrent=1)
+    write_study(tmp_path, model="slow_s: 0.05", trials=1000, concurrent=1)
     uri = database.uri("served")
     with searching(tmp_path, "tiny.yaml", **server.variables) as search:
         wait_for_trials(search, 2)
@@ -92,57 +82,44 @@ def test_server_database_and_driver_are_killed_and_each_trial_is_there_once(
 
 
 @needs_postgresql
-def test_search_whose_store_never_comes_back_ends_in_time_and_says_what_it_missed(
-    tmp_path: Path, database: Postgresql
+def test_second_driver_is_refused_and_the_first_ends_in_time_without_its_store(
+    tmp_path: Path, database: Postgresql, call: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write_pair(tmp_path)
-    uri = database.uri("direct")
-    variables = {"MLFLOW_TRACKING_URI": uri, "FAULTS_DELIVERY_S": str(DELIVERY_S)}
-    with searching(tmp_path, "tiny.yaml", **variables) as search:
-        wait_for_trials(search, 1)
-        database.kill()
-        let_go(search)
-        wait_for_trials(search, 2)
-        began = time.monotonic()
-        code = search.wait(within_s=DELIVERY_S + 120)
-        print(f"ended {time.monotonic() - began:.0f} s after its last trial")
-        assert code in (0, 1), search.err
-        assert search.left_after(20) == []
-        missed = [r["trial_id"] for r in finished(tmp_path)][-1]
-        line = next(line for line in search.err.splitlines() if line.startswith("warning"))
-        assert missed in line and "connection refused" in line and "--resume delivers" in line
-        assert "s3cret" not in search.out + search.err and "Traceback" not in search.err
-    database.start()
-    search_to_its_end(tmp_path, "--resume", MLFLOW_TRACKING_URI=uri)
-    check_curves(uri, "tiny", finished(tmp_path))
+    """The second is refused by the ledger in the same folder; by MLflow where the store is shared.
 
-
-def test_second_driver_of_a_study_is_refused_and_the_first_goes_on(
-    tmp_path: Path, call: Callable[..., Done]
-) -> None:
-    """By the ledger in the same folder; by MLflow where only the store is shared.
-
-    The first took another name, as somebody else's study in the store has that of its file.
+    The first took another name, as somebody else's study in the store has that of its file. Then
+    its database dies for good, and it says what the store missed.
     """
-    write_pair(tmp_path)
-    (tmp_path / "plain.yaml").write_text(TINY_STUDY)
+    uri, name = database.uri("direct"), ("--set", "study=other")
+    StudyRuns.open(open_store(uri), study="tiny", search_id="theirs", tags={}, is_only=True)
+    # A trial that ends at once, and one that waits in its training until it is let go on.
+    write_study(tmp_path, **one_each(("none", "waits")), concurrent=1, hang_after="600s")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    (elsewhere / "plain.yaml").write_text(TINY_STUDY)
-    uri, name = f"sqlite:///{tmp_path}/mlflow.db", ("--set", "study=other")
-    StudyRuns.open(open_store(uri), study="tiny", search_id="theirs", tags={}, is_only=True)
-    with searching(tmp_path, "tiny.yaml", *name) as first:
-        first.wait_until(lambda: len(finished(tmp_path, "other")) == 1)
+    for folder in (tmp_path, elsewhere):
+        (folder / "plain.yaml").write_text(TINY_STUDY)
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    soon = {**DELIVERED_SOON, "MLFLOW_TRACKING_URI": uri}
+    with searching(tmp_path, "tiny.yaml", *name, **soon) as first:
+        wait_for_trials(first, 1, study="other")
         for arguments in ((), ("--resume",)):
             second = call("search", "plain.yaml", *name, *arguments, folder=tmp_path)
             assert second.code == 2 and "but another one holds" in second.err, second.err
-        third = run("search", "plain.yaml", *name, folder=elsewhere, MLFLOW_TRACKING_URI=uri)
+        third = call("search", "plain.yaml", *name, folder=elsewhere)
         assert third.code == 2 and "a study must have a name of its own in MLflow" in third.err
         assert "--set study=NAME" in third.err and finished(elsewhere, "other") == []
-        let_go(first)
-        assert first.wait(within_s=450) == 1, first.err
-        assert "warning" not in first.err and first.left_after(30) == []
-    assert_unlocked(tmp_path)
+        assert "warning" not in first.err
+        database.kill()
+        (tmp_path / "faults" / "go").touch()
+        code = first.wait(within_s=240)
+        assert code in (0, 1), first.err
+        assert first.left_after(20) == []
+    missed = [record["trial_id"] for record in finished(tmp_path, "other")][-1]
+    line = next(line for line in first.err.splitlines() if line.startswith("warning"))
+    assert missed in line and "connection refused" in line and "--resume delivers" in line
+    assert "s3cret" not in first.out + first.err and "Traceback" not in first.err
+    database.start()
+    search_to_its_end(tmp_path, *name, "--resume", MLFLOW_TRACKING_URI=uri)
     records = finished(tmp_path, "other")
     assert len(records) == 2
     check_curves(uri, "other", records)

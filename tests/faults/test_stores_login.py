@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, Done, finished
+from command import Done, finished
 from kept import check_curves
+from plugging import STUDY, write
 from servers import mlflow_server
 from whole_searches import search_to_its_end
 
@@ -41,11 +42,12 @@ def test_search_with_login_and_tls_works_and_leaks_nothing(
 
     work = tmp_path / "work"
     work.mkdir()
-    text = TINY_STUDY.replace("trials: 6", "trials: 3").replace("value: 0.8", "value: 0.5")
+    text = STUDY.replace("trials: 2", "trials: 1")
     (work / "tiny.yaml").write_text(f"{text}tracking: {{log_model: best}}\n")
+    write(work)
     with mlflow_server(tmp_path / "server", login=(USER, PASSWORD), tls=True) as server:
         own = {**server.variables, "RAY_TMPDIR": str(ray_folder)}
-        search = search_to_its_end(work, **own)
+        search = search_to_its_end(work, "--plugin", "my_nets.py", **own)
         assert "is logged: models:/" in search.out + search.err
         check_curves(f"sqlite:///{tmp_path}/server/mlflow.db", "tiny", finished(work))
         address = server.uri.replace("//", f"//{USER}:{PASSWORD}@")

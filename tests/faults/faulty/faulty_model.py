@@ -240,11 +240,10 @@ _kept: list[Any] = []
 
 
 def leaks() -> None:
-    """Takes 16 MiB more for good."""
+    """Takes 128 MiB more for good."""
     import torch
 
-    _kept.append(torch.ones(4 * 2**20))
-    time.sleep(0.01)
+    _kept.append(torch.empty(32 * 2**20))
 
 
 def leaks_a_bit() -> Callable[[Any], Any]:

@@ -1,12 +1,13 @@
 """Gives every Python process with this folder on PYTHONPATH one more model: `faulty`.
 
-With $FAULTS_CLOCK its time of day is wrong, too; $FAULTS_DELIVERY_S is how long a search waits for
-MLflow at its end.
+With $FAULTS_CLOCK its time of day is wrong, too; $FAULTS_LIMITS replaces limits of time, see
+`faulty_runs.limits`.
 
 The command, its check of networks and Ray's workers inherit the variable, so a study file can name
 the model like any other. It is added when `tune_speed.components.models` is imported, not before.
 """
 
+import json
 import os
 import sys
 from pathlib import Path
@@ -23,13 +24,19 @@ def _add_faulty(models: ModuleType) -> None:
     models.MODELS["faulty"] = Faulty
 
 
-def _deliver_for(tracker: ModuleType) -> None:
-    tracker.DELIVERY_S = float(os.environ["FAULTS_DELIVERY_S"])  # type: ignore[attr-defined]
+def _set_limit(name: str, limit_s: float) -> None:
+    module, _, constant = name.rpartition(".")
+
+    def change(imported: ModuleType) -> None:
+        assert hasattr(imported, constant), name
+        setattr(imported, constant, limit_s)
+
+    after_import(module, change)
 
 
 after_import("tune_speed.components.models", _add_faulty)
-if "FAULTS_DELIVERY_S" in os.environ:
-    after_import("tune_speed.tracking.writer.tracker", _deliver_for)
+for name, limit_s in json.loads(os.environ.get("FAULTS_LIMITS", "{}")).items():
+    _set_limit(name, limit_s)
 if "FAULTS_CLOCK" in os.environ:
     import wrong_clock
 
