@@ -4,6 +4,7 @@ import json
 import runpy
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +44,20 @@ def on_gpu(folder: Path, *options: str) -> dict[str, Any]:
     return json.loads((folder / "out.json").read_text())
 
 
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
+    """Runs the command in this process, where no part begins."""
+
+    def run(*options: str) -> dict[str, Any]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--out", "out", *options])
+        monkeypatch.setattr(sys, "path", [str(ON_GPU.parent), *sys.path])
+        runpy.run_path(str(ON_GPU), run_name="__main__")
+        return json.loads(Path("out.json").read_text())
+
+    return run
+
+
 def states(report: dict[str, Any]) -> dict[str, str]:
     return {part["part"]: part["state"] for part in report["parts"]}
 
@@ -55,24 +70,18 @@ def test_parts_are_in_the_order_of_their_letters() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(torch.cuda.is_available(), reason="for machines without a GPU")
-def test_without_a_gpu_each_part_is_named_as_not_run(tmp_path: Path) -> None:
-    report = on_gpu(tmp_path)
+def test_without_a_gpu_each_part_is_named_as_not_run(here: Callable[..., dict[str, Any]]) -> None:
+    report = here()
     assert states(report) == dict.fromkeys(PARTS, "not run")
     assert {part["reason"] for part in report["parts"]} == {"torch sees no GPU"}
     assert {"device", "driver", "versions", "commit", "date", "settings"} <= set(report)
-    table = (tmp_path / "out.md").read_text()
+    table = Path("out.md").read_text()
     assert [name for name in PARTS if f"| {name}: " not in table] == []
 
 
 @pytest.mark.slow
-def test_rehearsal_has_figures_and_bars_and_names_what_is_missing(tmp_path: Path) -> None:
-    report = on_gpu(tmp_path, "--device", "cpu", "--only", "syncs,accumulation,memory")
-    found = {part["part"]: part for part in report["parts"]}
-    assert states(report) == {"syncs": "not run", "accumulation": "held", "memory": "held"}
-    assert found["syncs"]["reason"] == "no rehearsal on a CPU" and report["is_rehearsal"]
-    (row,) = found["accumulation"]["rows"]
-    assert row["bar"] == "≤ 0" and row["held"] is True and row["n"] > 50
-    assert "| accumulation | again: largest" in (tmp_path / "out.md").read_text()
+def test_part_is_rehearsed_on_a_cpu(tmp_path: Path) -> None:
+    assert states(on_gpu(tmp_path, "--device", "cpu", "--only", "memory")) == {"memory": "held"}
 
 
 @pytest.mark.slow
@@ -80,18 +89,16 @@ def test_part_that_fails_stops_no_other(tmp_path: Path, monkeypatch: pytest.Monk
     # The data of `memory` has no place to lie in; `accumulation` makes its own.
     (tmp_path / "file").touch()
     monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "file" / "cache"))
-    report = on_gpu(tmp_path, "--device", "cpu", "--only", "memory,accumulation")
-    assert states(report) == {"memory": "failed", "accumulation": "held"}
-    assert report["parts"][0]["reason"].startswith("exit code 1: ")
+    report = on_gpu(tmp_path, "--device", "cpu", "--only", "memory,syncs,accumulation")
+    assert states(report) == {"memory": "failed", "syncs": "not run", "accumulation": "held"}
+    memory, syncs, accumulation = report["parts"]
+    assert memory["reason"].startswith("exit code 1: ")
+    assert syncs["reason"] == "no rehearsal on a CPU" and report["is_rehearsal"]
+    (row,) = accumulation["rows"]
+    assert row["bar"] == "≤ 0" and row["held"] is True and row["n"] > 50
+    assert "| accumulation | again: largest" in (tmp_path / "out.md").read_text()
 
 
-def test_part_for_which_no_time_is_left_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In this process, as no part begins."""
-    options = ["--device", "cpu", "--only", "memory", "--minutes", "0.1"]
-    monkeypatch.setattr(sys, "argv", ["on_gpu.py", "--out", str(tmp_path / "out"), *options])
-    monkeypatch.setattr(sys, "path", [str(ON_GPU.parent), *sys.path])
-    runpy.run_path(str(ON_GPU), run_name="__main__")
-    (part,) = json.loads((tmp_path / "out.json").read_text())["parts"]
+def test_part_for_which_no_time_is_left_is_named(here: Callable[..., dict[str, Any]]) -> None:
+    (part,) = here("--device", "cpu", "--only", "memory", "--minutes", "0.1")["parts"]
     assert part["state"] == "not run" and part["reason"].endswith("left of 0.1 minutes")

@@ -29,6 +29,10 @@ def database() -> Iterator[Postgresql]:
         yield server
 
 
+def track(uri: str, study: str) -> Tracker:
+    return Tracker(open_store(uri), study=study, study_tags={}, linger_s=0.05)
+
+
 def run_trial(tracker: Tracker, trial_id: str) -> None:
     tracker.trial_started(trial_id=trial_id, params={}, recipe={"batch_size": 32})
     for step in range(3):
@@ -46,16 +50,16 @@ def wait_for(condition: Callable[[], object]) -> None:
 
 def run_through_a_kill(tracker: Tracker, database: Postgresql, uri: str, study: str) -> None:
     """Runs trials, while the database is killed and started again: each must be there once."""
-    for i in range(12):
+    for i in range(8):
         run_trial(tracker, f"t{i:04d}")
         if i == 4:
             wait_for(lambda: len(tracker.expected) < 4)  # In the midst of deliveries.
             database.kill()
-        if i == 8:
+        if i == 6:
             wait_for(lambda: tracker.trouble)
             database.start()
     assert tracker.close(timeout_s=60) == () and tracker.trouble is None
-    trials = dict.fromkeys((f"t{i:04d}" for i in range(12)), "FINISHED")
+    trials = dict.fromkeys((f"t{i:04d}" for i in range(8)), "FINISHED")
     for run in check_each_once(uri, study, trials):
         assert run.steps() == CURVE, run.trial_id
 
@@ -65,13 +69,13 @@ def test_a_database_killed_under_a_server_costs_nothing(
 ) -> None:
     uri = database.uri("served")
     with mlflow_server(tmp_path / "server", backend_uri=uri) as server:
-        tracker = Tracker(open_store(server.uri), study="study", study_tags={})
+        tracker = track(server.uri, "study")
         run_through_a_kill(tracker, database, uri, "study")
 
 
 def test_a_killed_database_costs_nothing(database: Postgresql) -> None:
     uri = database.uri("direct")
-    tracker = Tracker(open_store(uri), study="study", study_tags={})
+    tracker = track(uri, "study")
     run_through_a_kill(tracker, database, uri, "study")
 
 
@@ -87,7 +91,7 @@ def test_commits_whose_answer_is_lost_leave_nothing_twice(database: Postgresql) 
 
     with tcp_proxy(database.port) as proxy:
         through = uri.replace(f":{database.port}/", f":{proxy.port}/")
-        tracker = Tracker(open_store(through), study="commits", study_tags={})
+        tracker = track(through, "commits")
         proxy.cut_if = every_third_commit
         for i in range(4):
             run_trial(tracker, f"t{i:04d}")
@@ -101,7 +105,7 @@ def test_commits_whose_answer_is_lost_leave_nothing_twice(database: Postgresql) 
 
 
 def test_a_frozen_database_ends_no_search_late(database: Postgresql) -> None:
-    tracker = Tracker(open_store(database.uri("direct")), study="frozen", study_tags={})
+    tracker = track(database.uri("direct"), "frozen")
     wait_for(lambda: not tracker.expected)
     database.freeze()
     try:

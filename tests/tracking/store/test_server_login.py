@@ -61,6 +61,10 @@ def refusal(server: MlflowServer, uri: str = "") -> str:
     return str(caught.value)
 
 
+def track(uri: str, study: str, **tags: str) -> Tracker:
+    return Tracker(open_store(uri), study=study, study_tags=tags, linger_s=0.05)
+
+
 def run_trial(tracker: Tracker, trial_id: str) -> None:
     tracker.trial_started(trial_id=trial_id, params={}, recipe={"batch_size": 32})
     tracker.trial_evaluated(trial_id=trial_id, evaluation=make_evaluation(step=0, train_s=0.1))
@@ -70,7 +74,7 @@ def run_trial(tracker: Tracker, trial_id: str) -> None:
 def test_the_right_login_reads_and_writes(
     server: MlflowServer, database: str, let_in: pytest.MonkeyPatch
 ) -> None:
-    tracker = Tracker(open_store(server.uri), study="right", study_tags={})
+    tracker = track(server.uri, "right")
     run_trial(tracker, "t0000")
     assert tracker.close(timeout_s=60) == ()
     check_each_once(database, "right", {"t0000": "FINISHED"})
@@ -84,7 +88,7 @@ def test_a_login_within_the_address_works_and_is_kept_nowhere(
     for name in ("MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD"):
         let_in.delenv(name)
     uri = server.uri.replace("//", f"//{USER}:{PASSWORD}@")
-    tracker = Tracker(open_store(uri), study="within", study_tags={"store": uri})
+    tracker = track(uri, "within", store=uri)
     run_trial(tracker, "t0000")
     assert tracker.close(timeout_s=60) == ()
     check_each_once(database, "within", {"t0000": "FINISHED"})
@@ -132,8 +136,7 @@ def test_a_certificate_that_is_not_there_is_named(
 def test_a_login_that_is_lost_in_mid_search_is_told_and_costs_nothing(
     server: MlflowServer, database: str, let_in: pytest.MonkeyPatch
 ) -> None:
-    client = open_store(server.uri)
-    tracker = Tracker(client, study="lost", study_tags={})
+    tracker = track(server.uri, "lost")
     run_trial(tracker, "t0000")
     while tracker.expected:
         time.sleep(0.1)
@@ -141,12 +144,14 @@ def test_a_login_that_is_lost_in_mid_search_is_told_and_costs_nothing(
     set_password(server, old=PASSWORD, new=changed)
     try:
         run_trial(tracker, "t0001")
-        undelivered = tracker.close(timeout_s=5)
+        while tracker.trouble is None:
+            time.sleep(0.1)
+        undelivered = tracker.close(timeout_s=0.5)
         assert [trial.trial_id for trial in undelivered] == ["t0001"]
         assert "the login is refused (401). Check MLFLOW_TRACKING_USERNAME" in undelivered[0].reason
         assert PASSWORD not in undelivered[0].reason
         let_in.setenv("MLFLOW_TRACKING_PASSWORD", changed)
-        resumed = Tracker(open_store(server.uri), study="lost", study_tags={})
+        resumed = track(server.uri, "lost")
         resumed.reconcile([make_record("t0000"), make_record("t0001")])
         assert resumed.close(timeout_s=60) == ()
     finally:
