@@ -23,6 +23,7 @@ from tune_speed.api.inputs import overrides_of, own_study_from
 from tune_speed.core.records import Status
 from tune_speed.core.targets import Target
 from tune_speed.custom import StopTraining
+from tune_speed.study.file import StudyFile
 
 FOLDER = Path(__file__).parent
 PARAMS: dict[str, dict[str, Any]] = {
@@ -99,15 +100,20 @@ def test_parts_share_no_row_and_are_always_the_same(name: str, made_by: str) -> 
     assert len(set(rows)) == len(rows) == {"own_loop": 1797, "tabular": 569}[name]
 
 
+@pytest.mark.filterwarnings("ignore")  # Lightning's and Hugging Face's own.
 @pytest.mark.parametrize("name", PARAMS)
 def test_search_of_the_example_is_accepted(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """As far as it needs no Ray; loops like the first two are searched from the READMEs."""
-    module, given = module_of(name), dict[str, Any]()
-    monkeypatch.setattr(tune_speed, "search", given.update)
-    module.main(3)
-    assert (given.pop("trials"), given.pop("study")) == (3, name)
-    accepted = own_study_from(**given, overrides=overrides_of({}))
-    assert accepted.space.tree.keys() == PARAMS[name].keys()
+    found: list[StudyFile] = []
+
+    def search(*, trials: int, study: str, **given: Any) -> None:
+        assert (trials, study) == (3, name)
+        found.append(own_study_from(**given, overrides=overrides_of({})))
+
+    monkeypatch.setattr(tune_speed, "search", search)
+    monkeypatch.setattr(sys, "argv", [str(FOLDER / f"{name}.py"), "3"])
+    runpy.run_path(sys.argv[0], run_name="__main__")
+    assert [accepted.space.tree.keys() for accepted in found] == [PARAMS[name].keys()]
 
 
 @pytest.fixture(scope="module")
