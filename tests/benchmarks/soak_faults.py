@@ -67,7 +67,7 @@ class Soak:
 
     def __enter__(self) -> Self:
         try:
-            self._cluster = self._stack.enter_context(Cluster())
+            self._cluster = self._stack.enter_context(Cluster(loses_nodes=True))
             self._head = self._cluster.add(cpus=1, **self._node_variables)
             self._workers: list[RayNode] = []
             for _ in range(NUM_WORKERS):

@@ -108,8 +108,14 @@ def marked(name: str, value: str) -> list[psutil.Process]:
 class Cluster:
     """Nodes that find one another through the first of them."""
 
-    def __init__(self, *, dashboard: bool = False, is_outside: bool = False) -> None:
-        """Starts nothing yet; `is_outside`: nodes have addresses beyond loopback, in namespaces."""
+    def __init__(
+        self, *, dashboard: bool = False, is_outside: bool = False, loses_nodes: bool = False
+    ) -> None:
+        """Starts nothing yet.
+
+        `is_outside`: nodes have addresses beyond loopback, in namespaces. `loses_nodes`: the head
+        notices within seconds that a node is gone, and may take a slow one for lost.
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="tsray-"))  # Short: sockets lie in it.
         self.port, self.client_port, self.dashboard_port = free_port(), free_port(), free_port()
         self.token = self.folder / "token"
@@ -117,6 +123,7 @@ class Cluster:
         self.token.chmod(0o600)
         self.nodes: list[RayNode] = []
         self._has_dashboard = dashboard
+        self._health = QUICK_TO_NOTICE if loses_nodes else {}
         self._on_loopback = {} if is_outside else {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}
         launcher = str(Path(__file__).parent / "loopback_ray.py")
         ray = str(Path(sys.executable).parent / "ray")
@@ -177,7 +184,7 @@ class Cluster:
         command = [*prefix, *self._ray, "start", *role, *own]
         environment = {
             **{k: v for k, v in os.environ.items() if not k.startswith(("RAY", "TUNE_SPEED"))},
-            **QUICK_TO_NOTICE,
+            **self._health,
             **self.variables,
             "RAY_AUTH_MODE": "token",
             **self._on_loopback,

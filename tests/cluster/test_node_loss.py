@@ -47,7 +47,7 @@ def outcome(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> It
         pytest.MonkeyPatch.context() as patch,
         servers.postgresql() as database,
         servers.mlflow_server(folder / "mlflow", backend_uri=database.uri()) as mlflow,
-        Cluster() as cluster,
+        Cluster(loses_nodes=True) as cluster,
     ):
         patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
         nodes = [cluster.add(cpus=1, TUNE_SPEED_CACHE=str(session_cache)) for _ in range(3)]

@@ -21,8 +21,8 @@ from ray.tune.search import Searcher
 from tune_speed.components.plugins.registry import shipped
 from tune_speed.core.errors import ServiceError, SetUpFailed, one_line, readable
 from tune_speed.runtime.process import handlers_kept
-from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.study.validation import most_devices
+from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.ray import compat
 from tune_speed.tuning.ray.liveness import MARGIN_S, HeartbeatMonitor, OwnTime, StallMonitor
 from tune_speed.tuning.ray.nodes import Nodes
