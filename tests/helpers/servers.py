@@ -11,6 +11,7 @@ Starts are bounded, and nothing is left when the block ends, however it ends.
 import os
 import pwd
 import shutil
+import sqlite3
 import ssl
 import subprocess
 import sys
@@ -137,6 +138,8 @@ def mlflow_server(
     server.variables = {"MLFLOW_TRACKING_URI": uri, **client}
     try:
         server.start()
+        if login is not None:
+            _hash_cheaply(folder, password=login[1])
         yield server
     finally:
         server.kill()
@@ -163,6 +166,15 @@ def _login_settings(folder: Path, name: str, password: str) -> dict[str, str]:
         "MLFLOW_AUTH_ADMIN_PASSWORD": password,
         "MLFLOW_FLASK_SERVER_SECRET_KEY": "only of this test",
     }
+
+
+def _hash_cheaply(folder: Path, *, password: str) -> None:
+    """Stores the login as the server does, but hashed once: its own hash costs 0.2 s a request."""
+    from werkzeug.security import generate_password_hash
+
+    hashed = generate_password_hash(password, "pbkdf2:sha256:1")
+    with closing(sqlite3.connect(folder / "basic_auth.db")) as connection, connection:
+        connection.execute("UPDATE users SET password_hash = ?", (hashed,))
 
 
 def _programs() -> Path | None:
