@@ -242,6 +242,8 @@ def why_none() -> str | None:
     programs = ("ip", "unshare", "nsenter", "setpriv", "wget")
     if missing := [program for program in programs if shutil.which(program) is None]:
         return f"needs {', '.join(missing)}"
+    if any(Path(place).is_relative_to("/tmp") for place in (sys.prefix, sys.base_prefix, ROOT)):
+        return "needs a checkout and a Python outside /tmp, which containers have of their own"
     tried = subprocess.run(
         ["unshare", "--mount", "--uts", "--pid", "--net", "--fork", "true"], check=False
     )
