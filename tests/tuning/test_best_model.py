@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from command import TINY_STUDY, Done, finished, run
+from command import TINY_STUDY, Done, finished, run_inside
 from documented import undocumented
 from making import make_record
 
@@ -46,7 +46,7 @@ def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> t
     os.environ["TUNE_SPEED_CACHE"] = str(session_cache)
     folder = tmp_path_factory.mktemp("searched")
     (folder / "tiny.yaml").write_text(STUDY)
-    done = run("search", "tiny.yaml", folder=folder)
+    done = run_inside("search", "tiny.yaml", folder=folder)
     assert done.code == 0, done.err
     return folder, done
 
