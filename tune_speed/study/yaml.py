@@ -28,8 +28,6 @@ MAX_NODES = 20_000
 MAX_DEPTH = 40
 # Characters of a key. Messages repeat the keys around a value, so long ones would multiply.
 MAX_KEY = 200
-# Characters of a text that may be an override's value.
-SHORT = 200
 # Mistakes of one file that are reported.
 MAX_PROBLEMS = 100
 
@@ -133,12 +131,13 @@ def scan_file(path: Path | str) -> Source:
 
 def scan_yaml(text: str, *, file: str | None = None) -> Source:
     """Like `parse_yaml`, but mistakes that leave a readable tree go to `Source.problems`."""
-    scanned = _short_scanned if len(text) <= SHORT else _scanned
-    source = scanned(text, file)
+    source = _scanned(text, file)
     return dataclasses.replace(source, tree=copy.deepcopy(source.tree))
 
 
-def _scan(text: str, file: str | None) -> Source:
+# Each arm of an ablation is read from the same file again, with a few overrides of its own.
+@functools.lru_cache(maxsize=64)
+def _scanned(text: str, file: str | None) -> Source:
     if len(text) > MAX_BYTES:
         raise _error(f"must be at most {MAX_BYTES >> 10} KiB long", Place(file, None))
     reader = _Reader(text, file)
@@ -147,12 +146,6 @@ def _scan(text: str, file: str | None) -> Source:
     tree = reader.unfold(root, (), places)
     problems = tuple(dict.fromkeys(reader.problems))
     return Source(tree=tree, text=text, file=file, places=places, problems=problems)
-
-
-# Each arm of an ablation is read from the same file again, with other overrides. These have a cache
-# of their own, as there are enough of them to push the file out.
-_scanned = functools.lru_cache(maxsize=4)(_scan)
-_short_scanned = functools.lru_cache(maxsize=128)(_scan)
 
 
 def _checked(source: Source) -> Source:

@@ -211,10 +211,21 @@ def test_plan_keeps_what_it_was_loaded_from(tmp_path: Path) -> None:
     )
 
 
-def test_file_is_scanned_once_however_many_arms_it_has(tmp_path: Path) -> None:
+def test_file_is_scanned_once_however_many_arms_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scanned, reader = [], yaml._Reader
+
+    def read(text: str, file: str | None) -> yaml._Reader:
+        scanned.append(file)
+        return reader(text, file)
+
+    monkeypatch.setattr(yaml, "_Reader", read)
     yaml._scanned.cache_clear()
-    make_plan(tmp_path, axes={"batch_size": [10, 20, 30, 40], "epochs": [5, 6, 7]})
-    assert yaml._scanned.cache_info().misses == 1
+    axes = dict.fromkeys(("batch_size", "epochs", "clip_norm", "accumulation_steps"), 2)
+    axes["label_smoothing"] = 0.1
+    make_plan(tmp_path, "ablate.design=factorial", axes=axes)
+    assert scanned.count(str(tmp_path / "tiny.yaml")) == 1
 
 
 def test_arm_that_is_run_alone_is_read_once(

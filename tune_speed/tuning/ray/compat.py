@@ -6,7 +6,7 @@ by Ray's deprecation policy.
 
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,39 +22,35 @@ START_LIMIT_S = 120.0
 
 
 @contextmanager
-def on_loopback() -> Iterator[None]:
+def _replaced(owner: Any, **values: Any) -> Iterator[None]:
+    before = {name: getattr(owner, name) for name in values}
+    for name, value in values.items():
+        setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            setattr(owner, name, value)
+
+
+def on_loopback() -> AbstractContextManager[None]:
     """Makes a local cluster's servers listen on 127.0.0.1, as they do on macOS and Windows."""
     # On Linux they listen on every address of the machine. Ray also replaces a loopback address
     # by the outer one, so a local cluster cannot be joined either without this.
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
-@contextmanager
-def without_bystanders() -> Iterator[None]:
+def without_bystanders() -> AbstractContextManager[None]:
     """Makes a local cluster start without dashboard, autoscaler and log monitor."""
     # `include_dashboard=False` still starts the API server, and `ray.init` waits for it. Without
     # the three the first training step comes after 0.83 of the time (see tests/benchmarks).
-    before = {name: getattr(Node, name) for name in BYSTANDERS}
-    for name in BYSTANDERS:
-        setattr(Node, name, lambda *_, **__: None)
-    try:
-        yield
-    finally:
-        for name, method in before.items():
-            setattr(Node, name, method)
+    return _replaced(Node, **dict.fromkeys(BYSTANDERS, lambda *_, **__: None))
 
 
-@contextmanager
-def patient() -> Iterator[None]:
+def patient() -> AbstractContextManager[None]:
     """Makes a local cluster wait `START_LIMIT_S` for its node instead of Ray's fixed 30 s."""
     # At a load of 14 on two cores, searches ended with "the current node timed out".
-    get_node = services.get_node
-    deadline = time.monotonic() + START_LIMIT_S
+    get_node, deadline = services.get_node, time.monotonic() + START_LIMIT_S
 
     def wait_for_node(gcs_address: str, node_id: str) -> Any:
         while True:
@@ -63,13 +59,9 @@ def patient() -> Iterator[None]:
             except RuntimeError:
                 if time.monotonic() >= deadline:
                     raise
-                time.sleep(0.1)
+            time.sleep(0.1)
 
-    services.get_node = wait_for_node
-    try:
-        yield
-    finally:
-        services.get_node = get_node
+    return _replaced(services, get_node=wait_for_node)
 
 
 def mute_daemons() -> None:

@@ -302,7 +302,6 @@ def run_search(
     adapter = Adapter(controller, nodes)
     scheduler = _Scheduler(adapter)
     study = controller.study
-    devices = most_devices(study.space) if study.loop is None else 1
     os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "1e9")  # Nobody reads it.
     if nodes.is_local:
         compat.use_prestarted_workers()
@@ -327,7 +326,7 @@ def run_search(
             callbacks=[_Callback(adapter, scheduler, on_tick)],
             # Tune keeps the device of a process that it may reuse. On two devices, a trial of both
             # would wait for ever for the one of a trial that has ended.
-            reuse_actors=devices == 1,
+            reuse_actors=study.loop is not None or most_devices(study.space) == 1,
             verbose=0,
             raise_on_failed_trial=False,
             trial_dirname_creator=lambda trial: trial.trial_id,
