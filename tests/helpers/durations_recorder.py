@@ -25,7 +25,6 @@ class DurationsRecorder:
     def __init__(self, path: Path) -> None:
         # Not `os.write`, which tests replace; without a buffer, a line is one call.
         self._file = path.open("ab", buffering=0)
-
         self._cpu_s = cpu_s()
 
     @pytest.hookimpl(wrapper=True)

@@ -26,21 +26,20 @@ TREE: dict[str, Any] = {
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Lets steps be recorded on a CPU by a recorder that calls again; says what it did."""
+def calls(recordings: list[Any], monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Lets steps be recorded on a CPU, as `recordings` does; says what the recorder did."""
     done: list[str] = []
+    record_on_cpu = gradient.RECORDERS["cpu"]
 
     def record(call: Callable[[], Tensor], device: torch.device, pool: Any) -> gradient.Recorded:
-        for _ in range(gradient.REHEARSALS):
-            call()
-        result = torch.zeros(())
+        recorded = record_on_cpu(call, device, pool)
 
         def replay() -> None:
             done.append("replay")
-            result.copy_(call())
+            recorded.replay()
 
         done.append("record")
-        return gradient.Recorded(replay, result, pool or "pool")
+        return recorded._replace(replay=replay)
 
     monkeypatch.setitem(gradient.RECORDERS, "cpu", record)
     return done
