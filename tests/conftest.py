@@ -21,6 +21,7 @@ settings.load_profile("tests")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record-durations", metavar="FILE", help="see tests/durations.py")
+    parser.addoption("--record-lines", metavar="FOLDER", help="see tests/coverage_by_room.py")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -28,6 +29,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
     if path := config.getoption("--record-durations"):
         config.pluginmanager.register(DurationsRecorder(Path(path).absolute()))
+    if folder := config.getoption("--record-lines"):
+        from lines_recorder import LinesRecorder
+
+        config.pluginmanager.register(LinesRecorder(Path(folder).absolute()))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

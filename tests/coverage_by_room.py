@@ -1,45 +1,46 @@
 """Prints the share of lines that a recorded run reached, by room; exits 1 where one is below 90 %.
 
-    python -m pytest -n 2 --cov --cov-report= && python tests/coverage_by_room.py [--json]
+    python -m pytest -n 2 --record-lines=lines && python tests/coverage_by_room.py lines [--json]
 
-Processes that tests start are counted too (`patch = ["subprocess"]` in pyproject.toml), if they end
-by themselves: one that is killed leaves no record.
+Only lines that the processes of tests run themselves are counted, not those of searches' trials.
 """
 
 import argparse
 import json
 import sys
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
-
-from coverage import Coverage
 
 ROOT = Path(__file__).resolve().parents[1]
 LEAST_PERCENT = 90.0
 
 
-def by_room(coverage: Coverage) -> dict[str, float]:
-    """Returns the percentage of the statements of each room of the package that were run.
+def by_room(folder: Path) -> dict[str, float]:
+    """Returns the percentage of the lines of each room of the package that any process ran.
 
-    Files that no test imported count with all their statements as not run.
+    Files that no test imported count with all their lines as not run.
     """
-    statements, missed = Counter[str](), Counter[str]()
-    for file in sorted((ROOT / "tune_speed").rglob("*.py")):
-        inside = file.relative_to(ROOT / "tune_speed").parts
-        room = inside[0] if len(inside) > 1 else "the top"
-        _, found, _, missing, _ = coverage.analysis2(str(file))
-        statements[room] += len(found)
-        missed[room] += len(missing)
-    return {room: 100 - 100 * missed[room] / count for room, count in statements.items() if count}
+    ran, known = defaultdict[Path, set[int]](set), defaultdict[Path, set[int]](set)
+    for recorded in folder.glob("*.json"):
+        for name, lines in json.loads(recorded.read_text()).items():
+            inside = (ROOT / name).relative_to(ROOT / "tune_speed")
+            ran[inside] |= set(lines["executed_lines"])
+            known[inside] |= {*lines["executed_lines"], *lines["missing_lines"]}
+    all_lines, ran_lines = Counter[str](), Counter[str]()
+    for file in sorted(file for file in known if len(file.parts) > 1):
+        all_lines[file.parts[0]] += len(known[file])
+        ran_lines[file.parts[0]] += len(ran[file])
+    return {room: 100 * ran_lines[room] / count for room, count in all_lines.items() if count}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    coverage = Coverage(data_file=str(ROOT / ".coverage"))
-    coverage.load()
-    rooms = by_room(coverage)
+    rooms = by_room(options.folder)
+    if not rooms:
+        sys.exit(f"{options.folder} must hold what `pytest --record-lines` wrote; there is none")
     if options.json:
         print(json.dumps(rooms, indent=2))
     else:
