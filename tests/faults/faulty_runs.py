@@ -14,8 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from command import TUNE_SPEED, environment, finished, mlflow_runs
+import pytest
+from command import TUNE_SPEED, environment, exit_code, finished, here, mlflow_runs
 
+from tune_speed.components.models import MODELS
+from tune_speed.tuning import precheck
+
+FAULTY = str(Path(__file__).parent / "faulty")
 MARK = "FAULTS_RUN"
 """Variable that all processes of a run inherit, whoever their parent is by now."""
 STUDY = """
@@ -72,19 +77,12 @@ class Search:
     def __init__(
         self, folder: Path, *arguments: str, prefix: Sequence[str] = (), **variables: str
     ) -> None:
-        (folder / "faults").mkdir(exist_ok=True)
         self.folder, self.id = folder, uuid.uuid4().hex
-        paths = [str(Path(__file__).parent / "faulty"), os.environ.get("PYTHONPATH", "")]
-        own = {
-            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-            "FAULTS_FOLDER": str(folder / "faults"),
-            MARK: self.id,
-        }
         self._out, self._err = (folder / "out").open("wb+"), (folder / "err").open("wb+")
         self.process = subprocess.Popen(
             ["env", "--default-signal=INT", *prefix, TUNE_SPEED, "search", *arguments],
             cwd=folder,
-            env={**environment(folder), **own, **variables},
+            env={**environment(folder), **_faulty_variables(folder, self.id), **variables},
             stdin=subprocess.DEVNULL,
             stdout=self._out,  # Not a pipe: what survives the command would hold it open.
             stderr=self._err,
@@ -116,7 +114,7 @@ class Search:
 
     def processes(self) -> list[psutil.Process]:
         """Returns all processes of this run that are alive, whoever their parent is."""
-        return [process for process in psutil.process_iter() if self._is_ours(process)]
+        return _marked(self.id)
 
     def named(self, name: str) -> list[psutil.Process]:
         """Returns those processes whose command line holds `name`, such as TrialProcess."""
@@ -128,10 +126,7 @@ class Search:
 
     def left_after(self, within_s: float) -> list[str]:
         """Returns what still runs after so long at most; an empty list as soon as nothing does."""
-        deadline = time.monotonic() + within_s
-        while (left := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.5)
-        return [_described(process) for process in left]
+        return _left_after(self.id, within_s)
 
     def end(self) -> None:
         """Ends all of it, however it was left."""
@@ -143,12 +138,31 @@ class Search:
         self._out.close()
         self._err.close()
 
-    def _is_ours(self, process: psutil.Process) -> bool:
+
+def _faulty_variables(folder: Path, run_id: str) -> dict[str, str]:
+    """Returns the environment in which all processes of the run have the model `faulty`."""
+    (folder / "faults").mkdir(exist_ok=True)
+    paths = [FAULTY, os.environ.get("PYTHONPATH", "")]
+    own = {"PYTHONPATH": os.pathsep.join(filter(None, paths)), MARK: run_id}
+    return {**own, "FAULTS_FOLDER": str(folder / "faults")}
+
+
+def _marked(run_id: str) -> list[psutil.Process]:
+    def is_ours(process: psutil.Process) -> bool:
         try:
             is_alive = process.status() != psutil.STATUS_ZOMBIE
-            return is_alive and process.environ().get(MARK) == self.id
+            return is_alive and process.environ().get(MARK) == run_id
         except psutil.Error:
             return False
+
+    return [process for process in psutil.process_iter() if is_ours(process)]
+
+
+def _left_after(run_id: str, within_s: float) -> list[str]:
+    deadline = time.monotonic() + within_s
+    while (left := _marked(run_id)) and time.monotonic() < deadline:
+        time.sleep(0.5)
+    return [_described(process) for process in left]
 
 
 def _described(process: psutil.Process) -> str:
@@ -189,6 +203,27 @@ def searched(
         assert "Traceback" not in search.err, search.err
         assert search.left_after(20) == []
         return search
+
+
+def resumed_inside(folder: Path, *arguments: str, **variables: str) -> str:
+    """Resumes the search with a driver in this process, where all is imported, to its end.
+
+    Returns what it said on stderr. Raises: AssertionError as `searched` does.
+    """
+    run_id = uuid.uuid4().hex
+    own = {**_faulty_variables(folder, run_id), **variables}
+    with pytest.MonkeyPatch.context() as patch, here(folder, **own) as (out, err):
+        patch.syspath_prepend(FAULTY)
+        from faulty_model import Faulty
+
+        patch.setitem(MODELS, "faulty", Faulty)
+        patch.setattr(precheck, "TAKES_ANYTHING", precheck.TAKES_ANYTHING | {"faulty"})
+        code = exit_code("search", "tiny.yaml", "--resume", *arguments)
+    said = err.getvalue()
+    assert code == 1, out.getvalue() + said
+    assert "Traceback" not in said, said
+    assert _left_after(run_id, 20) == []
+    return said
 
 
 def by_fault(folder: Path) -> dict[str, dict[str, Any]]:

@@ -24,6 +24,11 @@ def _add_faulty(models: ModuleType) -> None:
     models.MODELS["faulty"] = Faulty
 
 
+def _take_any_image(precheck: ModuleType) -> None:
+    """Saves the process that tries a search's networks: `faulty` takes any image."""
+    precheck.TAKES_ANYTHING.add("faulty")
+
+
 def _set_limit(name: str, limit_s: float) -> None:
     module, _, constant = name.rpartition(".")
 
@@ -35,6 +40,7 @@ def _set_limit(name: str, limit_s: float) -> None:
 
 
 after_import("tune_speed.components.models", _add_faulty)
+after_import("tune_speed.tuning.precheck", _take_any_image)
 for name, limit_s in json.loads(os.environ.get("FAULTS_LIMITS", "{}")).items():
     _set_limit(name, limit_s)
 if "FAULTS_CLOCK" in os.environ:
