@@ -11,7 +11,14 @@ from typing import Any
 
 import psutil
 import pytest
+import yaml
 from command import TINY_STUDY, Done, environment, finished, ledger, start
+
+from tune_speed.core.records import TrialRecord
+from tune_speed.training.distributed.local import run_here
+from tune_speed.training.recipe import Recipe
+from tune_speed.training.trial import Allotment, TrialSpec
+from tune_speed.training.workload import Workload
 
 pytestmark = pytest.mark.slow
 
@@ -52,7 +59,7 @@ def ranks_of(process: subprocess.Popen[str], *, name: str, number: int = 2) -> l
         found = [p for p in below if p.is_running() and name in _command(p)]
         if len(found) >= number:
             return found
-        time.sleep(0.1)
+        time.sleep(0.3)
     process.kill()  # Else it could be one that waits for ever.
     raise AssertionError(process.communicate())
 
@@ -97,7 +104,7 @@ def searched(
         "search.policy=time_to_target",
         "search.trials=2",
         "recipe.epochs=2000",
-        "workload.max_train_s=3",
+        "workload.max_train_s=2",
     )
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
@@ -126,3 +133,30 @@ def test_trial_is_run_again_when_one_of_its_devices_dies(searched: Any) -> None:
     assert "its process died" in interrupted["reason"]
     (record,) = (each for each in records if each["trial_id"] == interrupted["trial_id"])
     assert record["recipe"]["devices"] == 2
+
+
+def test_ranks_learn_on_the_cluster_what_they_learn_without_it(searched: Any) -> None:
+    """And go on after each evaluation, as the search answers."""
+    _, records = searched
+    (record,) = (each for each in records if each["recipe"]["devices"] == 2)
+    there = TrialRecord.model_validate(record).runs[0]
+    trial = run_here(
+        TrialSpec(
+            study="tiny",
+            trial_id=record["trial_id"],
+            params={},
+            recipe=Recipe.model_validate(record["recipe"]),
+            workload=Workload.model_validate(yaml.safe_load(STUDY)["workload"]),
+            workload_hash="w" * 16,
+            space_hash="s" * 16,
+            seed=there.seed,
+            allotment=Allotment(device="cpu", cpu_threads=1),
+        )
+    )
+    next(trial)
+    here = trial.send(None).runs[0]
+    trial.close()
+    assert len(there.evaluations) > len(here.evaluations) >= 2
+    for ours, theirs in zip(there.evaluations, here.evaluations, strict=False):
+        assert (ours.step, ours.accuracy) == (theirs.step, theirs.accuracy)
+        assert ours.loss == pytest.approx(theirs.loss, rel=1e-4)

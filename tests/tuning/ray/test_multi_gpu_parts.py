@@ -1,10 +1,11 @@
-"""The parts of a trial on several devices, without Ray Train: `test_ray_ddp` has the whole.
+"""The parts of a trial on several devices, without Ray Train: `test_ray_ddp.py` has the whole.
 
 Calls of actors are answered by their own classes, here and at once.
 """
 
 import asyncio
 import inspect
+import pickle
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -16,12 +17,21 @@ from ray.exceptions import GetTimeoutError, RayError
 from test_trial_process_here import make_spec
 
 from tune_speed.core.errors import ConfigError
+from tune_speed.core.records import Status
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.training.distributed import supervisor
 from tune_speed.training.distributed.supervisor import Ended, RanksDied, Standing
+from tune_speed.training.objective import finish
 from tune_speed.training.ranks import Ranks
 from tune_speed.tuning.ray import multi_gpu, placement_groups
-from tune_speed.tuning.ray.multi_gpu import RayCrew, TrialHung, _Channel, _Mailbox, _rank
+from tune_speed.tuning.ray.multi_gpu import (
+    RayCrew,
+    TrialHung,
+    _Channel,
+    _Mailbox,
+    _rank,
+    run_on_cluster,
+)
 from tune_speed.tuning.ray.placement_groups import PlacementGroups, note_group
 
 SOON_S = 60.0
@@ -166,6 +176,32 @@ def test_end_of_ray_train_before_the_ranks_is_their_death(crew: Callable[..., An
     assert made.receive(timeout_s=SOON_S) == Ended(1, "{}")
     with pytest.raises(RanksDied, match="Ray Train ended: a worker died"):
         made.receive(timeout_s=SOON_S)
+
+
+class HangingTrainer(Trainer):
+    """One whose first rank says at once that it hangs, and whose ranks are soon killed."""
+
+    def __init__(self, loop: Any, **settings: Any) -> None:
+        super().__init__(loop, **settings)
+        error = TrialHung("no step for 9 s\nThread training: here")
+        said = Ended(rank=0, error=pickle.loads(pickle.dumps(error)))
+        self.config["mailbox"].actor._said.put_nowait(said)
+        threading.Timer(0.05, self.gate.set).start()
+
+
+def test_trial_whose_ranks_hang_has_failed_with_their_stacks(
+    crew: Callable[..., Any], answered: Ray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray.train.torch, "TorchTrainer", HangingTrainer)
+    spec = make_spec("t0000")
+    spec = spec.model_copy(update={"recipe": spec.recipe.model_copy(update={"devices": 2})})
+    resources = ResourceConfig(cpu=3.0, gpu=1.0).model_dump_json()
+    trial = run_on_cluster(spec, resources, holdings="list", interrupt=lambda: False)
+    run = finish(trial, on_report=lambda record: None).runs[-1]
+    assert (run.status, run.stop_reason) == (Status.FAILED, "TrialHung: no step for 9 s")
+    assert "Thread training: here" in (run.traceback or "")
+    assert len(answered.killed) == 1  # The mailbox.
+    Trainer.made.clear()
 
 
 def test_crew_that_is_closed_ends_its_workers_and_waits_for_ray_train(
