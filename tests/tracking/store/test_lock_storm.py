@@ -1,4 +1,4 @@
-"""One SQLite file, four real drivers, and a stranger who keeps it locked."""
+"""One SQLite file, two real drivers, and a stranger who keeps it locked."""
 
 import sqlite3
 import subprocess
@@ -15,7 +15,7 @@ from tune_speed.tracking import list_studies
 
 pytestmark = pytest.mark.slow
 
-NUM_DRIVERS, NUM_TRIALS = 4, 3
+NUM_DRIVERS, NUM_TRIALS = 2, 4
 HELD_S = 4.0
 """Longer than MLflow waits for a lock here."""
 DRIVER = """
