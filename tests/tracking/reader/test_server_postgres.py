@@ -1,14 +1,13 @@
-"""PostgreSQL killed in mid-study: under an MLflow server, and as a store of its own."""
+"""PostgreSQL as a store of its own: killed in mid-study, frozen, and closed to a wrong login."""
 
 import threading
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 from kept import check_each_once
 from making import make_evaluation, make_record
-from servers import Postgresql, mlflow_server, postgresql, why_no_postgresql
+from servers import Postgresql, postgresql, why_no_postgresql
 from tcp_proxy import tcp_proxy
 
 from tune_speed.core.errors import ServiceError
@@ -25,7 +24,7 @@ CURVE = [0, 1, 2, 10]
 @pytest.fixture(scope="module")
 def database() -> Iterator[Postgresql]:
     with postgresql() as server:
-        server.run("postgres", "CREATE DATABASE direct", "CREATE DATABASE served")
+        server.run("postgres", "CREATE DATABASE direct")
         yield server
 
 
@@ -48,8 +47,10 @@ def wait_for(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def run_through_a_kill(tracker: Tracker, database: Postgresql, uri: str, study: str) -> None:
-    """Runs trials, while the database is killed and started again: each must be there once."""
+def test_a_killed_database_costs_nothing(database: Postgresql) -> None:
+    """Trials run, while it is killed and started again: each must be there once."""
+    uri = database.uri("direct")
+    tracker = track(uri, "study")
     for i in range(8):
         run_trial(tracker, f"t{i:04d}")
         if i == 4:
@@ -60,23 +61,8 @@ def run_through_a_kill(tracker: Tracker, database: Postgresql, uri: str, study: 
             database.start()
     assert tracker.close(timeout_s=60) == () and tracker.trouble is None
     trials = dict.fromkeys((f"t{i:04d}" for i in range(8)), "FINISHED")
-    for run in check_each_once(uri, study, trials):
+    for run in check_each_once(uri, "study", trials):
         assert run.steps() == CURVE, run.trial_id
-
-
-def test_a_database_killed_under_a_server_costs_nothing(
-    database: Postgresql, tmp_path: Path
-) -> None:
-    uri = database.uri("served")
-    with mlflow_server(tmp_path / "server", backend_uri=uri) as server:
-        tracker = track(server.uri, "study")
-        run_through_a_kill(tracker, database, uri, "study")
-
-
-def test_a_killed_database_costs_nothing(database: Postgresql) -> None:
-    uri = database.uri("direct")
-    tracker = track(uri, "study")
-    run_through_a_kill(tracker, database, uri, "study")
 
 
 def test_commits_whose_answer_is_lost_leave_nothing_twice(database: Postgresql) -> None:

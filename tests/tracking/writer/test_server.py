@@ -1,4 +1,7 @@
-"""Against a real `mlflow server` on loopback, which is killed, frozen and started again."""
+"""Against a real `mlflow server` on loopback, which is killed, frozen and started again.
+
+It keeps all in PostgreSQL, which is killed behind it, or in SQLite where there is no PostgreSQL.
+"""
 
 import threading
 import time
@@ -12,7 +15,7 @@ from urllib.request import Request, urlopen
 import pytest
 from kept import check_each_once, runs_of_trials
 from making import make_evaluation, make_record
-from servers import MlflowServer, mlflow_server
+from servers import MlflowServer, Postgresql, mlflow_server, postgresql, why_no_postgresql
 from tcp_proxy import tcp_proxy
 
 from tune_speed.core.errors import ServiceError
@@ -68,15 +71,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[MlflowServer]:
-    with mlflow_server(folder) as server:
-        yield server
+def backend() -> Iterator[Postgresql | None]:
+    if why_no_postgresql() is not None:
+        yield None
+        return
+    with postgresql() as backend:
+        backend.run("postgres", "CREATE DATABASE served")
+        yield backend
 
 
 @pytest.fixture(scope="module")
-def database(folder: Path) -> str:
+def database(folder: Path, backend: Postgresql | None) -> str:
     """Where the server keeps all, to be looked into."""
-    return f"sqlite:///{folder}/mlflow.db"
+    return backend.uri("served") if backend else f"sqlite:///{folder}/mlflow.db"
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path, database: str) -> Iterator[MlflowServer]:
+    with mlflow_server(folder, backend_uri=database) as server:
+        yield server
 
 
 def track(uri: str, study: str) -> Tracker:
@@ -166,6 +179,24 @@ def test_a_killed_server_costs_no_search_anything(server: MlflowServer, database
     check(database, "away", ["t0000", "t0001", "t0002", "t0003"])
     assert len(find_trials(server.uri, study="away")) == 4
     check_what_a_resumed_search_delivers(server, database, "ended")
+
+
+@pytest.mark.skipif(why_no_postgresql() is not None, reason=str(why_no_postgresql()))
+def test_a_database_killed_under_a_server_costs_nothing(
+    server: MlflowServer, database: str, backend: Postgresql
+) -> None:
+    tracker = track(server.uri, "behind")
+    trials = [f"t{i:04d}" for i in range(8)]
+    for trial_id in trials:
+        run_trial(tracker, trial_id)
+        if trial_id == trials[4]:
+            wait_for(lambda: len(tracker.expected) < 4)  # In the midst of deliveries.
+            backend.kill()
+        if trial_id == trials[6]:
+            wait_for(lambda: tracker.trouble)
+            backend.start()
+    assert tracker.close(timeout_s=60) == () and tracker.trouble is None
+    check(database, "behind", trials)
 
 
 def go_on_without(tracker: Tracker, server: MlflowServer) -> None:
