@@ -14,6 +14,7 @@ import psutil
 import pytest
 from trial_config import config_of
 
+from tune_speed.components.models import MODELS
 from tune_speed.core.records import Status, TrialRecord
 from tune_speed.runtime import heartbeat
 from tune_speed.training.loop import Interrupted
@@ -135,7 +136,10 @@ class Remote:
 def serve(
     kind: type[TrialProcess], config: dict[str, Any], pipe: Connection, variables: dict[str, str]
 ) -> None:
+    from training import Tiny
+
     os.environ.update(variables)
+    MODELS["tiny"] = Tiny
     trial_process.END_S = 2.0
     process = kind.__new__(kind)  # Without what Ray's own base makes of a home folder.
     process._iteration = 0
@@ -255,7 +259,12 @@ def test_trials_learn_the_same_as_without_the_thread(begin: Begin, recipe: dict[
 
 
 @pytest.mark.slow
-def test_trial_that_is_compiled_trains_in_the_thread(begin: Begin) -> None:
-    spec = make_spec(epochs=1, model={"plain_cnn": {"width": 4}}, compile=True)
+def test_trial_that_is_compiled_trains_in_the_thread(
+    begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from training import Tiny
+
+    monkeypatch.setitem(MODELS, "tiny", Tiny)
+    spec = make_spec(epochs=1, model="tiny", compile=True)
     record = Receiver().record(begin(spec, TrialProcess).ask_until("end"))
     assert record.status == Status.MISSED, record.runs[0].traceback
