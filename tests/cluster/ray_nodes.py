@@ -176,6 +176,7 @@ class Cluster:
         own = ["--num-cpus", f"{cpus:g}", "--num-gpus", str(gpus), "--node-ip-address", ip]
         own += ["--object-store-memory", "80000000", "--disable-usage-stats", "--block"]
         own += ["--dashboard-agent-listen-port", str(free_port())]
+        own += ["--include-log-monitor", "false"]  # A process that nobody here listens to.
         folder = self.folder / f"n{number}"
         folder.mkdir()
         # Its own: in the head's, a node would unpack a job's working directory anew, under it.
@@ -204,7 +205,7 @@ class Cluster:
         raise AssertionError(node.log.read_text())
 
     def _head_options(self) -> list[str]:
-        options = ["--head", "--port", str(self.port)]
+        options = ["--head", "--port", str(self.port), "--no-monitor"]
         options += ["--ray-client-server-port", str(self.client_port)]
         if not self._has_dashboard:
             return [*options, "--include-dashboard", "false"]
