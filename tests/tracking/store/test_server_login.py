@@ -2,15 +2,19 @@
 
 import base64
 import json
+import shutil
 import ssl
+import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from urllib.request import Request, urlopen
 
 import pytest
-from kept import check_each_once
+from command import Done, finished, run_inside
+from kept import check_curves, check_each_once
 from making import make_evaluation, make_record
+from plugging import STUDY, write
 from servers import MlflowServer, mlflow_server
 
 from tune_speed.core.errors import ServiceError
@@ -19,6 +23,8 @@ from tune_speed.tracking import Tracker, find_trials, open_store
 pytestmark = pytest.mark.slow
 
 USER, PASSWORD = "keeper", "correct-horse-7731"
+FORMS = [PASSWORD.encode(), *(base64.b64encode(f"{USER}:{PASSWORD}".encode()).split(b"="))[:1]]
+"""How it might be written: as it is, and as it stands in a request."""
 
 
 @pytest.fixture(scope="module")
@@ -131,6 +137,67 @@ def test_a_certificate_that_is_not_there_is_named(
 ) -> None:
     let_in.setenv("MLFLOW_TRACKING_SERVER_CERT_PATH", str(tmp_path / "none.pem"))
     assert "none.pem" in refusal(server)
+
+
+@pytest.fixture
+def ray_folder() -> Iterator[Path]:
+    """Where Ray keeps its sessions; a short path, as sockets lie in it."""
+    folder = Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_search_with_login_and_tls_works_and_leaks_nothing(
+    server: MlflowServer,
+    database: str,
+    tmp_path: Path,
+    ray_folder: Path,
+    call: Callable[..., Done],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def show(*arguments: str, **variables: str) -> Done:
+        with monkeypatch.context() as patch:
+            for name, value in variables.items():
+                patch.setenv(name, value)
+            return call(*arguments, folder=work)
+
+    work = tmp_path / "work"
+    work.mkdir()
+    text = STUDY.replace("trials: 2", "trials: 1")
+    (work / "tiny.yaml").write_text(f"{text}tracking: {{log_model: best}}\n")
+    write(work)
+    own = {**server.variables, "RAY_TMPDIR": str(ray_folder)}
+    search = run_inside("search", "tiny.yaml", "--plugin", "my_nets.py", folder=work, **own)
+    assert search.code in (0, 1) and "warning" not in search.err, search.err
+    assert "is logged: models:/" in search.out + search.err
+    check_curves(database, "tiny", finished(work))
+    address = server.uri.replace("//", f"//{USER}:{PASSWORD}@")
+    in_address = {
+        "MLFLOW_TRACKING_URI": address,
+        "MLFLOW_TRACKING_SERVER_CERT_PATH": str(server.certificate),
+    }
+    wrong = {**server.variables, "MLFLOW_TRACKING_PASSWORD": "wrong-horse-1"}
+    refused = show("leaderboard", **wrong)
+    assert refused.code == 4 and f"answered 401 to user '{USER}'" in refused.err, refused.err
+    assert "wrong-horse" not in refused.out + refused.err
+    shown: list[Done] = [
+        show("leaderboard", **own),
+        show("show", "tiny/t0000", **in_address),
+        show("report", "tiny", **in_address),
+    ]
+    assert [done.code for done in shown] == [0, 0, 0], shown
+    assert "tiny/t000" in shown[0].out and server.uri in shown[1].out
+    said = "".join([search.out, search.err, *(done.out + done.err for done in shown)])
+    assert not [form for form in FORMS if form.decode() in said]
+    assert (work / "report.html").is_file() and any(ray_folder.rglob("*.out"))
+    assert leaks(work) + leaks(ray_folder) + leaks(server.log.parent) == []
+
+
+def leaks(folder: Path) -> list[Path]:
+    """Returns the files that hold the secret, byte for byte."""
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    assert len(files) > 3
+    return [path for path in files if any(form in path.read_bytes() for form in FORMS)]
 
 
 def test_a_login_that_is_lost_in_mid_search_is_told_and_costs_nothing(
