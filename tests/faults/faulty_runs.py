@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import psutil
 import pytest
@@ -187,28 +187,20 @@ def searching(
         search.end()
 
 
-def searched(
-    folder: Path,
-    *arguments: str,
-    within_s: float = 300,
-    prefix: Sequence[str] = (),
-    **variables: str,
-) -> Search:
-    """Runs the search to its end, at which none of its trials has met the target.
+class Ended(NamedTuple):
+    """A search that has ended, and what it printed."""
 
-    Raises: AssertionError if it takes too long, ends otherwise, or leaves a process.
-    """
-    with searching(folder, *arguments, prefix=prefix, **variables) as search:
-        assert search.wait(within_s=within_s) == 1, search.err
-        assert "Traceback" not in search.err, search.err
-        assert search.left_after(20) == []
-        return search
+    folder: Path
+    out: str
+    err: str
 
 
-def resumed_inside(folder: Path, *arguments: str, **variables: str) -> str:
-    """Resumes the search with a driver in this process, where all is imported, to its end.
+def searched_inside(
+    folder: Path, *arguments: str, codes: Sequence[int] = (1,), **variables: str
+) -> Ended:
+    """Runs the search to its end with a driver in this process, where all is imported.
 
-    Returns what it said on stderr. Raises: AssertionError as `searched` does.
+    Raises: AssertionError if it ends with none of these exit codes, or leaves a process.
     """
     run_id = uuid.uuid4().hex
     own = {**_faulty_variables(folder, run_id), **variables}
@@ -218,12 +210,12 @@ def resumed_inside(folder: Path, *arguments: str, **variables: str) -> str:
 
         patch.setitem(MODELS, "faulty", Faulty)
         patch.setattr(precheck, "TAKES_ANYTHING", precheck.TAKES_ANYTHING | {"faulty"})
-        code = exit_code("search", "tiny.yaml", "--resume", *arguments)
-    said = err.getvalue()
-    assert code == 1, out.getvalue() + said
-    assert "Traceback" not in said, said
-    assert _left_after(run_id, 20) == []
-    return said
+        code = exit_code("search", *arguments)
+    ended = Ended(folder, out.getvalue(), err.getvalue())
+    assert code in codes, ended
+    assert "Traceback" not in ended.err, ended.err
+    assert _left_after(run_id, 30) == []
+    return ended
 
 
 def by_fault(folder: Path) -> dict[str, dict[str, Any]]:

@@ -9,7 +9,7 @@ from faulty_runs import (
     assert_each_once,
     assert_unlocked,
     limits,
-    searched,
+    searched_inside,
     searching,
     write_study,
 )
@@ -61,7 +61,7 @@ def test_full_disks_lose_no_trial_and_with_room_the_search_goes_on(tmp_path: Pat
         make_room(disk)
         make_room(ledgers)
         trials = 1 + len({event["trial_id"] for event in ledger(tmp_path) if "seed" in event})
-        searched(tmp_path, "tiny.yaml", "--resume", "--trials", str(trials))
+        searched_inside(tmp_path, "tiny.yaml", "--resume", "--trials", str(trials))
         assert finished(tmp_path)[: len(before)] == before
         assert_each_once(tmp_path, trials=trials)
 

@@ -15,8 +15,8 @@ from faulty_runs import (
     assert_each_once,
     assert_unlocked,
     limits,
-    resumed_inside,
     run_of,
+    searched_inside,
     searching,
     write_study,
 )
@@ -72,7 +72,7 @@ def test_search_whose_processes_are_killed_one_after_the_other_ends_as_it_would(
     (before,) = finished(tmp_path)
     assert before["trial_id"] == "t0001"
     (tmp_path / "faults" / "go").touch()
-    resumed_inside(tmp_path)
+    searched_inside(tmp_path, "tiny.yaml", "--resume")
     assert_each_once(tmp_path, trials=len(POINTS))
     assert_unlocked(tmp_path)
     records = finished(tmp_path)

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 
 Fault = Literal[
     "none",
-    "zero_division",
     "backward",
     "nan",
     "inf",
@@ -27,7 +26,6 @@ Fault = Literal[
     "long_message",
     "not_text",
     "secret",
-    "system_exit",
     "keyboard_interrupt",
     "generator_exit",
     "os_exit",
@@ -118,10 +116,6 @@ def folder() -> Path:
     return Path(os.environ["FAULTS_FOLDER"])
 
 
-def zero_division() -> None:
-    print(1 // 0)
-
-
 def backward() -> Callable[[Any], Any]:
     from torch import Tensor, autograd
 
@@ -167,10 +161,6 @@ def secret() -> None:
     raise ConnectionError(
         "could not fetch postgresql://me:s3cret@db/x nor https://h/p?token=t0ken-s3cret&n=1"
     )
-
-
-def system_exit() -> None:
-    raise SystemExit("told to leave")
 
 
 def keyboard_interrupt() -> None:
@@ -256,7 +246,6 @@ def leaks_a_bit() -> Callable[[Any], Any]:
 
 
 FAULTS: dict[str, Callable[[], Callable[[Any], Any] | None]] = {
-    "zero_division": zero_division,
     "backward": backward,
     "nan": nan,
     "inf": inf,
@@ -265,7 +254,6 @@ FAULTS: dict[str, Callable[[], Callable[[Any], Any] | None]] = {
     "long_message": long_message,
     "not_text": not_text,
     "secret": secret,
-    "system_exit": system_exit,
     "keyboard_interrupt": keyboard_interrupt,
     "generator_exit": generator_exit,
     "os_exit": os_exit,
