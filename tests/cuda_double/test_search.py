@@ -65,7 +65,7 @@ recipe:
   cuda_graph: {choices: [false, true]}
 search:
   trials: 4
-  concurrent: 2
+  concurrent: 1
   attempts: 2
   resources: {cpu: 0.5, gpu: 0.25}
   points_to_evaluate:
@@ -94,13 +94,8 @@ class Gpus:
             "ASSERTED": str(folder / "asserted"),
         }
 
-    def run(self, *arguments: str, **variables: str) -> Done:
-        return run(*arguments, folder=self.folder, **{**self._variables, **variables})
-
-
-@pytest.fixture
-def gpus(tmp_path: Path) -> Gpus:
-    return Gpus(tmp_path)
+    def run(self, *arguments: str) -> Done:
+        return run(*arguments, folder=self.folder, **self._variables)
 
 
 @pytest.fixture(scope="module")
@@ -146,16 +141,6 @@ def test_lost_device_is_a_trials_reason_once_its_attempts_are_used_up(searched: 
     assert record["status"] == "failed"
     assert "CUDA error: device-side assert" in record["runs"][0]["stop_reason"]
     assert len(list((searched / "asserted" / "99").iterdir())) == 2  # Processes.
-
-
-def test_what_fails_in_the_set_up_is_said_at_once(gpus: Gpus) -> None:
-    done = gpus.run(
-        "search", "tiny.yaml", *PLUGIN_FILE, CUDA_DOUBLE_ERROR="CUDA error: unknown error"
-    )
-    assert done.code == 4, (done.out, done.err)
-    assert "a trial's process must be set up for `cuda` with 0.25 of a GPU" in done.err
-    assert "AcceleratorError: CUDA error: unknown error" in done.err
-    assert not finished(gpus.folder)
 
 
 def reasons(folder: Path, trial_id: str) -> list[str]:

@@ -17,9 +17,7 @@ from after_import import after_import  # noqa: E402
 def _add_gpus(torch: ModuleType) -> None:
     from cuda_double import double
 
-    driver = double.Driver(memory_gib=float(os.environ["CUDA_DOUBLE_GIB"]))
-    driver.error = os.environ.get("CUDA_DOUBLE_ERROR")
-    double.install(driver)
+    double.install(double.Driver(memory_gib=float(os.environ["CUDA_DOUBLE_GIB"])))
 
 
 after_import("torch", _add_gpus)
