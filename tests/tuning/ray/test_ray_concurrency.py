@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest
-from command import TINY_STUDY, finished, run
+from command import TINY_STUDY, finished, run_inside
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.file import load_study
@@ -49,7 +49,7 @@ def test_search_measures_says_and_records_the_packing_and_a_resumed_one_keeps_it
     tmp_path: Path,
 ) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)
-    done = run("search", "tiny.yaml", folder=tmp_path)
+    done = run_inside("search", "tiny.yaml", folder=tmp_path)
     assert done.code in (0, 1), done.err
     folder = tmp_path / "tune_speed_studies" / "tiny"
     packing = Packing.model_validate_json((folder / FILE).read_text())
@@ -61,7 +61,7 @@ def test_search_measures_says_and_records_the_packing_and_a_resumed_one_keeps_it
     tags = search_tags(tmp_path)
     assert tags["tune_speed.concurrent"] == str(packing.concurrent)
     assert tags["tune_speed.packing"] == packing.line()
-    again = run("search", "tiny.yaml", "--resume", "--trials", "3", folder=tmp_path)
+    again = run_inside("search", "tiny.yaml", "--resume", "--trials", "3", folder=tmp_path)
     assert f"as measured before: {packing.line()}" in again.err.splitlines()
     assert "measuring" not in again.err and len(finished(tmp_path)) == 3
 
