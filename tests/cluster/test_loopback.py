@@ -33,7 +33,7 @@ def test_search_listens_on_loopback_only(tmp_path: Path) -> None:
     """Ray alone listens on all addresses, if the machine has any beyond loopback."""
     (tmp_path / "tiny.yaml").write_text(TINY_STUDY)
     mark = uuid.uuid4().hex
-    command = [TUNE_SPEED, "search", "tiny.yaml", "--trials", "2"]
+    command = [TUNE_SPEED, "search", "tiny.yaml", "--trials", "1"]
     with namespaces.machines(1) as [machine], (tmp_path / "err").open("wb") as err:
         process = subprocess.Popen(
             [*machine.prefix, *command],
@@ -55,7 +55,7 @@ def test_search_listens_on_loopback_only(tmp_path: Path) -> None:
                     left.kill()
             code = process.wait(60)
     assert code in (0, 1), (tmp_path / "err").read_text()
-    assert len(finished(tmp_path)) == 2
+    assert len(finished(tmp_path)) == 1
     assert {name.split()[0] for name in seen} >= {"gcs_server", "raylet"}
     assert [each for each in seen if "127.0.0.1:" not in each and "::1:" not in each] == []
 
