@@ -17,6 +17,7 @@ from making import make_evaluation, make_record
 from plugging import STUDY, write
 from servers import MlflowServer, mlflow_server
 
+from tune_speed.components.plugins import registry
 from tune_speed.core.errors import ServiceError
 from tune_speed.tracking import Tracker, find_trials, open_store
 
@@ -140,6 +141,13 @@ def test_a_certificate_that_is_not_there_is_named(
 
 
 @pytest.fixture
+def no_plugins() -> Iterator[None]:
+    """What a search loads in this process is taken out again."""
+    yield
+    registry.unload()
+
+
+@pytest.fixture
 def ray_folder() -> Iterator[Path]:
     """Where Ray keeps its sessions; a short path, as sockets lie in it."""
     folder = Path(tempfile.mkdtemp(prefix="ts-", dir="/tmp"))
@@ -147,6 +155,7 @@ def ray_folder() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
+@pytest.mark.usefixtures("no_plugins")
 def test_search_with_login_and_tls_works_and_leaks_nothing(
     server: MlflowServer,
     database: str,
