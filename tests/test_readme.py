@@ -56,10 +56,11 @@ NAMED = [
 ]  # fmt: skip
 NOT_RUN = list(dict.fromkeys([*commands(BENCHMARKS), *NAMED]))
 
-FIRST_TRIALS = 30
+FIRST_TRIALS = 3
 EASY = "--set workload.target.value=0.15 --set recipe.epochs.high=3 --set search.concurrent=1"
 SMALLER = {
-    "search digits_quickstart --resume": f"--trials {FIRST_TRIALS + 1}",
+    "search search_spaces/digits_quickstart.yaml": f"--trials {FIRST_TRIALS} {EASY}",
+    "search digits_quickstart --resume": f"--trials {FIRST_TRIALS} {EASY}",
     "search digits_quickstart --set study=on_a_cluster": f"--trials 1 {EASY}",
     "search techniques": f"--trials 1 {EASY}",
     "certify": "--top 1 --seeds 1 --final 0",
@@ -69,11 +70,14 @@ SMALLER = {
 }
 """What is appended to a command that trains for minutes: fewer and shorter runs of the same."""
 
-ONE_TRIAL = """trials=1, set={"search.concurrent": 1}"""
-ONE_EASY_TRIAL = """trials=1, set={
-    "workload.target.value": 0.15, "recipe.epochs": 2, "search.concurrent": 1
-}"""
-"""What stands in Python blocks for `trials=4`, the latter where a recipe is searched."""
+FEWER = {
+    'study="from_python", trials=4': f"""trials={FIRST_TRIALS}, resume=True, set={{
+        "workload.target.value": 0.15, "recipe.epochs.high": 3, "search.concurrent": 1
+    }}""",
+    "trials=4": """trials=1, set={"search.concurrent": 1}""",
+}
+"""What stands in Python blocks for the former: no trial that the first command has not run, and one
+of a training function."""
 
 MAY_MISS = ("certify ", "train best.yaml")
 """Commands that train again, with few seeds here: whether one meets the target is chance, and they
@@ -159,8 +163,8 @@ def test_the_two_commands_install_with_the_pins() -> None:
 
 
 def test_first_command_ends_with_a_leaderboard(folder: Path) -> None:
-    """As a newcomer runs it: the whole search, in a process of its own."""
-    done = run(*shlex.split(INSTALLS[0].split(".venv/bin/")[-1])[1:], folder=folder)
+    """As a newcomer runs it, with fewer trials: in a process of its own."""
+    done = run(*shlex.split(smaller(INSTALLS[0].split(".venv/bin/")[-1]))[1:], folder=folder)
     assert done.code == 0, done.err
     # It ends sooner where the fastest trial was so lucky that nothing left could be as fast.
     ended = rf"(^{FIRST_TRIALS} trials: |no untried configuration can beat the leader)"
@@ -187,8 +191,9 @@ def test_command_does_what_it_says(command: str, folder: Path) -> None:
 
 @pytest.mark.parametrize("code", [block for block in PYTHON_BLOCKS if "print(" in block])
 def test_python_of_the_readmes_runs(folder: Path, code: str) -> None:
-    fewer = ONE_EASY_TRIAL if "digits_quickstart" in code else ONE_TRIAL
-    (folder / "block.py").write_text(code.replace("trials=4", fewer))
+    for whole, part in FEWER.items():
+        code = code.replace(whole, part)
+    (folder / "block.py").write_text(code)
     with here(folder) as (out, _):
         runpy.run_path(str(folder / "block.py"), run_name="__main__")
     assert "accuracy" in out.getvalue()
