@@ -26,7 +26,15 @@ from tune_speed.training.workload import Workload
 from tune_speed.tuning.best_model import log_best_model
 from tune_speed.tuning.driver.trial_files import weights_file
 
-STUDY = f"{TINY_STUDY.replace('trials: 6', 'trials: 4')}tracking: {{log_model: best}}\n"
+CHANGES = {
+    "trials: 6": "trials: 2",
+    "model: resnet20": "model: {resnet: {depth: 8}}",
+    "value: 0.8": "value: 0.3",
+    "{low: 1, high: 10}": "{low: 4, high: 6}",
+}
+STUDY = f"{TINY_STUDY}tracking: {{log_model: best}}\n"
+for _old, _new in CHANGES.items():
+    STUDY = STUDY.replace(_old, _new)
 LOAD = """
 import sys, mlflow, numpy, torch
 mlflow.set_tracking_uri(sys.argv[1])
@@ -138,7 +146,7 @@ def test_every_page_has_its_description(
     folder, _ = searched
     found, best = runs_of(folder), best_of(folder)
     own = found.pop("tiny").data.tags[descriptions.NOTE]
-    assert own.startswith("**4 trials finished**")
+    assert own.startswith("**2 trials finished**")
     assert f"/runs/{found[best.trial_id].info.run_id})" in own
     assert "tune-speed search tiny.yaml" in own
     for each in found.values():
