@@ -46,7 +46,7 @@ def on_gpu(folder: Path, *options: str) -> dict[str, Any]:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., dict[str, Any]]:
-    """Runs the command in this process, where no part begins."""
+    """Runs the command in this process; parts that begin get processes of their own."""
 
     def run(*options: str) -> dict[str, Any]:
         monkeypatch.chdir(tmp_path)
@@ -80,8 +80,8 @@ def test_without_a_gpu_each_part_is_named_as_not_run(here: Callable[..., dict[st
 
 
 @pytest.mark.slow
-def test_part_is_rehearsed_on_a_cpu(tmp_path: Path) -> None:
-    assert states(on_gpu(tmp_path, "--device", "cpu", "--only", "memory")) == {"memory": "held"}
+def test_part_is_rehearsed_on_a_cpu(here: Callable[..., dict[str, Any]]) -> None:
+    assert states(here("--device", "cpu", "--only", "memory")) == {"memory": "held"}
 
 
 @pytest.mark.slow

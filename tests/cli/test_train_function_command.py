@@ -4,10 +4,9 @@ import math
 import os
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
-from command import Done, finished, run_inside
+from command import finished, run_inside
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +48,6 @@ def searched(tmp_path_factory: pytest.TempPathFactory, session_cache: Path) -> P
     return folder
 
 
-def search(folder: Path, *more: str) -> Done:
-    return run_inside("search", "hill.yaml", *TRAIN, "--resume", *more, folder=folder)
-
-
 def test_search_of_a_file_s_function_reaches_the_target_when_it_must(searched: Path) -> None:
     records = finished(searched, "hill")
     assert [record["status"] for record in records] == ["reached"] * 2
@@ -83,7 +78,7 @@ def test_mlflow_says_how_to_search_again_and_certify(searched: Path) -> None:
 
 def test_resumed_search_of_a_changed_function_is_refused(searched: Path) -> None:
     (searched / "my_loop.py").write_text(LOOP.replace("PAUSE_S = 0.002", "PAUSE_S = 0.001"))
-    done = search(searched, "--trials", "3")
+    done = run_inside("search", "hill.yaml", *TRAIN, "--resume", "--trials", "3", folder=searched)
     (searched / "my_loop.py").write_text(LOOP)
     assert done.code == 2, done.err
     assert "must keep its workload" in done.err
@@ -94,40 +89,6 @@ def test_certification_without_the_function_says_what_to_type(searched: Path) ->
     done = run_inside("certify", "hill", folder=searched)
     assert done.code == 2
     assert "tune-speed certify hill --train FILE.py:climbs" in done.err
-
-
-@pytest.fixture(scope="module")
-def resumed(searched: Path) -> tuple[list[Any], Any]:
-    """The records before the search was resumed for one trial and certified, and what it said."""
-    before = finished(searched, "hill")
-    certify = "certify={top: 1, seeds: 2, final: 0}"
-    done = search(searched, "--trials", "3", "--json", "--set", certify)
-    assert done.code == 0, done.err
-    return before, done.json
-
-
-def test_resumed_search_runs_no_finished_trial_again(
-    searched: Path, resumed: tuple[list[Any], Any]
-) -> None:
-    before, said = resumed
-    assert len(before) == 2 and finished(searched, "hill")[:2] == before
-    assert sum(said["trials"].values()) == 3
-
-
-def test_function_is_certified_on_fresh_seeds(
-    searched: Path, resumed: tuple[list[Any], Any]
-) -> None:
-    certification = resumed[1]["certification"]
-    (certificate,) = certification["certificates"]
-    records = finished(searched, "hill")
-    fastest = max(records, key=lambda each: each["params"]["rate"])
-    assert certificate["recipe"]["resolved"] == fastest["recipe"]
-    assert certificate["task"]["function_hash"] == fastest["workload"]["function_hash"]
-    (board,) = certification["boards"]
-    assert board["kind"] == "certified"
-    assert [(row["hits"], row["n"]) for row in board["rows"]] == [(2, 2)]
-    searched_seeds = {record["runs"][0]["seed"] for record in records}
-    assert searched_seeds.isdisjoint(run["seed"] for run in certificate["result"]["runs"])
 
 
 def test_help_names_the_option() -> None:

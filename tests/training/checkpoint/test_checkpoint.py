@@ -494,28 +494,27 @@ import sys, time
 from tune_speed.training.objective import run_trial, finish
 from tune_speed.training.trial import TrialSpec
 spec = TrialSpec.model_validate_json(open(sys.argv[1]).read())
-pause_s = float(sys.argv[3])
-record = finish(run_trial(spec), on_report=lambda record: time.sleep(pause_s))
+record = finish(run_trial(spec), on_report=lambda record: time.sleep(0.4))
 open(sys.argv[2], "w").write(record.model_dump_json())
 """
 
 
-def start(spec: TrialSpec, folder: Path, name: str, *, pause_s: float) -> subprocess.Popen[bytes]:
+def start(spec: TrialSpec, folder: Path) -> subprocess.Popen[bytes]:
     (folder / "spec.json").write_text(spec.model_dump_json())
-    arguments = [str(folder / "spec.json"), str(folder / name), str(pause_s)]
+    arguments = [str(folder / "spec.json"), str(folder / "record.json")]
     return subprocess.Popen([sys.executable, "-c", KILLED, *arguments], env=dict(os.environ))
 
 
 @pytest.mark.slow
 def test_trial_whose_process_was_killed_goes_on_in_another(place: Path, tmp_path: Path) -> None:
-    """Real processes, `kill -9`, and the same weights to the bit, as their losses say."""
+    """A real process, `kill -9`, and the same weights to the bit, as their losses say."""
     spec = make_spec(place, batch_size=16, epochs=5.0, optimizer={"adam": {"lr": 0.01}})
     fields = json.loads(spec.model_dump_json())
     fields["recipe"]["model"] = {"plain_cnn": {"width": 4}}
     spec = TrialSpec.model_validate_json(json.dumps(fields))
     whole = to_record(spec.model_copy(update={"checkpoint": None}))
     assert whole.status == Status.MISSED
-    killed = start(spec, tmp_path, "killed.json", pause_s=1.0)
+    killed = start(spec, tmp_path)
     try:
         deadline = time.monotonic() + 120
         while (saved_step(str(place)) or 0) < 8:
@@ -524,16 +523,9 @@ def test_trial_whose_process_was_killed_goes_on_in_another(place: Path, tmp_path
     finally:
         killed.kill()
         killed.wait()
-    assert not (tmp_path / "killed.json").exists()
-    resumed = start(spec, tmp_path, "record.json", pause_s=0.0)
-    try:
-        assert resumed.wait(120) == 0
-    finally:
-        resumed.kill()
-        resumed.wait()
-    record = json.loads((tmp_path / "record.json").read_text())["runs"][0]
-    assert record["note"].startswith("resumed at step ")
-    assert record["note"].endswith(" of 20")
-    ours = [{k: v for k, v in e.items() if k != "train_s"} for e in record["evaluations"]]
-    assert ours == curve_of(whole)
+    assert not (tmp_path / "record.json").exists()
+    record = to_record(spec)
+    assert record.runs[0].note.startswith("resumed at step ")
+    assert record.runs[0].note.endswith(" of 20")
+    assert curve_of(record) == curve_of(whole)
     assert not place.exists()
