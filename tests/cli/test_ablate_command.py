@@ -5,15 +5,13 @@ import io
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from ablating import RECIPE, write_recipe
-from command import TINY_STUDY, Done, environment, run_inside, start
+from command import TINY_STUDY, Done, run_inside, start
 from stored import store_of
 
 from tune_speed import Results
@@ -26,14 +24,6 @@ pytestmark = pytest.mark.slow
 AXES = "accumulation_steps=2,loader.pin_memory=true,precision=fp16"
 ABLATE = ("ablate", "tiny.yaml", "--axes", AXES, "--seeds", "2", "--set", "epochs=0.5")
 ARMS = ["base", "accumulation_steps=2", "loader.pin_memory=true", "precision=fp16"]
-WITHOUT = """
-import sys
-sys.modules.update(dict.fromkeys(("mlflow", "ray", "optuna")))
-command = "tune-speed ablate tiny.yaml --axes label_smoothing=0.1 --seeds 1 --set epochs=0.2"
-sys.argv = command.split()
-from tune_speed.cli.main import main
-main()
-"""
 Call = Callable[..., Done]
 
 
@@ -212,23 +202,6 @@ def test_ctrl_c_prints_what_is_done_and_the_same_command_goes_on(tmp_path: Path)
     path = tmp_path / "tune_speed_studies" / "tiny" / "ablation" / "ablation-1.jsonl"
     runs = [event for line in path.read_text().splitlines() if (event := json.loads(line))]
     assert [event["event"] for event in runs[:4]] == ["begin", "ran", "ran", "ran"]
-
-
-def test_neither_mlflow_nor_ray_nor_optuna_is_needed(tmp_path: Path) -> None:
-    write_recipe(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "label_smoothing=0.1" in done.stdout
-    assert "MLflow is not installed: the runs are in the ledger only" in done.stderr
-    assert not (tmp_path / "mlflow.db").exists()
 
 
 # --- replicate

@@ -1,6 +1,7 @@
 """Commands that need no search: in this process where that is enough."""
 
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,18 +23,17 @@ RECIPE = RECIPE.replace("{low: 1, high: 10}", "4").replace("{choices: [25, 50]}"
 RECIPE += "run: {cpu_threads: 1}\n"
 
 NOTHING_INSTALLED = """
-import sys
-
-class Missing:
-    def find_spec(self, name, path=None, target=None):
-        if name.split(".")[0] in {"ray", "mlflow", "optuna"}:
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-
-sys.meta_path.insert(0, Missing())
-sys.argv = ["tune-speed", "train", "recipe.yaml", "--json"]
+import os, sys
+sys.modules.update(dict.fromkeys(("mlflow", "ray", "optuna")))
 from tune_speed.cli.main import main
-main()
+for command in sys.argv[1:]:
+    sys.argv = ["tune-speed", *command.split()]
+    try:
+        main()
+    except SystemExit as ended:
+        print("ended:", ended.code, *sorted(os.listdir()))
 """
+"""Runs commands, one after the other, and says of each how it ended and what there is then."""
 
 
 @pytest.mark.parametrize(
@@ -118,19 +118,31 @@ def test_module_is_the_command() -> None:
 
 
 @pytest.mark.slow
-def test_train_works_where_ray_mlflow_and_optuna_are_not_installed(tmp_path: Path) -> None:
+def test_what_searches_nothing_works_where_ray_mlflow_and_optuna_are_not_installed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "recipe.yaml").write_text(RECIPE)
+    ablate = "ablate recipe.yaml --axes label_smoothing=0.1 --seeds 1 --set epochs=0.2"
+    commands = ("profile recipe.yaml --steps 2", "train recipe.yaml --json", ablate)
     done = subprocess.run(
-        [sys.executable, "-c", NOTHING_INSTALLED],
+        [sys.executable, "-c", NOTHING_INSTALLED, *commands],
         cwd=tmp_path,
         env=environment(tmp_path),
         capture_output=True,
         text=True,
         check=False,
     )
-    assert done.returncode in (0, 1), done.stderr
-    record = json.loads(done.stdout)
-    assert record["runs"][0]["steps"] == 24
+    assert done.returncode == 0, done.stderr
+    parts = re.split(r"^ended: (\S+) (.*)\n", done.stdout, flags=re.MULTILINE)
+    profiled, trained, ablated = parts[::3][:3]
+    assert parts[1] in ("0", "None") and {*parts[2].split()} <= {"recipe.yaml", "turnstile"}
+    assert "backward" in profiled and "advice: " in profiled
+    assert max(map(len, profiled.splitlines())) <= 100
+    assert parts[4] in ("0", "None", "1"), done.stderr
+    assert json.loads(trained)["runs"][0]["steps"] == 24
+    assert parts[7] in ("0", "None"), done.stderr
+    assert "label_smoothing=0.1" in ablated
+    assert "MLflow is not installed: the runs are in the ledger only" in done.stderr
     assert not (tmp_path / "mlflow.db").exists()
 
 

@@ -1,7 +1,6 @@
 """`tune-speed profile` as a user runs it, on digits."""
 
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from ablating import RECIPE, write_recipe
-from command import Done, environment, start
+from command import Done, start
 
 from tune_speed.cli import main
 from tune_speed.experiments.profiling.phases import PHASES
@@ -18,14 +17,6 @@ from tune_speed.experiments.profiling.rates import averaging_s
 from tune_speed.experiments.profiling.result import ProfileResult
 
 pytestmark = pytest.mark.slow
-
-WITHOUT = """
-import sys
-sys.modules.update(dict.fromkeys(("mlflow", "ray", "optuna")))
-sys.argv = ["tune-speed", "profile", "tiny.yaml", "--steps", "2"]
-from tune_speed.cli.main import main
-main()
-"""
 
 
 @pytest.fixture
@@ -60,23 +51,6 @@ def test_profile_says_where_the_time_goes(tmp_path: Path, call: Callable[..., Do
     assert found["bounds"]["achieved_tflop_per_s"] == pytest.approx(achieved)
     assert (tmp_path / "profile.png").read_bytes()[:4] == b"\x89PNG"
     assert "wrote profile.png" in done.err and "warming up" in done.err
-
-
-def test_neither_mlflow_nor_ray_is_needed_and_nothing_is_kept(tmp_path: Path) -> None:
-    write_recipe(tmp_path)
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT],
-        cwd=tmp_path,
-        env=environment(tmp_path),
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert "backward" in done.stdout and "advice: " in done.stdout
-    assert max(map(len, done.stdout.splitlines())) <= 100
-    assert {path.name for path in tmp_path.iterdir()} <= {"tiny.yaml", "turnstile"}
 
 
 def test_ctrl_c_ends_it_cleanly(tmp_path: Path) -> None:
