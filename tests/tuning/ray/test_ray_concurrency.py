@@ -1,5 +1,6 @@
 """`concurrent: auto`, from a study file to a number."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,10 @@ from command import TINY_STUDY, finished, run_inside
 
 from tune_speed.core.errors import ConfigError
 from tune_speed.study.file import load_study
-from tune_speed.tuning.ray.concurrency import FILE, Packing, read_packing, write_packing
+from tune_speed.tuning.ray import concurrency
+from tune_speed.tuning.ray.concurrency import FILE, Packing, packed, read_packing, write_packing
+from tune_speed.tuning.ray.node_query import Node
+from tune_speed.tuning.ray.nodes import Nodes
 
 STUDY = TINY_STUDY.replace("trials: 6, concurrent: 1", "trials: 2, concurrent: auto")
 ASKED = {"resources": "1 core", "there": "1 nodes, 2 CPU, 0 GPU"}
@@ -44,10 +48,41 @@ def test_what_could_not_be_measured_is_tried_again_and_a_damaged_file_is_none(
     assert read_packing(tmp_path, ASKED) is None
 
 
-@pytest.mark.slow
-def test_search_measures_says_and_records_the_packing_and_a_resumed_one_keeps_it(
-    tmp_path: Path,
+class Alone(Nodes):
+    """The nodes of a search that takes whatever is there."""
+
+    def __init__(self) -> None:
+        """Asks no Ray."""
+
+    def allowed(self) -> frozenset[str]:
+        return frozenset()
+
+
+def test_study_that_goes_on_keeps_its_packing_on_the_same_nodes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "tiny.yaml").write_text(STUDY)
+    study, cpus, measured = load_study(tmp_path / "tiny.yaml"), {"CPU": 2.0}, list[int]()
+
+    def choose(study: object, nodes: Sequence[Node]) -> Packing:
+        measured.append(len(nodes))
+        return PACKING
+
+    monkeypatch.setattr(concurrency, "choose", choose)
+    monkeypatch.setattr(concurrency, "alive_nodes", lambda: [Node("a", "127.0.0.1", cpus)])
+    said: list[str] = []
+    for _ in range(2):
+        chosen, packing = packed(study, Alone(), folder=tmp_path, on_line=said.append)
+        assert packing is not None and chosen.search.concurrent == PACKING.concurrent
+    assert measured == [1]
+    assert said[1:] == [packing.line(), f"as measured before: {packing.line()}"]
+    cpus["CPU"] = 4.0
+    packed(study, Alone(), folder=tmp_path, on_line=said.append)
+    assert measured == [1, 1]
+
+
+@pytest.mark.slow
+def test_search_measures_says_and_records_the_packing(tmp_path: Path) -> None:
     (tmp_path / "tiny.yaml").write_text(STUDY)
     done = run_inside("search", "tiny.yaml", folder=tmp_path)
     assert done.code in (0, 1), done.err
@@ -61,9 +96,6 @@ def test_search_measures_says_and_records_the_packing_and_a_resumed_one_keeps_it
     tags = search_tags(tmp_path)
     assert tags["tune_speed.concurrent"] == str(packing.concurrent)
     assert tags["tune_speed.packing"] == packing.line()
-    again = run_inside("search", "tiny.yaml", "--resume", "--trials", "3", folder=tmp_path)
-    assert f"as measured before: {packing.line()}" in again.err.splitlines()
-    assert "measuring" not in again.err and len(finished(tmp_path)) == 3
 
 
 def search_tags(folder: Path) -> dict[str, str]:
