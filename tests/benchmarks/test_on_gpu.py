@@ -2,7 +2,6 @@
 
 import json
 import runpy
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -28,20 +27,6 @@ LETTERS = {
     "profile": "k",
     "certify": "l",
 }
-
-
-def on_gpu(folder: Path, *options: str) -> dict[str, Any]:
-    """Runs the command there and returns what it wrote; its table is `out.md`."""
-    done = subprocess.run(
-        [sys.executable, str(ON_GPU), "--out", str(folder / "out"), *options],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=550,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return json.loads((folder / "out.json").read_text())
 
 
 @pytest.fixture
@@ -85,18 +70,20 @@ def test_part_is_rehearsed_on_a_cpu(here: Callable[..., dict[str, Any]]) -> None
 
 
 @pytest.mark.slow
-def test_part_that_fails_stops_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_part_that_fails_stops_no_other(
+    here: Callable[..., dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # The data of `memory` has no place to lie in; `accumulation` makes its own.
     (tmp_path / "file").touch()
     monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "file" / "cache"))
-    report = on_gpu(tmp_path, "--device", "cpu", "--only", "memory,syncs,accumulation")
+    report = here("--device", "cpu", "--only", "memory,syncs,accumulation")
     assert states(report) == {"memory": "failed", "syncs": "not run", "accumulation": "held"}
     memory, syncs, accumulation = report["parts"]
     assert memory["reason"].startswith("exit code 1: ")
     assert syncs["reason"] == "no rehearsal on a CPU" and report["is_rehearsal"]
     (row,) = accumulation["rows"]
     assert row["bar"] == "≤ 0" and row["held"] is True and row["n"] > 50
-    assert "| accumulation | again: largest" in (tmp_path / "out.md").read_text()
+    assert "| accumulation | again: largest" in Path("out.md").read_text()
 
 
 def test_part_for_which_no_time_is_left_is_named(here: Callable[..., dict[str, Any]]) -> None:

@@ -116,7 +116,9 @@ def test_nothing_in_a_weights_file_is_run(tmp_path: Path) -> None:
 
 
 FIELDS = {"timm": {"name": "resnet14t", "stem": "cifar"}, "torchvision": {"name": "resnet18"}}
-FEWER_BLOCKS = {"densenet121": {"block_config": (1, 2), "growth_rate": 8}}
+FEWER_BLOCKS: dict[str, dict[str, Any]] = {
+    "densenet121": {"block_config": (1, 2), "growth_rate": 8}
+}
 """What timm takes in place of the blocks of a network that has many of the same."""
 # Left out: those whose class and blocks another has, with fewer layers.
 FAMILIES = sorted(MODELS.keys() - {"resnet50", "vgg19", "vgg19_bn"})
