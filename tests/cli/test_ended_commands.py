@@ -24,7 +24,7 @@ from tune_speed.api.certified import Certified
 from tune_speed.api.study import Study
 from tune_speed.api.trained import Trained
 from tune_speed.cli import common
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.experiments.ablation.ablate import Ablation
 from tune_speed.experiments.certification.certify import CertifyResult
 from tune_speed.experiments.profiling import profile
@@ -36,9 +36,13 @@ Call = Callable[..., Done]
 
 def study_of(*records: TrialRecord, stopped: bool = False, **fields: Any) -> Study:
     boards = tuple(make_boards((None, record) for record in records))
-    result = SearchResult(
-        records, boards, Path("/there/study"), "sqlite:////there/m.db", (), stopped, ""
+    found = [r for r in records if r.time_to_target_s is not None]
+    favourites = tuple(
+        Recommended(trial_id=r.trial_id, runs=1, hits=1, expected_s=r.time_to_target_s or 0.0)
+        for r in found
     )
+    place = (Path("/there/study"), "sqlite:////there/m.db")
+    result = SearchResult(records, boards, *place, (), stopped, "", favourites)
     return Study(name="study", result=result, **fields)
 
 

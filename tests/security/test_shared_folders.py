@@ -88,7 +88,6 @@ def put(line: dict[str, object], **changes: object) -> bytes:
         put(PROPOSED, trial_id=["t0000"]),
         put(PROPOSED, trial_id=None),
         put(PROPOSED, params=5),
-        put(PROPOSED, expected=[1, 2, 3, 4, 5, 6, 7]),
         put(PROPOSED, cost="x" * 50),
         put(FINISHED, record={"study": "s"}),
         put(FINISHED, record={**FINISHED["record"], "trial_id": "/etc/x"}),  # type: ignore[dict-item]

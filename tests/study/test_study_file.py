@@ -47,6 +47,13 @@ def changed(old, new):
     return GOOD.replace(old, new)
 
 
+@pytest.mark.parametrize("share", [0.0, 0.15, 0.99])
+def test_share_that_a_search_holds_back_is_any_below_one(write, share):
+    path = write(changed("trials: 4", f"hold_back: {share}"))
+    assert load_study(path).search.hold_back == share
+    assert load_study(write(GOOD)).search.hold_back == 0.15
+
+
 def test_study_file_is_read(write):
     path = write(GOOD)
     study = load_study(path)
@@ -128,6 +135,12 @@ WRONG = {
         11,
         "search.trials",
         "only the recipe is searched",
+    ),
+    ("trials: 4", "hold_back: 1"): (11, "search.hold_back", "must be less than 1, but got 1"),
+    ("trials: 4", "hold_back: -0.1"): (
+        11,
+        "search.hold_back",
+        "must be greater than or equal to 0, but got -0.1",
     ),
     ("1m30s", "soon"): (11, "search.time_budget", "must be a duration above 0, such as `90s`"),
     ("trials: 4", "sampler: tpa"): (11, "search.sampler", "Did you mean `tpe`?"),

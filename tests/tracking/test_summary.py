@@ -3,9 +3,9 @@ from itertools import permutations
 
 from making import WORKLOAD, make_record, make_run
 
-from tune_speed.core.comparability import fastest
-from tune_speed.core.records import Status
-from tune_speed.tracking.schema import unpack_boards
+from tune_speed.core.comparability import board_key, fastest
+from tune_speed.core.records import Recommended, Status
+from tune_speed.tracking.schema import board_id, read_favourites, unpack_boards
 from tune_speed.tracking.search_summary import Summary
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -74,3 +74,17 @@ def test_a_trial_that_ran_again_elsewhere_counts_there() -> None:
     for device in ("H200", "A100"):
         summary.add(make_record("t0000", device=device))
     assert [key.device for key in summary.totals()] == ["A100"]
+
+
+def test_what_is_recommended_stands_beside_the_fastest_trial_on_its_own_board() -> None:
+    summary = Summary()
+    records = [make_record("t0000", time_s=2.0, device="A100"), make_record("t0001", time_s=1.0)]
+    for record in records:
+        summary.add(record)
+    assert read_favourites(summary.tags(now=NOON)) == ("", ())
+    best = Recommended(study="s", trial_id="t0000", runs=4, hits=3, chance=0.7, expected_s=3.0)
+    fast = Recommended(study="s", trial_id="t0001", runs=1, hits=1, chance=0.4, expected_s=4.0)
+    summary.favourites = (best, fast)
+    tags = summary.tags(now=NOON)
+    assert tags["tune_speed.best_trial"] == "t0001"
+    assert read_favourites(tags) == (board_id(board_key(records[0])), (best, fast))

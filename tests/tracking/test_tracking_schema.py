@@ -9,7 +9,7 @@ from making import make_evaluation, make_record, make_run
 from mlflow.utils.validation import _validate_metric_name, _validate_param_name
 
 from tune_speed.core.comparability import Totals, board_key, totals_of
-from tune_speed.core.records import RunResult, Status, TrialRecord
+from tune_speed.core.records import Recommended, RunResult, Status, TrialRecord
 from tune_speed.tracking import schema
 
 PLAIN = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="@"), max_size=60)
@@ -219,6 +219,53 @@ def test_the_rest_of_longer_totals_is_not_read() -> None:
 @pytest.mark.parametrize("text", ["", "[", "{}x", '[{"workload": "digits"}]', "[1]", "null"])
 def test_totals_that_cannot_be_read_are_none(text: str) -> None:
     assert not schema.unpack_boards({schema.BOARDS: text})
+
+
+def test_favourites_come_back_with_their_board_in_their_order() -> None:
+    plain = Recommended(study="s", trial_id="t0003", runs=1, hits=1, expected_s=2.5)
+    chances = {"chance": 0.8, "chance_low": 0.5, "chance_high": 0.95}
+    best = Recommended(study="s", trial_id="t0001", runs=6, hits=5, expected_s=12.25, **chances)
+    key = board_key(make_record())
+    for favourites in ((best, plain), (plain,), (plain, best)):
+        tags = schema.favourites_tag(favourites, key)
+        assert list(tags) == ["tune_speed.recommended"]
+        assert schema.read_favourites(tags) == (schema.board_id(key), favourites)
+
+
+def test_tag_of_ten_favourites_is_within_what_mlflow_takes() -> None:
+    long = Recommended(
+        study="s" * 100,
+        trial_id="t123456",
+        runs=1000,
+        hits=999,
+        chance=1 / 3,
+        chance_low=1e-17 / 3,
+        chance_high=2 / 3,
+        expected_s=1e5 / 3,
+    )
+    (text,) = schema.favourites_tag([long] * 10, board_key(make_record())).values()
+    assert len(text) <= 5000
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[",
+        "[]",
+        "{}",
+        "null",
+        "7",
+        '"text"',
+        '["board", 1]',
+        '["board", {}]',
+        '["board", {"trial_id": "t0001", "runs": "many", "hits": 1, "expected_s": 2.5}]',
+        '["board", {"trial_id": "t0001", "runs": 1, "hits": 1, "expected_s": 2.5}',
+    ],
+)
+def test_damaged_favourites_are_none(text: str) -> None:
+    assert schema.read_favourites({schema.RECOMMENDED: text}) == ("", ())
+    assert schema.read_favourites({}) == ("", ())
 
 
 def test_what_its_search_cost_comes_back_with_a_certified_record() -> None:

@@ -1,6 +1,5 @@
 """A search and its result."""
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,7 +10,7 @@ from rich.console import RenderableType
 
 from tune_speed.api.progress import Progress
 from tune_speed.api.shown import Boards, Shown
-from tune_speed.core.records import TrialRecord
+from tune_speed.core.records import Recommended, TrialRecord
 from tune_speed.core.text import printable
 from tune_speed.custom.shipping import Loop
 from tune_speed.reporting.leaderboard.ranking import Board
@@ -72,13 +71,16 @@ class Study(Shown):
         """Whether Ctrl-C ended the search."""
         return self.result.was_stopped
 
+    @property
+    def recommended(self) -> Recommended | None:
+        """The configuration of the least expected time to target; None: no trial met it."""
+        return next(iter(self.result.favourites), None)
+
     @cached_property
     def best(self) -> TrialRecord | None:
-        """The trial that reached the target soonest; None: no trial did."""
-        ranked = [row for board in self.boards for row in board.rows if row.rank is not None]
-        first = min(ranked, key=lambda row: row.expected_s or math.inf, default=None)
+        """The first trial of the recommended configuration; None: no trial met the target."""
         found = {record.trial_id: record for record in self.records}
-        return None if first is None else found[first.trial_id]
+        return None if self.recommended is None else found[self.recommended.trial_id]
 
     @property
     def params(self) -> dict[str, Any] | None:
@@ -119,8 +121,8 @@ class Study(Shown):
         return certify(self, **options)
 
     def __repr__(self) -> str:
-        best = self.best
-        time = "none met the target" if best is None else f"best {best.time_to_target_s:.3f} s"
+        best = self.recommended
+        time = "none met the target" if best is None else f"best {best.expected_s:.3f} s"
         stopped = ", stopped" if self.was_stopped else ""
         return printable(f"Study({self.name!r}: {len(self.records)} trials, {time}{stopped})")
 
@@ -135,6 +137,7 @@ class Study(Shown):
         found = {
             "study": self.name,
             "trials": dict(counts(self.records)),
+            "favourites": [each.model_dump() for each in self.result.favourites],
             "boards": [board.model_dump(mode="json") for board in self.boards],
             "folder": str(self.folder),
             "tracking_uri": self.uri,
@@ -156,6 +159,7 @@ class Study(Shown):
             study=self.name,
             folder=str(self.folder),
             uri=self.uri,
+            recommended=self.recommended,
             num_undelivered=len(self.result.undelivered),
             certify=certify if is_open else "",
         )

@@ -197,9 +197,12 @@ def _export(boards: list["Board"], path: Path) -> None:
             f"--export needs one leaderboard to take the best from, but got {len(with_rows)}:"
             f" {among or 'none'}. Choose with --study, --workload, --device or --where."
         )
-    run_id = with_rows[0].rows[0].run_id
-    assert run_id is not None
-    record = find_trial(tracking_uri(), run_id).record
+    best, row = with_rows[0].recommended, with_rows[0].rows[0]
+    # Of a search, what is recommended: its fastest run was lucky.
+    name = row.run_id if best is None else f"{best.study}/{best.trial_id}"
+    assert name is not None
+    found = find_trial(tracking_uri(), name)
+    record, run_id = found.record, found.run_id
     # --where may leave out trials of the search, but its cost counts all of them.
     totals = find_leaders(tracking_uri(), study=record.study, top=1).study_totals
     search = totals.get((board_key(record)._replace(kind="estimate"), record.study))

@@ -276,3 +276,36 @@ def named_settings(recipe: Mapping[str, Any]) -> Mapping[str, Any]:
     """
     params = recipe.get("params")
     return params if len(recipe) == 1 and isinstance(params, Mapping) else recipe
+
+
+class Recommended(Record):
+    """The configuration of the least expected time to target, by its runs and the search's model.
+
+    Never simply that of the fastest run, whose time is luck in part.
+    """
+
+    study: str = ""
+    trial_id: str
+    """Its first trial."""
+    runs: int
+    """Runs to their ends, each with a seed of its own."""
+    hits: int
+    """Those that met the target."""
+    chance: float | None = None
+    """Probability that another run meets the target; None: there is no model."""
+    chance_low: float | None = None
+    """Lower end of its 95 % interval."""
+    chance_high: float | None = None
+    """Upper end of it."""
+    expected_s: float
+    """Expected time to target where each miss is run again [s]."""
+
+    @property
+    def text(self) -> str:
+        """What people read: `t0052: 5 of 6 runs met the target, …`."""
+        chance = ""
+        if self.chance is not None:
+            low, high = self.chance_low or 0.0, self.chance_high or 0.0
+            chance = f", another does with {self.chance:.0%} ({low:.0%} to {high:.0%})"
+        met = f"{self.hits} of {self.runs} runs met the target{chance}"
+        return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

@@ -92,6 +92,10 @@ class SearchConfig(Config):
     can learn from one another while they run: a database's URL (`postgresql://`, `mysql://` or
     `sqlite:///`), or the path of a journal file. null: in memory; resuming does not need it. A
     password in a URL is shown and recorded nowhere."""
+    hold_back: Annotated[float, Field(ge=0, lt=1)] = 0.15
+    """Share of the trials, or of the time budget, at the end of a search that tells its favourites
+    apart: they are run again with other seeds. 0: none is held back. Only with
+    `policy: time_to_target`."""
     concurrent: Annotated[int, Field(gt=0)] | Literal["auto"] = 2
     """Trials that run at the same time, at most. `auto`: before the first trial it is measured with
     how many most trials an hour are finished. With `resources.gpu: 1`, as many share a GPU as is

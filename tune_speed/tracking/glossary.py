@@ -103,6 +103,7 @@ TAGS: dict[str, str] = {
     "tune_speed.step_times": "isolated step times that this trial measured, as JSON",
     "tune_speed.updated_at": "parent run: when a trial last ended; UTC, ISO 8601",
     "tune_speed.best_trial": "parent run: the fastest trial",
+    "tune_speed.recommended": "parent run: its board and its favourites, what it recommends first",
     "tune_speed.model": "address of the trial's model, where `log_model: best` logged it",
     "mlflow.note.content": "the description that MLflow shows, in Markdown",
     "mlflow.experimentKind": "experiment: trainings of models, in the words of MLflow's pages",

@@ -22,7 +22,7 @@ import getpass
 import json
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from pydantic import ValidationError
 from tune_speed.core import comparability, records
 from tune_speed.core.comparability import ComparisonKey, Totals, target_of
 from tune_speed.core.config import flatten
-from tune_speed.core.records import Evaluation, RunResult, Status, TrialRecord
+from tune_speed.core.records import Evaluation, Recommended, RunResult, Status, TrialRecord
 from tune_speed.core.stats import median_time_s, ranked_s
 from tune_speed.tracking.columns import run_metrics
 from tune_speed.tracking.glossary import METRICS
@@ -53,6 +53,7 @@ STATUS, STOP_REASON = f"{PREFIX}status", f"{PREFIX}stop_reason"
 PROPOSAL_REASON, SEARCHED = f"{PREFIX}proposal_reason", f"{PREFIX}searched"
 WORKLOAD, DEVICE = f"{PREFIX}workload", f"{PREFIX}device"
 RECORD, UPDATED_AT, BEST_TRIAL = f"{PREFIX}record", f"{PREFIX}updated_at", f"{PREFIX}best_trial"
+RECOMMENDED = f"{PREFIX}recommended"
 SEARCH, STUDY_KIND = "search", "study"
 RECORD_FILE, CERTIFICATE_FILE = "record.json", "certificate.json"
 BOARD, BOARDS = f"{PREFIX}board", f"{PREFIX}boards"
@@ -301,6 +302,25 @@ def board_id(key: ComparisonKey) -> str:
     """Returns a board's name in tags."""
     # A hash, as MLflow's filters cannot quote each device's name.
     return sha256(_printable(key).encode()).hexdigest()[:16]
+
+
+Favourites = tuple[str, tuple[Recommended, ...]]
+"""The id of a board with what a search recommends there, best first."""
+
+
+def favourites_tag(favourites: Sequence[Recommended], key: ComparisonKey) -> dict[str, str]:
+    """Returns the tag that says what a search recommends, and on which board."""
+    content = [board_id(key), *(each.model_dump(mode="json") for each in favourites)]
+    return {RECOMMENDED: json.dumps(content)}
+
+
+def read_favourites(tags: Mapping[str, str]) -> Favourites:
+    """Returns what `favourites_tag` said; of no board and none where it is not or is damaged."""
+    try:
+        board, *favourites = json.loads(tags.get(RECOMMENDED, ""))
+        return str(board), tuple(map(Recommended.model_validate, favourites))
+    except (ValueError, TypeError):
+        return "", ()
 
 
 def pack_boards(totals: Mapping[ComparisonKey, Totals]) -> dict[str, str]:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from tune_speed.core import comparability
 from tune_speed.core.comparability import ComparisonKey, Totals, board_key, fastest, totals_of
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.tracking import schema
 
 NUM_TRIALS, BEST_TIME = "trials", "best_time_to_target_s"
@@ -23,6 +23,8 @@ class Summary:
         self._counted: dict[str, tuple[ComparisonKey, Totals]] = {}
         self.best: TrialRecord | None = None
         """The fastest trial; None if none met the target."""
+        self.favourites: tuple[Recommended, ...] = ()
+        """What the search recommends, best first."""
         self._at_ms = 0
 
     def add(self, record: TrialRecord) -> None:
@@ -61,6 +63,9 @@ class Summary:
     def tags(self, *, now: datetime) -> dict[str, str]:
         """Returns the time of the last change, the fastest trial, and the totals."""
         best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
+        if self.favourites:
+            key, _ = self._counted[self.favourites[0].trial_id]
+            best |= schema.favourites_tag(self.favourites, key)
         updated = {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds")}
         return {**updated, **best, **schema.pack_boards(self.totals())}
 

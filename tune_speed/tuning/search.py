@@ -13,9 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import StorageError, TuneSpeedError
 from tune_speed.core.folders import studies_folder
-from tune_speed.core.records import PROTOCOL_VERSION, TrialRecord
+from tune_speed.core.records import PROTOCOL_VERSION, Recommended, TrialRecord
 from tune_speed.core.redact import redact
 from tune_speed.reporting.leaderboard.ranking import Board, make_boards
 from tune_speed.runtime.process import handlers_kept
@@ -79,6 +80,8 @@ class SearchResult(NamedTuple):
     """Whether Ctrl-C ended the search."""
     model_line: str
     """What became of the fastest trial's model, in words; empty if none was asked for."""
+    favourites: tuple[Recommended, ...] = ()
+    """Configurations that met the target, what is recommended first."""
 
 
 def search(
@@ -151,16 +154,20 @@ def search(
                 observers.append(view)
                 notes = [describe(name, *found) for name, found in carried.items()]
                 was_stopped = _run(controller, view, notes, nodes, tracker)
+                favourites = controller.favourites
+                tracker.recommend(favourites)
             finally:
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
+        best = {board_key(ledger.records[each.trial_id]): each for each in favourites[:1]}
         return SearchResult(
             records=records,
-            boards=tuple(make_boards((None, record) for record in records)),
+            boards=tuple(make_boards(((None, r) for r in records), recommended=best)),
             folder=folder,
             uri=uri,
             undelivered=undelivered,
             was_stopped=was_stopped,
+            favourites=favourites,
             model_line=_log_model(study, client, ledger, parent_id=tracker.run_id),
         )
 

@@ -11,8 +11,9 @@ import pytest
 from kept import check_each_once, runs_of_searches
 from making import make_evaluation, make_record, make_run
 
+from tune_speed.core.comparability import board_key
 from tune_speed.core.errors import ServiceError, StorageError
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
 from tune_speed.tracking import Tracker, schema
 from tune_speed.tracking.store.sqlite import check
 from tune_speed.tracking.writer.descriptions import NOTE, SearchPlan
@@ -145,6 +146,19 @@ def test_the_searchs_own_run_counts_and_ends(client: Any, make_tracker: Make) ->
     assert parent.data.metrics["trials"] == 3.0 and parent.data.metrics["trials_reached"] == 2.0
     assert parent.data.metrics["best_time_to_target_s"] == 2.0
     assert parent.data.tags[schema.BEST_TRIAL] == "t0002"
+
+
+def test_the_searchs_own_run_says_what_is_recommended(client: Any, make_tracker: Make) -> None:
+    tracker = make_tracker()
+    record = make_record("t0000", time_s=3.0)
+    tracker.trial_finished(record=record)
+    tracker.trial_finished(record=make_record("t0001", time_s=2.0))
+    best = Recommended(study="s", trial_id="t0000", runs=4, hits=4, expected_s=3.1)
+    tracker.recommend((best,))
+    tracker.close(timeout_s=20)
+    tags = client.get_run(tracker.run_id).data.tags
+    assert schema.read_favourites(tags) == (schema.board_id(board_key(record)), (best,))
+    assert tags[schema.BEST_TRIAL] == "t0001"
 
 
 def test_what_still_runs_at_the_end_is_killed(client: Any, make_tracker: Make) -> None:

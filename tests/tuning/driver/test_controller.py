@@ -157,6 +157,57 @@ def test_nothing_starts_after_the_time_budget(begin: Begin) -> None:
     assert controller.propose() is None
 
 
+def test_share_spent_of_a_search_is_that_of_its_trials_or_of_its_time(begin: Begin) -> None:
+    """Whichever is more; what runs counts as a trial."""
+    seconds = [0.0]
+    controller = begin(overrides=("search.trials=10",), now=lambda: seconds[0])
+    assert controller.spent() == 0.0
+    first = propose(controller)
+    assert controller.spent() == 0.1
+    seconds[0] = 30.0
+    assert controller.spent() == 0.1
+    seconds[0] = 300.0  # Of ten minutes.
+    assert controller.spent() == 0.5
+    controller.finished(ended(first))
+    for _ in range(7):
+        propose(controller)
+    assert controller.spent() == 0.8
+    seconds[0] = 540.0
+    assert controller.spent() == pytest.approx(0.9)
+
+
+def test_share_spent_without_a_time_budget_is_that_of_the_trials(begin: Begin) -> None:
+    overrides = ("search.trials=4", "search.time_budget=null")
+    controller = begin(overrides=overrides, now=lambda: 1e9)
+    controller.finished(ended(propose(controller)))
+    propose(controller)
+    assert controller.spent() == 0.5
+    # Of a resumed search, what earlier sessions finished counts; what they had begun runs again.
+    assert begin(overrides=overrides).spent() == 0.25
+
+
+def test_policy_knows_what_is_spent_when_it_is_asked(begin: Begin) -> None:
+    seconds = [0.0]
+    controller = begin(overrides=("search.trials=4",), now=lambda: seconds[0])
+    spent = []
+    for seconds[0] in (0.0, 0.0, 600.0 * 0.75):
+        propose(controller)
+        spent.append(controller.policy.spent)
+    assert spent == [0.0, 0.25, 0.75]
+
+
+@pytest.mark.parametrize("policy", ["random_cap", "time_to_target"])
+def test_recommended_trial_is_of_the_study_and_met_the_target(begin: Begin, policy: str) -> None:
+    controller = begin(overrides=(f"search.policy={policy}", "search.trials=9"))
+    controller.finished(ended(propose(controller), Status.MISSED))
+    assert controller.favourites == ()
+    spec = propose(controller)
+    controller.finished(ended(spec, time_s=7.0))
+    (best,) = controller.favourites
+    assert (best.study, best.trial_id, best.runs, best.hits) == ("conducted", spec.trial_id, 1, 1)
+    assert begin(overrides=(f"search.policy={policy}",)).favourites == (best,)
+
+
 def test_proposal_is_on_disk_before_the_trial_is_known(begin: Begin, tmp_path: Path) -> None:
     spec = propose(begin())
     assert spec.trial_id in (tmp_path / "study" / "ledger.jsonl").read_text()

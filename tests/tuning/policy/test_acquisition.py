@@ -12,26 +12,26 @@ from tune_speed.tuning.policy.acquisition import (
     AcquisitionSettings,
     Candidate,
     Evidence,
+    Model,
     Objective,
-    Posterior,
     _mutated,
     _Search,
     _some,
     best_candidate,
-    expected_rise,
-    neighbours,
 )
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.expected_time import gain_of_run
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
 
 NAN = math.nan
 # Units, values and points of this space are the same numbers.
 ENCODER = Encoder(SearchSpace.from_tree({name: {"low": 0.0, "high": 1.0} for name in ("x", "y")}))
 NONE_RUNNING = (np.zeros((0, 2)), np.zeros(0))
-LED = Objective(best_s=20.0, has_leader=True, at_end=True, fractions=(1.0,))
+LED = Objective(best_s=20.0, axis_s=20.0, has_leader=True, at_end=True, fractions=(1.0,))
 BEFORE = LED._replace(has_leader=False)
 FREE = LED._replace(at_end=False, fractions=(1.0, 0.8, 0.5))
+FREE_BEFORE = FREE._replace(has_leader=False)
 
 
 def evidence_of(num: int = 12, **changes: Any) -> Evidence:
@@ -53,6 +53,18 @@ def cost_of(params: dict[str, Any]) -> float:
     return 2.0 + 10 * float(params["x"])
 
 
+def model_of(
+    evidence: Evidence | None = None, objective: Objective = LED, **settings: Any
+) -> Model:
+    return Model(
+        ENCODER,
+        evidence or evidence_of(),
+        has_cost=objective.at_end,
+        settings=AcquisitionSettings(**settings),
+        rng=np.random.default_rng(0),
+    )
+
+
 def search_of(
     evidence: Evidence | None = None,
     objective: Objective = LED,
@@ -63,66 +75,120 @@ def search_of(
 ) -> _Search:
     return _Search(
         ENCODER,
-        evidence or evidence_of(),
+        model_of(evidence, objective, **settings),
         running,
         objective,
         allowed,
-        np.random.default_rng(0),
         AcquisitionSettings(**settings),
     )
 
 
-@pytest.mark.parametrize(("objective", "power"), [(LED, 0.5), (BEFORE, 0.3)])
-def test_gain_of_a_known_length_is_chance_times_log_of_the_saving_by_cost(
-    objective: Objective, power: float
-) -> None:
-    search = search_of(evidence_of(4, costs=np.array([2.0, 4.0, NAN, 12.0])), objective)
+def test_gain_before_a_hit_is_chance_times_log_of_the_saving_by_cost() -> None:
+    search = search_of(evidence_of(4, costs=np.array([2.0, 4.0, NAN, 12.0])), BEFORE)
     found = search._gain(
         np.array([[0.5], [0.2], [0.9], [0.9], [0.4]]), np.array([5.0, 10.0, 20.0, 30.0, NAN])
     )
     expected = [
-        0.5 * math.log(4) / 5**power,
-        0.2 * math.log(2) / 10**power,
-        # What takes as long as the leader or longer still ranks by its chance.
-        0.9 * math.log(1.001) / 20**power,
-        0.9 * math.log(1.001) / 30**power,
+        0.5 * math.log(4) / 5**0.3,
+        0.2 * math.log(2) / 10**0.3,
+        # What takes as long as what is to be beaten or longer still ranks by its chance.
+        0.9 * math.log(1.001) / 20**0.3,
+        0.9 * math.log(1.001) / 30**0.3,
         # An unknown cost counts as the median of those known.
-        0.4 * math.log(5) / 4**power,
+        0.4 * math.log(5) / 4**0.3,
     ]
     assert found == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("has_leader", "first"), [(True, 0.05), (False, math.log(2))])
-def test_gain_of_a_free_length_sums_chances_to_be_there_by_each_fraction(
-    has_leader: bool, first: float
-) -> None:
-    search = search_of(objective=FREE._replace(has_leader=has_leader))
+def test_gain_of_a_free_length_before_a_hit_sums_chances_to_be_there_by_each_fraction() -> None:
+    search = search_of(objective=FREE_BEFORE)
     found = search._gain(np.array([[0.3, 0.5, 0.2], [0.9, 0.6, 0.6]]), np.array([1.0, NAN]))
     later = np.array([math.log(1 / 0.8), math.log(0.8 / 0.5)])
     # Who is there earlier is there later too: chances never rise towards earlier fractions.
     assert found == pytest.approx(
-        [0.3 * first + later @ [0.3, 0.2], 0.9 * first + later @ [0.6, 0.6]]
+        [0.3 * math.log(2) + later @ [0.3, 0.2], 0.9 * math.log(2) + later @ [0.6, 0.6]]
     )
 
 
+def near_evidence(**changes: Any) -> Evidence:
+    """Returns that of runs of which the best met the target."""
+    found = evidence_of(**changes)
+    found.distances[:] += 0.8 - found.distances.max()
+    return found
+
+
+def drawn(mean: float, sd: float, noise_sd: float, *, cost_s: float) -> FloatArray:
+    """Returns ln E of a known length after each of many runs drawn."""
+    rng = np.random.default_rng(1)
+    seen = rng.normal(mean, sd, 200_000) + rng.normal(0.0, noise_sd, 200_000)
+    weight = sd**2 / (sd**2 + noise_sd**2)
+    spread = math.hypot(sd * math.sqrt(1 - weight), noise_sd)
+    return math.log(cost_s) - norm.logcdf((mean + weight * (seen - mean)) / spread)
+
+
+def test_gain_after_a_hit_is_what_a_run_saves_of_the_expected_time_by_the_root_of_its_cost() -> (
+    None
+):
+    search = search_of(near_evidence())
+    new, costs = np.array([[0.3, 0.6], [0.1, 0.5], [0.4, 0.6]]), np.array([5.0, 3.0, NAN])
+    gains, chances = search._score(new, costs)
+    usual_s = float(np.median(near_evidence().costs))
+    mean, sd = search._model.predict(search._of.points(new, costs))
+    noise_sd = search._model.noise_sd
+    means = mean[:, 0]
+    np.testing.assert_allclose(chances, norm.cdf(means / np.hypot(sd, noise_sd)))
+    for i, cost_s in enumerate([5.0, 3.0, usual_s]):
+        saved = np.maximum(math.log(20.0) - drawn(means[i], sd[i], noise_sd, cost_s=cost_s), 0.0)
+        assert gains[i] == pytest.approx(saved.mean() / math.sqrt(cost_s), rel=0.03)
+    # What costs more than it could save gains nothing.
+    assert search._score(new[:1], np.array([20.0]))[0].tolist() == [0.0]
+
+
+def test_gain_of_a_free_length_after_a_hit_is_measured_on_the_axis() -> None:
+    """The time to beat may be shorter than the axis; costs do not count."""
+    objective = FREE._replace(best_s=15.0)
+    evidence = near_evidence()
+    search = search_of(evidence, objective)
+    new = np.array([[0.3, 0.6], [0.2, 0.5]])
+    gains, _ = search._score(new, np.array([1.0, NAN]))
+    mean, sd = search._model.predict(new)
+    expected = gain_of_run(
+        mean,
+        sd,
+        search._model.noise_sd,
+        log_cost=None,
+        fractions=np.array(objective.fractions),
+        to_beat=np.full(2, math.log(15 / 20)),
+    )
+    np.testing.assert_allclose(gains, expected)
+    assert (search_of(evidence, FREE)._score(new, np.array([1.0, NAN]))[0] > gains).all()
+
+
 def test_cost_is_a_coordinate_in_which_a_factor_of_twenty_is_a_whole_range() -> None:
-    search = search_of(evidence_of(4, costs=np.array([2.0, 4.0, NAN, 12.0])))
+    model = model_of(evidence_of(4, costs=np.array([2.0, 4.0, NAN, 12.0])))
     units = np.full((5, 2), 0.25)
     costs = np.array([12.0, 12 / math.e**3, 24.0, NAN, 0.0])
-    points = search._points(units, costs)
+    points = model.points(units, costs)
     np.testing.assert_array_equal(points[:, :2], units)
     expected = [1.0, 0.0, 1 + math.log(2) / 3, 1 + math.log(4 / 12) / 3]
     assert points[:4, 2] == pytest.approx(expected)
     assert points[4, 2] == pytest.approx(1 + math.log(1e-9 / 12) / 3)
-    for other in (search_of(objective=FREE), search_of(cost_feature=False)):
-        assert other._points(units, costs).shape == (5, 2)
-    unknown = search_of(evidence_of(costs=np.full(12, NAN)))
-    assert unknown._points(units[:2], np.array([1.0, NAN]))[:, 2] == pytest.approx([1.0, 1.0])
+    for other in (model_of(objective=FREE), model_of(cost_feature=False)):
+        assert other.points(units, costs).shape == (5, 2)
+    unknown = model_of(evidence_of(costs=np.full(12, NAN)))
+    assert unknown.points(units[:2], np.array([1.0, NAN]))[:, 2] == pytest.approx([1.0, 1.0])
 
 
-def model_of(points: FloatArray, evidence: Evidence) -> GaussianProcess:
+def shares_of(values: FloatArray) -> FloatArray:
+    """Returns the shares of the noise: less the further from the target, a twentieth at least."""
+    return np.maximum(np.exp(-2 * np.abs(values)), 0.05)
+
+
+def process_of(points: FloatArray, evidence: Evidence) -> GaussianProcess:
     values, own = evidence.distances, evidence.variances
-    return GaussianProcess(points, values, own, fit_scales(points, values[:, 0], own))
+    shares = shares_of(values[:, 0])
+    scales = fit_scales(points, values[:, 0], own, shares=shares)
+    return GaussianProcess(points, values, own, scales, shares=shares)
 
 
 @pytest.mark.parametrize("luck", [1.0, 0.5])
@@ -132,15 +198,14 @@ def test_chance_is_that_of_the_model_to_come_half_a_unit_nearer_or_to_the_target
 ) -> None:
     evidence = evidence_of()
     evidence.distances[:] += best - evidence.distances.max()
-    search = search_of(evidence, FREE, luck=luck)
+    search = search_of(evidence, FREE_BEFORE, luck=luck)
     new = np.random.default_rng(1).random((6, 2))
-    gain, mean, sd = search._score(new, np.full(6, NAN))
-    model = model_of(evidence.units, evidence)
+    gain, chance = search._score(new, np.full(6, NAN))
+    model = process_of(evidence.units, evidence)
     means, function_sd = model.predict(new)
     observed_sd = np.sqrt(function_sd**2 + (luck * model.noise_sd) ** 2)
-    np.testing.assert_allclose(mean, means[:, 0])
-    np.testing.assert_allclose(sd, observed_sd)
     chances = norm.sf(threshold, means, observed_sd[:, None])
+    np.testing.assert_allclose(chance, chances[:, 0])
     assert search._threshold == pytest.approx(threshold)
     np.testing.assert_allclose(gain, search._gain(chances, np.full(6, NAN)))
     assert (gain > 0).all()
@@ -150,13 +215,16 @@ def test_running_trials_count_as_seen_where_the_model_expects_them() -> None:
     evidence = evidence_of()
     there = np.array([[0.3, 0.6], [0.9, 0.1]])
     search = search_of(evidence, FREE, running=(there, np.array([5.0, NAN])))
-    alone = model_of(evidence.units, evidence)
-    scales = fit_scales(evidence.units, evidence.distances[:, 0], evidence.variances)
+    alone = process_of(evidence.units, evidence)
+    ends = evidence.distances[:, 0]
+    scales = fit_scales(evidence.units, ends, evidence.variances, shares=shares_of(ends))
+    lies = alone.predict(there)[0]
     liar = GaussianProcess(
         np.concatenate([evidence.units, there]),
-        np.concatenate([evidence.distances, alone.predict(there)[0]]),
+        np.concatenate([evidence.distances, lies]),
         np.append(evidence.variances, [0.0, 0.0]),
         scales,
+        shares=shares_of(np.concatenate([ends, lies[:, 0]])),
     )
     new = np.random.default_rng(1).random((6, 2))
     for found, expected in zip(search._model.predict(new), liar.predict(new), strict=True):
@@ -171,7 +239,7 @@ def test_distance_is_learned_from_what_fitted_into_memory_alone() -> None:
     new = np.random.default_rng(1).random((4, 2))
     search = search_of(evidence, FREE)
     for found, expected in zip(
-        search._model.predict(new), model_of(kept.units, kept).predict(new), strict=True
+        search._model.predict(new), process_of(kept.units, kept).predict(new), strict=True
     ):
         np.testing.assert_allclose(found, expected)
 
@@ -184,32 +252,34 @@ def test_model_is_fitted_to_few_and_conditioned_on_more() -> None:
     rows = _some(np.arange(30), evidence.distances[:, 0], 20, rng)
     points, values = evidence.units[rows], evidence.distances[rows]
     few = _some(np.arange(20), values[:, 0], 10, rng)
-    scales = fit_scales(points[few], values[few, 0], evidence.variances[rows][few])
-    expected = GaussianProcess(points, values, evidence.variances[rows], scales)
+    shares, own = shares_of(values[:, 0]), evidence.variances[rows]
+    scales = fit_scales(points[few], values[few, 0], own[few], shares=shares[few])
+    expected = GaussianProcess(points, values, own, scales, shares=shares)
     new = np.random.default_rng(1).random((4, 2))
     np.testing.assert_allclose(search._model.predict(new)[0], expected.predict(new)[0])
 
 
 def test_where_all_fits_memory_plays_no_part_and_else_it_is_a_chance() -> None:
     new = np.random.default_rng(1).random((6, 2))
-    assert search_of(objective=FREE)._fits(new).tolist() == [1.0] * 6
+    assert model_of(objective=FREE).fits(new).tolist() == [1.0] * 6
     evidence = evidence_of()
     evidence.fits[evidence.units[:, 0] > 0.7] = False
     assert 2 <= (~evidence.fits).sum() <= 6
-    search = search_of(evidence, FREE)
+    search = search_of(evidence, FREE_BEFORE)
     values, none = np.where(evidence.fits, 1.0, -1.0), np.zeros(12)
     scales = fit_scales(evidence.units, values, none)
     room, sd = GaussianProcess(evidence.units, values, none, scales).predict(new)
     expected = norm.cdf(room, scale=np.sqrt(sd**2 + 0.05))
-    np.testing.assert_allclose(search._fits(new), expected)
+    np.testing.assert_allclose(search._of.fits(new), expected)
     # It multiplies the gain.
-    gain, mean, deviation = search._score(new, np.full(6, NAN))
-    means, _ = search._model.predict(new)
+    gain, chance = search._score(new, np.full(6, NAN))
+    means, sd = search._model.predict(new)
+    deviation = np.hypot(sd, search._model.noise_sd)
     chances = norm.sf(search._threshold, means, deviation[:, None])
     np.testing.assert_allclose(gain, search._gain(chances, np.full(6, NAN)) * expected)
-    roomy, narrow = search._fits(np.array([[0.1, 0.5], [0.95, 0.5]]))
+    roomy, narrow = search._of.fits(np.array([[0.1, 0.5], [0.95, 0.5]]))
     assert roomy > 0.9 > 0.5 > narrow
-    assert mean.shape == (6,)
+    assert chance.shape == (6,)
 
 
 @pytest.mark.parametrize("still_fits", [True, False])
@@ -217,16 +287,16 @@ def test_memory_is_learned_from_the_last_64_trials(still_fits: bool) -> None:
     fits = np.full(70, still_fits)
     fits[:6] = not still_fits
     evidence = evidence_of(70, fits=fits)
-    search = search_of(evidence)
-    assert search._memory is not None
+    model = model_of(evidence)
+    assert model._memory is not None
     # Of equal values nothing can be fitted: the scales are given.
-    points, value = search._points(evidence.units, evidence.costs)[-64:], 2.0 * still_fits - 1
+    points, value = model.points(evidence.units, evidence.costs)[-64:], 2.0 * still_fits - 1
     scales = Scales(0.0, math.log(0.1), np.full(3, math.log(0.6)))
-    model = GaussianProcess(points, np.full(64, value), np.zeros(64), scales)
+    own = GaussianProcess(points, np.full(64, value), np.zeros(64), scales)
     there = np.array([[0.5, 0.5, 0.8]])
-    for found, own in zip(search._memory.predict(there), model.predict(there), strict=True):
-        np.testing.assert_allclose(found, own)
-    assert search._memory.predict(there)[0] == pytest.approx([value])
+    for found, theirs in zip(model._memory.predict(there), own.predict(there), strict=True):
+        np.testing.assert_allclose(found, theirs)
+    assert model._memory.predict(there)[0] == pytest.approx([value])
 
 
 def test_best_six_are_kept_in_the_order_of_their_gains() -> None:
@@ -242,68 +312,21 @@ def test_best_six_are_kept_in_the_order_of_their_gains() -> None:
     every = drawn.reshape(-1, 2)
     every = every[every[:, 1] <= refused]
     costs = 2.0 + 10 * every[:, 0]
-    gains, means, sds = search._score(every, costs)
+    gains, chances = search._score(every, costs)
     order = np.argsort(-gains)[:6]
     assert [gain for gain, _ in search.best] == pytest.approx(gains[order].tolist())
     for place, (_, candidate) in zip(order, search.best, strict=True):
         np.testing.assert_array_equal(candidate.units, every[place])
         assert candidate.params == pytest.approx(dict(zip("xy", every[place], strict=True)))
         assert candidate.cost_s == pytest.approx(costs[place])
-        assert candidate.expected == pytest.approx((means[place], sds[place], search._threshold))
-        assert candidate.probes is None
+        assert candidate.chance == pytest.approx(chances[place])
     nothing = search_of(allowed=lambda params: None)
     nothing.add(every)
     assert nothing.best == []
 
 
-def costly_run(search: _Search) -> Candidate:
-    search.add(np.array([[0.9, 0.6]]))
-    return search.best[0][1]
-
-
-def test_probe_is_the_neighbour_that_tells_most_for_its_cost() -> None:
-    evidence = evidence_of()
-    evidence.fits[evidence.units[:, 1] > 0.8] = False
-    search = search_of(evidence, probe=0.001)
-    costly = costly_run(search)
-    probe = search.probe(costly)
-    assert probe is not None and probe.probes is costly
-    units = neighbours(costly.units)
-    units = units[2 + 10 * units[:, 0] < 0.7 * costly.cost_s]
-    assert 4 <= len(units) < 16
-    costs = 2 + 10 * units[:, 0]
-    there, points = (
-        search._points(at, c) for at, c in ((costly.units[None], np.array([11.0])), (units, costs))
-    )
-    mean, sd = search._model.predict(there)
-    run = Posterior(mean[0, 0], sd[0], search._model.noise_sd, search._threshold)
-    rise = expected_rise(run, search._model.correlations(points, there)) * search._fits(points)
-    worth = rise * 11.0 / costs
-    np.testing.assert_array_equal(probe.units, units[worth.argmax()])
-    assert probe.cost_s == pytest.approx(costs[worth.argmax()])
-    _, means, sds = search._score(probe.units[None], np.array([probe.cost_s]))
-    assert probe.expected == pytest.approx((means[0], sds[0], search._threshold))
-    assert probe.params == pytest.approx(dict(zip("xy", probe.units, strict=True)))
-    # It goes first from the worth on that is asked for, and none where that is nothing.
-    for least, is_made in ((worth.max() * 0.999, True), (worth.max() * 1.001, False), (0, False)):
-        assert (search_of(evidence, probe=least).probe(costly) is not None) == is_made
-
-
-def test_no_probe_where_all_neighbours_cost_more_than_seven_tenths() -> None:
-    search = search_of(allowed=lambda params: 7.1 if params["x"] != 0.9 else 10.0, probe=1e-9)
-    costly = costly_run(search)
-    assert search.probe(costly) is None
-    cheap = search_of(allowed=lambda params: 6.9 if params["x"] != 0.9 else 10.0, probe=1e-9)
-    assert cheap.probe(costly) is not None
-    refused = search_of(allowed=lambda params: None, probe=1e-9)
-    assert refused.probe(costly) is None
-
-
-@pytest.mark.parametrize("probe", [0.0, 1e-6])
-@pytest.mark.parametrize("objective", [LED, FREE])
-def test_choice_is_the_best_of_all_that_was_seen_or_a_probe_of_it(
-    objective: Objective, probe: float
-) -> None:
+@pytest.mark.parametrize("objective", [LED, FREE, BEFORE, FREE_BEFORE])
+def test_choice_is_the_best_of_all_that_was_seen(objective: Objective) -> None:
     seen: list[list[float]] = []
 
     def allowed(params: dict[str, Any]) -> float:
@@ -311,26 +334,27 @@ def test_choice_is_the_best_of_all_that_was_seen_or_a_probe_of_it(
         return cost(params["x"])
 
     def cost(x: float) -> float:
-        return 6.0 if x > 0.1 else 4.0
+        return 6.0 if x < 0.9 else 4.0
 
-    evidence, rng = evidence_of(), np.random.default_rng(3)
+    evidence = near_evidence() if objective.has_leader else evidence_of()
+    rng = np.random.default_rng(3)
     chosen = best_candidate(
         ENCODER,
+        model_of(evidence, objective),
         evidence,
         running=NONE_RUNNING,
         objective=objective,
         allowed=allowed,
+        tried=(),
         rng=rng,
-        settings=AcquisitionSettings(probe=probe),
+        settings=AcquisitionSettings(),
     )
     assert chosen is not None
-    best = chosen if chosen.probes is None else chosen.probes
-    assert (chosen.probes is not None) == (objective.at_end and probe > 0)
-    units, search = np.array(seen)[:352], search_of(evidence, objective)
+    units, search = np.array(seen), search_of(evidence, objective)
     # Evenly and around the best trials, then twice around the four best so far.
-    assert len(seen) == 352 + 16 * objective.at_end
+    assert len(seen) == 352
     gains = search._score(units, np.array([cost(x) for x in units[:, 0]]))[0]
-    np.testing.assert_array_equal(best.units, units[gains.argmax()])
+    np.testing.assert_array_equal(chosen.units, units[gains.argmax()])
     for first, spread in ((256, 0.08), (304, 0.02)):
         centers = units[np.argsort(-gains[:first], kind="stable")[:4]]
         moved = units[first : first + 48].reshape(4, 12, 2) - centers[:, None]
@@ -338,15 +362,94 @@ def test_choice_is_the_best_of_all_that_was_seen_or_a_probe_of_it(
         assert 0.7 * spread < moved.std() < 1.3 * spread
 
 
+def tried_at(*x: float, cost_s: float = 6.0) -> list[Candidate]:
+    return [Candidate(np.array([at, 0.6]), {"x": at, "y": 0.6}, cost_s) for at in x]
+
+
+def choose(
+    tried: list[Candidate], objective: Objective = LED, allowed: Any = cost_of, **settings: Any
+) -> Candidate | None:
+    evidence = near_evidence()
+    return best_candidate(
+        ENCODER,
+        model_of(evidence, objective),
+        evidence,
+        running=NONE_RUNNING,
+        objective=objective,
+        allowed=allowed,
+        tried=tried,
+        rng=np.random.default_rng(3),
+        settings=AcquisitionSettings(**settings),
+    )
+
+
+def test_another_run_is_worth_what_it_is_expected_to_save_of_the_least_expected_time() -> None:
+    """Of the best one too: by its run it may turn out to be worse than the next."""
+    tried = tried_at(0.3, 0.35, 0.9, 0.1)
+    search = search_of(near_evidence(), least_gain=0.0)
+    found = search.again(tried)
+    units, costs = np.array([each.units for each in tried]), np.full(4, 6.0)
+    mean, sd = search._model.predict(search._of.points(units, costs))
+    noise_sd = search._model.noise_sd
+    now = math.log(6.0) - norm.logcdf(mean[:, 0] / np.hypot(sd, noise_sd))
+    worth = []
+    for i in range(4):
+        after = drawn(mean[i, 0], sd[i], noise_sd, cost_s=6.0)
+        worth.append(now.min() - np.minimum(after, np.delete(now, i).min()).mean())
+    assert found is not None and found[1].params == tried[int(np.argmax(worth))].params
+    assert found[0] == pytest.approx(max(worth) / math.sqrt(6.0), rel=0.03)
+    # Where none saves as much as it must, none is run again.
+    assert search_of(near_evidence(), least_gain=0.97 * max(worth)).again(tried) is not None
+    assert search_of(near_evidence(), least_gain=1.03 * max(worth)).again(tried) is None
+
+
+@pytest.mark.parametrize("objective", [LED, FREE])
+def test_where_nothing_new_is_allowed_what_was_tried_runs_again(objective: Objective) -> None:
+    tried = tried_at(0.3, 0.9)
+    found = choose(tried, objective, allowed=lambda params: None, least_gain=0.0)
+    assert found is not None and found.params in [each.params for each in tried]
+
+
+@pytest.mark.parametrize("objective", [LED, FREE])
+def test_only_what_was_tried_is_chosen_where_that_is_asked_for(objective: Objective) -> None:
+    asked = objective._replace(only_again=True)
+    tried = tried_at(0.1, 0.2, 0.3)
+    found = choose(tried, asked, least_gain=0.0)
+    assert found is not None and found.params in [each.params for each in tried]
+    assert choose([], asked) is None
+    # Nothing is forced where another run teaches next to nothing.
+    assert choose(tried, asked, least_gain=100.0) is None
+
+
+def test_before_a_hit_nothing_is_tried_again() -> None:
+    tried = tried_at(0.3)
+    assert choose(tried, BEFORE, allowed=lambda params: None, least_gain=0.0) is None
+
+
+@pytest.mark.parametrize("objective", [LED, FREE])
+def test_what_was_tried_and_what_was_not_compete_by_their_gains(objective: Objective) -> None:
+    """The best of either is found by asking for it alone."""
+    tried = tried_at(0.3, 0.31)
+    new = choose([], objective)
+    again = search_of(near_evidence(), objective, least_gain=0.0).again(tried)
+    assert new is not None and again is not None
+    gain = search_of(near_evidence(), objective)._score(new.units[None], np.array([new.cost_s]))[0]
+    found = choose(tried, objective, least_gain=0.0)
+    assert found is not None
+    assert found.params == (again[1].params if again[0] > gain[0] else new.params)
+
+
 def test_where_nothing_is_allowed_there_is_no_choice() -> None:
     rng, settings = np.random.default_rng(0), AcquisitionSettings()
     assert (
         best_candidate(
             ENCODER,
+            model_of(),
             evidence_of(),
             running=NONE_RUNNING,
             objective=LED,
             allowed=lambda params: None,
+            tried=(),
             rng=rng,
             settings=settings,
         )
@@ -368,10 +471,12 @@ def test_half_of_the_candidates_lie_around_the_five_best_trials() -> None:
     evidence.units[5:] = np.array([0.3, 0.4, 0.5, 0.6, 0.7])[:, None]
     best_candidate(
         ENCODER,
+        model_of(evidence, FREE),
         evidence,
         running=NONE_RUNNING,
         objective=FREE,
         allowed=allowed,
+        tried=(),
         rng=np.random.default_rng(0),
         settings=AcquisitionSettings(num_candidates=8000),
     )

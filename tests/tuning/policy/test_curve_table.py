@@ -1,4 +1,4 @@
-"""Curves on one axis, and forecasts of their ends, against sums written out and integrals."""
+"""Curves on one axis, and forecasts of their ends, against sums written out."""
 
 import math
 
@@ -6,14 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import norm
 
 from tune_speed.tuning.policy.curve_table import (
     PRIOR_RUNS,
     PRIOR_SLOPE,
     PRIOR_SPREAD,
     CurveTable,
-    Expected,
     FloatArray,
     distance,
     gap,
@@ -129,80 +127,7 @@ def test_run_that_was_not_seen_stays_unknown() -> None:
     table = CurveTable(PLACES, [*TINY, np.full(4, NAN)])
     values, scales = table.extended([2, 3])
     assert np.isnan(values[-1]).all() and scales[-1] == 0
-    assert table.num_whole() == 3 and len(table) == 5
-
-
-def place_given_end(table: FloatArray, column: int) -> tuple[FloatArray, float, float, float]:
-    """Returns the forecast's coefficients, and α, β and s² of a place given the end."""
-    half = {1: 0, 2: 1}[column]
-    features = np.column_stack(
-        [np.ones(len(table)), table[:, column], table[:, column] - table[:, half]]
-    )
-    ends, doublings = table[:, 3], math.log2(1 / PLACES[column])
-    coefficients = ridge(features, ends, doublings=doublings)
-    z = features @ coefficients
-    # β as least squares of centred values with one more observation: that it is 0.
-    rows, values = np.append(ends - ends.mean(), 1.0), np.append(z - z.mean(), 0.0)
-    beta = float(rows @ values / (rows @ rows))
-    alpha = float(z.mean() - beta * ends.mean())
-    squares = PRIOR_RUNS * (PRIOR_SPREAD * (1 - PLACES[column]) + 0.05) ** 2
-    squares += float(((z - alpha - beta * ends) ** 2).sum())
-    return coefficients, alpha, beta, squares / (PRIOR_RUNS + len(z)) * (1 + 1 / len(z))
-
-
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("column", [1, 2])
-def test_update_is_bayes_rule_as_an_integral(seed: int, column: int) -> None:
-    table = random_table(seed, num_stopped=0)
-    coefficients, alpha, beta, variance = place_given_end(table._table, column)
-    expected = Expected(mean=0.3, sd=0.8, threshold=0.0)
-    z = float(np.array([1.0, -1.0, 0.7]) @ coefficients)
-    ends = np.linspace(-12, 12, 40_001)
-    density = norm(0.3, 0.8).pdf(ends) * norm(alpha + beta * ends, math.sqrt(variance)).pdf(z)
-    density /= density.sum()
-    now = table.updated(expected, at=float(PLACES[column]), y=-1.0, y_before=-1.7)
-    mean = float(density @ ends)
-    assert now.mean == pytest.approx(mean, abs=1e-6)
-    assert now.sd == pytest.approx(math.sqrt(density @ (ends - mean) ** 2), abs=1e-6)
-    assert now.chance == pytest.approx(density[ends > 0].sum(), abs=1e-3)
-    assert now.threshold == expected.threshold
-
-
-def test_place_that_tells_nothing_of_the_end_changes_nothing() -> None:
-    ends = np.array([-1.0, 1.0, -1.0, 1.0])
-    rows = np.stack([np.full(4, -2.0), np.full(4, -2.0), np.full(4, -2.0), ends], axis=1)
-    expected = Expected(mean=0.3, sd=0.8, threshold=0.0)
-    now = CurveTable(PLACES, list(rows)).updated(expected, at=0.5, y=5.0, y_before=-5.0)
-    assert (now.mean, now.sd) == pytest.approx((0.3, 0.8), abs=1e-9)
-
-
-def test_run_that_was_stopped_has_no_end_to_learn_from() -> None:
-    whole, expected = list(random_table(0)._table[:6]), Expected(mean=0.3, sd=0.8, threshold=0.0)
-    stopped = np.array([-5.0, 3.0, -4.0, NAN])
-    found, again = (
-        CurveTable(PLACES, rows).updated(expected, at=0.5, y=-1.0, y_before=-1.7)
-        for rows in (whole, [*whole, stopped])
-    )
-    assert found == again and math.isfinite(found.mean)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_better_place_never_lowers_what_is_expected(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    ends = rng.normal(size=8)
-    rows = np.stack([ends - 3, ends - 2, ends - 1, ends], axis=1) + 0.1 * rng.normal(size=(8, 4))
-    table, before = CurveTable(PLACES, list(rows)), Expected(0.0, 1.0, 0.0)
-    places = np.linspace(-4, 2, 9)
-    means = [table.updated(before, at=0.5, y=y, y_before=y - 1).mean for y in places]
-    assert (np.diff(means) > 0).all()
-    assert all(table.updated(before, at=0.5, y=y, y_before=y - 1).sd < 1 for y in places)
-
-
-@pytest.mark.parametrize(
-    ("mean", "sd", "threshold"), [(0.3, 0.8, 0.0), (-2.0, 0.5, -1.0), (-1.0, 0.2, 0.0)]
-)
-def test_chance_is_the_normal_tail(mean: float, sd: float, threshold: float) -> None:
-    assert Expected(mean, sd, threshold).chance == pytest.approx(norm(mean, sd).sf(threshold))
+    assert len(table) == 5
 
 
 def test_standing_counts_the_runs_seen_there_and_those_ahead() -> None:

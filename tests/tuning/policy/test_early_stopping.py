@@ -6,14 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import Expected
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.history import History, Trial
+from tune_speed.tuning.policy.history import LUCK, History, Trial
 from tune_speed.tuning.policy.settings import Parts
 
 SPACE = SearchSpace.from_tree({"epochs": {"low": 1, "high": 500}})
@@ -29,8 +28,8 @@ def history_of(mode: Any, *, cost_s: float | None = None, limit_s: float = 100.0
     return History(Encoder(SPACE), target, cost_of, share_first=True)
 
 
-def begin(history: History, number: int, expected: Expected | None = None) -> Trial:
-    proposal = Proposal(f"t{number:04d}", {"epochs": number + 1}, "", expected)
+def begin(history: History, number: int, *, epochs: int | None = None) -> Trial:
+    proposal = Proposal(f"t{number:04d}", {"epochs": epochs or number + 1})
     history.begin(proposal)
     return history.running[proposal.trial_id]
 
@@ -95,15 +94,17 @@ def test_others_count_from_the_moment_when_they_come_to_a_place() -> None:
     assert len(rules._others_at(mine, 0.25)) == 2
 
 
-def led(leader_s: float = 81.0) -> History:
+def led(beat_s: float = 81.0) -> History:
+    """Returns one with a single hit, whose time may be longer than its only run's."""
     history = history_of("anytime")
-    end(history, begin(history, 0), Status.REACHED, (leader_s, 0.95))
+    end(history, begin(history, 0), Status.REACHED, (beat_s / (1 + LUCK), 0.95))
+    assert history.to_beat_s() == beat_s
     return history
 
 
 def test_rung_is_passed_at_the_moment_itself_and_several_at_once_count_as_the_last() -> None:
     history = led()
-    rules = rules_of(history, forecast=False)
+    rules = rules_of(history)
     for clock_s, rung in ((0.99, 0), (1.0, 1), (2.99, 1), (3.0, 2), (27.0, 4), (80.9, 4)):
         trial = report(begin(history, 1), (clock_s, 0.5))
         rules.reason(trial)
@@ -117,7 +118,7 @@ def test_rung_stops_only_where_two_others_were_seen(num_others: int, is_stopped:
     for number in range(1, 1 + num_others):
         end(history, begin(history, number), Status.MISSED, (20.0, 0.85), (81.0, 0.85))
     trial = report(begin(history, 9), (27.0, 0.02))
-    reason = rules_of(history, forecast=False).reason(trial)
+    reason = rules_of(history).reason(trial)
     assert (reason is not None) == is_stopped
     assert reason is None or reason.endswith("2 of 2 trials promised more by 27.0 s")
 
@@ -129,70 +130,24 @@ def test_rung_keeps_the_share_that_it_is_told(keeps: float, is_stopped: bool) ->
         end(history, begin(history, number), Status.MISSED, (20.0, metric), (81.0, metric))
     # Two of three promise more: itself counted, half of four.
     trial = report(begin(history, 9), (27.0, 0.03))
-    reason = rules_of(history, forecast=False, rung_keeps=keeps).reason(trial)
+    reason = rules_of(history, rung_keeps=keeps).reason(trial)
     assert (reason is not None) == is_stopped
 
 
-def whole_runs(num: int, mode: Any = "fixed_length") -> History:
-    """Returns one that has seen runs of 10 s, each as far above the one before at any moment."""
-    history = history_of(mode, cost_s=10.0)
-    for number in range(num):
-        metric = 0.30 + 0.04 * number
-        points = ((2.5, metric), (5.0, metric + 0.1), (10.0, metric + 0.2))
-        end(history, begin(history, number), Status.MISSED, *points)
-    return history
-
-
-HOPE = Expected(mean=-1.0, sd=0.8, threshold=-1.5)
-
-
-def test_forecast_speaks_from_eight_whole_runs_on() -> None:
-    for num, is_stopped in ((7, False), (8, True)):
-        history = whole_runs(num)
-        trial = report(begin(history, 20, HOPE), (2.5, 0.05), (5.0, 0.06))
-        reason = rules_of(history).reason(trial)
-        assert (reason is not None) == is_stopped
-    for parts in ({"forecast": False}, {"audit_share": 1.0}, {"least_whole": 9}):
-        assert rules_of(history, **parts).reason(trial) is None
-    trial.proposal = Proposal("t0020", {"epochs": 21})
-    assert rules_of(history).reason(trial) is None
-
-
-@pytest.mark.parametrize(
-    ("threshold", "use"),
-    [(-1.5, "come nearer the target than any"), (0.0, "meet the target")],
-)
-def test_forecast_stops_what_has_lost_nine_tenths_of_its_chance(threshold: float, use: str) -> None:
-    history, hope = whole_runs(10), HOPE._replace(threshold=threshold)
-    trial = report(begin(history, 20, hope), (2.5, 0.4), (4.0, 0.45))
-    rules = rules_of(history, least_chance=0.999)
-    # At 4 of 10 s, and at 2 s on the line from the start.
-    y = -math.log1p(0.45 / 0.02)
-    y_before = START_Y + 0.8 * (-math.log1p(0.5 / 0.02) - START_Y)
-    now = history.table().updated(hope, at=0.4, y=y, y_before=y_before)
-    left = now.chance / hope.chance
-    assert 0 < left < 0.9
-    assert rules.reason(trial) == (
-        f"stopped at 4.0 s: {now.chance:.1%} likely to {use} by 10.0 s,"
-        f" {hope.chance:.0%} when it was proposed"
-    )
-    # Not `left` itself: the last digit of a logarithm is another on another processor.
-    assert rules_of(history, least_chance=left * (1 - 1e-9)).reason(trial) is None
-    assert rules_of(history, least_chance=left * (1 + 1e-9)).reason(trial) is not None
-
-
-def test_run_that_has_come_to_its_end_is_not_judged() -> None:
-    for train_s, is_stopped in ((9.9, True), (10.0, False), (10.1, False)):
-        history = whole_runs(10)
-        trial = report(begin(history, 20, HOPE), (5.0, 0.02), (train_s, 0.02))
+def test_run_that_has_come_to_the_end_of_the_axis_is_not_judged() -> None:
+    for train_s, is_stopped in ((80.9, True), (81.0, False)):
+        history = led()
+        for number in range(1, 4):
+            end(history, begin(history, number), Status.MISSED, (20.0, 0.85), (81.0, 0.85))
+        trial = report(begin(history, 20), (train_s, 0.02))
         assert (rules_of(history).reason(trial) is not None) == is_stopped
 
 
-def test_length_must_be_past_the_leader_and_the_margin_is_a_tenth() -> None:
+def test_length_must_be_past_the_time_to_beat_and_the_margin_is_a_tenth() -> None:
     history = history_of("fixed_length", cost_s=20.0)
     end(history, begin(history, 0), Status.REACHED, (18.0, 0.95))
     trial = report(begin(history, 1), (1.0, 0.5))
-    # 9/10 of 20 s are the leader's time itself, which could still be equalled.
+    # 9/10 of 20 s are the time to beat itself, which could still be equalled.
     assert rules_of(history).reason(trial) is None
     assert "it would not end before 18.2 s" in str(
         rules_of(history, cost_margin=0.91).reason(trial)
@@ -208,6 +163,72 @@ def test_where_no_end_is_known_only_the_clock_counts() -> None:
         share_first=True,
     )
     end(history, begin(history, 0), Status.REACHED, (18.0, 0.95))
-    trial = report(begin(history, 1, HOPE), (17.9, 0.0))
-    assert rules_of(history, least_whole=0).reason(trial) is None
-    assert "leader t0000" in str(rules_of(history).reason(report(trial, (18.1, 0.0))))
+    trial = report(begin(history, 1), (17.9, 0.0))
+    assert rules_of(history).reason(trial) is None
+    assert rules_of(history).reason(report(trial, (18.1, 0.0))) == (
+        "stopped at 18.1 s: t0000, which is recommended, takes 18.0 s with restarts"
+    )
+
+
+def recommend(history: History, trial_id: str, expected_s: float) -> None:
+    best = Recommended(trial_id=trial_id, runs=4, hits=3, expected_s=expected_s)
+    history.favourites = (best, best.model_copy(update={"trial_id": "t0099", "expected_s": 99.0}))
+
+
+def test_trial_is_stopped_past_what_the_recommended_one_takes_not_past_the_leader() -> None:
+    """A lucky run in 10 s stops nothing that takes less than the 14 s that are expected."""
+    history = history_of("fixed_length", cost_s=14.0)
+    end(history, begin(history, 0), Status.REACHED, (13.0, 0.95))
+    end(history, begin(history, 1), Status.REACHED, (10.0, 0.91))
+    recommend(history, "t0000", expected_s=14.0)
+    trial, rules = begin(history, 2), rules_of(history)
+    assert rules.reason(report(trial, (11.0, 0.5), (13.9, 0.5))) is None
+    assert rules.reason(report(trial, (14.1, 0.5))) == (
+        "stopped at 14.1 s: t0000, which is recommended, takes 14.0 s with restarts"
+    )
+
+
+@pytest.mark.parametrize(("cost_s", "is_stopped"), [(27.7, False), (27.9, True)])
+def test_trial_runs_on_whose_end_lies_between_the_leaders_time_and_the_expected_one(
+    cost_s: float, is_stopped: bool
+) -> None:
+    history = history_of("fixed_length", cost_s=cost_s)
+    end(history, begin(history, 0), Status.REACHED, (10.0, 0.91))
+    recommend(history, "t0000", expected_s=25.0)
+    reason = rules_of(history).reason(report(begin(history, 2), (1.0, 0.5)))
+    assert (reason is not None) == is_stopped
+    assert reason is None or reason == (
+        "stopped at 1.0 s: it would not end before 25.1 s, and t0000, which is recommended,"
+        " takes 25.0 s with restarts"
+    )
+
+
+def test_run_of_free_length_that_is_made_again_goes_on_to_twice_the_time_to_beat() -> None:
+    """It tells how long runs take: stopped in time, none of them ever took long."""
+    history = led()
+    rules = rules_of(history, rungs=False)
+    again, other = begin(history, 1, epochs=1), begin(history, 2)
+    assert (again.again, other.again) == (True, False)
+    for trial, stops_at_s in ((again, 162.0), (other, 81.0)):
+        assert rules.reason(report(trial, (stops_at_s - 0.1, 0.5))) is None
+        assert rules.reason(report(trial, (stops_at_s + 0.1, 0.5))) == (
+            f"stopped at {stops_at_s + 0.1} s: t0000, which is recommended, takes 81.0 s with"
+            " restarts"
+        )
+
+
+def test_what_is_run_again_is_not_judged_by_what_it_promises() -> None:
+    history = led()
+    for number in range(1, 5):
+        end(history, begin(history, number), Status.MISSED, (20.0, 0.85), (81.0, 0.85))
+    again, other = begin(history, 8, epochs=1), begin(history, 9)
+    for trial, is_stopped in ((again, False), (other, True)):
+        reason = rules_of(history).reason(report(trial, (27.0, 0.02)))
+        assert (reason is not None) == is_stopped
+
+
+def test_run_of_fixed_length_that_is_made_again_ends_where_any_does() -> None:
+    history = history_of("fixed_length", cost_s=10.0)
+    end(history, begin(history, 0), Status.REACHED, (10.0, 0.95))
+    again = report(begin(history, 1, epochs=1), (10.1, 0.5))
+    assert again.again and rules_of(history).reason(again) is not None

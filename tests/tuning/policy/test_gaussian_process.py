@@ -18,17 +18,41 @@ from tune_speed.tuning.policy.gaussian_process import (
     Scales,
     _loss,
     fit_scales,
+    with_repeats,
 )
 
 DIMS = 3
 every_seed = pytest.mark.parametrize("seed", range(5))
 
 
-def observations(seed: int, num: int = 25) -> tuple[FloatArray, FloatArray, FloatArray]:
+def observations(
+    seed: int, num: int = 25, *, repeats: int = 0
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Returns points, values and variances; with `repeats`, of so many different points."""
     rng = np.random.default_rng(seed)
     points = rng.random((num, DIMS))
+    if repeats:
+        points[repeats:] = points[rng.integers(repeats, size=num - repeats)]
     values = 3.0 + np.sin(5 * points[:, 0]) + 0.1 * rng.normal(size=num)
     return points, values, rng.uniform(0.0, 0.2, size=num)
+
+
+def shares_of(seed: int, num: int = 25) -> FloatArray:
+    """Returns shares of the noise that observations have."""
+    return np.random.default_rng([seed, 1]).uniform(0.05, 1.0, size=num)
+
+
+def pattern_of(points: FloatArray, shares: FloatArray, own: float = 0.1) -> FloatArray:
+    """Returns the noise's covariances over n², written out: equal points have a part in common."""
+    return np.array(
+        [
+            [
+                np.sqrt(shares[i] * shares[j]) * (own * (a == b).all() + (1 - own) * (i == j))
+                for j, b in enumerate(points)
+            ]
+            for i, a in enumerate(points)
+        ]
+    )
 
 
 def some_scales(seed: int) -> Scales:
@@ -52,7 +76,7 @@ def test_prediction_is_that_of_scikit_learn(seed: int, own: float) -> None:
     model = theirs(scales, own * variances / unit**2 + JITTER).fit(points, values)
     mean, sd = model.predict(new, return_std=True)
     # Theirs is the deviation of an observation, ours that of the function.
-    of_function = np.sqrt(sd**2 - unit**2 * np.exp(2 * scales.log_noise))
+    of_function = np.sqrt(sd**2 - (1 - scales.own) * unit**2 * np.exp(2 * scales.log_noise))
     our_mean, our_sd = GaussianProcess(points, values, own * variances, scales).predict(new)
     np.testing.assert_allclose(our_mean, mean, atol=1e-6)
     np.testing.assert_allclose(our_sd, of_function, atol=1e-6)
@@ -70,6 +94,100 @@ def test_noisy_observation_counts_less() -> None:
 
 
 @every_seed
+def test_share_of_the_noise_counts_as_noise_of_its_own(seed: int) -> None:
+    """Of scikit-learn, whose noise is the same for all, the share is part of `alpha`."""
+    points, values, variances = observations(seed)
+    scales, new = some_scales(seed), np.random.default_rng(99).random((40, DIMS))
+    shares, unit = shares_of(seed), values.std()
+    noise = shares * np.exp(2 * scales.log_noise) + variances / unit**2 + JITTER
+    signal = np.exp(2 * scales.log_signal)
+    kernel = ConstantKernel(signal) * Matern(np.exp(scales.log_lengths), nu=2.5)
+    model = GaussianProcessRegressor(kernel, alpha=noise, optimizer=None, normalize_y=True)
+    mean, sd = model.fit(points, values).predict(new, return_std=True)
+    ours = GaussianProcess(points, values, variances, scales, shares=shares)
+    our_mean, our_sd = ours.predict(new)
+    np.testing.assert_allclose(our_mean, mean, atol=1e-6)
+    # A part of the noise is the function's own; that of a run is told of a whole share.
+    own_sd = unit * np.exp(scales.log_noise) * np.sqrt(scales.own)
+    np.testing.assert_allclose(our_sd, np.hypot(sd, own_sd), atol=1e-6)
+    assert ours.noise_sd == pytest.approx(own_sd * np.sqrt(1 / scales.own - 1))
+
+
+@every_seed
+def test_runs_of_the_same_point_have_a_part_of_the_noise_in_common(seed: int) -> None:
+    """The posterior of a normal with covariances written out; the common part is the function's."""
+    points, values, variances = observations(seed, repeats=6)
+    scales, shares, unit = some_scales(seed)._replace(own=0.3), shares_of(seed), values.std()
+    new = np.concatenate([points[:6], np.random.default_rng(99).random((4, DIMS))])
+    n2, every = np.exp(2 * scales.log_noise), np.concatenate([points, new])
+    lengths = np.exp(scales.log_lengths)
+    covariance = np.exp(2 * scales.log_signal) * Matern(lengths, nu=2.5)(every)
+    # In units of the observations' own share, what is asked for has a whole one.
+    sds = np.sqrt(np.append(shares, np.ones(10)))
+    same = (every[:, None] == every[None]).all(axis=2)
+    covariance += 0.3 * n2 * same * np.outer(sds, sds)
+    seen = covariance[:25, :25] + np.diag(0.7 * n2 * shares + variances / unit**2 + JITTER)
+    weights = np.linalg.solve(seen, covariance[:25, 25:])
+    mean = values.mean() + weights.T @ (values - values.mean())
+    left = np.diag(covariance[25:, 25:] - weights.T @ covariance[:25, 25:])
+    ours = GaussianProcess(points, values, variances, scales, shares=shares).predict(new)
+    np.testing.assert_allclose(ours[0], mean, atol=1e-6)
+    np.testing.assert_allclose(ours[1], unit * np.sqrt(left), atol=1e-5)
+
+
+def test_noise_of_runs_is_what_repeats_of_points_show() -> None:
+    rng = np.random.default_rng(0)
+    points = np.repeat(rng.random((400, 1)), 3, axis=0)
+    values = np.repeat(rng.normal(size=400), 3) + 0.2 * rng.normal(size=1200)
+    ones, begin = np.ones(1200), Scales(0.0, np.log(0.6), np.zeros(1))
+    for factor in (1.0, 0.25):  # Far from the target, runs show a share of the noise only.
+        shown = np.repeat(values.reshape(-1, 3).mean(axis=1), 3)
+        own = shown + np.sqrt(factor) * (values - shown)
+        scales = with_repeats(begin, own, points, factor * ones)
+        model = GaussianProcess(points, own, 0 * ones, scales, shares=factor * ones)
+        assert model.noise_sd == pytest.approx(0.2, rel=0.06)
+        assert 0 < scales.own < 1
+    # In the model all the noise remains, so far as it is more than that of runs.
+    assert scales.log_noise == pytest.approx(begin.log_noise, abs=0.01)
+
+
+def test_without_repeats_the_noise_stays_as_it_was_fitted() -> None:
+    points, values, _ = observations(0)
+    scales = some_scales(0)
+    assert with_repeats(scales, values, points, np.ones(25)) is scales
+
+
+def test_few_repeats_count_little_against_the_prior() -> None:
+    """One equal pair is a tenth of what the prior is worth."""
+    points, values, _ = observations(0)
+    points[1], values[1] = points[0], values[0]
+    scales = some_scales(0)
+    found = with_repeats(scales, values, points, np.ones(25))
+    before, after = (np.exp(2 * s.log_noise) * (1 - s.own) for s in (scales, found))
+    assert after / before == pytest.approx(10 / 11)
+
+
+@every_seed
+def test_scales_are_fitted_to_observations_with_their_shares(seed: int) -> None:
+    points, values, variances = observations(seed)
+    shares, begin = shares_of(seed), some_scales(seed)
+    squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
+    own = variances / values.std() ** 2
+
+    def loss(scales: Scales) -> float:
+        at = np.concatenate([scales[:2], scales.log_lengths])
+        return _loss(
+            at, squares, (values - values.mean()) / values.std(), own, pattern_of(points, shares)
+        )[0]
+
+    with_shares, without = (
+        fit_scales(points, values, variances, start=begin, max_iterations=100, shares=each)
+        for each in (shares, 1.0)
+    )
+    assert loss(with_shares) < loss(without)
+
+
+@every_seed
 def test_several_columns_of_values_are_predicted_as_single_ones(seed: int) -> None:
     points, values, variances = observations(seed)
     # The first column's spread is the unit of all.
@@ -82,24 +200,11 @@ def test_several_columns_of_values_are_predicted_as_single_ones(seed: int) -> No
         np.testing.assert_allclose(sd, alone_sd, atol=1e-9)
 
 
-@every_seed
-def test_correlation_with_an_observation_is_that_of_scikit_learn(seed: int) -> None:
-    points, values, variances = observations(seed)
-    scales, new = some_scales(seed), np.random.default_rng(99).random((6, DIMS))
-    unit = values.std()
-    model = theirs(scales, variances / unit**2 + JITTER).fit(points, values)
-    _, covariance = model.predict(new, return_cov=True)
-    # Theirs has the noise of an observation on the diagonal: the first is to be the function's.
-    own = covariance[0, 0] - unit**2 * np.exp(2 * scales.log_noise)
-    expected = covariance[1:, 0] / np.sqrt(own * np.diag(covariance)[1:])
-    ours = GaussianProcess(points, values, variances, scales).correlations(new[1:], new[:1])
-    np.testing.assert_allclose(ours, expected, atol=1e-5)
-
-
 def loss_at(x: FloatArray, seed: int) -> tuple[float, FloatArray]:
     points, values, variances = observations(seed)
     squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
-    return _loss(x, squares, (values - values.mean()) / values.std(), variances)
+    standard = (values - values.mean()) / values.std()
+    return _loss(x, squares, standard, variances, pattern_of(points, shares_of(seed)))
 
 
 @every_seed
@@ -114,7 +219,8 @@ def negative_log_density(x: FloatArray, seed: int) -> float:
     points, values, variances = observations(seed)
     r = np.sqrt(5) * squareform(pdist(points / np.exp(x[2:])))
     kernel = np.exp(2 * x[0]) * (1 + r + r**2 / 3) * np.exp(-r)
-    kernel += np.diag(np.exp(2 * x[1]) + variances + JITTER)
+    kernel += np.exp(2 * x[1]) * pattern_of(points, shares_of(seed))
+    kernel += np.diag(variances + JITTER)
     data = multivariate_normal(cov=kernel).logpdf((values - values.mean()) / values.std())
     length = LENGTH_PRIOR[0] + 0.5 * np.log(DIMS)
     priors = [norm(*SIGNAL_PRIOR), norm(*NOISE_PRIOR)] + [norm(length, LENGTH_PRIOR[1])] * DIMS
@@ -148,7 +254,9 @@ def test_fitted_scales_have_a_larger_density_than_where_they_began(seed: int) ->
 
     def loss(at: FloatArray) -> float:
         squares = (points[:, None] - points[None]).transpose(2, 0, 1) ** 2
-        return _loss(at, squares, (values - values.mean()) / values.std(), own)[0]
+        return _loss(
+            at, squares, (values - values.mean()) / values.std(), own, np.eye(len(points))
+        )[0]
 
     assert loss(x) <= loss(there)
     assert all(loss(x) <= loss(x + step) + 1e-3 for step in 0.05 * np.eye(len(x)))
@@ -186,7 +294,7 @@ def test_priors_have_the_figures_that_they_are_given(num_dims: int) -> None:
 
     def loss(at: FloatArray) -> float:
         spread = np.exp(2 * at[0]) + np.exp(2 * at[1])
-        return _loss(at, squares, value, np.zeros(1))[0] - 0.5 * float(np.log(spread))
+        return _loss(at, squares, value, np.zeros(1), np.eye(1))[0] - 0.5 * float(np.log(spread))
 
     difference = log_prior(y, num_dims) - log_prior(x, num_dims)
     assert loss(x) - loss(y) == pytest.approx(difference, abs=1e-5)

@@ -1,7 +1,6 @@
 """The policy alone: no Ray, no clock, outcomes made by hand or by a made-up training."""
 
 import math
-import re
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +9,9 @@ import pytest
 
 from tune_speed.core.records import Status
 from tune_speed.study.space import SearchSpace
-from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 from tune_speed.tuning.policy.base import Cost, Outcome, PriorTrial, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
+from tune_speed.tuning.policy.history import LUCK
 from tune_speed.tuning.policy.samplers import SAMPLERS
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
@@ -133,16 +132,16 @@ def test_every_tenth_proposal_is_drawn_without_the_model() -> None:
     assert not any(reasons[number].startswith("exploration") for number in (19, 21, 29, 31))
 
 
-def test_cap_says_who_leads_and_by_how_much() -> None:
+def test_cap_says_what_is_recommended_and_what_it_takes() -> None:
     policy = make_policy(target=SearchTarget(TARGET, "anytime", 100.0))
     slow = ask(policy)
-    reach(policy, train_s=38.2)
+    reach(policy, train_s=38.2 / (1 + LUCK))
     assert policy.report(slow.trial_id, train_s=38.0, step=1, metric=0.89) is None
     reason = policy.report(slow.trial_id, train_s=41.0, step=2, metric=0.89)
-    assert reason == "stopped at 41.0 s: leader t0001 met the target in 38.2 s"
+    assert reason == "stopped at 41.0 s: t0001, which is recommended, takes 38.2 s with restarts"
 
 
-def test_trial_that_would_end_past_the_leader_is_stopped_before() -> None:
+def test_trial_that_would_end_past_the_time_to_beat_is_stopped_before() -> None:
     policy = make_policy(points=[{"epochs": 40}, {"epochs": 5}])
     slow = ask(policy)
     reach(policy, train_s=10.0)
@@ -210,7 +209,7 @@ def test_once_there_is_a_leader_runs_are_ranked_at_equal_times() -> None:
         points=[{"epochs": epochs} for epochs in (40, 40, 40, 40, 4)],
     )
     *better, worse = [ask(policy) for _ in range(4)]
-    reach(policy, train_s=9.0)
+    reach(policy, train_s=9.0 / (1 + LUCK))
     for train_s, metric in ((0.5, 0.2), (1.2, 0.6)):
         for proposal in better:
             policy.report(proposal.trial_id, train_s=train_s, step=1, metric=metric)
@@ -253,46 +252,12 @@ def test_start_without_known_costs_is_spread_evenly() -> None:
     assert {ask(policy).reason for _ in range(12)} == {"start: spread evenly"}
 
 
-def test_probe_is_cheaper_than_the_run_that_it_tells_about() -> None:
-    log = run(make_policy(), 60)
-    probes = [proposal for proposal, _ in log if proposal.reason.startswith("probe: ")]
-    assert probes
-    for proposal in probes:
-        cheap_s, dear_s = map(float, re.findall(r"([\d.]+) s ", proposal.reason))
-        assert cheap_s == pytest.approx(cost_of(proposal.params).train_s, abs=0.05)
-        assert cheap_s < 0.71 * dear_s
-        assert proposal.expected is None
-
-
-def test_without_probes_none_is_made() -> None:
-    policy = make_policy(parts=Parts(acquisition=AcquisitionSettings(probe=0.0)))
-    assert not any(proposal.reason.startswith("probe") for proposal, _ in run(policy, 60))
-
-
 def test_audited_trials_run_on_and_are_about_one_in_twenty() -> None:
     policy = make_policy()
     trials = [ask(policy).trial_id for _ in range(400)]
     running = policy._history.running
     audited = sum(policy._stopping._is_audited(running[trial_id]) for trial_id in trials)
     assert 8 <= audited <= 36  # A binomial's mean is 20, its deviation 4.4.
-
-
-def test_forecast_is_silent_before_runs_were_seen_to_their_end() -> None:
-    policy = make_policy(parts=Parts(audit_share=0.0))
-    run(policy, 3)
-    trial = ask(policy)
-    assert policy.report(trial.trial_id, train_s=0.1, step=1, metric=0.0) is None
-
-
-def test_forecast_stops_what_falls_behind_its_kind() -> None:
-    policy = make_policy(parts=Parts(audit_share=0.0, num_start=12, explore_every=0))
-    run(policy, 16)
-    trial = ask(policy)
-    assert trial.expected is not None
-    half_s = cost_of(trial.params).train_s / 2
-    reason = policy.report(trial.trial_id, train_s=half_s, step=1, metric=0.05)
-    assert reason is not None
-    assert "% likely to " in reason
 
 
 def test_out_of_memory_teaches_what_does_not_fit() -> None:

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import qmc
 
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.acquisition import Candidate
 from tune_speed.tuning.policy.base import (
@@ -19,7 +19,7 @@ from tune_speed.tuning.policy.base import (
     SearchTarget,
 )
 from tune_speed.tuning.policy.curve import Curve
-from tune_speed.tuning.policy.curve_table import Expected
+from tune_speed.tuning.policy.history import LUCK
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget, _best_of
 
@@ -140,12 +140,12 @@ def test_model_proposes_after_the_start_unless_it_sees_no_chance() -> None:
     quick = {"start_runs": math.inf, "num_start": 5, "explore_every": 0, "no_chance": 0.0}
     usual = miss(make_policy(parts=Parts(**quick)), 7)
     assert all(reason.startswith("start") for reason in usual[:5])
-    assert all(reason.startswith(("gain", "probe")) for reason in usual[5:])
+    assert all(reason.startswith("gain") for reason in usual[5:])
     sober = miss(make_policy(parts=Parts(**{**quick, "no_chance": 1.01})), 7)
     assert sober[5:] == ["spread evenly: the model sees no chance"] * 2
     explored = miss(make_policy(parts=Parts(**{**quick, "explore_every": 3})), 7)
     assert explored[6] == "exploration: spread evenly"
-    assert explored[5].startswith(("gain", "probe"))
+    assert explored[5].startswith("gain")
 
 
 @pytest.mark.parametrize(("num_fit", "is_modelled"), [(2, False), (3, True)])
@@ -156,7 +156,7 @@ def test_model_needs_three_runs_that_fitted_into_memory(num_fit: int, is_modelle
     for _ in range(5 - num_fit):
         policy.finish(policy.ask().trial_id, Outcome(Status.OOM, 0.0))
     reason = policy.ask().reason
-    assert reason.startswith(("gain", "probe")) == is_modelled
+    assert reason.startswith("gain") == is_modelled
     assert is_modelled or reason == "spread evenly: the model sees no chance"
 
 
@@ -183,41 +183,42 @@ def test_start_is_over_when_it_took_as_long_as_its_longest_run() -> None:
         assert policy.ask().reason.startswith("start") == is_start
 
 
-def test_time_to_be_beaten_is_the_leaders_or_twice_the_longest() -> None:
+def test_time_to_be_beaten_is_that_of_what_is_recommended_or_twice_the_longest() -> None:
     policy = make_policy()
     slow = policy.ask()
-    found = policy._objective()
-    assert found == (4.0 * slow.params["epochs"], False, True, (1.0,))
+    found = policy._objective(only_again=False, is_end=False)
+    assert found.best_s == 4.0 * slow.params["epochs"]
+    assert found[2:] == (False, True, (1.0,), False, False)
     finish(policy, slow, Status.REACHED, (7.0, 0.95))
-    assert policy._objective() == (7.0, True, True, (1.0,))
+    found = policy._objective(only_again=False, is_end=False)
+    assert (found.best_s, *found[2:]) == (7.0, True, True, (1.0,), False, False)
+    best = Recommended(trial_id="t0000", runs=1, hits=1, expected_s=9.0)
+    policy._history.favourites = (best,)
+    found = policy._objective(only_again=False, is_end=True)
+    assert (found.best_s, *found[2:]) == (9.0, True, True, (1.0,), False, True)
     unknown = make_policy(cost_of=lambda params: None, limit_s=math.inf)
-    assert unknown._objective().best_s == 1.0
+    assert unknown._objective(only_again=False, is_end=False).best_s == 1.0
     free = make_policy("anytime")
     finish(free, free.ask(), Status.REACHED, (7.0, 0.95))
-    assert free._objective()[:3] == (7.0, True, False)
+    # The axis ends where a lucky run's configuration may take.
+    beat_s = 7.0 * (1 + LUCK)
+    assert free._objective(only_again=False, is_end=False)[:4] == (beat_s, beat_s, True, False)
 
 
 def candidate(**changes: Any) -> Candidate:
-    # One standard deviation: 84 %.
-    expected = Expected(mean=1.0, sd=1.0, threshold=0.0)
-    made = Candidate(np.zeros(2), {}, expected, cost_s=12.34)
+    made = Candidate(np.zeros(2), {}, cost_s=12.34, chance=0.841)
     return made._replace(**changes)
 
 
 def test_reasons_say_chance_cost_and_who_leads() -> None:
     policy = make_policy()
-    costly = candidate(cost_s=60.0)
-    half = candidate(expected=Expected(0.0, 1.0, 0.0), probes=costly)
     assert policy._reason(candidate()) == (
         "gain: 84% likely to come nearer the target than any so far at a cost of 12.3 s"
     )
     assert policy._reason(candidate(cost_s=math.nan)) == (
         "gain: 84% likely to come nearer the target than any so far"
     )
-    look = "probe: 12.3 s to see first, whether a run of 60.0 s is more than 84% likely to "
-    assert policy._reason(half) == f"{look}come nearer the target"
     policy._history.leader = Leader("t0001", 21.0)
-    assert policy._reason(half) == f"{look}meet the target"
     assert policy._reason(candidate()) == (
         "gain: 84% likely to meet the target at a cost of 12.3 s, leader 21.0 s"
     )

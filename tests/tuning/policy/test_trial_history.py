@@ -11,7 +11,7 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.base import Cost, Outcome, PriorTrial, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import Curve
 from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.history import History, Trial
+from tune_speed.tuning.policy.history import LUCK, History, Trial
 
 SPACE = SearchSpace.from_tree({"epochs": {"low": 1, "high": 40}})
 
@@ -57,13 +57,13 @@ def test_row_of_a_run_is_on_its_own_schedule_where_the_length_is_fixed(status: S
     assert np.isnan(row).sum() == (0 if status is Status.MISSED else 7)
 
 
-def test_row_of_a_run_is_on_the_leaders_clock_where_the_length_is_free() -> None:
+def test_row_of_a_run_is_on_the_clock_to_beat_where_the_length_is_free() -> None:
     history = history_of("anytime")
     slow = run(history, 0, Status.MISSED, (20.0, 0.7), (40.0, 0.8))
     before = history.table()
     assert before is history.table()
     assert slow.row is not None and slow.row[0] is None
-    run(history, 1, Status.REACHED, (10.0, 0.94))
+    run(history, 1, Status.REACHED, (10.0 / (1 + LUCK), 0.94), epochs=6)
     table = history.table()
     assert slow.row[0] == 10.0 and len(table) == 2
     # By 10 s it was halfway to 0.7, by 5 s a quarter.
@@ -93,25 +93,29 @@ def test_what_a_run_reported_after_it_diverged_is_left_out() -> None:
 def test_evidence_is_the_curve_at_the_places_that_count(mode: str) -> None:
     history = history_of(mode)
     run(history, 0, Status.REACHED, (10.0, 0.94))
-    run(history, 1, Status.MISSED, (10.0, 0.88))
-    run(history, 2, Status.DIVERGED, (5.0, 0.5))
-    run(history, 3, Status.OOM)
-    run(history, 4, Status.CAPPED, (2.5, 0.8))
+    run(history, 1, Status.MISSED, (10.0, 0.88), epochs=6)
+    run(history, 2, Status.DIVERGED, (5.0, 0.5), epochs=8)
+    run(history, 3, Status.OOM, epochs=9)
+    run(history, 4, Status.CAPPED, (2.5, 0.8), epochs=7)
     found = history.evidence(graded=True, memory=True)
     start = y_of(0.0)
     shares = [1.0] if mode == "fixed_length" else [2.0 ** (-k / 8) for k in (0, 2, 4, 8, 12)]
     assert found.distances.shape == (5, len(shares))
+    # Where the length is free, the axis ends at the time to beat.
+    at_s = np.array(shares) * (10.0 if mode == "fixed_length" else 10.0 * (1 + LUCK))
     for row, end in ((0, math.log(3)), (1, -math.log(2))):
-        expected = [start + share * (end - start) for share in shares]
+        expected = np.interp(at_s, [0.0, 10.0], [start, end])
         assert found.distances[row] == pytest.approx(expected)
     # What diverged or was never seen counts as nothing learned, and that is certain.
     assert (found.distances[2:4] == start).all()
     assert (found.variances[:4] == 0).all()
-    forecast, scale = history.table().extended([len(history.table().places) - 1])
+    last = len(history.table().places) - 1
+    places = [last - (0 if mode == "fixed_length" else k) for k in (0, 2, 4, 8, 12)]
+    forecast, scale = history.table().extended(places)
     assert found.distances[4, 0] == pytest.approx(forecast[4, 0])
     assert found.variances[4] == pytest.approx(scale[4] ** 2) and scale[4] > 0
     assert found.fits.tolist() == [True, True, True, False, True]
-    assert found.costs.tolist() == [10.0] * 5
+    assert found.costs.tolist() == [10.0, 10.0, 16.0, 18.0, 14.0]
 
 
 def test_ranks_are_times_of_hits_and_distances_of_misses() -> None:

@@ -46,7 +46,7 @@ recipe:
   optimizer: {sgd: {lr: {low: 0.01, high: 1.0, log: true}}}
   epochs: {low: 4, high: 20}
   batch_size: {choices: [50, 100]}
-search: {trials: 2000, policy: POLICY, concurrent: 3, seed: 3}
+search: {trials: TRIALS, policy: POLICY, concurrent: 3, seed: 3}
 """
 
 
@@ -142,8 +142,8 @@ class Logged:
         return getattr(self._policy, name)
 
 
-def study_with(policy: str, mode: str) -> StudyFile:
-    text = STUDY.replace("POLICY", policy).replace("MODE", mode)
+def study_with(policy: str, mode: str, *, trials: int = 2000) -> StudyFile:
+    text = STUDY.replace("POLICY", policy).replace("MODE", mode).replace("TRIALS", str(trials))
     return study_of(parse_yaml(text, file="decided.yaml"))
 
 
@@ -162,7 +162,7 @@ def simulated(policy_name: str, mode: str) -> list[Event]:
         seed=study.search.seed,
     )
     logged = Logged(policy, costs, benchmark)
-    # The first trial that is stopped for its forecast ends late.
+    # The first trial that is stopped ends late.
     budget_s = 60.0 if (policy_name, mode) == ("time_to_target", "fixed_length") else 25.0
     run_policy(logged, benchmark, num_workers=3, budget_s=budget_s)
     return logged.events
@@ -296,10 +296,12 @@ def test_ray_and_simulator_get_the_same_decisions(ledger: Ledger, policy: str, m
 def test_log_has_stops_of_every_kind() -> None:
     """Otherwise the same decisions would say little."""
     stops = set()
-    for policy, mode in (("time_to_target", "fixed_length"), ("random_cap", "anytime")):
+    searches = [("time_to_target", mode) for mode in ("fixed_length", "anytime")]
+    for policy, mode in (*searches, ("random_cap", "anytime")):
         log = simulated(policy, mode)
         stops |= {event.answer for event in log if event.kind == "report"} - {None}
-    assert any("likely to meet" in stop for stop in stops)
+    assert any("is recommended, takes" in stop for stop in stops)
+    assert any("trials promised more" in stop for stop in stops)
     assert any("leader" in stop for stop in stops)
 
 
@@ -323,7 +325,10 @@ NUM_TRIALS = 24
 
 @pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
 def test_resumed_search_goes_on_as_one_that_never_stopped(tmp_path: Path, mode: str) -> None:
-    study = study_with("time_to_target", mode)
+    """At its end, too, for which a part of the trials is held back."""
+    study = study_with("time_to_target", mode, trials=NUM_TRIALS)
     whole = searched(study, tmp_path / "whole")
     assert len(whole) == NUM_TRIALS
-    assert searched(study, tmp_path / "resumed", stops_after=15) == whole
+    for stops_after in (15, 22):
+        folder = tmp_path / f"resumed after {stops_after}"
+        assert searched(study, folder, stops_after=stops_after) == whole

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tune_speed.core.errors import ConfigError
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import make_policy
 from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal, SearchTarget
@@ -38,7 +38,10 @@ class Recorded:
 
 
 class Script:
-    """A policy that proposes 0, 1, 2, ... and writes down what it is asked and told."""
+    """A policy that proposes 0, 1, 2, ... and writes down what it is asked and told.
+
+    It recommends its last hit before those before.
+    """
 
     leader = None
 
@@ -46,8 +49,12 @@ class Script:
         self.log: list[tuple[Any, ...]] = []
         self.outcomes: dict[str, Outcome] = {}
         self.most_open, self._num, self._stop, self._next = 10**6, num, stop or {}, 0
+        self.favourites: tuple[Recommended, ...] = ()
+        self.spent = 0.0
+        self.spent_when_asked: list[float] = []
 
     def ask(self) -> Proposal | None:
+        self.spent_when_asked.append(self.spent)
         is_full = self._next - len(self.outcomes) >= self.most_open
         if self._next == self._num or is_full:
             self.log.append(("nothing",))
@@ -64,6 +71,9 @@ class Script:
     def finish(self, trial_id: str, outcome: Outcome) -> None:
         self.log.append(("finish", trial_id, str(outcome.status), outcome.train_s))
         self.outcomes[trial_id] = outcome
+        if outcome.status == Status.REACHED:
+            best = Recommended(trial_id=trial_id, runs=1, hits=1, expected_s=1.0)
+            self.favourites = (best, *self.favourites)
 
 
 def curve(*metric: float, every_s: float = 1.0) -> Curve:
@@ -131,6 +141,8 @@ def test_two_workers_by_hand() -> None:
     ]
     assert trace.incumbents == [(5.0, 4.0, {"i": 0}), (11.5, 1.5, {"i": 4})]
     assert trace.best_s == 1.5
+    assert trace.recommended == {"i": 4}
+    assert policy.spent_when_asked == [at_s / 20 for at_s in (0, 0, 5, 6, 9, 10, 11.5, 13, 13)]
     assert trace.trials[-1].stop_reason == "enough"
 
 
@@ -316,3 +328,49 @@ def test_leader_of_a_capped_search_is_the_incumbent() -> None:
     trace = run_policy(policy, benchmark, num_workers=2, budget_s=20.0)
     assert isinstance(policy.leader, Leader)
     assert policy.leader.time_to_target_s == trace.best_s
+
+
+def test_search_without_a_hit_recommends_nothing() -> None:
+    assert run(Script(), Recorded([curve(0.1)]), budget_s=5.0).recommended is None
+
+
+class Noisy:
+    """Trainings of which each has luck of its own: the same configuration twice is two runs."""
+
+    name, target = "noisy", TARGET
+    space = SearchSpace.from_tree({"x": {"low": 0.0, "high": 1.0}, "epochs": {"low": 2, "high": 9}})
+
+    def __init__(self, mode: Mode) -> None:
+        self.mode, self.num_runs = mode, 0
+
+    def curve(self, params: Mapping[str, Any]) -> Curve:
+        luck = 0.02 * np.random.default_rng(self.num_runs).normal()
+        self.num_runs += 1
+        seconds = np.arange(1.0, params["epochs"] + 1)
+        return Curve(seconds, 0.9 - 0.4 * abs(params["x"] - 0.4) - 0.4 / (1 + seconds) + luck)
+
+    def predicted_cost(self, params: Mapping[str, Any]) -> float:
+        return float(params["epochs"])
+
+
+@pytest.mark.parametrize("mode", ["fixed_length", "anytime"])
+def test_search_over_runs_that_differ_recommends_one_of_its_configurations(mode: Mode) -> None:
+    """What it runs again is another run, and both count."""
+    benchmark = Noisy(mode)
+    trace = simulate("time_to_target", benchmark, num_workers=2, budget_s=70.0, seed=1)
+    assert benchmark.num_runs >= len(trace.trials)
+    hits = [t.params for t in trace.trials if t.status == Status.REACHED]
+    assert trace.recommended in hits
+    again = [t for t in trace.trials if t.reason.startswith("again:")]
+    assert again and all(
+        any(t.params == other.params and t.trial_id > other.trial_id for other in trace.trials)
+        for t in again
+    )
+    ends = {(tuple(t.params.items()), t.train_s, t.status) for t in trace.trials}
+    assert len(ends) > len({tuple(t.params.items()) for t in trace.trials})
+
+
+@pytest.mark.parametrize("name", ["random", "random_cap", "time_to_target"])
+def test_search_of_any_policy_recommends_a_configuration_that_hit(name: str) -> None:
+    trace = simulate(name, Noisy("fixed_length"), num_workers=1, budget_s=60.0, seed=0)
+    assert trace.recommended in [t.params for t in trace.trials if t.status == Status.REACHED]

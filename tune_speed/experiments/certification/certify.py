@@ -4,6 +4,7 @@ Each run is on disk before the next begins, so that the same command continues w
 """
 
 import json
+import math
 import shlex
 import signal
 import statistics
@@ -32,6 +33,7 @@ from tune_speed.runtime.process import stop_signals
 from tune_speed.runtime.turnstile import file_name
 from tune_speed.study.schema import check_study_name
 from tune_speed.study.settings import CertifyConfig, ResourceConfig
+from tune_speed.tracking.reader.leaders import find_leaders
 from tune_speed.tracking.reader.queries import TrackedTrial, find_trials
 from tune_speed.tracking.store.uri import strip_secrets, tracking_uri
 from tune_speed.tracking.writer.tracker import Undelivered, deliver
@@ -87,7 +89,9 @@ def certify(
     check_study_name(study)
     uri = tracking_uri()
     estimates = find_estimates(uri, study, device)
-    finalists = choose_finalists(estimates, config.top)
+    favourites = find_leaders(uri, study=study, top=1).favourites
+    best = favourites.get(board_key(estimates[0].record), [])
+    finalists = choose_finalists(estimates, config.top, [each.trial_id for each in best])
     first = finalists[0].record
     refuse_other_loop(study, first, loop)
     leader = find_leader(uri, finalists)
@@ -127,8 +131,10 @@ def certify(
             uri=strip_secrets(uri),
             command=redact(shlex.join(["tune-speed", *sys.argv[1:]])),
             estimates=tuple(each.record for each in estimates),
-            chosen_by=f"one of the {config.top} fastest of {len(estimates)} estimates of one seed"
-            " each",
+            chosen_by=f"one of the {config.top} of the least expected times with restarts, of"
+            f" {len(estimates)} trials"
+            if best
+            else f"one of the {config.top} fastest of {len(estimates)} estimates of one seed each",
         )
         records = tuple(certified_record(placed, done) for placed in ranks)
         _save(folder / "certified", records, done)
@@ -323,12 +329,24 @@ def find_estimates(uri: str, study: str, device: str | None) -> list[TrackedTria
     return [each for each in found if board_key(each.record) in keys]
 
 
-def choose_finalists(estimates: Sequence[TrackedTrial], top: int) -> list[TrackedTrial]:
-    """Returns the `top` fastest, each recipe once."""
+def choose_finalists(
+    estimates: Sequence[TrackedTrial], top: int, favourites: Sequence[str] = ()
+) -> list[TrackedTrial]:
+    """Returns the `top` of a search's favourites, best first, then the fastest; each recipe once.
+
+    Favourites are trial ids in the order of their expected times to target.
+    """
     chosen: dict[str, TrackedTrial] = {}
-    timed = (each for each in estimates if each.record.time_to_target_s is not None)
+    place = {trial_id: number for number, trial_id in enumerate(favourites)}
+
     # The name decides a tie: other finalists than those begun could not be continued with.
-    for each in sorted(timed, key=lambda e: (e.record.time_to_target_s or 0.0, e.name)):
+    def order(each: TrackedTrial) -> tuple[float, float, str]:
+        number = place.get(each.record.trial_id, math.inf)
+        return number, each.record.time_to_target_s or math.inf, each.name
+
+    for each in sorted(estimates, key=order):
+        if each.record.time_to_target_s is None and each.record.trial_id not in place:
+            continue
         chosen.setdefault(json.dumps(each.record.recipe, sort_keys=True), each)
     return list(chosen.values())[:top]
 

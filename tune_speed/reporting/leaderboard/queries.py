@@ -51,6 +51,7 @@ def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[
         top=top,
         totals=leaders.totals,
         study_totals=leaders.study_totals,
+        recommended={key: best[0] for key, best in leaders.favourites.items()},
     )
 
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from tune_speed.core import comparability
 from tune_speed.core.config import Config
-from tune_speed.core.records import RunResult, Timing, TrialRecord
+from tune_speed.core.records import Recommended, RunResult, Timing, TrialRecord
 from tune_speed.core.stats import RunStatistics, finite_or_none
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
@@ -234,6 +234,8 @@ class Board(BoardFacts):
     """Training clock of all of them together [s]."""
     device_s: float
     """Seconds for which they held a device (see `Totals.device_s`)."""
+    recommended: Recommended | None = None
+    """What a search recommends, by expected time with restarts; None: no search says it."""
     rows: tuple[Row, ...]
 
 
@@ -246,6 +248,7 @@ def make_boards(
     study_totals: Mapping[tuple[comparability.ComparisonKey, str], comparability.Totals]
     | None = None,
     where: str = "",
+    recommended: Mapping[comparability.ComparisonKey, Recommended] | None = None,
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
 
@@ -253,7 +256,7 @@ def make_boards(
     last of them is tied. `top` rows of each board are kept; `with_misses` keeps configurations that
     missed the target too, unranked, at the end. `totals` and `study_totals` are what the trials of
     a board, and of each of its studies, come to where `trials`, chosen by the condition `where`,
-    are not all of them.
+    are not all of them. `recommended` is what searches recommend on each board.
     """
     groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -273,7 +276,13 @@ def make_boards(
         shown = [row for row in ranked if with_misses or row.rank is not None]
         sums = (totals or {}).get(key) or comparability.totals_of(records)
         boards.append(
-            Board(**facts_of(records[0]), where=where, **sums.model_dump(), rows=tuple(shown[:top]))
+            Board(
+                **facts_of(records[0]),
+                where=where,
+                **sums.model_dump(),
+                recommended=(recommended or {}).get(key),
+                rows=tuple(shown[:top]),
+            )
         )
     return boards
 

@@ -219,9 +219,10 @@ def as_json(boards: Sequence[BoardFacts]) -> str:
 
 def as_csv(boards: Sequence[Board]) -> str:
     """Returns one line a row, the board's fields first; the searched parameters are JSON."""
-    names = [*(name for name in Board.model_fields if name != "rows"), *Row.model_fields]
+    other = {"rows", "recommended"}
+    names = [*(name for name in Board.model_fields if name not in other), *Row.model_fields]
     rows = (
-        {**board.model_dump(mode="json"), **row.model_dump(mode="json")}
+        {**board.model_dump(mode="json", exclude=other), **row.model_dump(mode="json")}
         for board in boards
         for row in board.rows
     )

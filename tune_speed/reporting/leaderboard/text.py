@@ -47,7 +47,9 @@ def caption(board: Board) -> str:
     ranked = sum(row.rank is not None for row in board.rows)
     trials = "trials" if not board.where else "trials that the condition holds for"
     cost = f"{board.tuning_cost_s:.0f} s of training and {board.device_s:.0f} device-seconds"
-    return (
+    best = board.recommended
+    recommended = f"Recommended: {best.study}/{best.text}. " if best is not None else ""
+    return recommended + (
         f"{trust}.{_ties(board)} {ranked} shown of {board.reached} that met the target, among"
         f" {board.trials} {trials}, which took {cost}; workload {board.workload_hash[:8]},"
         f" protocol {board.protocol_version}."

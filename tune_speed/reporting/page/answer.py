@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tune_speed.core.comparability import final_goodness, final_metric, sign_of, totals_of
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
 from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.ranking import Board, Row
 from tune_speed.reporting.page.words import seconds
@@ -139,6 +139,10 @@ def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
 
 def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     winner = _trial(part.trials, row)
+    best = next((b.recommended for b in boards if b.kind == "estimate" and b.recommended), None)
+    told = next((t for t in part.trials if best and t.record.trial_id == best.trial_id), None)
+    if best is not None and told is not None:
+        return _recommended(part, best, told, fastest=row)
     tried = [
         f"Certification was tried: none of {counted(len(part.certified), 'finalist')} met the"
         " target in more than half of its fresh seeds."
@@ -157,6 +161,32 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
         figure=seconds(row.time_to_target_s),
         claim=f"to {part.target.words} on {part.key.device} (an estimate from one seed, not"
         f" certified) – {cost_text(part)}.",
+        sure=sure,
+        winner=winner,
+    )
+
+
+def _recommended(
+    part: StudyPart, best: Recommended, winner: ViewedTrial, *, fastest: Row
+) -> Answer:
+    chance = ""
+    if best.chance is not None:
+        low, high = best.chance_low or 0.0, best.chance_high or 0.0
+        chance = f"; the chance that another does is {best.chance:.0%} ({low:.0%} to {high:.0%})"
+    sure = (
+        f"{best.hits} of {counted(best.runs, 'run')} of {best.trial_id} met the target on the"
+        f" {winner.record.evaluated_on} part{chance}.",
+        f"{CLOCKS[winner.record.runs[-1].timing.value]}.",
+        f"The fastest single run, {fastest.trial_id}, took {seconds(fastest.time_to_target_s)}: of"
+        f" {counted(len(part.trials), 'trial')} the best one is lucky.",
+        "To be sure, certify it: the favourites again with fresh seeds, alone on the device.",
+    )
+    return Answer(
+        verdict="estimate",
+        lead="Recommended",
+        figure=seconds(best.expected_s),
+        claim=f"to be expected to {part.target.words} on {part.key.device}, misses run again (an"
+        f" estimate, not certified) – {cost_text(part)}.",
         sure=sure,
         winner=winner,
     )

@@ -11,7 +11,10 @@ ENDED_BELOW = "ended below the target"
 # By words in the reasons: records hold sentences with their figures, not kinds.
 STOP_KINDS: tuple[tuple[str, re.Pattern[str]], ...] = (
     ("stopped: unlikely to meet the target", re.compile(r"likely to ")),
-    ("stopped: slower than the leader", re.compile(r"leader .* met the target in")),
+    (
+        "stopped: slower than the leader",
+        re.compile(r"leader .* met the target in|is recommended, takes"),
+    ),
     ("stopped: other trials promised more", re.compile(r"trials promised more")),
     ("stopped: below ASHA's cutoff", re.compile(r"ASHA's cutoff")),
     ("stopped: the workload's time limit", re.compile(r"max_train_s")),

@@ -4,9 +4,17 @@ import math
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from tune_speed.core.comparability import ComparisonKey, best_metric, goodness, target_of
+from tune_speed.core.comparability import (
+    ComparisonKey,
+    best_metric,
+    board_key,
+    goodness,
+    target_of,
+)
 from tune_speed.reporting.leaderboard.ranking import make_boards
 from tune_speed.reporting.study.view import RunningTrial, StudyView, ViewedTrial, part_key
+from tune_speed.tracking import schema
+from tune_speed.tracking.reader.leaders import favourites_on
 from tune_speed.tracking.reader.queries import TrackedTrial, run_url, ui_command
 from tune_speed.tracking.reader.study_snapshot import OpenTrial, StudyPicture
 from tune_speed.tracking.store.uri import strip_secrets
@@ -59,6 +67,9 @@ class StudyReader:
         certified = tuple(trial for trial in viewed if trial.record.kind == CERTIFIED)
         pairs = [(trial.run_id, trial.record) for trial in (*trials, *certified)]
         tags = {search.run_id: search.tags for search in picture.searches}
+        said = [{schema.RECOMMENDED: each.get("recommended", "")} for each in tags.values()]
+        keys = {board_key(record) for _, record in pairs}
+        found = favourites_on(keys, [schema.read_favourites(each) for each in said])
         return StudyView(
             study=self.study,
             uri=strip_secrets(self._uri),
@@ -70,7 +81,15 @@ class StudyReader:
             certified=certified,
             running=tuple(_running(t, tags.get(t.search_run_id, {})) for t in picture.running),
             interrupted=len(picture.interrupted),
-            boards=tuple(make_boards(pairs, with_misses=True)) if with_boards else (),
+            boards=tuple(
+                make_boards(
+                    pairs,
+                    with_misses=True,
+                    recommended={key: best[0] for key, best in found.items()},
+                )
+            )
+            if with_boards
+            else (),
         )
 
     def _with_curves(self, trials: Sequence[TrackedTrial], finalists: int) -> list[TrackedTrial]:

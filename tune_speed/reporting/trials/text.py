@@ -11,8 +11,8 @@ from rich.text import Text
 
 from tune_speed.components.metrics import METRICS
 from tune_speed.components.plugins import registry
-from tune_speed.core.comparability import best_metric, board_key, goodness, target_of
-from tune_speed.core.records import Evaluation, Status, TrialRecord
+from tune_speed.core.comparability import best_metric, board_key, fastest, goodness, target_of
+from tune_speed.core.records import Evaluation, Recommended, Status, TrialRecord
 from tune_speed.core.stats import mean_interval
 from tune_speed.core.text import printable, significant
 from tune_speed.reporting.leaderboard.ranking import Board
@@ -123,6 +123,7 @@ def next_steps(
     study: str,
     folder: str,
     uri: str,
+    recommended: Recommended | None = None,
     num_undelivered: int = 0,
     certify: str = "",
 ) -> str:
@@ -139,6 +140,14 @@ def next_steps(
         lines.append(
             f"no trial met the target; nearest was {nearest.trial_id}: {nearest.stop_reason}"
         )
+    if recommended is not None:
+        lines.append(f"recommended:  {recommended.text}")
+        once = fastest(records)
+        if once is not None and once.trial_id != recommended.trial_id:
+            time_s = once.time_to_target_s
+            lines.append(
+                f"the fastest single run:  {once.trial_id}, {time_s:.3f} s, which is luck in part"
+            )
     in_mlflow = "every trial" if num_undelivered == 0 else f"all but {num_undelivered}"
     verb = "is" if num_undelivered == 0 else "are"
     lines.append(f"results:  {folder} (ledger and study file); {in_mlflow} {verb} in MLflow")

@@ -36,6 +36,7 @@ class Search(NamedTuple):
     experiment_id: str
     study: str
     totals: dict[ComparisonKey, Totals] | None
+    favourites: schema.Favourites
 
 
 class BoardReader(ABC):
@@ -91,7 +92,13 @@ class MlflowReader(BoardReader):
         runs = runs_with(self._client, self._experiments, {}, also=IS_SEARCH)
         infos = [(run.info.run_id, run.info.experiment_id, run.data.tags) for run in runs]
         return [
-            Search(run_id, experiment, tags.get(schema.STUDY, ""), schema.unpack_boards(tags))
+            Search(
+                run_id,
+                experiment,
+                tags.get(schema.STUDY, ""),
+                schema.unpack_boards(tags),
+                schema.read_favourites(tags),
+            )
             for run_id, experiment, tags in infos
         ]
 

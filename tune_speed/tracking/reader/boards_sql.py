@@ -24,10 +24,13 @@ class TableReader(BoardReader):
         rows = self._tables.query(_SEARCHES, values, study=self._study)
         found: list[Search] = []
         for some in batches(rows):
-            texts = self._tables.texts(schema.BOARDS, [run_id for run_id, *_ in some])
+            run_ids = [run_id for run_id, *_ in some]
+            texts = self._tables.texts(schema.BOARDS, run_ids)
+            best = self._tables.texts(schema.RECOMMENDED, run_ids)
             for run_id, experiment, study in some:
                 totals = schema.unpack_boards(texts[run_id])
-                found.append(Search(run_id, str(experiment), study or "", totals))
+                favourites = schema.read_favourites(best[run_id])
+                found.append(Search(run_id, str(experiment), study or "", totals, favourites))
         return found
 
     def trials_of(self, searches: Sequence[Search]) -> Iterator[TrackedTrial]:

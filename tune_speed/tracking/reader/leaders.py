@@ -12,7 +12,9 @@ from itertools import islice
 
 from tune_speed.core import comparability
 from tune_speed.core.comparability import ComparisonKey, SortKey, Totals, board_key, sum_of
+from tune_speed.core.records import Recommended
 from tune_speed.core.stats import ranked_s
+from tune_speed.tracking import schema
 from tune_speed.tracking.reader.boards_mlflow import BoardReader, MlflowReader, Search
 from tune_speed.tracking.reader.boards_sql import TableReader
 from tune_speed.tracking.reader.mlflow_filter import PAGE
@@ -35,6 +37,8 @@ class Leaders:
     study_totals: dict[Place, Totals]
     """What those of each study come to, of whatever kind: what a search cost is shown with what it
     led to."""
+    favourites: dict[ComparisonKey, list[Recommended]]
+    """What searches recommend on each board, what has the least expected time first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +115,21 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
         trials=trials,
         totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
         study_totals=parts,
+        favourites=favourites_on(keys, [search.favourites for search in searches]),
     )
+
+
+def favourites_on(
+    keys: Iterable[ComparisonKey], found: Sequence[schema.Favourites]
+) -> dict[ComparisonKey, list[Recommended]]:
+    """Returns what searches recommend on each of these boards: first what each recommends."""
+    by_id = {key: schema.board_id(key) for key in keys}
+    own = {key: [best for board, best in found if board == by_id[key]] for key in by_id}
+    return {
+        key: [each for best in sorted(lists, key=lambda best: best[0].expected_s) for each in best]
+        for key, lists in own.items()
+        if lists
+    }
 
 
 def _read(

@@ -17,7 +17,7 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tune_speed.core.records import PROTOCOL_VERSION, Evaluation, TrialRecord
+from tune_speed.core.records import PROTOCOL_VERSION, Evaluation, Recommended, TrialRecord
 from tune_speed.core.text import counted
 from tune_speed.tracking import schema
 from tune_speed.tracking.search_summary import Summary
@@ -164,6 +164,14 @@ class Tracker:
     def trial_interrupted(self, *, trial_id: str, reason: str) -> None:
         """Queues a trial that was stopped without an outcome."""
         self._events.put((trial_id, lambda: self._interrupt(trial_id, reason)))
+
+    def recommend(self, favourites: Sequence[Recommended]) -> None:
+        """Queues what the search recommends, first of its favourites."""
+
+        def take() -> None:
+            self._summary.favourites, self._summary.is_new = tuple(favourites), True
+
+        self._events.put(("", take))
 
     def reconcile(self, records: Iterable[TrialRecord]) -> None:
         """Makes MLflow show each of the ledger's records once, and nothing running that is not.

@@ -13,7 +13,7 @@ from collections.abc import Container, Iterable
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.base import Leader, Outcome, Proposal, SearchTarget
@@ -29,7 +29,13 @@ class Baseline(ABC):
     def __init__(self) -> None:
         self._again: list[Proposal] = []
         self._num_proposed = 0
+        self.spent = 0.0
         self.leader: Leader | None = None
+
+    @property
+    def favourites(self) -> tuple[Recommended, ...]:
+        """The leader: without a model, what the fastest run was of."""
+        return base.alone(self.leader)
 
     def restore(
         self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]

@@ -13,7 +13,14 @@ from itertools import chain
 from typing import Any, Protocol
 
 from tune_speed.core.errors import StorageError
-from tune_speed.core.records import Evaluation, RunResult, Status, StepTime, TrialRecord
+from tune_speed.core.records import (
+    Evaluation,
+    Recommended,
+    RunResult,
+    Status,
+    StepTime,
+    TrialRecord,
+)
 from tune_speed.custom.spec import spec_type
 from tune_speed.study.file import StudyFile
 from tune_speed.study.space import read_point
@@ -93,6 +100,7 @@ class SearchController:
     def _make_policy(self) -> Policy:
         # SciPy and Optuna take 0.8 s to import.
         from tune_speed.tuning.policies import make_policy
+        from tune_speed.tuning.policy.settings import Parts
 
         workload, search, space = self.study.workload, self.study.search, self.study.space
         return make_policy(
@@ -106,6 +114,7 @@ class SearchController:
             prior_trials=list(chain.from_iterable(self.ledger.prior_trials.values())),
             storage=search.storage,
             study_name=f"{self.workload_hash[:12]}-{space.hash[:12]}",
+            parts=Parts(hold_back=search.hold_back),
         )
 
     def _take_over(self) -> None:
@@ -158,6 +167,19 @@ class SearchController:
         budget_s = self.study.search.time_budget_s
         return None if budget_s is None else budget_s - (self._now() - self._started)
 
+    def spent(self) -> float:
+        """Returns the share of the search's budget that is used up, of its trials or its time."""
+        by_trials = (self.num_finished + len(self._specs)) / self.study.search.trials
+        budget_s, left_s = self.study.search.time_budget_s, self.time_left_s()
+        by_time = 0.0 if budget_s is None or left_s is None else 1 - left_s / budget_s
+        return max(by_trials, by_time)
+
+    @property
+    def favourites(self) -> tuple[Recommended, ...]:
+        """Configurations that met the target, what is recommended first."""
+        own = {"study": self.study.name}
+        return tuple(each.model_copy(update=own) for each in self.policy.favourites)
+
     @property
     def why_exhausted(self) -> str | None:
         """Why the search ended before its last trial, where nothing is left to try."""
@@ -182,6 +204,7 @@ class SearchController:
         """Returns the next trial, recorded as proposed; None where there is none to come."""
         if self.is_over() or self._found_nothing:
             return None
+        self.policy.spent = self.spent()
         proposal = self.policy.ask()
         if proposal is None:
             self._found_nothing = True

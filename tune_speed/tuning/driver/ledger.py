@@ -7,7 +7,7 @@ What Optuna knows, what MLflow shows and what `--resume` does are all derived fr
 | `study`       | study, hashes, versions     | once, when the study begins                        |
 | `warm_start`  | study, trials               | once for each study that this one learns from      |
 | `proposed`    | trial_id, params, seed,     | before the trial starts                            |
-|               | reason, expected, cost      |                                                    |
+|               | reason, cost                |                                                    |
 | `finished`    | record                      | when the trial ended, whatever its status          |
 | `interrupted` | trial_id, reason            | when it was stopped without an outcome             |
 """
@@ -25,7 +25,6 @@ from tune_speed.core.records import TrialRecord
 from tune_speed.tuning.driver.prior_trials import prior_from_json, prior_to_json
 from tune_speed.tuning.driver.trial_files import read_trial_file
 from tune_speed.tuning.policy.base import Cost, PriorTrial, Proposal
-from tune_speed.tuning.policy.curve_table import Expected
 
 # Of zlib: more saves little, and takes longer.
 LEVEL = 1
@@ -132,8 +131,8 @@ class Ledger:
         """Writes that a trial is about to start, and its predicted cost."""
         trial_id, params = proposal.trial_id, proposal.params
         self.proposals[trial_id], self.costs[trial_id] = proposal, cost
-        why = {"reason": proposal.reason, "expected": proposal.expected}
-        self._append("proposed", trial_id=trial_id, params=params, seed=seed, **why, cost=cost)
+        why = {"reason": proposal.reason, "cost": cost}
+        self._append("proposed", trial_id=trial_id, params=params, seed=seed, **why)
 
     def finished(self, record: TrialRecord) -> None:
         """Writes a trial's record; it must be the first of that trial."""
@@ -173,13 +172,11 @@ class Ledger:
 
 
 def _proposal(event: Mapping[str, Any]) -> Proposal:
-    # Ledgers of older versions have no reason and no expectation.
-    expected = event.get("expected")
+    # Ledgers of older versions have no reason.
     return Proposal(
         trial_id=_checked_id(event["trial_id"]),
         params=dict(event["params"]),
         reason=str(event.get("reason", "")),
-        expected=None if expected is None else Expected(*expected),
     )
 
 

@@ -5,20 +5,21 @@ meets the target is uncertain. And a run that missed says by how much, at every 
 training clock. So the model is one of the metric, not of the censored time: a Gaussian process over
 configurations of the distance y to the target (see `curve_table`), with posterior P(y ≥ 0).
 
+Before any run has met the target:
+
     fixed length:  gain = P(y(1) ≥ θ) · log(L / c) / c^κ
     anytime:       gain = Σ_k P(y(τ_k) ≥ θ) · w_k,    w_k = log(τ_(k−1) / τ_k)
 
+Afterwards, the gain of `expected_time`, over c^κ where c is known. What was tried competes with
+what was not: another run of it tells luck from speed.
+
 | symbol | meaning                                                                           |
 |--------|-----------------------------------------------------------------------------------|
-| L      | the leader's time to target; before there is one, twice the longest known cost     |
-| τ_k    | fractions of the leader's time (before there is one, of the longest run)           |
+| L      | twice the longest known cost                                                       |
+| τ_k    | fractions of the time to beat (before there is one, of the longest run)            |
 | θ      | 0; before any run is near the target, a little beyond the best so far, since       |
 |        | chances that are all 0 do not rank                                                  |
 | κ      | weight of the cost                                                                  |
-
-Where a cheaper run would say enough about the chosen one, it goes first: a probe. The chance that a
-probe shows a costly run to be p' likely to meet the target, with p its chance now, is worth
-E[(p' − p)⁺] / p.
 
 A second Gaussian process predicts the memory constraint, once something was infeasible. Candidates
 are drawn evenly and around the best trials, then refined locally. Running trials are imputed with
@@ -26,62 +27,23 @@ their posterior means (constant liar), which keeps concurrent proposals apart.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import ndtr, ndtri
+from scipy.special import ndtr
 
 from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.policy.curve_table import Expected
 from tune_speed.tuning.policy.encoding import BoolArray, Encoder
-from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
-
-NUM_LEVELS = 8
-"""Values of a parameter that probes try."""
-CHEAPER = 0.7
-"""Share of the costly run's cost that a probe may take."""
-# Correlations are clipped to it: some uncertainty always remains.
-MAX_CORRELATION = 0.999
-# Quantiles of z. A quadrature for smooth functions does worse: p' may be a step.
-LEVELS = (np.arange(64) + 0.5) / 64
-
-
-class Posterior(NamedTuple):
-    """What the model expects of a run."""
-
-    mean: float
-    sd: float
-    noise_sd: float
-    threshold: float
-    """θ"""
-
-
-def neighbours(units: FloatArray) -> FloatArray:
-    """Returns units (8 · P, P) that differ from `units` (P,) in one parameter each."""
-    levels = (np.arange(NUM_LEVELS) + 0.5) / NUM_LEVELS
-    moved = np.tile(units, (len(units), NUM_LEVELS, 1))
-    for i in range(len(units)):
-        moved[i, :, i] = levels
-    return moved.reshape(-1, len(units))
-
-
-def expected_rise(run: Posterior, correlations: FloatArray) -> FloatArray:
-    """Returns E[(p' − p)⁺] / p for runs of these correlations ρ (M,) with it: (M,)."""
-    known = np.clip(np.abs(correlations), 0.0, MAX_CORRELATION)[:, None] * run.sd
-    left = np.sqrt(run.sd**2 - known**2 + run.noise_sd**2)
-    above, spread = run.mean - run.threshold, float(np.hypot(run.sd, run.noise_sd))
-    before = float(ndtr(above / spread))
-    # p' > p where z exceeds this, which may be far in the tail: z is drawn from beyond it alone.
-    is_known = known > 0
-    least = np.where(is_known, above * (left / spread - 1) / np.where(is_known, known, 1.0), 0.0)
-    share = ndtr(-least)
-    after = ndtr((above - known * ndtri(share * LEVELS)) / left)
-    gain = share * np.maximum(after - before, 0.0)
-    rise: FloatArray = gain.mean(axis=1) / max(before, 1e-9)
-    return rise
+from tune_speed.tuning.policy.expected_time import gain_of_run, log_expected_s
+from tune_speed.tuning.policy.gaussian_process import (
+    GaussianProcess,
+    Scales,
+    fit_scales,
+    with_repeats,
+)
 
 
 class Evidence(NamedTuple):
@@ -105,12 +67,18 @@ class Objective(NamedTuple):
     """What the acquisition function measures gains against."""
 
     best_s: float
-    """Time to be beaten [s]: L."""
+    """Time to be beaten [s]: E*."""
+    axis_s: float
+    """End of the axis [s], where the length is free."""
     has_leader: bool
     at_end: bool
     """Whether a run counts by the metric at its own end, at a cost known beforehand."""
     fractions: tuple[float, ...]
     """τ (K,), falling from 1; unused where runs count by their ends."""
+    only_again: bool = False
+    """Whether only what was tried may be run."""
+    is_end: bool = False
+    """Whether the favourites are told apart, whatever it brings: the budget is held back for it."""
 
 
 class Candidate(NamedTuple):
@@ -118,12 +86,10 @@ class Candidate(NamedTuple):
 
     units: FloatArray
     params: dict[str, Any]
-    expected: Expected
-    """Of its distance at the end of interest."""
     cost_s: float
     """NaN if not known."""
-    probes: "Candidate | None" = None
-    """The costlier one that it is to inform about; None: it is no probe."""
+    chance: float = math.nan
+    """Probability that a run meets the target; before any did, that it comes nearer."""
 
 
 @dataclass(frozen=True)
@@ -144,32 +110,127 @@ class AcquisitionSettings:
     """How far beyond the best so far θ lies."""
     cost_feature: bool = True
     """Whether the cost is an input of the model, next to the configuration."""
-    probe: float = 1.0
-    """Value over cost, relative to the costly run, from which a probe goes first; 0: none does."""
     luck: float = 1.0
     """Share of the noise that counts: a run of the same configuration may be lucky."""
+    least_gain: float = 0.003
+    """Gain, of ln E*, that another run of what was tried must promise."""
+    least_share: float = 0.05
+    """Share of the noise's variance that runs far from the target have at least."""
 
 
 Allowed = Callable[[dict[str, Any]], float | None]
 """From a configuration to its cost [s] (NaN: not known), or None if it is not to be tried."""
 
 
+class Model:
+    """What finished trials say of configurations; fitted once for each set of them."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        evidence: Evidence,
+        *,
+        has_cost: bool,
+        settings: AcquisitionSettings,
+        rng: np.random.Generator,
+    ) -> None:
+        """Takes evidence of which at least three trials fit; `has_cost`: costs tell runs apart."""
+        self._encoder, self._has_cost = encoder, has_cost and settings.cost_feature
+        known = evidence.costs[~np.isnan(evidence.costs)]
+        self.usual_cost = float(np.median(known)) if len(known) else 1.0
+        self._longest_cost = float(known.max()) if len(known) else 1.0
+        # Clocks differ between runs of a configuration, which must be the same point.
+        self._costs: dict[bytes, float] = {}
+        for units, cost in zip(evidence.units, evidence.costs, strict=True):
+            self._costs.setdefault(units.tobytes(), float(cost))
+        rows = np.flatnonzero(evidence.fits)
+        rows = _some(rows, evidence.distances[:, 0], settings.max_points, rng)
+        points = self.points(evidence.units[rows], evidence.costs[rows])
+        values, variances = evidence.distances[rows], evidence.variances[rows]
+        self.threshold = min(0.0, float(values[:, 0].max()) + settings.margin)
+        # Of a spread of the metric, the logarithm far from the target shows little.
+        shares = np.maximum(np.exp(-2 * np.abs(values[:, 0])), settings.least_share)
+        few = _some(np.arange(len(rows)), values[:, 0], settings.fit_points, rng)
+        scales = fit_scales(points[few], values[few, 0], variances[few], shares=shares[few])
+        scales = with_repeats(scales, values[:, 0], points, shares)
+        self._seen = points, values, variances, shares, scales
+        self.process = GaussianProcess(points, values, variances, scales, shares=shares)
+        self._memory = self._of_memory(evidence)
+
+    def with_running(self, units: FloatArray, costs: FloatArray) -> GaussianProcess:
+        """Returns the process with running trials (R, P) at their posterior means."""
+        if not len(units):
+            return self.process
+        points, values, variances, shares, scales = self._seen
+        there = self.points(units, costs)
+        mean, _ = self.process.predict(there)
+        own = np.maximum(np.exp(-2 * np.abs(mean[:, 0])), float(shares.min()))
+        return GaussianProcess(
+            np.concatenate([points, there]),
+            np.concatenate([values, mean]),
+            np.concatenate([variances, np.zeros(len(there))]),
+            scales,
+            shares=np.concatenate([shares, own]),
+        )
+
+    def points(self, units: FloatArray, costs: FloatArray) -> FloatArray:
+        """Returns the process' inputs (M, D) of configurations and what they cost [s]."""
+        points = self._encoder.points(units)
+        if not self._has_cost:
+            return points
+        costs = np.array(
+            [self._costs.get(u.tobytes(), c) for u, c in zip(units, costs, strict=True)]
+        )
+        cost = np.where(np.isnan(costs), self.usual_cost, costs)
+        # A factor of 20 in cost counts as much as a whole range.
+        column = 1 + np.log(np.maximum(cost, 1e-9) / self._longest_cost) / 3
+        return np.column_stack([points, column])
+
+    def fits(self, points: FloatArray) -> FloatArray:
+        """Returns the chances that runs have enough memory: (M,)."""
+        if self._memory is None:
+            return np.ones(len(points))
+        room, room_sd = self._memory.predict(points)
+        fits: FloatArray = ndtr(room / np.sqrt(room_sd**2 + 0.05))
+        return fits
+
+    def _of_memory(self, evidence: Evidence) -> GaussianProcess | None:
+        if evidence.fits.all():
+            return None
+        rows = np.arange(len(evidence.fits))[-64:]
+        points = self.points(evidence.units[rows], evidence.costs[rows])
+        values = np.where(evidence.fits[rows], 1.0, -1.0)
+        none = np.zeros(len(rows))
+        if evidence.fits[rows].any() and not evidence.fits[rows].all():
+            scales = fit_scales(points, values, none)
+        else:  # Constant values say nothing of the scales.
+            scales = Scales(0.0, math.log(0.1), np.full(points.shape[1], math.log(0.6)))
+        return GaussianProcess(points, values, none, scales)
+
+
 def best_candidate(
     encoder: Encoder,
+    model: Model,
     evidence: Evidence,
     *,
     running: tuple[FloatArray, FloatArray],
     objective: Objective,
     allowed: Allowed,
+    tried: Sequence[Candidate],
     rng: np.random.Generator,
     settings: AcquisitionSettings,
 ) -> Candidate | None:
-    """Returns the maximum of the acquisition function, or a probe of it; None if none is allowed.
+    """Returns the maximum of the acquisition function; None if none is allowed.
 
     The evidence are finished trials; of running ones there are units (R, P) and likely costs (R,)
-    [s]. Gains are measured against the objective.
+    [s]. Gains are measured against the objective. `tried` may be run again.
     """
-    search = _Search(encoder, evidence, running, objective, allowed, rng, settings)
+    search = _Search(encoder, model, running, objective, allowed, settings)
+    if objective.is_end:
+        return search.hopeful(tried) if tried else None
+    again = search.again(tried) if objective.has_leader and tried else None
+    if objective.only_again:
+        return again[1] if again else None
     order = np.argsort(-evidence.ranks, kind="stable")
     centers = evidence.units[order[:5]]
     half = settings.num_candidates // 2
@@ -181,34 +242,29 @@ def best_candidate(
         if search.best:
             centers = np.array([candidate.units for _, candidate in search.best[:4]])
             search.add(_mutated(encoder, np.repeat(centers, 12, axis=0), narrow, rng))
-    if not search.best:
-        return None
-    best = search.best[0][1]
-    return (objective.at_end and search.probe(best)) or best
+    if again and (not search.best or again[0] > search.best[0][0]):
+        return again[1]
+    return search.best[0][1] if search.best else None
 
 
 class _Search:
-    """The acquisition function over models that are fitted to the evidence for each proposal."""
+    """The acquisition function, over the model and what is running."""
 
     def __init__(
         self,
         encoder: Encoder,
-        evidence: Evidence,
+        model: Model,
         running: tuple[FloatArray, FloatArray],
         objective: Objective,
         allowed: Allowed,
-        rng: np.random.Generator,
         settings: AcquisitionSettings,
     ) -> None:
         self._encoder, self._objective, self._settings = encoder, objective, settings
-        self._allowed = allowed
+        self._allowed, self._of, self._threshold = allowed, model, model.threshold
         self.best: list[tuple[float, Candidate]] = []
         """The best candidates so far, with their gains."""
-        known = evidence.costs[~np.isnan(evidence.costs)]
-        self._usual_cost = float(np.median(known)) if len(known) else 1.0
-        self._longest_cost = float(known.max()) if len(known) else 1.0
-        self._model = self._of_distance(evidence, running, rng)
-        self._memory = self._of_memory(evidence)
+        self._model = model.with_running(*running)
+        self._fractions = np.array(objective.fractions)
 
     def add(self, units: FloatArray) -> None:
         params = self._encoder.params(units)
@@ -217,118 +273,100 @@ class _Search:
         if not rows:
             return
         cost_s = np.array([costs[row] for row in rows], dtype=float)
-        gain, mean, sd = self._score(units[rows], cost_s)
+        gain, chance = self._score(units[rows], cost_s)
         for i in np.argsort(-gain, kind="stable")[:6]:
-            expected = Expected(float(mean[i]), float(sd[i]), self._threshold)
-            candidate = Candidate(units[rows[i]], params[rows[i]], expected, float(cost_s[i]))
+            row, cost = rows[i], float(cost_s[i])
+            candidate = Candidate(units[row], params[row], cost, float(chance[i]))
             self.best.append((float(gain[i]), candidate))
         self.best.sort(key=lambda scored: -scored[0])
         del self.best[6:]
 
-    def probe(self, costly: Candidate) -> Candidate | None:
-        """Returns the most informative cheaper run for its cost; None if it is not worth it."""
-        units, least = neighbours(costly.units), self._settings.probe
-        params = self._encoder.params(units)
-        costs = np.array([self._allowed(each) or math.nan for each in params], dtype=float)
-        rows = np.flatnonzero(costs < CHEAPER * costly.cost_s)
-        if not least or not len(rows):
-            return None
-        worth = self._rise(units[rows], costs[rows], costly) * costly.cost_s / costs[rows]
-        first = int(rows[int(worth.argmax())])
-        if worth.max() < least:
-            return None
-        _, mean, sd = self._score(units[first : first + 1], costs[first : first + 1])
-        expected = Expected(float(mean[0]), float(sd[0]), self._threshold)
-        return Candidate(units[first], params[first], expected, float(costs[first]), probes=costly)
+    def again(self, tried: Sequence[Candidate]) -> tuple[float, Candidate] | None:
+        """Returns the gain of another run of what was tried, where it is worth most, and of what.
 
-    def _score(
-        self, units: FloatArray, costs: FloatArray
-    ) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Returns the gain of candidates, and mean and deviation of their distance: (M,) each."""
-        points = self._points(units, costs)
+        None where that is next to nothing.
+        """
+        units = np.array([each.units for each in tried])
+        costs = np.array([each.cost_s for each in tried])
+        mean, sd = self._model.predict(self._of.points(units, costs))
+        now = self._log_expected(mean, np.hypot(sd, self._noise_sd), costs)
+        # What is to be beaten is the best of all; by another run of that one, the next.
+        order = np.argsort(now, kind="stable")
+        others = np.full(len(now), now[order[0]])
+        others[order[0]] = now[order[min(1, len(now) - 1)]]
+        worth = self._gain_of_run(mean, sd, costs, to_beat=others)
+        is_best = np.arange(len(now)) == order[0]
+        worth = np.where(is_best, worth - np.maximum(others - now, 0.0), worth)
+        if worth.max() < self._settings.least_gain:
+            return None
+        worth = worth / self._price(costs)
+        first = int(np.argmax(worth))
+        return float(worth[first]), tried[first]
+
+    def hopeful(self, tried: Sequence[Candidate]) -> Candidate:
+        """Returns what has the least expected time if it is better than known, by one deviation.
+
+        So rivals are run again until they are known to be worse. A worth of one more run alone, as
+        in `again`, is next to nothing where only several together can turn the order.
+        """
+        units = np.array([each.units for each in tried])
+        costs = np.array([each.cost_s for each in tried])
+        mean, sd = self._model.predict(self._of.points(units, costs))
+        noise = np.full(len(sd), max(self._noise_sd, 1e-6))
+        return tried[int(self._log_expected(mean + sd[:, None], noise, costs).argmin())]
+
+    @property
+    def _noise_sd(self) -> float:
+        return self._settings.luck * self._model.noise_sd
+
+    def _score(self, units: FloatArray, costs: FloatArray) -> tuple[FloatArray, FloatArray]:
+        """Returns the gain of candidates, and the chances of use: (M,) each."""
+        points = self._of.points(units, costs)
         mean, sd = self._model.predict(points)
         # The run's own metric has to meet the target, and that includes its noise.
-        sd = np.hypot(sd, self._settings.luck * self._model.noise_sd)
-        chances = ndtr((mean - self._threshold) / sd[:, None])
-        return self._gain(chances, costs) * self._fits(points), mean[:, 0], sd
+        chances = ndtr((mean - self._threshold) / np.hypot(sd, self._noise_sd)[:, None])
+        if self._objective.has_leader:
+            to_beat = np.full(len(sd), math.log(self._objective.best_s))
+            gain = self._gain_of_run(mean, sd, costs, to_beat=to_beat) / self._price(costs)
+        else:
+            gain = self._gain(chances, costs)
+        return gain * self._of.fits(points), chances[:, 0]
 
-    def _fits(self, points: FloatArray) -> FloatArray:
-        if self._memory is None:
-            return np.ones(len(points))
-        room, room_sd = self._memory.predict(points)
-        fits: FloatArray = ndtr(room / np.sqrt(room_sd**2 + 0.05))
-        return fits
-
-    def _rise(self, units: FloatArray, costs: FloatArray, costly: Candidate) -> FloatArray:
-        """Returns `expected_rise` of a costly run by each candidate: (M,)."""
-        there = self._points(costly.units[None, :], np.array([costly.cost_s]))
-        mean, sd = self._model.predict(there)
-        noise_sd = self._settings.luck * self._model.noise_sd
-        run = Posterior(float(mean[0, 0]), float(sd[0]), noise_sd, self._threshold)
-        points = self._points(units, costs)
-        # A run that does not fit into memory shows no metric.
-        return expected_rise(run, self._model.correlations(points, there)) * self._fits(points)
-
-    def _gain(self, chances: FloatArray, costs: FloatArray) -> FloatArray:
-        objective, settings = self._objective, self._settings
-        if objective.at_end:
-            cost = np.where(np.isnan(costs), self._usual_cost, costs)
-            power = settings.cost_power if objective.has_leader else settings.early_cost_power
-            log_ratio = np.log(np.maximum(objective.best_s / cost, 1.001))
-            gain: FloatArray = chances[:, 0] * log_ratio / cost**power
-            return gain
-        falling = np.minimum.accumulate(chances, axis=1)
-        tau = np.array(objective.fractions)
-        weights = np.log(np.append(1.0, tau[:-1]) / tau)
-        # By the formula 0: equalling the leader's time gains nothing. Without a leader the time
-        # to be beaten is twice the longest run's, so that a hit at its end gains log 2.
-        weights[0] = 0.05 if objective.has_leader else math.log(2.0)
-        return np.asarray(falling @ weights)
-
-    def _points(self, units: FloatArray, costs: FloatArray) -> FloatArray:
-        points = self._encoder.points(units)
-        if not (self._objective.at_end and self._settings.cost_feature):
-            return points
-        cost = np.where(np.isnan(costs), self._usual_cost, costs)
-        # A factor of 20 in cost counts as much as a whole range.
-        column = 1 + np.log(np.maximum(cost, 1e-9) / self._longest_cost) / 3
-        return np.column_stack([points, column])
-
-    def _of_distance(
-        self, evidence: Evidence, running: tuple[FloatArray, FloatArray], rng: np.random.Generator
-    ) -> GaussianProcess:
-        rows = np.flatnonzero(evidence.fits)
-        first = evidence.distances[:, 0]
-        rows = _some(rows, first, self._settings.max_points, rng)
-        points = self._points(evidence.units[rows], evidence.costs[rows])
-        values, variances = evidence.distances[rows], evidence.variances[rows]
-        self._threshold = min(0.0, float(values[:, 0].max()) + self._settings.margin)
-        few = _some(np.arange(len(rows)), values[:, 0], self._settings.fit_points, rng)
-        scales = fit_scales(points[few], values[few, 0], variances[few])
-        model = GaussianProcess(points, values, variances, scales)
-        if not len(running[0]):
-            return model
-        there = self._points(*running)
-        mean, _ = model.predict(there)
-        return GaussianProcess(
-            np.concatenate([points, there]),
-            np.concatenate([values, mean]),
-            np.concatenate([variances, np.zeros(len(there))]),
-            scales,
+    def _gain_of_run(
+        self, mean: FloatArray, sd: FloatArray, costs: FloatArray, *, to_beat: FloatArray
+    ) -> FloatArray:
+        log_cost = np.log(self._cost(costs)) if self._objective.at_end else None
+        if log_cost is None:  # E is a share of the time to beat.
+            to_beat = to_beat - math.log(self._objective.axis_s)
+        return gain_of_run(
+            mean, sd, self._noise_sd, log_cost=log_cost, fractions=self._fractions, to_beat=to_beat
         )
 
-    def _of_memory(self, evidence: Evidence) -> GaussianProcess | None:
-        if evidence.fits.all():
-            return None
-        rows = np.arange(len(evidence.fits))[-64:]
-        points = self._points(evidence.units[rows], evidence.costs[rows])
-        values = np.where(evidence.fits[rows], 1.0, -1.0)
-        none = np.zeros(len(rows))
-        if evidence.fits[rows].any() and not evidence.fits[rows].all():
-            scales = fit_scales(points, values, none)
-        else:  # Constant values say nothing of the scales.
-            scales = Scales(0.0, math.log(0.1), np.full(points.shape[1], math.log(0.6)))
-        return GaussianProcess(points, values, none, scales)
+    def _log_expected(self, mean: FloatArray, sd: FloatArray, costs: FloatArray) -> FloatArray:
+        at_end = self._objective.at_end
+        log_cost = np.log(self._cost(costs)) if at_end else None
+        share = log_expected_s(mean, sd, log_cost=log_cost, fractions=self._fractions)
+        return share if at_end else share + math.log(self._objective.axis_s)
+
+    def _cost(self, costs: FloatArray) -> FloatArray:
+        return np.where(np.isnan(costs), self._of.usual_cost, costs)
+
+    def _price(self, costs: FloatArray) -> FloatArray | float:
+        return self._cost(costs) ** self._settings.cost_power if self._objective.at_end else 1.0
+
+    def _gain(self, chances: FloatArray, costs: FloatArray) -> FloatArray:
+        """Returns the gain (M,) before any run has met the target."""
+        objective, settings = self._objective, self._settings
+        if objective.at_end:
+            cost = self._cost(costs)
+            log_ratio = np.log(np.maximum(objective.best_s / cost, 1.001))
+            gain: FloatArray = chances[:, 0] * log_ratio / cost**settings.early_cost_power
+            return gain
+        falling = np.minimum.accumulate(chances, axis=1)
+        weights = np.log(np.append(1.0, self._fractions[:-1]) / self._fractions)
+        # The time to be beaten is twice the longest run's, so that a hit at its end gains log 2.
+        weights[0] = math.log(2.0)
+        return np.asarray(falling @ weights)
 
 
 def _some(

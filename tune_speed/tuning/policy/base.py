@@ -4,9 +4,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve, Mode
-from tune_speed.tuning.policy.curve_table import Expected
 
 
 class SearchTarget(NamedTuple):
@@ -47,8 +46,6 @@ class Proposal:
     params: dict[str, Any]
     reason: str = ""
     """Why this one, in words."""
-    expected: Expected | None = None
-    """How near the target the model expects it to come; None without one."""
 
 
 class Outcome(NamedTuple):
@@ -93,9 +90,16 @@ class Policy(Protocol):
     No Ray, no clock of its own, no randomness but its seed; rebuilt from a ledger by `restore`.
     """
 
+    spent: float
+    """Share of the search's budget that is used up; whoever drives the policy sets it."""
+
     @property
     def leader(self) -> Leader | None:
         """Shortest time to target so far."""
+
+    @property
+    def favourites(self) -> tuple[Recommended, ...]:
+        """Configurations that met the target, best first: at most ten, with what is recommended."""
 
     def restore(
         self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
@@ -129,6 +133,14 @@ def better(leader: Leader | None, trial_id: str, outcome: Outcome) -> Leader | N
     return other if (other.time_to_target_s, trial_number(trial_id)) < key else leader
 
 
+def alone(leader: Leader | None) -> tuple[Recommended, ...]:
+    """Returns the leader as what is recommended where nothing else is known; empty: none leads."""
+    if leader is None:
+        return ()
+    time_s = leader.time_to_target_s
+    return (Recommended(trial_id=leader.trial_id, runs=1, hits=1, expected_s=time_s),)
+
+
 def trial_number(trial_id: str) -> int:
     """Returns 7 for `t0007`."""
     return int(trial_id[1:])
@@ -143,6 +155,10 @@ def past_leader(leader: Leader, train_s: float) -> str | None:
     return f"stopped at {train_s:.1f} s: leader {leader.trial_id} met the target in {time_s:.1f} s"
 
 
-def params_key(params: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+ParamsKey = tuple[tuple[str, Any], ...]
+"""A configuration as a key of a dict."""
+
+
+def params_key(params: Mapping[str, Any]) -> ParamsKey:
     """Returns a hashable key of a configuration."""
     return tuple(sorted(params.items()))

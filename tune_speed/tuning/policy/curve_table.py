@@ -21,7 +21,6 @@ Data Analysis, section 14.8.
 
 import math
 from collections.abc import Sequence
-from statistics import NormalDist
 from typing import NamedTuple
 
 import numpy as np
@@ -38,21 +37,6 @@ PRIOR_RUNS = 4.0
 PRIOR_SLOPE = 0.3
 PRIOR_SPREAD = 0.6
 """Standard deviation of such a forecast over the whole axis."""
-
-
-class Expected(NamedTuple):
-    """What is expected of y at the end of interest: a normal distribution."""
-
-    mean: float
-    sd: float
-    threshold: float
-    """What it has to exceed to be of use."""
-
-    @property
-    def chance(self) -> float:
-        """Probability that it does."""
-        # Mirrored: 1 − cdf would lose all digits in the upper tail.
-        return NormalDist(-self.mean, self.sd).cdf(-self.threshold)
 
 
 def distance(metric: npt.ArrayLike, target: float) -> FloatArray:
@@ -122,36 +106,6 @@ class CurveTable:
         variance = max(float(residual) / (PRIOR_RUNS + len(ends)), 1e-6)
         return _Fit(coefficients, precision, variance)
 
-    def updated(self, expected: Expected, *, at: float, y: float, y_before: float) -> Expected:
-        """Returns the posterior of the end of a run whose distance is `y` at a place of the axis.
-
-        With z the forecast of the end from the place alone, z = α + β · y(1) + ε, ε ~ N(0, s²),
-        over the runs that were seen to the end, is how informative the place is; by Bayes' rule,
-        with the prior N(m, d²),
-
-            1/d'² = 1/d² + β²/s²,    m' = d'² · (m/d² + β · (z − α)/s²).
-
-        Regressing the end on the curve instead would bring in the share of good runs among all, of
-        which a run that the sampler chose is no fair sample.
-        """
-        column = self.column(at)
-        both = ~np.isnan(self._table[:, -1])
-        coefficients = self._fit(column, len(self.places) - 1).coefficients
-        ends, heres = self._table[both, -1], self._features(column)[both] @ coefficients
-        y = float(np.array([1.0, y, y - y_before]) @ coefficients)
-        left = 1.0 - self.places[column]
-        end, here = ends - ends.mean(), heres - heres.mean()
-        # β shrinks towards 0: a place counts for nothing until the runs show that it counts.
-        beta = float(end @ here) / (float(end @ end) + 1.0)
-        residual = PRIOR_RUNS * (PRIOR_SPREAD * left + 0.05) ** 2 + float(
-            ((here - beta * end) ** 2).sum()
-        )
-        variance = residual / (PRIOR_RUNS + len(end)) * (1 + 1 / len(end))
-        precision = 1 / expected.sd**2 + beta**2 / variance
-        deviation = y - heres.mean() + beta * ends.mean()
-        pull = expected.mean / expected.sd**2 + beta * deviation / variance
-        return Expected(pull / precision, precision**-0.5, expected.threshold)
-
     def column(self, at: float) -> int:
         """Returns the first place at or after `at`."""
         return min(int(np.searchsorted(self.places, at - 1e-9)), len(self.places) - 1)
@@ -171,10 +125,6 @@ class CurveTable:
         promises = fit.mean(np.concatenate([more, self._features(column)]))
         others = promises[1:][~np.isnan(promises[1:])]
         return len(others), int((others > promises[0]).sum())
-
-    def num_whole(self) -> int:
-        """Returns the number of runs that were seen to the end of the axis."""
-        return int((~np.isnan(self._table[:, -1])).sum())
 
 
 def make_row(

@@ -2,13 +2,12 @@
 
 | rule     | a trial is stopped                                        | is it exact?          |
 | -------- | --------------------------------------------------------- | --------------------- |
-| cap      | when its clock is past the leader's time                  | yes: clocks only grow |
-| length   | when 9/10 of its projected end are past the leader's time | if steps take as long |
+| cap      | when its clock is past the time to beat                   | yes: clocks only grow |
+| length   | when 9/10 of its projected end are past the time to beat  | if steps take as long |
 |          |                                                           | to within a tenth     |
 | rungs    | where it promises less than 3/4 of the runs did there     | no, audited           |
-| forecast | when its chance is a tenth of what it was proposed with   | no, audited           |
 
-A random twentieth of the trials is exempt from the last two, so that they can be judged.
+A random twentieth of the trials is exempt from the last, so that it can be judged.
 """
 
 import math
@@ -16,12 +15,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tune_speed.tuning.policy.base import past_leader
+from tune_speed.tuning.policy.base import alone
 from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.history import History, Trial
 from tune_speed.tuning.policy.settings import Parts
 
 NUM_RUNGS = 4
+AGAIN = 2.0
+"""Times to beat after which a run is stopped that repeats another."""
 
 
 class EarlyStopping:
@@ -34,12 +35,12 @@ class EarlyStopping:
         """Returns why to stop a trial at its last report, or None."""
         train_s = trial.clock[-1]
         end_s = self._end_s(trial)
-        too_late = self._past_leader(train_s, end_s, trial.cost_s)
+        too_late = self._past_leader(trial, train_s, end_s)
         if too_late is not None or not math.isfinite(trial.metric[-1]):
             return too_late
-        if not math.isfinite(end_s) or train_s >= end_s:
+        if not math.isfinite(end_s) or train_s >= end_s or trial.again:
             return None
-        reason = self._below_rung(trial, end_s) or self._sure_to_miss(trial, end_s)
+        reason = self._below_rung(trial, end_s)
         return None if self._is_audited(trial) else reason
 
     def _is_audited(self, trial: Trial) -> bool:
@@ -51,20 +52,24 @@ class EarlyStopping:
         """Returns the end of the trial's axis [s]: of its schedule, or the time to beat."""
         return trial.projected_s() if self._history.by_share else self._history.to_beat_s()
 
-    def _past_leader(self, train_s: float, end_s: float, cost_s: float) -> str | None:
-        leader = self._history.leader
+    def _past_leader(self, trial: Trial, train_s: float, end_s: float) -> str | None:
+        history, leader = self._history, self._history.leader
         if leader is None or not self._parts.cap:
             return None
-        past = past_leader(leader, train_s)
-        if past is not None or not self._history.knows_length or math.isnan(end_s):
-            return past
+        best, to_beat_s = (*history.favourites, *alone(leader))[0], history.to_beat_s()
+        known = f"{best.trial_id}, which is recommended, takes {to_beat_s:.1f} s with restarts"
+        if train_s > to_beat_s:
+            # What is run again tells how long its runs take: stopped in time, none ever took long.
+            is_late = history.knows_length or not trial.again or train_s > AGAIN * to_beat_s
+            return f"stopped at {train_s:.1f} s: {known}" if is_late else None
+        if not history.knows_length or math.isnan(end_s):
+            return None
         # A shared device slows a run's clock; its isolated time may still be short enough.
-        at_least_s = float(np.nanmin([end_s, cost_s])) * self._parts.cost_margin
-        if not at_least_s > leader.time_to_target_s:
+        at_least_s = float(np.nanmin([end_s, trial.cost_s])) * self._parts.cost_margin
+        if not at_least_s > to_beat_s:
             return None
         return (
-            f"stopped at {train_s:.1f} s: it would not end before {at_least_s:.1f} s, leader"
-            f" {leader.trial_id} met the target in {leader.time_to_target_s:.1f} s"
+            f"stopped at {train_s:.1f} s: it would not end before {at_least_s:.1f} s, and {known}"
         )
 
     def _below_rung(self, trial: Trial, end_s: float) -> str | None:
@@ -106,21 +111,3 @@ class EarlyStopping:
         y = np.append(start_y, y)
         here, before = np.interp([train_s, train_s / 2], clock, y)
         return float(here), float(before)
-
-    def _sure_to_miss(self, trial: Trial, end_s: float) -> str | None:
-        before = trial.proposal.expected
-        if not self._parts.forecast or before is None:
-            return None
-        table = self._history.table()
-        if table.num_whole() < self._parts.least_whole:
-            return None
-        train_s = trial.clock[-1]
-        y, y_before = self._distances(trial, train_s)
-        now = table.updated(before, at=train_s / end_s, y=y, y_before=y_before)
-        if now.chance >= self._parts.least_chance * before.chance:
-            return None
-        use = "meet the target" if before.threshold >= 0 else "come nearer the target than any"
-        return (
-            f"stopped at {train_s:.1f} s: {now.chance:.1%} likely to {use} by {end_s:.1f} s,"
-            f" {before.chance:.0%} when it was proposed"
-        )

@@ -2,11 +2,12 @@
 
 Model, for points x in the unit cube and observations y with noise of its own for each:
 
-    y = m + f(x) + ε,   f ~ GP(0, s² · k(r)),   ε ~ N(0, n² + v),
+    y = m + f(x) + ε,   f ~ GP(0, s² · k(r)),   ε ~ N(0, w·n² + v),
     k(r) = (1 + √5·r + 5r²/3) · exp(−√5·r),   r² = Σ_d ((x_d − x'_d) / l_d)²
 
 with m the mean of the observations, s the scale of the function, l_d the length over which
-coordinate d changes it, n the scale of the noise, and v a further variance of a point.
+coordinate d changes it, n the scale of the noise, w a point's share of it, and v a variance of its
+own.
 
 The logarithms of s, l, n are the maximum a posteriori under normal priors, found by L-BFGS. Source:
 Rasmussen and Williams 2006, algorithm 2.1 and section 5.4.1; the prior of the lengths follows
@@ -30,6 +31,8 @@ from tune_speed.tuning.policy.curve import FloatArray
 SQRT5 = math.sqrt(5.0)
 # A share of the values' variance.
 JITTER = 1e-8
+OWN_DEGREES = 10.0
+"""Repeats that the prior of the own share is worth."""
 
 
 class Scales(NamedTuple):
@@ -39,6 +42,9 @@ class Scales(NamedTuple):
     log_noise: float
     log_lengths: FloatArray
     """(D,)"""
+    own: float = 0.1
+    """Share of the noise's variance that is a configuration's own, the same in all of its runs: f
+    is smoother than what is searched."""
 
 
 # Means and standard deviations of the logarithms a priori; the lengths' mean in one dimension.
@@ -66,14 +72,25 @@ class GaussianProcess:
     """The posterior given the observations that it was made with."""
 
     def __init__(
-        self, points: FloatArray, values: FloatArray, variances: FloatArray, scales: Scales
+        self,
+        points: FloatArray,
+        values: FloatArray,
+        variances: FloatArray,
+        scales: Scales,
+        *,
+        shares: FloatArray | float = 1.0,
     ) -> None:
-        """Takes points (N, D), values (N,) or (N, K) and their own variances (N,)."""
+        """Takes points (N, D), values (N,) or (N, K) and their own variances (N,).
+
+        `shares` (N,) are those of the noise's variance that they have.
+        """
         self._points, self._scales = points, scales
         self._mean = values.mean(axis=0)
         self._unit = _unit(values[:, 0] if values.ndim == 2 else values)
+        self._shares = np.sqrt(np.broadcast_to(shares, len(points)))
         kernel = _kernel(points, points, scales)
-        kernel[np.diag_indices_from(kernel)] += _noise(variances / self._unit**2, scales)
+        kernel += math.exp(2 * scales.log_noise) * noise_pattern(points, self._shares, scales.own)
+        kernel[np.diag_indices_from(kernel)] += variances / self._unit**2 + JITTER
         self._factor = cho_factor(kernel, lower=True, check_finite=False)
         self._coefficients = cho_solve(
             self._factor, (values - self._mean) / self._unit, check_finite=False
@@ -81,30 +98,22 @@ class GaussianProcess:
 
     @property
     def noise_sd(self) -> float:
-        """Standard deviation of an observation around f, n in the units of the values."""
-        return self._unit * math.exp(self._scales.log_noise)
+        """Standard deviation between runs of a point with a whole share of the noise."""
+        return self._unit * math.exp(self._scales.log_noise) * math.sqrt(1 - self._scales.own)
 
     def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Returns mean (M,) or (M, K) and standard deviation (M,) of f at points (M, D)."""
         cross, explained = self._explained(points)
         mean = self._mean + self._unit * (cross.T @ self._coefficients)
-        variance = math.exp(2 * self._scales.log_signal) - (explained**2).sum(axis=0)
+        own = self._scales.own * math.exp(2 * self._scales.log_noise)
+        variance = math.exp(2 * self._scales.log_signal) + own - (explained**2).sum(axis=0)
         return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
-
-    def correlations(self, points: FloatArray, point: FloatArray) -> FloatArray:
-        """Returns the correlation of f at one point (1, D) with observations at (M, D): (M,)."""
-        here, there = self._explained(points)[1], self._explained(point)[1]
-        covariance = _kernel(points, point, self._scales)[:, 0] - there[:, 0] @ here
-        signal = math.exp(2 * self._scales.log_signal)
-        noise = math.exp(2 * self._scales.log_noise)
-        seen = np.maximum(signal - (here**2).sum(axis=0), 1e-10) + noise
-        own = max(signal - float((there**2).sum()), 1e-10)
-        correlations: FloatArray = covariance / np.sqrt(seen * own)
-        return correlations
 
     def _explained(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Returns the kernel (N, M), and (N, M) whose squares sum to the variance explained."""
         cross = _kernel(self._points, points, self._scales)
+        own = self._scales.own * math.exp(2 * self._scales.log_noise)
+        cross += own * self._shares[:, None] * _same(self._points, points)
         return cross, solve_triangular(self._factor[0], cross, lower=True, check_finite=False)
 
 
@@ -113,6 +122,7 @@ def fit_scales(
     values: FloatArray,
     variances: FloatArray,
     *,
+    shares: FloatArray | float = 1.0,
     start: Scales | None = None,
     max_iterations: int = 15,
 ) -> Scales:
@@ -123,19 +133,44 @@ def fit_scales(
     unit = _unit(values)
     standard = (values - values.mean()) / unit
     squares = (points[:, None, :] - points[None, :, :]).transpose(2, 0, 1) ** 2
+    own = float(Scales._field_defaults["own"])
+    pattern = noise_pattern(points, np.sqrt(np.broadcast_to(shares, len(points))), own)
     begin = _prior_mean(points.shape[1])
     if start is not None:
         begin = np.concatenate([[start.log_signal, start.log_noise], start.log_lengths])
     found = minimize(
         _loss,
         begin,
-        args=(squares, standard, variances / unit**2),
+        args=(squares, standard, variances / unit**2, pattern),
         jac=True,
         method="L-BFGS-B",
         bounds=[(-4.0, 3.0), (-7.0, 1.0)] + [(-4.0, 5.0)] * points.shape[1],
         options={"maxiter": max_iterations},
     )
-    return Scales(float(found.x[0]), float(found.x[1]), found.x[2:])
+    return Scales(float(found.x[0]), float(found.x[1]), found.x[2:], own)
+
+
+def with_repeats(
+    scales: Scales, values: FloatArray, points: FloatArray, shares: FloatArray
+) -> Scales:
+    """Returns the scales with the noise that runs of the same configuration show, as far as any do.
+
+    With ν degrees of freedom in all and their variance s², the variance of a run is
+    (ν₀ (1 − o) n² + ν s²) / (ν₀ + ν), with o the prior's share; what is left of n² is the own one.
+    """
+    unit = _unit(values)
+    _, group = np.unique(points, axis=0, return_inverse=True)
+    group, counts = group.reshape(-1), np.bincount(group.reshape(-1))
+    freedom = float((counts - 1).sum())
+    if not freedom:
+        return scales
+    scaled = values / unit / np.sqrt(shares)
+    means = np.bincount(group, weights=scaled) / counts
+    within = float(((scaled - means[group]) ** 2).sum()) / freedom
+    noise = math.exp(2 * scales.log_noise)
+    run = (OWN_DEGREES * (1 - scales.own) * noise + freedom * within) / (OWN_DEGREES + freedom)
+    own = max(noise - run, 0.02 * noise)
+    return scales._replace(log_noise=0.5 * math.log(run + own), own=own / (run + own))
 
 
 def _prior_mean(num_dims: int) -> FloatArray:
@@ -147,9 +182,16 @@ def _unit(values: FloatArray) -> float:
     return float(values.std()) or 1.0
 
 
-def _noise(variances: FloatArray, scales: Scales) -> FloatArray:
-    noise: FloatArray = math.exp(2 * scales.log_noise) + variances + JITTER
-    return noise
+def noise_pattern(points: FloatArray, share_sds: FloatArray, own: float) -> FloatArray:
+    """Returns the covariances (N, N) of the noise over n²: what equal points share of it too."""
+    weights = own * _same(points, points) + (1 - own) * np.eye(len(points))
+    pattern: FloatArray = weights * share_sds[:, None] * share_sds[None, :]
+    return pattern
+
+
+def _same(a: FloatArray, b: FloatArray) -> FloatArray:
+    """Returns 1 where points (N, D) and (M, D) are equal, else 0: (N, M)."""
+    return np.asarray((a[:, None, :] == b[None, :, :]).all(axis=2), dtype=float)
 
 
 def _kernel(a: FloatArray, b: FloatArray, scales: Scales) -> FloatArray:
@@ -168,15 +210,20 @@ def _matern(r: FloatArray, scales: Scales) -> FloatArray:
 
 
 def _loss(
-    x: FloatArray, squares: FloatArray, values: FloatArray, variances: FloatArray
+    x: FloatArray,
+    squares: FloatArray,
+    values: FloatArray,
+    variances: FloatArray,
+    pattern: FloatArray,
 ) -> tuple[float, FloatArray]:
     """Returns the negative log posterior density of the scales, and its gradient."""
     scales = Scales(float(x[0]), float(x[1]), x[2:])
     inverse_squares = np.exp(-2 * scales.log_lengths)
     r = np.sqrt(np.tensordot(inverse_squares, squares, axes=1))
     signal = _matern(r, scales)
-    kernel = signal.copy()
-    kernel[np.diag_indices_from(kernel)] += _noise(variances, scales)
+    noise = math.exp(2 * scales.log_noise) * pattern
+    kernel = signal + noise
+    kernel[np.diag_indices_from(kernel)] += variances + JITTER
     factor = cho_factor(kernel, lower=True, check_finite=False)
     alpha = cho_solve(factor, values, check_finite=False)
     inverse = cho_solve(factor, np.eye(len(values)), check_finite=False)
@@ -186,7 +233,7 @@ def _loss(
     slope = math.exp(2 * scales.log_signal) * 5 / 3 * (1 + SQRT5 * r) * np.exp(-SQRT5 * r)
     lengths = -0.5 * inverse_squares * np.tensordot(squares, outer * slope, axes=2)
     signal_slope = -float((outer * signal).sum())
-    noise_slope = -float(np.diag(outer).sum()) * math.exp(2 * scales.log_noise)
+    noise_slope = -float((outer * noise).sum())
     gradient = np.concatenate([[signal_slope, noise_slope], lengths])
     sd = np.array([SIGNAL_PRIOR[1], NOISE_PRIOR[1], *[LENGTH_PRIOR[1]] * len(lengths)])
     z = (x - _prior_mean(len(lengths))) / sd

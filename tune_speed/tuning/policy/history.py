@@ -4,11 +4,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Evidence
 from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal
@@ -22,8 +22,12 @@ CLOCK_PLACES = 2.0 ** (np.arange(-48, 1) / 8)
 """Fractions of the time to beat, at which curves of free length are compared."""
 # Places before the last, an eighth of an octave apart, that the model predicts.
 OCTAVES_BEFORE = (0, 2, 4, 8, 12)
+LUCK = 0.25
+"""Share by which a configuration's time may be longer than its only run's."""
 WHOLE = (Status.REACHED, Status.MISSED)
 """How trials end that nobody stopped."""
+ENDS = (*WHOLE, Status.DIVERGED, Status.OOM)
+"""How runs end that met the target or could not."""
 
 
 @dataclass
@@ -44,9 +48,16 @@ class Trial:
     """Of the last report."""
     rung: int = 0
     """Rungs that it has passed."""
+    again: bool = False
+    """Whether its configuration was proposed before."""
     outcome: Outcome | None = None
     row: tuple[float | None, FloatArray] | None = None
     """Its row of the table, and the end of the axis for which that was computed."""
+
+    @property
+    def met(self) -> bool:
+        """Whether it met the target."""
+        return self.outcome is not None and self.outcome.status == Status.REACHED
 
     @property
     def cost_s(self) -> float:
@@ -76,6 +87,25 @@ class Trial:
         return self.outcome.planned_s or self._guess_s
 
 
+class Known(NamedTuple):
+    """What the runs of one configuration say."""
+
+    runs: list[Trial]
+    hits: int
+    expected_s: float
+    """All time over hits [s]."""
+
+    @property
+    def cautious_s(self) -> float:
+        """Expected time [s] if its runs were lucky."""
+        return self.expected_s * (1 + LUCK / len(self.runs))
+
+    @property
+    def hopeful_s(self) -> float:
+        """Expected time [s] if they were not."""
+        return self.expected_s * (1 - LUCK / math.sqrt(len(self.runs)))
+
+
 class History:
     """The trials of a policy."""
 
@@ -91,11 +121,13 @@ class History:
         self.encoder, self.target, self._cost_of = encoder, target, cost_of
         self.running: dict[str, Trial] = {}
         self.leader: Leader | None = None
+        self.favourites: tuple[Recommended, ...] = ()
+        """Configurations by their expected times to target, once a model says these."""
         self.start_y = float(distance(0.0, target.value))
         """Distance before any training."""
         self.num_proposed = 0
         self._finished: dict[int, Trial] = {}
-        self._tried: set[tuple[tuple[str, Any], ...]] = set()
+        self._tried: dict[base.ParamsKey, set[int]] = {}  # With the numbers of its trials.
         self._table: tuple[float | None, CurveTable] | None = None
 
     @property
@@ -119,18 +151,25 @@ class History:
 
     def count(self, proposal: Proposal) -> None:
         """Counts a proposal, so that neither its number nor its configuration is proposed again."""
-        self._tried.add(base.params_key(proposal.params))
-        self.num_proposed = max(self.num_proposed, base.trial_number(proposal.trial_id) + 1)
+        number = base.trial_number(proposal.trial_id)
+        self._tried.setdefault(base.params_key(proposal.params), set()).add(number)
+        self.num_proposed = max(self.num_proposed, number + 1)
 
     def was_tried(self, params: Mapping[str, Any]) -> bool:
         """Returns whether a configuration was proposed before."""
         return base.params_key(params) in self._tried
 
+    def times_tried(self, params: Mapping[str, Any]) -> int:
+        """Returns how many trials of a configuration were proposed."""
+        return len(self._tried.get(base.params_key(params), ()))
+
     def begin(self, proposal: Proposal) -> None:
         """Adds a trial that starts."""
         self.count(proposal)
         number = base.trial_number(proposal.trial_id)
-        self.running[proposal.trial_id] = self._trial(number, proposal)
+        trial = self._trial(number, proposal)
+        trial.again = min(self._tried[base.params_key(proposal.params)]) < number
+        self.running[proposal.trial_id] = trial
 
     def finish(self, trial_id: str, outcome: Outcome) -> Trial:
         """Stores how a trial ended, and returns the trial."""
@@ -164,6 +203,11 @@ class History:
         self._table = None
 
     @property
+    def num_finished(self) -> int:
+        """Trials that did not fail, those of other studies included."""
+        return len(self._finished)
+
+    @property
     def finished(self) -> list[Trial]:
         """Trials that did not fail, by their numbers."""
         return [trial for _, trial in sorted(self._finished.items())]
@@ -182,8 +226,37 @@ class History:
         return sum(t.outcome.curve.end_s for t in own if t.outcome is not None)
 
     def to_beat_s(self) -> float:
-        """Returns the leader's time; before there is one, the longest run's [s]."""
-        return self.leader.time_to_target_s if self.leader is not None else self.longest_s()
+        """Returns the time in which a run must meet the target to be of use [s].
+
+        That is the recommended configuration's expected time with restarts; before any met the
+        target, the longest run's.
+        """
+        if self.leader is None:
+            return self.longest_s()
+        if self.knows_length:
+            return (*self.favourites, *base.alone(self.leader))[0].expected_s
+        return min(known.cautious_s for known in self.known())
+
+    def known(self) -> list[Known]:
+        """Returns what the runs of each configuration say that met the target, without a model."""
+        return [
+            Known(runs, hits, sum(map(_spent_s, runs)) / hits)
+            for runs in self.configurations().values()
+            if (hits := sum(trial.met for trial in runs))
+        ]
+
+    def configurations(self) -> dict[base.ParamsKey, list[Trial]]:
+        """Returns the study's runs to their ends, by configuration.
+
+        Where the length is free, one that was run again and stopped counts: it took too long.
+        """
+        found: dict[base.ParamsKey, list[Trial]] = {}
+        for trial in self.finished:
+            status = trial.outcome and trial.outcome.status
+            is_late = status == Status.CAPPED and trial.again and not self.knows_length
+            if trial.number >= 0 and (status in ENDS or is_late):
+                found.setdefault(base.params_key(trial.proposal.params), []).append(trial)
+        return found
 
     def table(self) -> CurveTable:
         """Returns the finished trials' curves, on their schedules or on the time to beat."""
@@ -240,6 +313,11 @@ class History:
             ranks=np.array(list(map(_rank, outcomes, distances.max(axis=1)))),
             fits=np.array([o.status != Status.OOM or not memory for o in outcomes], dtype=bool),
         )
+
+
+def _spent_s(trial: Trial) -> float:
+    assert trial.outcome is not None
+    return trial.outcome.train_s if trial.met else trial.outcome.curve.end_s
 
 
 def _rank(outcome: Outcome, best_y: float) -> float:

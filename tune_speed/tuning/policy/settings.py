@@ -17,8 +17,6 @@ class Parts:
     """Grades misses by their distance to the target; otherwise all misses are alike."""
     cap: bool = True
     """Stops a trial whose clock is past the leader's time."""
-    forecast: bool = True
-    """Stops a trial whose chance to win has become small."""
     # Without it, best times in anytime mode are 1.69 times as long.
     rungs: bool = True
     """Stops a trial whose forecast is below most at the same clock; where the length is free."""
@@ -38,13 +36,8 @@ class Parts:
     """After the start, one in so many proposals is quasi-random; 0: none."""
     no_chance: float = 0.005
     """Where the model gives no configuration a larger chance, one is drawn without it."""
-    # A quarter differs from it by less than the noise.
-    least_chance: float = 0.1
-    """A trial whose chance has fallen to this share of what it was proposed with is stopped."""
-    least_whole: int = 8
-    """Whole runs that forecasts need before they may stop a trial."""
     audit_share: float = 0.05
-    """Share of trials that neither forecast nor rung stops, so that both can be checked."""
+    """Share of trials that no rung stops, so that rungs can be checked."""
     rung_factor: float = 3.0
     """Rungs lie at the time to beat over this, its square, its cube and its fourth power."""
     # With a half, it takes 1.68 times as long to come near the best in anytime mode.
@@ -52,6 +45,15 @@ class Parts:
     """Share that continues past a rung."""
     rung_runs: int = 2
     """Other runs that must have been seen at a rung."""
+    repeats: bool = True
+    """Runs what was tried again where that is worth more than what was not."""
+    sure_runs: int = 4
+    """Runs that a favourite gets: at the end of the search, and where the length is free before
+    anything new is tried."""
+    least_likely: float = 0.6
+    """Chance of meeting the target that what is recommended has, if anything has it."""
+    hold_back: float = 0.15
+    """Share of the budget, at its end, in which only what was tried is run; 0: none."""
     cost_margin: float = 0.9
     """A running trial is stopped for its projected end only if this much of it is too long."""
     acquisition: AcquisitionSettings = field(default_factory=AcquisitionSettings)

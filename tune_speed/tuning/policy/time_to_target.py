@@ -6,8 +6,10 @@ restore. It differs from a sampler and a pruner for accuracy in:
 - **Known costs.** A fixed-length run that could not beat the leader even if it met the target is
   replaced before it costs anything.
 - **Censored misses.** A miss says how far off it was (`acquisition`, `optuna_study`).
-- **Cheap runs first**, where they say more than they cost (`acquisition`).
-- **Early stopping** by caps, rungs and forecasts, with an audit (`early_stopping`).
+- **Noise.** Runs of one configuration differ: what is minimised is the expected time with restarts
+  (`expected_time`), what was tried competes with what was not, and the end of the budget tells the
+  favourites apart.
+- **Early stopping** by caps and rungs, with an audit (`early_stopping`).
 - **Memory.** What did not fit teaches what does not fit.
 - **Exploration.** Every tenth proposal is drawn without the model, which may be wrong.
 
@@ -20,29 +22,33 @@ from itertools import chain
 from typing import Any
 
 import numpy as np
+from scipy.special import ndtr
 from scipy.stats import qmc
 
-from tune_speed.core.records import Status
+from tune_speed.core.records import Recommended, Status
+from tune_speed.core.stats import wilson_interval
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.acquisition import Candidate, Objective, best_candidate
+from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective, best_candidate
 from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.policy.curve_table import Expected, distance
+from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.expected_time import log_expected_s
 from tune_speed.tuning.policy.gaussian_process import one_thread
-from tune_speed.tuning.policy.history import WHOLE, History, Trial
+from tune_speed.tuning.policy.history import WHOLE, History, Known, Trial
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
 from tune_speed.tuning.policy.settings import Parts
 
 # Points of the Sobol sequence; proposals past them are drawn at random.
 NUM_QUASI = 4096
+NUM_FAVOURITES = 10
 NUM_REPEATED = 3
 """Best trials of other studies that are repeated first."""
 
-Choice = tuple[dict[str, Any], str, Expected | None]
-"""A configuration, why it was chosen, and what is expected of it."""
+Choice = tuple[dict[str, Any], str]
+"""A configuration, and why it was chosen."""
 
 
 class TimeToTarget:
@@ -92,11 +98,19 @@ class TimeToTarget:
         sobol = qmc.Sobol(max(num_dims, 1), scramble=True, rng=np.random.default_rng([seed, 7]))
         self._quasi: FloatArray = sobol.random(NUM_QUASI)[:, :num_dims]
         self._again: list[Proposal] = []
+        self.spent = 0.0
+        self._known: tuple[int, Model | None] = (-1, None)
 
     @property
     def leader(self) -> Leader | None:
         """Shortest time to target so far."""
         return self._history.leader
+
+    @property
+    def favourites(self) -> tuple[Recommended, ...]:
+        """Configurations that met the target, best first: at most ten, with what is recommended."""
+        self._learn()
+        return self._history.favourites or base.alone(self.leader)
 
     def restore(
         self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
@@ -114,6 +128,7 @@ class TimeToTarget:
         """Returns the next configuration; None where no untried one could win."""
         for other in self._optuna.others():
             self._history.add_prior(other)
+        self._learn()
         proposal = self._again.pop(0) if self._again else None
         if proposal is not None:
             self._optuna.enter(proposal.trial_id, proposal.params)
@@ -125,6 +140,7 @@ class TimeToTarget:
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         """Returns why to stop a running trial, or None to let it continue."""
+        self._learn()
         trial = self._history.running[trial_id]
         trial.clock.append(train_s)
         trial.metric.append(metric)
@@ -176,9 +192,13 @@ class TimeToTarget:
         if number < len(self._points):
             point = self._filled(self._points[number])
             if not history.was_tried(point):
-                return point, "a point to evaluate", None
+                return point, "a point to evaluate"
         if self._sampler != "gain":
             return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
+        if parts.repeats and self.leader is not None:
+            choice = self._repeat(rng)
+            if choice is not None:
+                return choice
         is_costly = history.spent_s() >= parts.start_runs * history.longest_s()
         is_start = number < parts.num_start and not is_costly
         if is_start or len(history.finished) < min(4, parts.num_start):
@@ -186,17 +206,18 @@ class TimeToTarget:
         if parts.explore_every and number % parts.explore_every == 0:
             return self._evenly(rng, "exploration: spread evenly")
         choice = self._by_acquisition(rng)
-        return choice or self._evenly(rng, "spread evenly: the model sees no chance")
+        choice = choice or self._evenly(rng, "spread evenly: the model sees no chance")
+        return choice or (self._by_acquisition(rng, only_again=True) if parts.repeats else None)
 
     def _allowed(self, params: Mapping[str, Any]) -> float | None:
         """Returns the likely cost [s] of a configuration, NaN if unknown, None if too long."""
         if self._history.was_tried(params):
             return None
-        cost, leader = self._cost_of(params), self.leader
+        cost = self._cost_of(params)
         if cost is None:
             return math.nan
-        is_screened = self._parts.cost and self._history.knows_length and leader is not None
-        if is_screened and leader is not None and cost.train_s >= leader.time_to_target_s:
+        is_screened = self._parts.cost and self._history.knows_length and self.leader is not None
+        if is_screened and cost.train_s >= self._history.to_beat_s():
             return None
         return cost.likely_s
 
@@ -209,12 +230,12 @@ class TimeToTarget:
         if len(known) < 2:
             return self._evenly(rng, "start: spread evenly")
         cost_s, i = min(known)
-        return pool[i], f"start: spread evenly, {cost_s:.1f} s the cheapest of {len(known)}", None
+        return pool[i], f"start: spread evenly, {cost_s:.1f} s the cheapest of {len(known)}"
 
     def _evenly(self, rng: np.random.Generator, reason: str) -> Choice | None:
         drawn = chain.from_iterable(map(self._encoder.params, self._even_units(rng)))
         params = next((each for each in drawn if self._allowed(each) is not None), None)
-        return None if params is None else (params, reason, None)
+        return None if params is None else (params, reason)
 
     def _even_units(self, rng: np.random.Generator) -> Iterator[FloatArray]:
         """Yields units (N, P), the next of the sequence first, then more and more at random."""
@@ -237,54 +258,198 @@ class TimeToTarget:
         return {**filled, **{name: point[name] for name in filled if name in point}}
 
     @one_thread()
-    def _by_acquisition(self, rng: np.random.Generator) -> Choice | None:
-        parts, history = self._parts, self._history
-        evidence = history.evidence(graded=parts.graded, memory=parts.memory)
-        if evidence.fits.sum() < 3:
+    def _by_acquisition(
+        self, rng: np.random.Generator, *, only_again: bool = False, is_end: bool = False
+    ) -> Choice | None:
+        parts, history, model = self._parts, self._history, self._known[1]
+        if model is None:
             return None
+        evidence = history.evidence(graded=parts.graded, memory=parts.memory)
         running = sorted(history.running.values(), key=lambda trial: trial.number)
         candidate = best_candidate(
             self._encoder,
+            model,
             evidence,
             running=(
                 np.array([t.units for t in running]).reshape(len(running), self._quasi.shape[1]),
                 np.array([t.likely_s for t in running]),
             ),
-            objective=self._objective(),
+            objective=self._objective(only_again=only_again, is_end=is_end),
             allowed=self._allowed,
+            tried=self._tried() if parts.repeats and history.knows_length else (),
             rng=rng,
             settings=parts.acquisition,
         )
-        if candidate is None or (candidate.probes or candidate).expected.chance < parts.no_chance:
+        if candidate is not None and history.was_tried(candidate.params):
+            return candidate.params, self._reason_again(candidate.params)
+        if candidate is None or candidate.chance < parts.no_chance:
             return None
-        # A probe carries no expectation: it must not be stopped for its own small chance.
-        expected = candidate.expected if candidate.probes is None else None
-        return candidate.params, self._reason(candidate), expected
+        return candidate.params, self._reason(candidate)
 
-    def _objective(self) -> Objective:
-        longest_s = self._history.longest_s()
-        leader = self.leader
-        best_s = leader.time_to_target_s if leader is not None else 2 * longest_s
+    def _objective(self, *, only_again: bool, is_end: bool) -> Objective:
+        history = self._history
+        has_leader = self.leader is not None
+        to_beat_s = history.to_beat_s()
+        best_s = to_beat_s * (1 if has_leader else 2)
         return Objective(
             best_s=best_s if math.isfinite(best_s) else 1.0,
-            has_leader=leader is not None,
-            at_end=self._history.by_share,
-            fractions=self._history.fractions,
+            axis_s=to_beat_s,
+            has_leader=has_leader,
+            at_end=history.by_share,
+            fractions=history.fractions,
+            only_again=only_again,
+            is_end=is_end,
         )
 
-    def _reason(self, candidate: Candidate) -> str:
-        chance, cost_s, costly = candidate.expected.chance, candidate.cost_s, candidate.probes
-        if costly is not None:
-            use = "come nearer the target" if self.leader is None else "meet the target"
-            return (
-                f"probe: {cost_s:.1f} s to see first, whether a run of {costly.cost_s:.1f} s is"
-                f" more than {costly.expected.chance:.0%} likely to {use}"
+    def _learn(self) -> None:
+        """Fits the model to what has finished, and finds what is recommended."""
+        history, parts = self._history, self._parts
+        number = history.num_finished
+        if self._known[0] == number:
+            return
+        with one_thread():
+            evidence = history.evidence(graded=parts.graded, memory=parts.memory)
+            model = None
+            if evidence.fits.sum() >= 3:
+                model = Model(
+                    self._encoder,
+                    evidence,
+                    has_cost=history.by_share,
+                    settings=parts.acquisition,
+                    rng=np.random.default_rng([self._seed, number, 11]),
+                )
+            self._known = number, model
+            history.favourites, known = (), history.known()
+            if known and not history.knows_length:
+                history.favourites = _by_their_runs(known)
+            elif known and model is not None:
+                history.favourites = self._by_the_model(model, known)
+
+    def _by_the_model(self, model: Model, known: Sequence[Known]) -> tuple[Recommended, ...]:
+        expected, mean, sd = self._log_expected(model, [each.runs for each in known])
+        noise_sd = max(model.process.noise_sd, 1e-9)
+        chance = ndtr(mean / np.hypot(sd, noise_sd))
+        low, high = (ndtr((mean + z * sd) / noise_sd) for z in (-1.96, 1.96))
+        order = np.lexsort((expected, chance < self._parts.least_likely))[:NUM_FAVOURITES]
+        return tuple(
+            Recommended(
+                trial_id=known[i].runs[0].proposal.trial_id,
+                runs=len(known[i].runs),
+                hits=known[i].hits,
+                chance=float(chance[i]),
+                chance_low=float(low[i]),
+                chance_high=float(high[i]),
+                expected_s=math.exp(float(expected[i])),
             )
+            for i in order
+        )
+
+    def _log_expected(
+        self, model: Model, runs: Sequence[Sequence[Trial]]
+    ) -> tuple[FloatArray, FloatArray, FloatArray]:
+        """Returns the logarithms of the expected times [s] of configurations: (C,).
+
+        Next to them, of their distance at the end, the mean and what the model does not know of it.
+        """
+        history = self._history
+        units = np.array([own[0].units for own in runs])
+        costs = np.array([np.mean([t.likely_s for t in own]) for own in runs])
+        mean, sd = model.process.predict(model.points(units, costs))
+        spread = np.hypot(sd, model.process.noise_sd)
+        at_end = history.by_share
+        share = log_expected_s(
+            mean,
+            spread,
+            log_cost=np.log(np.where(np.isnan(costs), model.usual_cost, costs)) if at_end else None,
+            fractions=np.array(history.fractions),
+        )
+        expected = share if at_end else share + math.log(history.to_beat_s())
+        return expected, mean[:, 0], sd
+
+    def _tried(self) -> list[Candidate]:
+        """Returns the configurations of the least expected times, which may be run again."""
+        model, runs = self._known[1], list(self._history.configurations().values())
+        if model is None or not runs:
+            return []
+        order = np.argsort(self._log_expected(model, runs)[0], kind="stable")[:16]
+        return [
+            Candidate(
+                units=runs[i][0].units,
+                params=runs[i][0].proposal.params,
+                cost_s=float(np.mean([t.likely_s for t in runs[i]])),
+            )
+            for i in order
+        ]
+
+    def _reason_again(self, params: Mapping[str, Any]) -> str:
+        runs = self._history.configurations()[base.params_key(params)]
+        hits = sum(trial.met for trial in runs)
+        return (
+            f"again: run {len(runs) + 1} of {runs[0].proposal.trial_id}'s configuration, which met"
+            f" the target in {hits} of {len(runs)}"
+        )
+
+    def _repeat(self, rng: np.random.Generator) -> Choice | None:
+        """Returns what must be run again before anything new is."""
+        is_end = self.spent >= 1 - self._parts.hold_back
+        if not self._history.knows_length:
+            return self._again_free(is_end=is_end)
+        if not is_end:
+            return None
+        best = self.favourites[0].trial_id
+        for runs in self._history.configurations().values():
+            params, is_best = runs[0].proposal.params, best in [t.proposal.trial_id for t in runs]
+            if is_best and self._history.times_tried(params) < self._parts.sure_runs:
+                return params, self._reason_again(params)
+        return self._by_acquisition(rng, is_end=True)
+
+    def _times(self, known: Known) -> int:
+        return self._history.times_tried(known.runs[0].proposal.params)
+
+    def _running_of(self, params: Mapping[str, Any]) -> int:
+        return sum(trial.proposal.params == params for trial in self._history.running.values())
+
+    def _again_free(self, *, is_end: bool) -> Choice | None:
+        """Returns what to run again where the length is free; None: nothing.
+
+        That is the favourite, until it was run a few times; at the end of the search, whatever may
+        be better than all others. Of each, one run at a time.
+        """
+        known = sorted(self._history.known(), key=lambda each: each.cautious_s)
+        if not is_end:
+            known = [each for each in known[:1] if self._times(each) < self._parts.sure_runs]
+        free = [each for each in known if not self._running_of(each.runs[0].proposal.params)]
+        if not free:
+            return None
+        params = min(free, key=lambda each: each.hopeful_s).runs[0].proposal.params
+        return params, self._reason_again(params)
+
+    def _reason(self, candidate: Candidate) -> str:
+        chance, cost_s = candidate.chance, candidate.cost_s
         at = f" at a cost of {cost_s:.1f} s" if math.isfinite(cost_s) else ""
         if self.leader is None:
             return f"gain: {chance:.0%} likely to come nearer the target than any so far{at}"
         time_s = self.leader.time_to_target_s
         return f"gain: {chance:.0%} likely to meet the target{at}, leader {time_s:.1f} s"
+
+
+def _by_their_runs(known: Sequence[Known]) -> tuple[Recommended, ...]:
+    found = []
+    for each in sorted(known, key=lambda each: each.cautious_s)[:NUM_FAVOURITES]:
+        hits, runs = each.hits, len(each.runs)
+        low, high = wilson_interval(hits, runs)
+        found.append(
+            Recommended(
+                trial_id=each.runs[0].proposal.trial_id,
+                runs=runs,
+                hits=hits,
+                chance=hits / runs,
+                chance_low=low,
+                chance_high=high,
+                expected_s=each.expected_s,
+            )
+        )
+    return tuple(found)
 
 
 def _best_of(prior_trials: Sequence[PriorTrial]) -> list[dict[str, Any]]:

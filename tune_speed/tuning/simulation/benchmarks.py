@@ -12,6 +12,7 @@ from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policies import POLICY_NAMES
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.simulation.comparison import Factory, Search, Terms, full_run_s, run_searches
+from tune_speed.tuning.simulation.noisy import NOISY
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark, write_table
 from tune_speed.tuning.simulation.scores import overall, score
 from tune_speed.tuning.simulation.simulate import Benchmark, Trace, simulate
@@ -60,13 +61,13 @@ def find_benchmark(name: str) -> Benchmark:
     Raises: ConfigError if there is no such one, or the file is no table of recorded runs.
     """
     plain = name.replace("%", "")
-    if plain in SYNTHETIC:
-        return SYNTHETIC[plain]
+    if plain in SYNTHETIC or plain in NOISY:
+        return SYNTHETIC.get(plain) or NOISY[plain]
     if name.endswith(".parquet") or Path(name).is_file():
         return RecordedBenchmark.load(name)
     raise ConfigError(
-        f"--benchmark must be a .parquet file or one of {', '.join(SYNTHETIC)}, but got"
-        f" {name!r}{did_you_mean(name, SYNTHETIC) or '.'}"
+        f"--benchmark must be a .parquet file or one of {', '.join([*SYNTHETIC, *NOISY])}, but"
+        f" got {name!r}{did_you_mean(name, [*SYNTHETIC, *NOISY]) or '.'}"
     )
 
 

@@ -44,7 +44,7 @@ class Benchmark(Protocol):
         """`fixed_length`: the target must hold at a curve's end; `anytime`: see `crossing`."""
 
     def curve(self, params: Mapping[str, Any]) -> Curve:
-        """Returns the whole run of a configuration, always the same."""
+        """Returns a whole run of a configuration: the same each time, or another, as with seeds."""
 
     def predicted_cost(self, params: Mapping[str, Any]) -> float:
         """Returns the seconds to the curve's end, known before the trial."""
@@ -83,6 +83,8 @@ class Trace:
     """Each new best, in order."""
     trials: list[SimulatedTrial] = field(default_factory=list)
     """Finished trials, in order of their ends."""
+    recommended: dict[str, Any] | None = None
+    """Configuration that the search recommends at its end; None: none."""
 
     @property
     def best_s(self) -> float:
@@ -171,7 +173,9 @@ class _Simulation:
                 break
             if kind == _REPORT:
                 self._evaluate(now_s, number, worker)
-            elif (proposal := self._policy.ask()) is None:
+                continue
+            self._policy.spent = now_s / budget_s
+            if (proposal := self._policy.ask()) is None:
                 self._idle.append(worker)
             else:
                 curve = self._benchmark.curve(proposal.params)
@@ -179,6 +183,8 @@ class _Simulation:
                 trial = _Running(proposal, curve, now_s, hit)
                 self._running[trial_number(proposal.trial_id)] = trial
                 self._push(trial, worker)
+        found = {trial.trial_id: trial.params for trial in self._trace.trials}
+        self._trace.recommended = next((found[f.trial_id] for f in self._policy.favourites), None)
         return self._trace
 
     def _push(self, trial: _Running, worker: int) -> None:

@@ -1,0 +1,142 @@
+"""How good what a search recommends is, where runs of one configuration differ.
+
+    python tests/benchmarks/bench_noisy_search.py --seeds 10 --jobs 2 --out noisy.json
+
+Sides: ours, ours without repeats (`no_repeats`), its fastest run in place of what it recommends
+(`fastest`), vanilla, random. Each searches each benchmark of `simulation/noisy.py` with 20 full
+runs' worth and 4 workers; what it recommends then runs 400 times more. Printed for each benchmark:
+the true expected time with restarts over the best that any side has tried in any search there
+(geometric mean over seeds; a search that recommends nothing counts with its whole budget), the
+chance that a run meets the target, and how often it is at least one half.
+"""
+
+import argparse
+import json
+import math
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tune_speed.core.records import Status
+from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
+from tune_speed.tuning.policy.samplers import hush_optuna
+from tune_speed.tuning.policy.settings import Parts
+from tune_speed.tuning.policy.time_to_target import TimeToTarget
+from tune_speed.tuning.simulation.noisy import NOISY, Noisy
+from tune_speed.tuning.simulation.simulate import new_policy, run_policy
+
+BUDGET_RUNS, WORKERS = 20.0, 4
+MOST_CANDIDATES = 12
+"""Fastest hits of each search whose true times are computed for the best known."""
+Row = dict[str, Any]
+
+
+def ours(benchmark: Noisy, seed: int, *, parts: Parts) -> Policy:
+    return TimeToTarget(
+        space=benchmark.space,
+        target=SearchTarget(benchmark.target, benchmark.mode, math.inf),
+        cost_of=lambda params: Cost(benchmark.predicted_cost(params)),
+        seed=seed,
+        parts=parts,
+    )
+
+
+SIDES = {
+    "ours": partial(ours, parts=Parts()),
+    "fastest": partial(ours, parts=Parts()),
+    "no_repeats": partial(ours, parts=Parts(repeats=False)),
+    "vanilla": lambda benchmark, seed: new_policy("vanilla", benchmark, seed),
+    "random": lambda benchmark, seed: new_policy("random", benchmark, seed),
+}
+
+
+def search(task: tuple[str, str, int]) -> Row:
+    side, name, seed = task
+    hush_optuna()
+    benchmark = NOISY[name].fresh(seed)
+    budget_s = BUDGET_RUNS * benchmark.full_run_s / WORKERS
+    policy = SIDES[side](benchmark, seed)
+    trace = run_policy(policy, benchmark, num_workers=WORKERS, budget_s=budget_s)
+    hits = [trial for trial in trace.trials if trial.status == Status.REACHED]
+    hits.sort(key=lambda trial: trial.train_s)
+    recommended = trace.recommended
+    if side == "fastest":
+        recommended = hits[0].params if hits else None
+    tried = {_key(each.params): each.params for each in hits[:MOST_CANDIDATES]}
+    if recommended is not None:
+        tried[_key(recommended)] = recommended
+    truths = {key: benchmark.truth(params) for key, params in tried.items()}
+    chance, expected_s = truths[_key(recommended)] if recommended is not None else (0.0, math.inf)
+    return {
+        "side": side,
+        "benchmark": name,
+        "seed": seed,
+        "chance": chance,
+        "expected_s": min(expected_s, BUDGET_RUNS * benchmark.full_run_s),
+        "best_s": min((time_s for _, time_s in truths.values()), default=math.inf),
+        "trials": len(trace.trials),
+    }
+
+
+def _key(params: Any) -> str:
+    return json.dumps(sorted(params.items()))
+
+
+def table(rows: list[Row]) -> Iterator[str]:
+    """Yields the lines of a table in Markdown: a row for each side and benchmark, and each side."""
+    best: dict[str, float] = {}
+    for row in rows:
+        best[row["benchmark"]] = min(row["best_s"], best.get(row["benchmark"], math.inf))
+    yield "| side | benchmark | expected / best known | chance | at least 0.5 | n |"
+    yield "|---|---|---:|---:|---:|---:|"
+    for side in dict.fromkeys(row["side"] for row in rows):
+        means = []
+        for name in dict.fromkeys(row["benchmark"] for row in rows):
+            own = [row for row in rows if (row["side"], row["benchmark"]) == (side, name)]
+            if not own:
+                continue
+            logs = [math.log(row["expected_s"] / best[name]) for row in own]
+            chances = np.array([row["chance"] for row in own])
+            means.append(float(np.mean(logs)))
+            yield (
+                f"| {side} | {name} | {math.exp(means[-1]):.2f} | {chances.mean():.2f}"
+                f" | {(chances >= 0.5).mean():.0%} | {len(own)} |"
+            )
+        yield f"| {side} | all | {math.exp(np.mean(means)):.2f} | | | |"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--seeds", type=int, default=10)
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--sides", nargs="+", choices=SIDES, default=list(SIDES))
+    parser.add_argument("--benchmarks", nargs="+", choices=NOISY, default=list(NOISY))
+    parser.add_argument("--out", type=Path, help="rows as JSON; searches that are there do not run")
+    options = parser.parse_args()
+    rows: list[Row] = []
+    if options.out and options.out.exists():
+        rows = json.loads(options.out.read_text())
+    done = {(row["side"], row["benchmark"], row["seed"]) for row in rows}
+    tasks = [
+        (side, name, seed)
+        for seed in range(options.seeds)
+        for name in options.benchmarks
+        for side in options.sides
+        if (side, name, seed) not in done
+    ]
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for number, row in enumerate(pool.map(search, tasks), 1):
+            rows.append(row)
+            print(f"{number}/{len(tasks)} {row}", file=sys.stderr, flush=True)
+            if options.out:
+                options.out.write_text(json.dumps(rows))
+    print("\n".join(table(rows)))
+
+
+if __name__ == "__main__":
+    main()

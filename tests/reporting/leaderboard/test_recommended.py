@@ -1,0 +1,108 @@
+"""What a search recommends, from its parent run to the board, the export and the page."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from command import Done
+from making import make_record
+
+from tune_speed.core.comparability import board_key
+from tune_speed.core.records import Recommended, Status, TrialRecord
+from tune_speed.experiments.certification.certify import choose_finalists
+from tune_speed.reporting.leaderboard.queries import Choice, find_boards
+from tune_speed.reporting.page.answer import answer_of
+from tune_speed.reporting.study.reader import read_study
+from tune_speed.tracking import Tracker, open_store
+from tune_speed.tracking.reader import leaders
+from tune_speed.tracking.reader.queries import TrackedTrial
+
+SURE = Recommended(
+    study="study",
+    trial_id="t0001",
+    runs=4,
+    hits=3,
+    chance=0.7,
+    chance_low=0.4,
+    chance_high=0.9,
+    expected_s=2.9,
+)
+LUCKY = SURE.model_copy(update={"trial_id": "t0000", "hits": 1, "runs": 3, "expected_s": 3.5})
+
+
+def record_of(number: int, *, time_s: float, status: Status = Status.REACHED) -> TrialRecord:
+    record = make_record(f"t{number:04}", status, time_s=time_s, params={"lr": number})
+    optimizer = {"sgd": {"lr": 0.1}}
+    recipe = {"model": "resnet20", "optimizer": optimizer, "epochs": 1, "batch_size": 32 + number}
+    return record.model_copy(update={"recipe": recipe})
+
+
+@pytest.fixture
+def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of a search whose fastest run, t0000, is not what it recommends."""
+    uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
+    tracker = Tracker(open_store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)
+    for record in (record_of(0, time_s=1.0), record_of(1, time_s=2.0)):
+        tracker.trial_finished(record=record)
+    tracker.recommend((SURE, LUCKY))
+    assert tracker.close(timeout_s=60) == ()
+    return uri
+
+
+@pytest.mark.parametrize("is_direct", [True, False])
+def test_board_has_what_the_search_recommends(
+    uri: str, is_direct: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the store's tables are read, or MLflow is asked."""
+    if not is_direct:
+        monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
+    (board,) = find_boards(Choice(uri=uri), top=1)
+    assert board.recommended == SURE
+    assert [row.trial_id for row in board.rows] == ["t0000"]
+    found = leaders.find_leaders(uri).favourites
+    assert found == {board_key(record_of(0, time_s=1.0)): [SURE, LUCKY]}
+
+
+def test_of_two_searches_the_less_expected_time_is_recommended() -> None:
+    key = board_key(record_of(0, time_s=1.0))
+    board = leaders.schema.board_id(key)
+    other = SURE.model_copy(update={"study": "other", "expected_s": 2.0})
+    said = [(board, (SURE, LUCKY)), ("", ()), (board, (other,)), ("another board", (LUCKY,))]
+    assert leaders.favourites_on([key], said) == {key: [other, SURE, LUCKY]}
+
+
+def test_best_names_it_and_exports_its_recipe(
+    uri: str, tmp_path: Path, call: Callable[..., Done], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = call("best", "--export", "best.yaml", folder=tmp_path)
+    assert done.code == 0, done.err
+    told = " ".join(done.out.split())
+    assert "Recommended: study/t0001: 3 of 4 runs met the target" in told
+    assert "70% (40% to 90%); expected time with restarts 2.900 s" in told
+    exported = yaml.safe_load((tmp_path / "best.yaml").read_text())
+    assert exported["recipe"]["batch_size"] == 33
+    (board,) = call("best", "--json", folder=tmp_path).json
+    assert board["recommended"]["trial_id"] == "t0001"
+
+
+def test_page_answers_with_it_and_names_the_fastest_run(uri: str) -> None:
+    view = read_study(uri, "study")
+    (part,) = view.parts
+    answer: Any = answer_of(part, view.boards)
+    assert (answer.lead, answer.winner.record.trial_id) == ("Recommended", "t0001")
+    assert "3 of 4 runs of t0001 met the target" in answer.sure[0]
+    assert any("fastest single run, t0000" in line for line in answer.sure)
+
+
+def test_finalists_are_the_favourites_first_each_recipe_once() -> None:
+    again = record_of(4, time_s=0.1).model_copy(update={"recipe": record_of(1, time_s=2.0).recipe})
+    missed = record_of(3, time_s=9.0, status=Status.MISSED)
+    records = (record_of(0, time_s=1.0), record_of(1, time_s=2.0), again, missed)
+    trials = [TrackedTrial(r.trial_id, "1", r) for r in records]
+    chosen = choose_finalists(trials, 3, ["t0003", "t0001"])
+    assert [each.record.trial_id for each in chosen] == ["t0003", "t0001", "t0000"]
+    fastest = choose_finalists(trials, 3)
+    assert [each.record.trial_id for each in fastest] == ["t0004", "t0000"]
