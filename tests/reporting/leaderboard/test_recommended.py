@@ -34,8 +34,8 @@ LUCKY = SURE.model_copy(update={"trial_id": "t0000", "hits": 1, "runs": 3, "expe
 
 def record_of(number: int, *, time_s: float, status: Status = Status.REACHED) -> TrialRecord:
     record = make_record(f"t{number:04}", status, time_s=time_s, params={"lr": number})
-    optimizer = {"sgd": {"lr": 0.1}}
-    recipe = {"model": "resnet20", "optimizer": optimizer, "epochs": 1, "batch_size": 32 + number}
+    optimizer = {"sgd": {"lr": 0.5 + number}}
+    recipe = {"model": "resnet20", "optimizer": optimizer, "epochs": 1, "batch_size": 32}
     return record.model_copy(update={"recipe": recipe})
 
 
@@ -83,7 +83,7 @@ def test_best_names_it_and_exports_its_recipe(
     assert "Recommended: study/t0001: 3 of 4 runs met the target" in told
     assert "70% (40% to 90%); expected time with restarts 2.900 s" in told
     exported = yaml.safe_load((tmp_path / "best.yaml").read_text())
-    assert exported["recipe"]["batch_size"] == 33
+    assert exported["recipe"]["optimizer"]["sgd"]["lr"] == 1.5
     (board,) = call("best", "--json", folder=tmp_path).json
     assert board["recommended"]["trial_id"] == "t0001"
 
