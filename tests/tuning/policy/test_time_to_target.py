@@ -113,7 +113,7 @@ def test_search_comes_near_the_known_optimum() -> None:
     assert policy.leader.time_to_target_s == 14.0
 
 
-def test_reason_of_a_proposal_names_chance_cost_and_leader() -> None:
+def test_reason_of_a_proposal_names_chance_cost_and_the_time_to_beat() -> None:
     policy = make_policy()
     run(policy, 14)
     reasons = [proposal.reason for proposal, _ in run(policy, 9)]
@@ -121,7 +121,7 @@ def test_reason_of_a_proposal_names_chance_cost_and_leader() -> None:
     assert any(
         reason.startswith("gain: ")
         and "% likely to meet the target at a cost of " in reason
-        and reason.endswith(" s")
+        and reason.endswith(" s to beat")
         for reason in reasons
     )
 

@@ -220,7 +220,7 @@ def test_reasons_say_chance_cost_and_who_leads() -> None:
     )
     policy._history.leader = Leader("t0001", 21.0)
     assert policy._reason(candidate()) == (
-        "gain: 84% likely to meet the target at a cost of 12.3 s, leader 21.0 s"
+        "gain: 84% likely to meet the target at a cost of 12.3 s, 21.0 s to beat"
     )
 
 

@@ -176,12 +176,14 @@ class TimeToTarget:
     def _new_proposal(self) -> Proposal | None:
         number = self._history.num_proposed
         trial_id = f"t{number:04d}"
-        if self._sampler != "gain" and number >= len(self._points):
+        # By its number, so that a resumed search proposes what it would have without the break.
+        rng, is_given = np.random.default_rng([self._seed, number]), number < len(self._points)
+        choice = None if is_given or self.leader is None else self._repeat(rng)
+        if choice is None and self._sampler != "gain" and not is_given:
             params = self._optuna.propose(trial_id, lambda p: self._allowed(p) is not None)
             if params is not None:
                 return Proposal(trial_id, params, f"{self._sampler}: the sampler's proposal")
-        # By its number, so that a resumed search proposes what it would have without the break.
-        choice = self._choose(np.random.default_rng([self._seed, number]))
+        choice = choice or self._choose(rng)
         if choice is None:
             return None
         self._optuna.enter(trial_id, choice[0])
@@ -195,10 +197,6 @@ class TimeToTarget:
                 return point, "a point to evaluate"
         if self._sampler != "gain":
             return self._evenly(rng, f"spread evenly: {self._sampler} has nothing that could win")
-        if parts.repeats and self.leader is not None:
-            choice = self._repeat(rng)
-            if choice is not None:
-                return choice
         is_costly = history.spent_s() >= parts.start_runs * history.longest_s()
         is_start = number < parts.num_start and not is_costly
         if is_start or len(history.finished) < min(4, parts.num_start):
@@ -392,6 +390,8 @@ class TimeToTarget:
     def _repeat(self, rng: np.random.Generator) -> Choice | None:
         """Returns what must be run again before anything new is."""
         is_end = self.spent >= 1 - self._parts.hold_back
+        if not self._parts.repeats:
+            return None
         if not self._history.knows_length:
             return self._again_free(is_end=is_end)
         if not is_end:
@@ -429,8 +429,8 @@ class TimeToTarget:
         at = f" at a cost of {cost_s:.1f} s" if math.isfinite(cost_s) else ""
         if self.leader is None:
             return f"gain: {chance:.0%} likely to come nearer the target than any so far{at}"
-        time_s = self.leader.time_to_target_s
-        return f"gain: {chance:.0%} likely to meet the target{at}, leader {time_s:.1f} s"
+        time_s = self._history.to_beat_s()
+        return f"gain: {chance:.0%} likely to meet the target{at}, {time_s:.1f} s to beat"
 
 
 def _by_their_runs(known: Sequence[Known]) -> tuple[Recommended, ...]:
