@@ -34,7 +34,6 @@ from pydantic import TypeAdapter
 
 from tune_speed.core.records import Status
 from tune_speed.tuning.policies import POLICY_NAMES, make_policy
-from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 from tune_speed.tuning.policy.base import Cost, Outcome, Policy, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import crossing
 from tune_speed.tuning.policy.encoding import Encoder
@@ -68,17 +67,15 @@ ABLATIONS: dict[str, Factory] = {
     "without cost": partial(ours_but, cost=False),
     "without grading": partial(ours_but, graded=False),
     "without cap": partial(ours_but, cap=False),
-    "without forecast": partial(ours_but, forecast=False),
     "without rungs": partial(ours_but, rungs=False),
     "without memory": partial(ours_but, memory=False),
-    "without probes": partial(ours_but, acquisition=AcquisitionSettings(probe=0.0)),
     "start at any cost": partial(ours_but, start_pool=1),
     "equal times from the start": partial(ours_but, share_first=False),
     "without exploration": partial(ours_but, explore_every=0),
     "sampler tpe": partial(ours_but, sampler="tpe"),
     "sampler qmc": partial(ours_but, sampler="qmc"),
     "rungs keep half": partial(ours_but, rung_keeps=0.5),
-    "stops at a quarter": partial(ours_but, least_chance=0.25),
+    "without repeats": partial(ours_but, repeats=False),
 }
 """Our policy minus each of its parts, and with other figures: from a benchmark and a seed."""
 ABLATION_BASES = (OURS, "vanilla")

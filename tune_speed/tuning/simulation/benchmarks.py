@@ -171,6 +171,7 @@ def demonstration_dict(shown: Demonstration) -> dict[str, Any]:
         "terms": asdict(shown.terms),
         "full_run_s": shown.full_run_s,
         "incumbents": [incumbent._asdict() for incumbent in shown.trace.incumbents],
+        "recommended": shown.trace.recommended,
         "trials": [trial._asdict() for trial in shown.trace.trials],
     }
 
