@@ -3,12 +3,13 @@
 Runs of one configuration differ, so what counts is not the time of its fastest run but the time
 until a run meets the target when each miss is begun again (Dubey et al. 2019 call it T/p):
 
-    fixed length:  E(x) = c / p,                            p = P(y ≥ 0)
+    fixed length:  E(x) = c / p · max(1, 0.75 / p),         p = P(y ≥ 0)
     free length:   E(x) = min_k ∫₀^τ_k (1 − F(t)) dt / F(τ_k),    F(t) = P(y(t) ≥ 0)
 
 with c the time of a run, y the distance to the target of one run (see `curve_table`), and F known
 at fractions τ of the time to beat. The latter is the best of the restarts after a fixed time (Luby
-et al. 1993), between linear pieces of F.
+et al. 1993), between linear pieces of F. We differ in the second factor: a recipe whose runs often
+miss is of less use than its T/p says, and short runs that are met by luck alone would win by it.
 
 The model has y = f(x) + ε with ε ~ N(0, n²), and f(x) ~ N(m, s²) by what has been seen. A further
 run moves m by s²/√(s² + n²) times a standard normal z, and leaves of s² the part s²n²/(s² + n²).
@@ -29,6 +30,14 @@ from tune_speed.tuning.policy.curve import FloatArray
 Z = np.linspace(-3.0, 6.0, 128)
 WEIGHTS = np.exp(-(Z**2) / 2) / np.exp(-(Z**2) / 2).sum()
 LEAST_CHANCE = 1e-12
+RELIABLE = 0.75
+"""Chance below which a miss counts more."""
+
+
+def doubt(chances: FloatArray) -> FloatArray:
+    """Returns by how much the expected times of runs with these chances count more: ln, ≥ 0."""
+    counted: FloatArray = np.maximum(np.log(RELIABLE / np.maximum(chances, LEAST_CHANCE)), 0.0)
+    return counted
 
 
 def log_expected_s(
@@ -40,7 +49,8 @@ def log_expected_s(
     """
     chances = ndtr(mean / sd[..., None])
     if log_cost is not None:
-        first: FloatArray = log_cost - np.log(np.maximum(chances[..., 0], LEAST_CHANCE))
+        chance = np.maximum(chances[..., 0], LEAST_CHANCE)
+        first: FloatArray = log_cost - np.log(chance) + doubt(chance)
         return first
     # Fractions fall from 1: turned round, F rises with time.
     times, reached = fractions[::-1], np.minimum.accumulate(chances, axis=-1)[..., ::-1]

@@ -191,7 +191,12 @@ def noise_pattern(points: FloatArray, share_sds: FloatArray, own: float) -> Floa
 
 def _same(a: FloatArray, b: FloatArray) -> FloatArray:
     """Returns 1 where points (N, D) and (M, D) are equal, else 0: (N, M)."""
-    return np.asarray((a[:, None, :] == b[None, :, :]).all(axis=2), dtype=float)
+    same, rows = np.zeros((len(a), len(b))), dict[bytes, list[int]]()
+    for i, row in enumerate(a):
+        rows.setdefault(row.tobytes(), []).append(i)
+    for j, row in enumerate(b):
+        same[rows.get(row.tobytes(), []), j] = 1.0
+    return same
 
 
 def _kernel(a: FloatArray, b: FloatArray, scales: Scales) -> FloatArray:

@@ -15,6 +15,7 @@ from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import CurveTable, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.expected_time import RELIABLE
 
 SCHEDULE_PLACES = np.arange(1, 33) / 32
 """Places on a schedule of fixed length, at which curves are compared."""
@@ -234,7 +235,8 @@ class History:
         if self.leader is None:
             return self.longest_s()
         if self.knows_length:
-            return (*self.favourites, *base.alone(self.leader))[0].expected_s
+            best = (*self.favourites, *base.alone(self.leader))[0]
+            return best.expected_s * max(1.0, RELIABLE / (best.chance or 1.0))
         return min(known.cautious_s for known in self.known())
 
     def known(self) -> list[Known]:

@@ -50,8 +50,6 @@ class Parts:
     sure_runs: int = 4
     """Runs that a favourite gets: at the end of the search, and where the length is free before
     anything new is tried."""
-    least_likely: float = 0.6
-    """Chance of meeting the target that what is recommended has, if anything has it."""
     hold_back: float = 0.15
     """Share of the budget, at its end, in which only what was tried is run; 0: none."""
     cost_margin: float = 0.9

@@ -35,7 +35,7 @@ from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.early_stopping import EarlyStopping
 from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.expected_time import log_expected_s
+from tune_speed.tuning.policy.expected_time import doubt, log_expected_s
 from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import WHOLE, History, Known, Trial
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
@@ -328,7 +328,8 @@ class TimeToTarget:
         noise_sd = max(model.process.noise_sd, 1e-9)
         chance = ndtr(mean / np.hypot(sd, noise_sd))
         low, high = (ndtr((mean + z * sd) / noise_sd) for z in (-1.96, 1.96))
-        order = np.lexsort((expected, chance < self._parts.least_likely))[:NUM_FAVOURITES]
+        order = np.argsort(expected, kind="stable")[:NUM_FAVOURITES]
+        time_s = np.exp(expected - doubt(chance))
         return tuple(
             Recommended(
                 trial_id=known[i].runs[0].proposal.trial_id,
@@ -337,7 +338,7 @@ class TimeToTarget:
                 chance=float(chance[i]),
                 chance_low=float(low[i]),
                 chance_high=float(high[i]),
-                expected_s=math.exp(float(expected[i])),
+                expected_s=float(time_s[i]),
             )
             for i in order
         )
