@@ -123,7 +123,8 @@ def drawn(mean: float, sd: float, noise_sd: float, *, cost_s: float) -> FloatArr
     seen = rng.normal(mean, sd, 200_000) + rng.normal(0.0, noise_sd, 200_000)
     weight = sd**2 / (sd**2 + noise_sd**2)
     spread = math.hypot(sd * math.sqrt(1 - weight), noise_sd)
-    return math.log(cost_s) - norm.logcdf((mean + weight * (seen - mean)) / spread)
+    log_chance = norm.logcdf((mean + weight * (seen - mean)) / spread)
+    return math.log(cost_s) - log_chance + np.maximum(math.log(0.75) - log_chance, 0.0)
 
 
 def test_gain_after_a_hit_is_what_a_run_saves_of_the_expected_time_by_the_root_of_its_cost() -> (

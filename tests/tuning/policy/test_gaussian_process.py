@@ -281,7 +281,7 @@ def test_units_of_the_values_do_not_matter() -> None:
 def log_prior(x: FloatArray, num_dims: int) -> float:
     """Returns the priors' log density, with the figures of the model's description."""
     length = norm(np.log(0.5 * np.sqrt(num_dims)), 0.8)
-    return float(norm(0, 1).logpdf(x[0]) + norm(np.log(0.1), 1).logpdf(x[1])) + float(
+    return float(norm(0, 1).logpdf(x[0]) + norm(np.log(0.3), 0.7).logpdf(x[1])) + float(
         length.logpdf(x[2:]).sum()
     )
 
@@ -303,5 +303,5 @@ def test_priors_have_the_figures_that_they_are_given(num_dims: int) -> None:
 def test_where_all_is_noise_the_scales_are_the_priors_means() -> None:
     points = np.random.default_rng(0).random((4, 2))
     begin = fit_scales(points, np.full(4, 0.3), np.full(4, 1e12), max_iterations=50)
-    expected = [0.0, np.log(0.1), *np.log([0.5 * np.sqrt(2)] * 2)]
+    expected = [0.0, np.log(0.3), *np.log([0.5 * np.sqrt(2)] * 2)]
     assert np.array([*begin[:2], *begin.log_lengths]) == pytest.approx(expected, abs=1e-3)
