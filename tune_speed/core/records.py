@@ -301,11 +301,15 @@ class Recommended(Record):
     """Expected time to target where each miss is run again [s]."""
 
     @property
+    def chance_text(self) -> str:
+        """The chance with its interval: `70% (40% to 90%)`; empty without a model."""
+        if self.chance is None:
+            return ""
+        return f"{self.chance:.0%} ({self.chance_low or 0.0:.0%} to {self.chance_high or 0.0:.0%})"
+
+    @property
     def text(self) -> str:
         """What people read: `t0052: 5 of 6 runs met the target, …`."""
-        chance = ""
-        if self.chance is not None:
-            low, high = self.chance_low or 0.0, self.chance_high or 0.0
-            chance = f", another does with {self.chance:.0%} ({low:.0%} to {high:.0%})"
+        chance = f", another does with {self.chance_text}" if self.chance_text else ""
         met = f"{self.hits} of {self.runs} runs met the target{chance}"
         return f"{self.trial_id}: {met}; expected time with restarts {self.expected_s:.3f} s"

@@ -169,10 +169,8 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
 def _recommended(
     part: StudyPart, best: Recommended, winner: ViewedTrial, *, fastest: Row
 ) -> Answer:
-    chance = ""
-    if best.chance is not None:
-        low, high = best.chance_low or 0.0, best.chance_high or 0.0
-        chance = f"; the chance that another does is {best.chance:.0%} ({low:.0%} to {high:.0%})"
+    known = best.chance_text
+    chance = f"; the chance that another does is {known}" if known else ""
     sure = (
         f"{best.hits} of {counted(best.runs, 'run')} of {best.trial_id} met the target on the"
         f" {winner.record.evaluated_on} part{chance}.",

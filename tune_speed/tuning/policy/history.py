@@ -130,6 +130,7 @@ class History:
         self._finished: dict[int, Trial] = {}
         self._tried: dict[base.ParamsKey, set[int]] = {}  # With the numbers of its trials.
         self._table: tuple[float | None, CurveTable] | None = None
+        self._known: list[Known] | None = None
 
     @property
     def knows_length(self) -> bool:
@@ -201,7 +202,7 @@ class History:
         assert trial.outcome is not None
         if trial.outcome.status != Status.FAILED:
             self._finished[trial.number] = trial
-        self._table = None
+        self._table = self._known = None
 
     @property
     def num_finished(self) -> int:
@@ -241,11 +242,13 @@ class History:
 
     def known(self) -> list[Known]:
         """Returns what the runs of each configuration say that met the target, without a model."""
-        return [
-            Known(runs, hits, sum(map(_spent_s, runs)) / hits)
-            for runs in self.configurations().values()
-            if (hits := sum(trial.met for trial in runs))
-        ]
+        if self._known is None:  # Each report of a trial asks for the time to beat.
+            self._known = [
+                Known(runs, hits, sum(map(_spent_s, runs)) / hits)
+                for runs in self.configurations().values()
+                if (hits := sum(trial.met for trial in runs))
+            ]
+        return self._known
 
     def configurations(self) -> dict[base.ParamsKey, list[Trial]]:
         """Returns the study's runs to their ends, by configuration.

@@ -349,20 +349,17 @@ class TimeToTarget:
         """Returns the logarithms of the expected times [s] of configurations: (C,).
 
         Next to them, of their distance at the end, the mean and what the model does not know of it.
+        The length is known.
         """
-        history = self._history
         units = np.array([own[0].units for own in runs])
         costs = np.array([np.mean([t.likely_s for t in own]) for own in runs])
         mean, sd = model.process.predict(model.points(units, costs))
-        spread = np.hypot(sd, model.process.noise_sd)
-        at_end = history.by_share
-        share = log_expected_s(
+        expected = log_expected_s(
             mean,
-            spread,
-            log_cost=np.log(np.where(np.isnan(costs), model.usual_cost, costs)) if at_end else None,
-            fractions=np.array(history.fractions),
+            np.hypot(sd, model.process.noise_sd),
+            log_cost=np.log(np.where(np.isnan(costs), model.usual_cost, costs)),
+            fractions=np.array(self._history.fractions),
         )
-        expected = share if at_end else share + math.log(history.to_beat_s())
         return expected, mean[:, 0], sd
 
     def _tried(self) -> list[Candidate]:
