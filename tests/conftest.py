@@ -2,6 +2,7 @@
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -35,10 +36,23 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(LinesRecorder(Path(folder).absolute()))
 
 
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leaves files without a slow test unread by `-m slow`: reading them took 10 s a process."""
+    is_for_slow = config.getoption("markexpr") == "slow" and collection_path.suffix == ".py"
+    return True if is_for_slow and not may_be_slow(collection_path) else None
+
+
+def may_be_slow(file: Path) -> bool:
+    """Returns whether a file of tests names the mark, or a store that is tested with it too."""
+    return re.search("slow|any_(new_)?store", file.read_text()) is not None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Puts the files that take longest first, so that no process waits for another at the end."""
     from longest_first import rank
 
+    slow = {item.path for item in items if item.get_closest_marker("slow")}
+    assert all(map(may_be_slow, slow)), slow
     items.sort(key=lambda item: rank(os.path.relpath(item.path, TESTS)))
 
 
