@@ -4,7 +4,7 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +72,19 @@ def pytest_runtest_setup() -> None:
         gc.collect()
         gc.freeze()
         _num_frozen[:] = [len(sys.modules)]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _not_the_user_s(
+    session_cache: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[None]:
+    """Keeps what modules share from them too: a certification would wait for the user's trials."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TUNE_SPEED_CACHE", str(session_cache))
+        patch.setenv("TUNE_SPEED_STUDIES", str(tmp_path_factory.mktemp("studies")))
+        patch.setenv("TUNE_SPEED_TURNSTILE", str(tmp_path_factory.mktemp("turnstile")))
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
 
 
 @pytest.fixture(autouse=True)

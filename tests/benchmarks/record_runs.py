@@ -38,7 +38,7 @@ import json
 import math
 import random
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -138,7 +138,11 @@ def main() -> None:
     recording = recordings(arguments.data)[arguments.table]
     arguments.work.mkdir(parents=True, exist_ok=True)
     if arguments.command == "train":
-        train_all(recording, arguments.work, num_runs=arguments.runs, minutes=arguments.minutes)
+        planned = itertools.islice(
+            configurations(recording.space, seed=recording.seed), arguments.configurations
+        )
+        runs = itertools.islice(itertools.cycle(planned), arguments.runs)
+        train_all(recording, arguments.work, runs=runs, minutes=arguments.minutes)
     elif arguments.command == "calibrate":
         calibrate(recording, arguments.work, rounds=arguments.rounds, pause_s=arguments.pause_s)
     else:
@@ -152,7 +156,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--data", default="../shared/data", help="folder of the CIFAR-10 files")
     parser.add_argument("--work", type=Path, default=Path("build/recordings"))
     parser.add_argument("--out", type=Path, default=DATA)
-    parser.add_argument("--runs", type=int, default=1008, help="train: configurations in all")
+    parser.add_argument("--runs", type=int, default=1008, help="train: runs in all")
+    parser.add_argument(
+        "--configurations", type=int, help="train: the first so many, by turns; default: all differ"
+    )
     parser.add_argument(
         "--minutes", type=float, default=math.inf, help="train: no run starts later"
     )
@@ -227,19 +234,18 @@ def placed_at(parameter: Parameter, position: float) -> float:
     return min(high, max(low, float(f"{value:.6g}")))
 
 
-def train_all(recording: Recording, work: Path, *, num_runs: int, minutes: float) -> None:
+def train_all(recording: Recording, work: Path, *, runs: Iterable[Params], minutes: float) -> None:
     """Trains the runs that the work file lacks and adds each to it."""
-    runs = work / f"{recording.table}.jsonl"
-    done = {row["index"] for row in read_lines(runs)}
+    file = work / f"{recording.table}.jsonl"
+    done = {row["index"] for row in read_lines(file)}
     started = time.monotonic()
-    planned = itertools.islice(configurations(recording.space, seed=recording.seed), num_runs)
-    for index, params in enumerate(planned):
+    for index, params in enumerate(runs):
         if index in done:
             continue
         if time.monotonic() - started > 60 * minutes:
             return
         row = train_one(recording, params, index=index)
-        add_line(runs, row)
+        add_line(file, row)
         elapsed_s = time.monotonic() - started
         last = row["metric"][-1] if row["metric"] else math.nan
         print(f"{index} {elapsed_s:.0f} s {row['status']} {last:.3f} {params}", flush=True)

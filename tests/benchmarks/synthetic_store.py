@@ -89,7 +89,7 @@ def add_study(client: Any, made: list[TrialRecord]) -> StudyRuns:
     for record in made:
         summary.add(record)
     add_trials(client, runs, made, study_tags=tags)
-    points, own = summary.points(), summary.tags(now=START)
+    points, own = summary.points(), summary.tags(now=START, run_ids={})
     runs.write(runs.parent, points=points, tags=own)
     runs.end(runs.parent, "FINISHED")
     return runs

@@ -23,7 +23,9 @@ Call = Callable[..., str]
 
 def trial(number: int, time_s: float, **fields: Any) -> TrialRecord:
     optimizer = ("sgd", "adamw")[number % 2]
-    made = make_record(f"t{number:04d}", time_s=time_s, params={"optimizer": optimizer}, **fields)
+    made = make_record(
+        f"t{number:04d}", time_s=time_s, params={"optimizer": optimizer, "n": number}, **fields
+    )
     finished_at = f"2026-01-01T00:{number:02d}:00.000+00:00"
     recipe = {**RECIPE, "optimizer": {optimizer: {"lr": 0.1}}, "batch_size": 32}
     return made.model_copy(update={"recipe": recipe, "finished_at": finished_at})

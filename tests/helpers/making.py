@@ -1,6 +1,7 @@
 """Records for tests that need some without training."""
 
 from typing import Any
+from zlib import crc32
 
 from tune_speed.core.records import Clocks, Evaluation, RunResult, Status, TrialRecord
 
@@ -46,6 +47,11 @@ def make_run(
     )
 
 
+def _lr(trial_id: str) -> float:
+    """Returns 0.1 for `t0000`, and another rate for each other trial."""
+    return 0.1 if trial_id == "t0000" else 0.1 + crc32(trial_id.encode("utf-8", "replace")) / 2**40
+
+
 def make_record(
     trial_id: str = "t0000",
     status: Status = Status.REACHED,
@@ -61,7 +67,7 @@ def make_record(
     return TrialRecord(
         study=study,
         trial_id=trial_id,
-        params={"optimizer.sgd.lr": 0.1} if params is None else params,
+        params={"optimizer.sgd.lr": _lr(trial_id)} if params is None else params,
         recipe={"model": {"resnet20": {}}, "batch_size": 32},
         workload=WORKLOAD,
         workload_name="digits",

@@ -5,7 +5,7 @@ from making import WORKLOAD, make_record, make_run
 
 from tune_speed.core.comparability import board_key, fastest
 from tune_speed.core.records import Recommended, Status
-from tune_speed.tracking.schema import board_id, read_favourites, unpack_boards
+from tune_speed.tracking.schema import board_id, unpack_boards, unpack_favourites
 from tune_speed.tracking.search_summary import Summary
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -20,7 +20,7 @@ def test_counts_by_status_and_knows_the_fastest() -> None:
     values = {p.key: p.value for p in summary.points()}
     assert values["trials"] == 4 and values["trials_reached"] == 2 and values["trials_failed"] == 0
     assert values["best_time_to_target_s"] == 3
-    assert summary.tags(now=NOON)["tune_speed.best_trial"] == "t0002"
+    assert summary.tags(now=NOON, run_ids={})["tune_speed.best_trial"] == "t0002"
 
 
 def test_a_trial_counts_once() -> None:
@@ -29,7 +29,7 @@ def test_a_trial_counts_once() -> None:
         summary.add(make_record("t0000", Status.MISSED))
     values = {p.key: p.value for p in summary.points()}
     assert values["trials"] == 1 and "best_time_to_target_s" not in values
-    assert "tune_speed.best_trial" not in summary.tags(now=NOON)
+    assert "tune_speed.best_trial" not in summary.tags(now=NOON, run_ids={})
 
 
 def test_of_equal_times_the_same_trial_is_best_in_whatever_order_they_come() -> None:
@@ -53,7 +53,10 @@ def test_the_metric_of_the_target_decides_between_equal_times() -> None:
 
 def test_times_are_in_utc() -> None:
     there = NOON.astimezone(timezone(timedelta(hours=5)))
-    assert Summary().tags(now=there)["tune_speed.updated_at"] == "2026-01-01T12:00:00+00:00"
+    assert (
+        Summary().tags(now=there, run_ids={})["tune_speed.updated_at"]
+        == "2026-01-01T12:00:00+00:00"
+    )
 
 
 def test_totals_stand_by_board_and_count_each_trial_once() -> None:
@@ -62,7 +65,7 @@ def test_totals_stand_by_board_and_count_each_trial_once() -> None:
         for _ in range(2):  # As when a search is resumed.
             summary.add(make_record(f"t{time_s}", time_s=time_s, device=device))
     summary.add(make_record("t9", Status.OOM, device="H200"))
-    told = unpack_boards(summary.tags(now=NOON))
+    told = unpack_boards(summary.tags(now=NOON, run_ids={}))
     assert told is not None and told == summary.totals()
     found = {key.device: totals for key, totals in told.items()}
     assert (found["H200"].trials, found["H200"].reached) == (3, 2)
@@ -81,10 +84,11 @@ def test_what_is_recommended_stands_beside_the_fastest_trial_on_its_own_board() 
     records = [make_record("t0000", time_s=2.0, device="A100"), make_record("t0001", time_s=1.0)]
     for record in records:
         summary.add(record)
-    assert read_favourites(summary.tags(now=NOON)) == ("", ())
+    assert unpack_favourites(summary.tags(now=NOON, run_ids={})) == ("", ())
     best = Recommended(study="s", trial_id="t0000", runs=4, hits=3, chance=0.7, expected_s=3.0)
     fast = Recommended(study="s", trial_id="t0001", runs=1, hits=1, chance=0.4, expected_s=4.0)
     summary.favourites = (best, fast)
-    tags = summary.tags(now=NOON)
+    tags = summary.tags(now=NOON, run_ids={"t0000": "ab12"})
     assert tags["tune_speed.best_trial"] == "t0001"
-    assert read_favourites(tags) == (board_id(board_key(records[0])), (best, fast))
+    known = best.model_copy(update={"run_id": "ab12"})
+    assert unpack_favourites(tags) == (board_id(board_key(records[0])), (known, fast))

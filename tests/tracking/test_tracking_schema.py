@@ -227,24 +227,19 @@ def test_favourites_come_back_with_their_board_in_their_order() -> None:
     best = Recommended(study="s", trial_id="t0001", runs=6, hits=5, expected_s=12.25, **chances)
     key = board_key(make_record())
     for favourites in ((best, plain), (plain,), (plain, best)):
-        tags = schema.favourites_tag(favourites, key)
+        tags = schema.pack_favourites(favourites, key)
         assert list(tags) == ["tune_speed.recommended"]
-        assert schema.read_favourites(tags) == (schema.board_id(key), favourites)
+        assert schema.unpack_favourites(tags) == (schema.board_id(key), favourites)
 
 
-def test_tag_of_ten_favourites_is_within_what_mlflow_takes() -> None:
-    long = Recommended(
-        study="s" * 100,
-        trial_id="t123456",
-        runs=1000,
-        hits=999,
-        chance=1 / 3,
-        chance_low=1e-17 / 3,
-        chance_high=2 / 3,
-        expected_s=1e5 / 3,
-    )
-    (text,) = schema.favourites_tag([long] * 10, board_key(make_record())).values()
-    assert len(text) <= 5000
+def test_a_hundred_favourites_take_several_tags_and_fewer_later_leave_nothing_of_them() -> None:
+    long = Recommended(study="s" * 100, trial_id="t123456", runs=1000, hits=999, expected_s=1 / 3)
+    key = board_key(make_record())
+    many = schema.pack_favourites([long] * 100, key)
+    assert len(many) > 1 and max(map(len, many.values())) <= 5000
+    assert schema.unpack_favourites(many) == (schema.board_id(key), (long,) * 100)
+    fewer = many | schema.pack_favourites([long] * 2, key)
+    assert schema.unpack_favourites(fewer) == (schema.board_id(key), (long,) * 2)
 
 
 @pytest.mark.parametrize(
@@ -264,8 +259,8 @@ def test_tag_of_ten_favourites_is_within_what_mlflow_takes() -> None:
     ],
 )
 def test_damaged_favourites_are_none(text: str) -> None:
-    assert schema.read_favourites({schema.RECOMMENDED: text}) == ("", ())
-    assert schema.read_favourites({}) == ("", ())
+    assert schema.unpack_favourites({schema.RECOMMENDED: text}) == ("", ())
+    assert schema.unpack_favourites({}) == ("", ())
 
 
 def test_what_its_search_cost_comes_back_with_a_certified_record() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from tune_speed.core.config import Config
-from tune_speed.core.records import Status, TrialRecord
+from tune_speed.core.records import Recommended, Status, TrialRecord
 from tune_speed.core.stats import ranked_s
 from tune_speed.core.targets import Target
 
@@ -82,6 +82,20 @@ def sort_key(time_s: float | None, goodness: float, *names: str) -> SortKey:
 def best_first(record: TrialRecord) -> SortKey:
     """Returns the key by which records of one `ComparisonKey` are sorted best first."""
     return sort_key(ranked_s(record), final_goodness(record), record.study, record.trial_id)
+
+
+def order_of(favourites: Iterable[Recommended]) -> dict[tuple[str, str], float]:
+    """Returns the times [s] by which boards sort what searches recommend, by study and trial.
+
+    These are the expected times, but of a search in its own order: what often misses comes later.
+    """
+    longest: dict[str, float] = {}
+    order: dict[tuple[str, str], float] = {}
+    for each in favourites:
+        before = math.nextafter(longest.get(each.study, 0.0), math.inf)
+        longest[each.study] = max(each.expected_s, before)
+        order[each.study, each.trial_id] = longest[each.study]
+    return order
 
 
 def fastest(records: Iterable[TrialRecord]) -> TrialRecord | None:

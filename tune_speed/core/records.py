@@ -55,6 +55,10 @@ class Status(StrEnum):
     """An error; `traceback` holds it."""
 
 
+ENDS = (Status.REACHED, Status.MISSED, Status.DIVERGED, Status.OOM)
+"""How runs end that met the target or could not."""
+
+
 class Record(Config):
     """Base of the records: lenient about JSON's types, as they are read back from files."""
 
@@ -286,7 +290,9 @@ class Recommended(Record):
 
     study: str = ""
     trial_id: str
-    """Its first trial."""
+    """That of its fastest run."""
+    run_id: str = ""
+    """MLflow's run of that trial; empty where that is not known."""
     runs: int
     """Runs to their ends, each with a seed of its own."""
     hits: int

@@ -308,16 +308,16 @@ Favourites = tuple[str, tuple[Recommended, ...]]
 """The id of a board with what a search recommends there, best first."""
 
 
-def favourites_tag(favourites: Sequence[Recommended], key: ComparisonKey) -> dict[str, str]:
-    """Returns the tag that says what a search recommends, and on which board."""
-    content = [board_id(key), *(each.model_dump(mode="json") for each in favourites)]
-    return {RECOMMENDED: json.dumps(content)}
+def pack_favourites(favourites: Sequence[Recommended], key: ComparisonKey) -> dict[str, str]:
+    """Returns what a search recommends, and on which board, as tags (see `pack_boards`)."""
+    entries = [each.model_dump(mode="json", exclude_defaults=True) for each in favourites]
+    return _split(RECOMMENDED, _printable([board_id(key), *entries]))
 
 
-def read_favourites(tags: Mapping[str, str]) -> Favourites:
-    """Returns what `favourites_tag` said; of no board and none where it is not or is damaged."""
+def unpack_favourites(tags: Mapping[str, str]) -> Favourites:
+    """Returns what `pack_favourites` said; of no board and none where it is not or is damaged."""
     try:
-        board, *favourites = json.loads(tags.get(RECOMMENDED, ""))
+        (board, *favourites), _ = json.JSONDecoder().raw_decode(_joined(RECOMMENDED, tags))
         return str(board), tuple(map(Recommended.model_validate, favourites))
     except (ValueError, TypeError):
         return "", ()

@@ -3,6 +3,7 @@
 Leaderboards read there what all trials of a board come to, and fetch none but the leaders.
 """
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 
 from tune_speed.core import comparability
@@ -60,12 +61,17 @@ class Summary:
             boards.setdefault(key, []).append(each)
         return {key: comparability.sum_of(parts) for key, parts in boards.items()}
 
-    def tags(self, *, now: datetime) -> dict[str, str]:
-        """Returns the time of the last change, the fastest trial, and the totals."""
+    def tags(self, *, now: datetime, run_ids: Mapping[str, str]) -> dict[str, str]:
+        """Returns the time of the last change, the fastest trial, what is recommended, the totals.
+
+        `run_ids` are MLflow's by trial.
+        """
         best = {schema.BEST_TRIAL: self.best.trial_id} if self.best else {}
         if self.favourites:
             key, _ = self._counted[self.favourites[0].trial_id]
-            best |= schema.favourites_tag(self.favourites, key)
+            found = [(each, run_ids.get(each.trial_id, "")) for each in self.favourites]
+            known = [each.model_copy(update={"run_id": run_id}) for each, run_id in found]
+            best |= schema.pack_favourites(known, key)
         updated = {schema.UPDATED_AT: now.astimezone(UTC).isoformat(timespec="seconds")}
         return {**updated, **best, **schema.pack_boards(self.totals())}
 

@@ -159,10 +159,10 @@ def search(
             finally:
                 undelivered = tracker.close(timeout_s=DELIVERY_S, interrupted=was_stopped)
         records = tuple(ledger.records.values())
-        best = {board_key(ledger.records[each.trial_id]): each for each in favourites[:1]}
+        best = {board_key(ledger.records[each.trial_id]): favourites for each in favourites[:1]}
         return SearchResult(
             records=records,
-            boards=tuple(make_boards(((None, r) for r in records), recommended=best)),
+            boards=tuple(make_boards(((None, r) for r in records), favourites=best)),
             folder=folder,
             uri=uri,
             undelivered=undelivered,
@@ -239,6 +239,7 @@ def _run(
     def tick() -> None:
         for line in (*nodes.messages(), *tracker.news()):
             view.note(line)
+        tracker.recommend(controller.favourites)
         view.tick()
 
     with ExitStack() as stack:

@@ -135,14 +135,14 @@ def test_ties_are_told_in_every_form() -> None:
 def test_caption_counts_trials_and_what_they_took() -> None:
     trials = [(None, make_record("t0000")), (None, make_record("t0001", Status.MISSED))]
     text = report.caption(make_boards(trials)[0])
-    assert "1 shown of 1 that met the target, among 2 trials" in text
+    assert "1 configuration shown; 1 of 2 trials met the target, and all took 2 s of" in text
     assert "2 s of training and 4 device-seconds" in text
 
 
 def test_a_condition_stands_in_the_title() -> None:
     board = make_boards([(None, make_record())], where="batch_size>=512")[0]
     assert report.title(board).endswith(", where batch_size>=512")
-    assert "among 1 trials that the condition holds for" in report.caption(board)
+    assert "1 of 1 trials that the condition holds for" in report.caption(board)
 
 
 def test_fields_of_board_and_row_have_different_names() -> None:

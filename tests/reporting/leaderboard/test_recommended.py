@@ -41,13 +41,14 @@ def record_of(number: int, *, time_s: float, status: Status = Status.REACHED) ->
 
 @pytest.fixture
 def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A store of a search whose fastest run, t0000, is not what it recommends."""
+    """A store of a search whose fastest runs are not what it recommends."""
     uri = f"sqlite:///{tmp_path / 'mlflow.db'}"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     tracker = Tracker(open_store(uri), study="study", study_tags={}, search_id="s", linger_s=0.02)
-    for record in (record_of(0, time_s=1.0), record_of(1, time_s=2.0)):
+    for record in (record_of(0, time_s=1.0), record_of(1, time_s=2.0), record_of(2, time_s=1.5)):
         tracker.trial_finished(record=record)
-    tracker.recommend((SURE, LUCKY))
+    other = LUCKY.model_copy(update={"trial_id": "t0002", "expected_s": 4.0})
+    tracker.recommend((SURE, LUCKY, other))
     assert tracker.close(timeout_s=60) == ()
     return uri
 
@@ -60,10 +61,16 @@ def test_board_has_what_the_search_recommends(
     if not is_direct:
         monkeypatch.setattr(leaders, "read_directly", lambda uri, read: None)
     (board,) = find_boards(Choice(uri=uri), top=1)
-    assert board.recommended == SURE
-    assert [row.trial_id for row in board.rows] == ["t0000"]
-    found = leaders.find_leaders(uri).favourites
-    assert found == {board_key(record_of(0, time_s=1.0)): [SURE, LUCKY]}
+    # Two others were faster, but the board has what is recommended.
+    (row,) = board.rows
+    assert (row.trial_id, row.hits, row.n, row.chance) == ("t0001", 3, 4, 0.7)
+    assert board.recommended is not None
+    assert board.recommended.model_copy(update={"run_id": ""}) == SURE
+    (found,) = leaders.find_leaders(uri).favourites.values()
+    assert [each.trial_id for each in found] == ["t0001", "t0000", "t0002"]
+    for with_misses in (False, True):
+        (board,) = find_boards(Choice(uri=uri), top=3, with_misses=with_misses)
+        assert [row.trial_id for row in board.rows] == ["t0001", "t0000", "t0002"]
 
 
 def test_of_two_searches_the_less_expected_time_is_recommended() -> None:

@@ -359,24 +359,54 @@ class Terminal:
         return code
 
 
+WAITS = """
+import time
+from pathlib import Path
+
+def waits(params, run):
+    was_seen, step = False, 0
+    while not was_seen:
+        time.sleep(0.05)
+        was_seen, step = Path({seen!r}).exists(), step + 1
+        with run.timed():
+            run.step()
+        run.evaluated(step=step, metric=1.0 if was_seen else 0.5)
+"""
+WAITING = """
+workload: {target: {value: 0.9}, mode: anytime, max_train_s: 60}
+recipe: {rate: {low: 1.0, high: 2.0}}
+search: {policy: random, trials: 2, concurrent: 1}
+"""
+
+
 @pytest.mark.slow
 def test_a_real_search_is_watched_from_another_process_until_its_end(tmp_path: Path) -> None:
-    (tmp_path / "tiny.yaml").write_text(command.TINY_STUDY)
-    search = command.start(*("search", "tiny.yaml", "--trials", "2"), folder=tmp_path)
-    wait_until(lambda: (tmp_path / "mlflow.db").exists() and bool(command.ledger(tmp_path)))
+    """Its trials go on once both who watch have seen one that runs."""
+    seen = tmp_path / "seen"
+    (tmp_path / "waits.py").write_text(WAITS.format(seen=str(seen)))
+    (tmp_path / "tiny.yaml").write_text(WAITING)
+    search = command.start("search", "tiny.yaml", "--train", "waits.py:waits", folder=tmp_path)
+    wait_until(lambda: (tmp_path / "mlflow.db").exists(), timeout_s=120)
     wait_until(lambda: num_runs(tmp_path) > 0, timeout_s=120)
     terminal = Terminal("watch", "tiny", "--interval", "0.3", folder=tmp_path)
-    looks = command.run_inside("watch", "tiny", "--json", "--interval", "0.3", folder=tmp_path)
-    assert (looks.code, looks.err) == (0, "") and terminal.wait() == 0
+    looks = command.start("watch", "tiny", "--json", "--interval", "0.3", folder=tmp_path)
+    wait_until(lambda: "running" in terminal.output)
+    assert looks.stdout is not None
+    found = [json.loads(looks.stdout.readline())]
+    while not found[-1]["running"]:
+        found.append(json.loads(looks.stdout.readline()))
+    assert found[-1]["running"][0]["params"]
+    seen.touch()
+    out, err = looks.communicate(timeout=240)
+    assert (looks.returncode, err) == (0, "") and terminal.wait() == 0
     search.communicate(timeout=60)
-    found = [json.loads(line) for line in looks.out.splitlines()]
+    found += [json.loads(line) for line in out.splitlines()]
     assert found[-1]["state"] == "ended" and found[-1]["finished"] == found[-1]["planned"] == 2
     assert [look["finished"] for look in found] == sorted(look["finished"] for look in found)
-    assert any(look["running"] and look["running"][0]["params"] for look in found)
     times = [r["runs"][0]["time_to_target_s"] for r in command.finished(tmp_path)]
     best = found[-1]["parts"][0]["best"]
     assert (best and best["time_to_target_s"]) == min((t for t in times if t), default=None)
-    assert "2 of 2 trials" in terminal.output and "running" in terminal.output
+    assert "2 of 2 trials" in terminal.output
 
 
 def test_a_trial_of_an_older_version_without_times_does_not_end_watching() -> None:

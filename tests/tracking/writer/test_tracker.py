@@ -157,7 +157,10 @@ def test_the_searchs_own_run_says_what_is_recommended(client: Any, make_tracker:
     tracker.recommend((best,))
     tracker.close(timeout_s=20)
     tags = client.get_run(tracker.run_id).data.tags
-    assert schema.read_favourites(tags) == (schema.board_id(board_key(record)), (best,))
+    board, (found,) = schema.unpack_favourites(tags)
+    assert board == schema.board_id(board_key(record))
+    assert client.get_run(found.run_id).data.tags[schema.TRIAL_ID] == "t0000"
+    assert found.model_copy(update={"run_id": ""}) == best
     assert tags[schema.BEST_TRIAL] == "t0001"
 
 

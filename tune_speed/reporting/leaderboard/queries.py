@@ -36,14 +36,16 @@ def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[
     """
     if with_misses or choice.where is not None:
         trials = [(trial.run_id, trial.record) for trial in chosen_trials(choice)]
+        leaders = _leaders(choice, top=1)
         # Certified trials do not say what the search before them cost.
         has_cost = choice.where is None and choice.kind is not None
         return make_boards(
             trials,
             top=top,
             with_misses=with_misses,
-            study_totals=_leaders(choice, top=1).study_totals if has_cost else None,
+            study_totals=leaders.study_totals if has_cost else None,
             where=choice.where.text if choice.where else "",
+            favourites=leaders.favourites,
         )
     leaders = _leaders(choice, top=top)
     return make_boards(
@@ -51,7 +53,7 @@ def find_boards(choice: Choice, *, top: int, with_misses: bool = False) -> list[
         top=top,
         totals=leaders.totals,
         study_totals=leaders.study_totals,
-        recommended={key: best[0] for key, best in leaders.favourites.items()},
+        favourites=leaders.favourites,
     )
 
 

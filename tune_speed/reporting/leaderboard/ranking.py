@@ -3,6 +3,7 @@
 Sorted by expected time, a row whose interval overlaps that of the first row of a rank shares it.
 """
 
+import json
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +11,12 @@ from typing import Any, NamedTuple
 
 from tune_speed.core import comparability
 from tune_speed.core.config import Config
-from tune_speed.core.records import Recommended, RunResult, Timing, TrialRecord
-from tune_speed.core.stats import RunStatistics, finite_or_none
+from tune_speed.core.records import ENDS, Recommended, RunResult, Status, Timing, TrialRecord
+from tune_speed.core.stats import RunStatistics, finite_or_none, wilson_interval
 from tune_speed.core.targets import SIGNS, Target
 from tune_speed.tracking.columns import BoardColumns, values_of
 
-SEEDS, STEP_TIME, NONE = "seeds", "step time", "none"
+SEEDS, STEP_TIME, CHANCE, NONE = "seeds", "step time", "chance", "none"
 """What an interval is made of."""
 
 
@@ -83,7 +84,13 @@ def _timed_once(run: RunResult) -> Timed:
 
 
 class Row(BoardColumns, Ranked):
-    """One configuration on a leaderboard: the columns of its result, and what ranks it."""
+    """One configuration on a leaderboard: the columns of its result, and what ranks it.
+
+    Of a search's runs of one configuration it has the columns of the fastest, and counts all.
+    """
+
+    chance: float | None = None
+    """Probability that another run meets the target, as its search knew it; None: not known."""
 
     median_low_s: float | None
     """Lower end of the median's interval [s], of 95 % confidence where there are six runs or more,
@@ -99,8 +106,8 @@ class Row(BoardColumns, Ranked):
     interval_of: str
     """What that interval is made of. `seeds`: the spread over several runs. `step time`: how
     exactly the isolated step time of a single run was measured. The spread over seeds is left out
-    then: with it, what ties would tie all the more, and what leads might not. `none`: a single run
-    on a clock without an interval; only equal times tie."""
+    then: with it, what ties would tie all the more, and what leads might not. `chance`: that of
+    `chance`. `none`: a single run on a clock without an interval; only equal times tie."""
     hit_rate_low: float
     """Lower end of the 95 % Wilson interval of the success rate."""
     hit_rate_high: float
@@ -153,10 +160,7 @@ def make_row(
         **values,
         median_low_s=median.low_s,
         median_high_s=median.high_s,
-        expected_s=finite_or_none(expected.expected_s),
-        expected_low_s=finite_or_none(expected.low_s),
-        expected_high_s=finite_or_none(expected.high_s),
-        interval_of=expected.interval_of,
+        **_interval(expected),
         hit_rate_low=rate.low,
         hit_rate_high=rate.high,
         params=record.params,
@@ -172,6 +176,45 @@ def make_row(
 
 Trial = tuple[str | None, TrialRecord]
 """A run id (None where there is none) with its record."""
+
+
+def _by_configuration(trials: Iterable[Trial]) -> list[list[Trial]]:
+    """Returns a search's trials of each configuration, the fastest of them first."""
+    found: dict[tuple[str, str], list[Trial]] = defaultdict(list)
+    for trial in sorted(trials, key=lambda trial: comparability.best_first(trial[1])):
+        found[trial[1].study, json.dumps(trial[1].params, sort_keys=True)].append(trial)
+    return list(found.values())
+
+
+def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None) -> Row:
+    """Returns the row of the fastest of some trials of one configuration as that of all.
+
+    `known` is what their search says of it; None: nothing.
+    """
+    runs = tuple(run for record in records for run in record.runs if run.status in ENDS)
+    if known is None and len(runs) < 2:
+        return row
+    hits, n = sum(run.status is Status.REACHED for run in runs), len(runs)
+    if known is not None:
+        hits, n = known.hits, known.runs
+    expected = timed(records[0].model_copy(update={"runs": runs or records[0].runs}))
+    if known is not None and known.chance:
+        run_s, ends = known.expected_s * known.chance, (known.chance_high, known.chance_low)
+        low_s, high_s = (run_s / chance if chance else math.inf for chance in ends)
+        expected = Timed(known.expected_s, low_s, high_s, CHANCE)
+    low, high = wilson_interval(hits, n)
+    counted = {"hits": hits, "n": n, "hit_rate_low": low, "hit_rate_high": high}
+    chance = {"chance": None if known is None else known.chance}
+    return row.model_copy(update=counted | chance | _interval(expected))
+
+
+def _interval(expected: Timed) -> dict[str, Any]:
+    """Returns the fields of a row about its expected time."""
+    ends = (expected.expected_s, expected.low_s, expected.high_s)
+    names = ("expected_s", "expected_low_s", "expected_high_s")
+    return dict(zip(names, map(finite_or_none, ends), strict=True)) | {
+        "interval_of": expected.interval_of
+    }
 
 
 class BoardFacts(Config):
@@ -248,15 +291,19 @@ def make_boards(
     study_totals: Mapping[tuple[comparability.ComparisonKey, str], comparability.Totals]
     | None = None,
     where: str = "",
-    recommended: Mapping[comparability.ComparisonKey, Recommended] | None = None,
+    favourites: Mapping[comparability.ComparisonKey, Sequence[Recommended]] | None = None,
+    by_configuration: bool = True,
 ) -> list[Board]:
     """Returns a leaderboard for each group of comparable records.
 
-    A board's first n ranks need no more than its n fastest trials; the next one decides whether the
-    last of them is tied. `top` rows of each board are kept; `with_misses` keeps configurations that
-    missed the target too, unranked, at the end. `totals` and `study_totals` are what the trials of
-    a board, and of each of its studies, come to where `trials`, chosen by the condition `where`,
-    are not all of them. `recommended` is what searches recommend on each board.
+    A search's trials of one configuration are one row, unless not `by_configuration`.
+
+    A board's first n ranks need no more than its n fastest trials and what searches recommend; the
+    next one decides whether the last of them is tied. `top` rows of each board are kept;
+    `with_misses` keeps configurations that missed the target too, unranked, at the end. `totals`
+    and `study_totals` are what the trials of a board, and of each of its studies, come to where
+    `trials`, chosen by the condition `where`, are not all of them. `favourites` are what searches
+    recommend on each board (see `Leaders`).
     """
     groups: dict[comparability.ComparisonKey, list[Trial]] = defaultdict(list)
     for trial in trials:
@@ -267,12 +314,20 @@ def make_boards(
     boards = []
     for key, group in sorted(groups.items()):
         of_search = key._replace(kind="estimate")
-        rows = [
-            make_row(record, run_id=run_id, search=study_totals.get((of_search, record.study)))
-            for run_id, record in group
-        ]
+        best = (favourites or {}).get(key, ())
+        known = {(each.study, each.trial_id): each for each in best}
+        rows = []
+        is_search = by_configuration and key.kind != "certified"
+        for own in _by_configuration(group) if is_search else [[trial] for trial in group]:
+            run_id, record = own[0]
+            search = study_totals.get((of_search, record.study))
+            row = make_row(record, run_id=run_id, search=search)
+            found = known.get((record.study, record.trial_id))
+            rows.append(_of_all(row, [each for _, each in own], found) if is_search else row)
         records = [record for _, record in group]
-        ranked = _ranked(rows, target=comparability.target_of(records[0].workload))
+        names = {(record.study, record.trial_id) for record in records}
+        order_s = comparability.order_of(best)
+        ranked = _ranked(rows, order_s, target=comparability.target_of(records[0].workload))
         shown = [row for row in ranked if with_misses or row.rank is not None]
         sums = (totals or {}).get(key) or comparability.totals_of(records)
         boards.append(
@@ -280,7 +335,7 @@ def make_boards(
                 **facts_of(records[0]),
                 where=where,
                 **sums.model_dump(),
-                recommended=(recommended or {}).get(key),
+                recommended=next((known[name] for name in known if name in names), None),
                 rows=tuple(shown[:top]),
             )
         )
@@ -297,12 +352,15 @@ def _totals_by_study(
     return {place: comparability.totals_of(found) for place, found in records.items()}
 
 
-def _ranked(rows: list[Row], *, target: Target) -> list[Row]:
-    """Returns the rows by expected time with restarts, those without a rank last."""
+def _ranked(
+    rows: list[Row], order_s: Mapping[tuple[str, str], float], *, target: Target
+) -> list[Row]:
+    """Returns the rows by expected time with restarts or `order_s`, those without a rank last."""
 
     def order(row: Row) -> comparability.SortKey:
         # The median is None where half of the runs or more missed: such a recipe has no rank.
         time_s = None if row.time_to_target_s is None else row.expected_s
+        time_s = order_s.get((row.study, row.trial_id), time_s)
         return comparability.sort_key(
             time_s, comparability.goodness(row.final_metric, target), row.study, row.trial_id
         )

@@ -60,21 +60,26 @@ def _plain(name: str, page: str = "", *, is_left: bool = False) -> Shown:
 
 # The second is the first without the rival's name, which is then below the table.
 FASTER, FACTOR = "faster than", "factor, p"
-# The same figures; of a single run, the expected time is its time.
-TIME, EXPECTED = "time (interval)", "expected_s (95 %)"
+EXPECTED = "expected_s (95 %)"
 NAME, SEARCH = "study/trial", "search: trials, device"
 
 SHOWN: dict[str, Shown] = {
     "rank": Shown(lambda row: row.place, "rank", "Rank"),
-    "time_to_target_s": _plain("time_to_target_s"),
+    "time_to_target_s": Shown(
+        lambda row: COLUMNS["time_to_target_s"].text(row.time_to_target_s),
+        "fastest [s]",
+        "Fastest run [s]",
+    ),
     "median (interval)": Shown(
         lambda row: interval_text(row.time_to_target_s, row.median_low_s, row.median_high_s),
         "median [s]",
         "Median [s] (interval)",
     ),
-    TIME: Shown(_expected, "time to target [s]", "Time to target [s] (interval)"),
     EXPECTED: Shown(_expected, "expected [s]", "Expected with restarts [s] (95 %)"),
-    "hits/n": Shown(lambda row: f"{row.hits}/{row.n}", "hits", "Met / seeds"),
+    "chance": Shown(
+        lambda row: ABSENT if row.chance is None else f"{row.chance:.0%}", "chance", "Chance"
+    ),
+    "hits/n": Shown(lambda row: f"{row.hits}/{row.n}", "met", "Met / runs"),
     "final": _plain("final_metric", "Final"),
     "status": _plain("status"),
     "steps": _plain("steps", "Steps"),
@@ -93,18 +98,13 @@ SHOWN: dict[str, Shown] = {
     "searched": Shown(lambda row: describe_params(row.params), "searched", is_left=True),
 }
 """All columns by their headings in Markdown."""
-MARKDOWN = tuple(name for name in SHOWN if name not in (TIME, FACTOR))
+MARKDOWN = tuple(name for name in SHOWN if name != FACTOR)
 
-_ESTIMATE = ("rank", TIME, "final", "status", "steps", "images_per_s")
+_ESTIMATE = ("rank", EXPECTED, "chance", "hits/n", "status")
+_OF_FASTEST = ("time_to_target_s", "final", "steps", "images_per_s", "timing", "peak_memory_gib")
 _CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status")
 TERMINAL = {
-    "estimate": (
-        (*_ESTIMATE, "peak_memory_gib", "timing", NAME),
-        (*_ESTIMATE, "timing", NAME),
-        (*_ESTIMATE, NAME),
-        (*_ESTIMATE[:-1], NAME),
-        (*_ESTIMATE[:-2], NAME),
-    ),
+    "estimate": (*((*_ESTIMATE, *_OF_FASTEST[:count], NAME) for count in range(6, -1, -1)),),
     "certified": (
         (*_CERTIFIED, FASTER, NAME),
         (*_CERTIFIED, FACTOR, NAME),
@@ -116,7 +116,7 @@ TERMINAL = {
 """Columns of a terminal by kind of board, the widest set first."""
 PAGE = {
     "estimate": (
-        *("rank", NAME, TIME, "final", "steps", "images_per_s", "peak_memory_gib", "timing"),
+        *("rank", NAME, EXPECTED, "chance", "hits/n", *_OF_FASTEST),
         SEARCH,
     ),
     "certified": (
@@ -167,10 +167,22 @@ class _Rows:
         yield named_lines(zip(ranks, lines, strict=True))
 
 
+def told(board: Board, names: Sequence[str]) -> list[str]:
+    """Returns the names of those columns that say something on a board."""
+    says_chance = any(row.chance is not None for row in board.rows)
+    is_once = not says_chance and all(row.n == 1 for row in board.rows)
+    says = {
+        "status": any(row.rank is None for row in board.rows),
+        "chance": says_chance,
+        # Of a single run of which nothing else is known, the expected time is its time.
+        "hits/n": not is_once,
+        "time_to_target_s": not is_once,
+    }
+    return [name for name in names if says.get(name, True)]
+
+
 def _table(board: Board, names: Sequence[str]) -> Table:
-    has_misses = any(row.rank is None for row in board.rows)
-    # Without misses all rows met the target: their status says nothing.
-    shown = [SHOWN[name] for name in names if name != "status" or has_misses]
+    shown = [SHOWN[name] for name in told(board, names)]
     columns = [Column(each.narrow, each.is_left or each.narrow == "rank") for each in shown]
     ranks = _aligned([row.place for row in board.rows])
     rows = [
@@ -205,7 +217,7 @@ def boards_html(boards: Sequence[Board]) -> Markup:
         if not board.rows:
             parts.append(html_line(NONE_MET.format(title(board), board.trials)))
             continue
-        shown = [SHOWN[name] for name in (*TERMINAL[board.kind][0], "searched")]
+        shown = [SHOWN[name] for name in (*told(board, TERMINAL[board.kind][0]), "searched")]
         rows = [[each.text(row) for each in shown] for row in board.rows]
         table = Table((Column(each.narrow, each.is_left) for each in shown), rows)
         parts += [html_line(title(board), tag="h4"), table.html(), html_line(caption(board))]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from tune_speed.core.text import INFINITE, fixed, interval, short_names
+from tune_speed.core.text import INFINITE, counted, fixed, interval, short_names
 from tune_speed.reporting.leaderboard.ranking import Board
 
 NO_TRIALS = "No trial met its target yet."
@@ -40,7 +40,7 @@ def title(board: Board) -> str:
 def caption(board: Board) -> str:
     """Returns how far the figures can be trusted, what a shared rank is, and what they cost."""
     trust = {
-        "estimate": f"Estimates from a search: one seed a row; {_clocks(board)}",
+        "estimate": f"Estimates from a search; {_clocks(board)}",
         "certified": "Certified: fresh seeds, test part, alone on the device; expected_s is the"
         " expected time with restarts, with its 95 % interval",
     }[board.kind]
@@ -50,15 +50,16 @@ def caption(board: Board) -> str:
     best = board.recommended
     recommended = f"Recommended: {best.study}/{best.text}. " if best is not None else ""
     return recommended + (
-        f"{trust}.{_ties(board)} {ranked} shown of {board.reached} that met the target, among"
-        f" {board.trials} {trials}, which took {cost}; workload {board.workload_hash[:8]},"
-        f" protocol {board.protocol_version}."
+        f"{trust}.{_ties(board)} {counted(ranked, 'configuration')} shown; {board.reached} of"
+        f" {board.trials} {trials} met the target, and all took {cost}; workload"
+        f" {board.workload_hash[:8]}, protocol {board.protocol_version}."
     )
 
 
 def _ties(board: Board) -> str:
     kinds = {row.interval_of for row in board.rows if row.rank is not None}
     words = {
+        "chance": " Intervals are those of the chance that a run meets the target.",
         "step time": " Intervals are those of the step time, without the spread over seeds: a lead"
         " may be luck.",
         "none": " Times without an interval say nothing of the spread over seeds: a lead may be"

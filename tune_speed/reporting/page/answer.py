@@ -65,6 +65,12 @@ def _first(boards: Sequence[Board], kind: str) -> Row | None:
     return next((row for row in rows if row.rank is not None), None)
 
 
+def _fastest(boards: Sequence[Board]) -> Row:
+    """Returns the estimate whose single run was the fastest; there is one."""
+    rows = [row for board in boards if board.kind == "estimate" for row in board.rows]
+    return min(rows, key=lambda row: (row.time_to_target_s is None, row.time_to_target_s or 0.0))
+
+
 def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     winner = _trial(part.certified, row)
     how = (
@@ -124,8 +130,10 @@ def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:
 
 def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
     """Returns what became of the fastest estimate, where it is not the certified winner."""
-    estimate = _first(boards, "estimate")
-    if estimate is None or estimate.trial_id == row.trial_id:
+    if _first(boards, "estimate") is None:
+        return []
+    estimate = _fastest(boards)
+    if estimate.trial_id == row.trial_id:
         return []
     time = seconds(estimate.time_to_target_s)
     told = f"The fastest estimate of the search, {estimate.trial_id} with {time},"
@@ -142,7 +150,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     best = next((b.recommended for b in boards if b.kind == "estimate" and b.recommended), None)
     told = next((t for t in part.trials if best and t.record.trial_id == best.trial_id), None)
     if best is not None and told is not None:
-        return _recommended(part, best, told, fastest=row)
+        return _recommended(part, best, told, fastest=_fastest(boards))
     tried = [
         f"Certification was tried: none of {counted(len(part.certified), 'finalist')} met the"
         " target in more than half of its fresh seeds."

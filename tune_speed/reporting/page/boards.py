@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tune_speed.reporting.leaderboard.ranking import Board
-from tune_speed.reporting.leaderboard.tables import PAGE, SEARCH, SHOWN
+from tune_speed.reporting.leaderboard.tables import PAGE, SEARCH, SHOWN, told
 from tune_speed.reporting.leaderboard.text import caption, title
 from tune_speed.reporting.page.site import render
 
@@ -13,7 +13,7 @@ from tune_speed.reporting.page.site import render
 def board_table(board: Board, *, links: Mapping[str, str]) -> dict[str, Any]:
     """Returns `board` as the template reads it; `links` are ids on the same page by run id."""
     is_one_study = len({row.study for row in board.rows}) < 2
-    names = [name for name in PAGE[board.kind] if not (is_one_study and name == SEARCH)]
+    names = [n for n in told(board, PAGE[board.kind]) if not (is_one_study and n == SEARCH)]
     return {
         "board": board,
         "title": title(board),

@@ -67,9 +67,9 @@ class StudyReader:
         certified = tuple(trial for trial in viewed if trial.record.kind == CERTIFIED)
         pairs = [(trial.run_id, trial.record) for trial in (*trials, *certified)]
         tags = {search.run_id: search.tags for search in picture.searches}
-        said = [{schema.RECOMMENDED: each.get("recommended", "")} for each in tags.values()]
+        said = [{schema.PREFIX + name: v for name, v in each.items()} for each in tags.values()]
         keys = {board_key(record) for _, record in pairs}
-        found = favourites_on(keys, [schema.read_favourites(each) for each in said])
+        found = favourites_on(keys, [schema.unpack_favourites(each) for each in said])
         return StudyView(
             study=self.study,
             uri=strip_secrets(self._uri),
@@ -81,13 +81,7 @@ class StudyReader:
             certified=certified,
             running=tuple(_running(t, tags.get(t.search_run_id, {})) for t in picture.running),
             interrupted=len(picture.interrupted),
-            boards=tuple(
-                make_boards(
-                    pairs,
-                    with_misses=True,
-                    recommended={key: best[0] for key, best in found.items()},
-                )
-            )
+            boards=tuple(make_boards(pairs, with_misses=True, favourites=found))
             if with_boards
             else (),
         )

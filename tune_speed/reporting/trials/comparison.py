@@ -77,7 +77,8 @@ def compare_records(
     keys = [board_key(record) for record in records]
     shared = {name: tuple(getattr(key, name) for key in keys) for name in ComparisonKey._fields}
     why_not = {name: values for name, values in shared.items() if len(set(values)) > 1}
-    rows = {r.run_id: r for b in make_boards(trials, with_misses=True) for r in b.rows}
+    boards = make_boards(trials, with_misses=True, by_configuration=False)
+    rows = {row.run_id: row for board in boards for row in board.rows}
     results = _results([rows[run_id] for run_id in ids], records, is_ranked=not why_not)
     compared = [
         *_lines(

@@ -70,6 +70,10 @@ class BoardReader(ABC):
         """Yields what `in_order` does, where `mode` is that of the board's target."""
 
     @abstractmethod
+    def by_id(self, run_ids: Sequence[str]) -> Iterator[TrackedTrial]:
+        """Yields the finished trials with these MLflow ids that are not in the trash."""
+
+    @abstractmethod
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """Yields those of a board's trials that say so themselves, in any order."""
 
@@ -97,7 +101,7 @@ class MlflowReader(BoardReader):
                 experiment,
                 tags.get(schema.STUDY, ""),
                 schema.unpack_boards(tags),
-                schema.read_favourites(tags),
+                schema.unpack_favourites(tags),
             )
             for run_id, experiment, tags in infos
         ]
@@ -108,6 +112,14 @@ class MlflowReader(BoardReader):
             parent = {PARENT: search.run_id}
             runs = runs_with(self._client, [search.experiment_id], parent, also=HAS_RECORD)
             yield from tracked(runs)
+
+    def by_id(self, run_ids: Sequence[str]) -> Iterator[TrackedTrial]:
+        """See `BoardReader`."""
+        if not run_ids:
+            return iter(())
+        names = ", ".join(f"'{run_id}'" for run_id in run_ids)
+        also = f"attributes.run_id IN ({names})"
+        return tracked(runs_with(self._client, self._experiments, {}, also=also))
 
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""

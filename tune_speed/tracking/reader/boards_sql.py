@@ -29,7 +29,7 @@ class TableReader(BoardReader):
             best = self._tables.texts(schema.RECOMMENDED, run_ids)
             for run_id, experiment, study in some:
                 totals = schema.unpack_boards(texts[run_id])
-                favourites = schema.read_favourites(best[run_id])
+                favourites = schema.unpack_favourites(best[run_id])
                 found.append(Search(run_id, str(experiment), study or "", totals, favourites))
         return found
 
@@ -53,6 +53,12 @@ class TableReader(BoardReader):
             self._boards = self._all_boards()
         rows = sorted(self._boards.get(schema.board_id(key), ()), key=place)
         return self._tables.tracked((run_id, str(experiment)) for run_id, experiment, *_ in rows)
+
+    def by_id(self, run_ids: Sequence[str]) -> Iterator[TrackedTrial]:
+        """See `BoardReader`."""
+        for some in batches(run_ids):
+            rows = self._tables.query(_ALIVE, study=self._study, runs=some)
+            yield from self._tables.tracked((run_id, str(of)) for run_id, of in list(rows))
 
     def any_of(self, key: ComparisonKey) -> Iterator[TrackedTrial]:
         """See `BoardReader`."""
@@ -93,6 +99,10 @@ FROM runs r {{as_they_lie}}
 {{then}} tags b ON b.{{key}} = :board_tag AND b.run_uuid = r.run_uuid
 LEFT JOIN latest_metrics scored ON scored.{{key}} = :final AND scored.run_uuid = r.run_uuid
 WHERE {OF_THESE_STUDIES}
+"""
+_ALIVE = f"""
+SELECT r.run_uuid, r.experiment_id FROM runs r
+WHERE r.run_uuid IN ({{runs}}) AND {OF_THESE_STUDIES}
 """
 _MEMBERS = f"""
 SELECT r.run_uuid, r.experiment_id

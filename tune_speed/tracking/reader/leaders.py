@@ -31,7 +31,8 @@ class Leaders:
     """The head of each board."""
 
     trials: list[TrackedTrial]
-    """Board by board, fastest first; of a board whose trials all missed, one of them."""
+    """Board by board: the fastest, and what is recommended; of a board whose trials all missed, one
+    of them."""
     totals: dict[ComparisonKey, Totals]
     """What all trials of each board come to."""
     study_totals: dict[Place, Totals]
@@ -71,8 +72,9 @@ def find_leaders(
     """Returns the `top` trials of each board, over the studies, and the boards' totals.
 
     One more is given where there is one: it shows whether the last of the `top` shares its rank.
-    Trials that miss in half of their runs or more are no leaders. Ties are broken as leaderboards
-    do it: by the better final metric, the study's name, the trial's.
+    As many of what searches recommend are among them. Trials that miss in half of their runs or
+    more are no leaders. Ties are broken as leaderboards do it: by the better final metric, the
+    study's name, the trial's.
 
     Raises: ServiceError if the store does not answer or does not hold the study.
     """
@@ -106,16 +108,23 @@ def leaders_of(reader: BoardReader, wanted: Wanted, *, top: int) -> Leaders:
             by_place.setdefault(place, []).append(totals)
     parts = {place: sum_of(each) for place, each in by_place.items()}
     keys = sorted({key for key, _ in parts if wanted.takes(key)})
+    favourites = favourites_on(keys, [search.favourites for search in searches])
     trials: list[TrackedTrial] = []
     for key in keys:
         leading = _leading(reader.in_order(key), top + 1)
         both = {trial.run_id: trial for trial in (*heads.get(key, ()), *leading)}
-        trials += _first(both.values() or islice(reader.any_of(key), 1), top + 1)
+        first = _first(both.values() or islice(reader.any_of(key), 1), top + 1)
+        read_ids = {trial.run_id for trial in first}
+        best = favourites.get(key, [])
+        order = comparability.order_of(best)
+        best = sorted(best, key=lambda each: order[each.study, each.trial_id])[: top + 1]
+        others = [each.run_id for each in best if each.run_id not in read_ids | {""}]
+        trials += [*first, *reader.by_id(others)]
     return Leaders(
         trials=trials,
         totals={key: sum_of(t for (own, _), t in parts.items() if own == key) for key in keys},
         study_totals=parts,
-        favourites=favourites_on(keys, [search.favourites for search in searches]),
+        favourites=favourites,
     )
 
 

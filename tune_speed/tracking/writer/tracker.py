@@ -108,6 +108,7 @@ class Tracker:
         self._outboxes: dict[str, Outbox] = {}
         self._ledger: Mapping[str, TrialRecord] | None = None
         self._summary = Summary()
+        self._recommended: tuple[Recommended, ...] = ()
         self._pause_s, self._retry_at = FIRST_PAUSE_S, 0.0
         self._ending, self._has_ended = threading.Event(), False
         self._deadline, self._last_status = 0.0, "FINISHED"
@@ -166,7 +167,10 @@ class Tracker:
         self._events.put((trial_id, lambda: self._interrupt(trial_id, reason)))
 
     def recommend(self, favourites: Sequence[Recommended]) -> None:
-        """Queues what the search recommends, first of its favourites."""
+        """Queues what the search recommends, first of its favourites, where that has changed."""
+        if tuple(favourites) == self._recommended:
+            return
+        self._recommended = tuple(favourites)
 
         def take() -> None:
             self._summary.favourites, self._summary.is_new = tuple(favourites), True
@@ -315,7 +319,13 @@ class Tracker:
     def _deliver_summary(self, *, is_last: bool) -> None:
         try:
             if self._summary.is_new:
-                tags = self._summary.tags(now=datetime.now(UTC)) | self._search_note()
+                known = self._runs.known()
+                # Of a certified trial's two runs, the search's.
+                run_ids = {
+                    of: ref.run_id for (kind, of), ref in known.items() if kind == "estimate"
+                }
+                tags = self._summary.tags(now=datetime.now(UTC), run_ids=run_ids)
+                tags |= self._search_note()
                 self._runs.write(self._runs.parent, points=self._summary.points(), tags=tags)
                 self._summary.is_new = False
             if is_last:

@@ -99,7 +99,7 @@ class Policy(Protocol):
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
-        """Configurations that met the target, best first: at most ten, with what is recommended."""
+        """Configurations that met the target, best first: at most a hundred."""
 
     def restore(
         self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from tune_speed.core.records import Recommended, Status
+from tune_speed.core.records import ENDS, Recommended, Status
 from tune_speed.tuning.policy import base
 from tune_speed.tuning.policy.acquisition import Evidence
 from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal
@@ -27,8 +27,6 @@ LUCK = 0.25
 """Share by which a configuration's time may be longer than its only run's."""
 WHOLE = (Status.REACHED, Status.MISSED)
 """How trials end that nobody stopped."""
-ENDS = (*WHOLE, Status.DIVERGED, Status.OOM)
-"""How runs end that met the target or could not."""
 
 
 @dataclass
@@ -95,6 +93,12 @@ class Known(NamedTuple):
     hits: int
     expected_s: float
     """All time over hits [s]."""
+
+    @property
+    def fastest(self) -> str:
+        """The trial of the fastest run."""
+        met = [trial for trial in self.runs if trial.met]
+        return min(met, key=lambda trial: (_spent_s(trial), trial.number)).proposal.trial_id
 
     @property
     def cautious_s(self) -> float:

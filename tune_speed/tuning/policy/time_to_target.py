@@ -43,7 +43,7 @@ from tune_speed.tuning.policy.settings import Parts
 
 # Points of the Sobol sequence; proposals past them are drawn at random.
 NUM_QUASI = 4096
-NUM_FAVOURITES = 10
+NUM_FAVOURITES = 100
 NUM_REPEATED = 3
 """Best trials of other studies that are repeated first."""
 
@@ -108,7 +108,7 @@ class TimeToTarget:
 
     @property
     def favourites(self) -> tuple[Recommended, ...]:
-        """Configurations that met the target, best first: at most ten, with what is recommended."""
+        """Configurations that met the target, best first: at most a hundred."""
         self._learn()
         return self._history.favourites or base.alone(self.leader)
 
@@ -332,7 +332,7 @@ class TimeToTarget:
         time_s = np.exp(expected - doubt(chance))
         return tuple(
             Recommended(
-                trial_id=known[i].runs[0].proposal.trial_id,
+                trial_id=known[i].fastest,
                 runs=len(known[i].runs),
                 hits=known[i].hits,
                 chance=float(chance[i]),
@@ -438,7 +438,7 @@ def _by_their_runs(known: Sequence[Known]) -> tuple[Recommended, ...]:
         low, high = wilson_interval(hits, runs)
         found.append(
             Recommended(
-                trial_id=each.runs[0].proposal.trial_id,
+                trial_id=each.fastest,
                 runs=runs,
                 hits=hits,
                 chance=hits / runs,
