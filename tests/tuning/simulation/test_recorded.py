@@ -66,6 +66,20 @@ def test_a_recorded_configuration_gets_its_own_run(tmp_path: Path) -> None:
     assert finals == [r["metric"][-1] for r in rows]
 
 
+def test_runs_of_one_configuration_come_by_turns_in_the_order_of_a_search(tmp_path: Path) -> None:
+    same = [row(sgd(0.1), metric=[0.1, i / 10]) for i in range(5)]
+    benchmark = load(tmp_path, *same, row(sgd(0.2), metric=[0.1, 0.9]))
+
+    def finals(seed: int) -> list[float]:
+        search = benchmark.fresh(seed)
+        search.curve(sgd(0.2))  # Changes nothing for the others.
+        return [float(search.curve(sgd(0.1)).metric[-1]) for _ in range(10)]
+
+    assert sorted(finals(0)[:5]) == [i / 10 for i in range(5)]
+    assert finals(0)[5:] == finals(0)[:5] and finals(0) == finals(0)
+    assert len({tuple(finals(seed)) for seed in range(8)}) > 4
+
+
 def test_nearest_run_is_the_one_that_a_plain_search_finds(tmp_path: Path) -> None:
     rows = [json.loads(r["params"]) for r in random_rows(200, seed=2)]
     benchmark = load(tmp_path, *map(row, rows))

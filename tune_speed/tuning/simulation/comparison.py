@@ -20,6 +20,7 @@ from itertools import product
 from tune_speed.tuning.policy.base import Policy
 from tune_speed.tuning.policy.samplers import hush_optuna
 from tune_speed.tuning.simulation.noisy import Noisy
+from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 from tune_speed.tuning.simulation.simulate import Benchmark, new_policy, run_policy
 
 Factory = Callable[[Benchmark, int], Policy]
@@ -121,7 +122,8 @@ class _Bench:
     def run(self, task: Task) -> Search:
         name, policy, seed = task
         benchmark, full_run_s = self._benchmarks[name], self._full_run_s[name]
-        if isinstance(benchmark, Noisy):  # What one search ran must not change another's runs.
+        # What one search ran must not change another's runs.
+        if isinstance(benchmark, Noisy | RecordedBenchmark):
             benchmark = benchmark.fresh(seed)
         started, terms = time.perf_counter(), self._terms
         make = self._factories.get(policy) or partial(new_policy, policy)

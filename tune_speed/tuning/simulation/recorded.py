@@ -9,13 +9,16 @@
 | `planned_s` (may be absent) | clock at which the run was to end [s]; null: as similar runs   |
 
 The file's metadata has JSON under `tune_speed`: name, space (the tree), target, mode, and how the
-table was made. A configuration that nobody ran gets the nearest run.
+table was made. A configuration that nobody ran gets the nearest run; one that was run several
+times, with other seeds, gets these by turns.
 """
 
 import json
 import math
 import operator
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -153,7 +156,9 @@ class RecordedBenchmark:
         self.mode: Mode = mode
         self.runs = tuple(runs)
         self.nearest = Nearest(space, [run.params for run in runs])
-        """From a configuration to the position of its run."""
+        """From a configuration to the position of its first run."""
+        self._equal = _grouped([json.dumps(run.params, sort_keys=True) for run in runs])
+        self._calls, self._seed = Counter[int](), 0
         # Where a table does not say, it is the median of those that agree in every choice, or
         # else of all.
         ends_s = np.array([run.planned_s for run in runs])
@@ -182,9 +187,20 @@ class RecordedBenchmark:
         name, target, mode = description.name, description.target, description.mode
         return cls(name=name, space=space, target=target, mode=mode, runs=runs)
 
+    def fresh(self, seed: int) -> "RecordedBenchmark":
+        """Returns the same runs for another search, in an order of its own."""
+        other = copy(self)
+        other._calls, other._seed = Counter[int](), seed
+        return other
+
     def curve(self, params: Mapping[str, Any]) -> Curve:
-        """Returns the nearest run; no evaluations where it ran out of memory."""
-        return self.runs[self.nearest(params)].curve
+        """Returns the next run of the nearest; no evaluations where it ran out of memory."""
+        first = self.nearest(params)
+        own = self._equal[json.dumps(self.runs[first].params, sort_keys=True)]
+        order = np.random.default_rng([self._seed, first]).permutation(len(own))
+        self._calls[first] += 1
+        which = int(own[order[(self._calls[first] - 1) % len(own)]])
+        return self.runs[which].curve
 
     def predicted_cost(self, params: Mapping[str, Any]) -> float:
         """Returns the seconds to the end that the nearest run was to have."""
