@@ -2,14 +2,18 @@
 
 import threading
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
 
 import pytest
 from training import Tiny, make_recipe
 
 from tune_speed.components.models.base import ModelConfig
-from tune_speed.components.models.resnet import ResNet20
 from tune_speed.data.datasets.digits import Digits
 from tune_speed.data.split import SplitConfig
+from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.cotenants import Tenancy
 from tune_speed.runtime.turnstile import Turnstile
 from tune_speed.training.trial import Allotment
@@ -37,10 +41,28 @@ def packed(model: ModelConfig) -> PackedSteps:
     return PackedSteps(make_recipe(model=model), WORKLOAD, ALLOTMENT, "mine")
 
 
-def test_steps_are_counted_by_the_second() -> None:
-    with packed(ResNet20()) as steps:
-        rate = steps.rate(window_s=0.3)
-        assert rate == pytest.approx(1 / steps.step_s, rel=0.9)
+def test_steps_are_counted_by_the_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a sixteenth of one on a clock of the test's own."""
+    seconds, probe = [0.0], step_rate.probe_step
+
+    @contextmanager
+    def timed(*args: Any, **kwargs: Any) -> Iterator[Callable[[Any], None]]:
+        with probe(*args, **kwargs) as take:
+
+            def step(batches: Any) -> None:
+                take(batches)
+                seconds[0] += 1 / 16
+
+            yield step
+
+    monkeypatch.setattr(step_rate, "probe_step", timed)
+    monkeypatch.setattr(step_rate, "Clock", partial(Clock, now=lambda: seconds[0]))
+    with packed(Tiny()) as steps:
+        assert steps.step_s == 1 / 16
+        before_s = seconds[0]
+        assert steps.rate(window_s=0.25) == 16.0
+        # 4 steps, and 3 on either side of them.
+        assert seconds[0] - before_s == 10 / 16
         assert 0 < steps.memory_frac() < 1 and steps.wait_frac >= 0
 
 
