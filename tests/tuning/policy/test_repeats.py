@@ -10,7 +10,7 @@ from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
-from tune_speed.tuning.policy.curve import Curve
+from tune_speed.tuning.policy.curve import NO_CURVE, Curve
 from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
@@ -306,3 +306,18 @@ def test_leader_that_repeats_another_before_there_is_a_model_ends_no_search() ->
     curve = Curve(np.array([5.0, 11.0]), np.array([0.85, 0.92]))
     policy.finish(again.trial_id, Outcome(Status.REACHED, 11.0, curve))
     assert ask(policy) is not None
+
+
+def test_what_did_not_fit_into_memory_is_not_run_again() -> None:
+    """Of what has no distance the model hopes for the best; and it costs a simulation no time."""
+    seen = log_of([(0.1, 3, 0.86), (0.2, 3, 0.87), (0.3, 4, 0.88), (0.2, 12, 0.91)])
+    params = {"x": 0.8, "epochs": 3}
+    oom = (Proposal("t0004", params), Outcome(Status.OOM, 0.0, NO_CURVE))
+    policy = restored([*seen, oom])
+    policy.spent = 0.95
+    for _ in range(6):
+        proposal = ask(policy)
+        assert proposal.params != params
+        x, epochs = proposal.params["x"], proposal.params["epochs"]
+        outcome = ended(0, x, epochs, 0.905 if epochs == 12 else 0.87)[1]
+        policy.finish(proposal.trial_id, outcome)

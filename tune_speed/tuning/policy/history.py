@@ -59,6 +59,11 @@ class Trial:
         return self.outcome is not None and self.outcome.status == Status.REACHED
 
     @property
+    def is_oom(self) -> bool:
+        """Whether it did not fit into memory."""
+        return self.outcome is not None and self.outcome.status == Status.OOM
+
+    @property
     def cost_s(self) -> float:
         """Lower bound of the seconds to its end; NaN if not known."""
         return self.cost.train_s if self.cost is not None else math.nan

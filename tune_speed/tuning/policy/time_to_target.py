@@ -364,7 +364,9 @@ class TimeToTarget:
 
     def _tried(self) -> list[Candidate]:
         """Returns the configurations of the least expected times, which may be run again."""
-        model, runs = self._known[1], list(self._history.configurations().values())
+        model, known = self._known[1], self._history.configurations().values()
+        # What did not fit has no distance that says how good it is, and will not fit again.
+        runs = [own for own in known if not any(trial.is_oom for trial in own)]
         if model is None or not runs:
             return []
         order = np.argsort(self._log_expected(model, runs)[0], kind="stable")[:16]
