@@ -76,6 +76,12 @@ def test_what_no_search_speaks_of_stands_by_its_own_time() -> None:
     ]
 
 
+def test_of_equally_fast_runs_the_row_is_that_which_the_search_names() -> None:
+    best = Recommended(study="study", trial_id="t0001", runs=2, hits=2, chance=0.9, expected_s=1.5)
+    (row,) = board_of(of(0), of(1), favourites=(best,)).rows
+    assert (row.trial_id, row.expected_s, row.chance) == ("t0001", 1.5, 0.9)
+
+
 def test_recommended_is_what_the_board_has() -> None:
     away = Recommended(study="study", trial_id="t0009", runs=1, hits=1, expected_s=1.0)
     here = away.model_copy(update={"trial_id": "t0001"})

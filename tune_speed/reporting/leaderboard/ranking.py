@@ -186,6 +186,10 @@ def _by_configuration(trials: Iterable[Trial]) -> list[list[Trial]]:
     return list(found.values())
 
 
+def _name(trial: Trial) -> tuple[str, str]:
+    return trial[1].study, trial[1].trial_id
+
+
 def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None) -> Row:
     """Returns the row of the fastest of some trials of one configuration as that of all.
 
@@ -316,16 +320,17 @@ def make_boards(
         of_search = key._replace(kind="estimate")
         best = (favourites or {}).get(key, ())
         known = {(each.study, each.trial_id): each for each in best}
-        rows = []
+        rows = list[Row]()
         is_search = by_configuration and key.kind != "certified"
         for own in _by_configuration(group) if is_search else [[trial] for trial in group]:
-            run_id, record = own[0]
+            # Of runs that are equally fast, the one that the search named.
+            run_id, record = min(own, key=lambda trial: _name(trial) not in known)
             search = study_totals.get((of_search, record.study))
             row = make_row(record, run_id=run_id, search=search)
-            found = known.get((record.study, record.trial_id))
+            found = known.get(_name((run_id, record)))
             rows.append(_of_all(row, [each for _, each in own], found) if is_search else row)
         records = [record for _, record in group]
-        names = {(record.study, record.trial_id) for record in records}
+        names = set(map(_name, group))
         order_s = comparability.order_of(best)
         ranked = _ranked(rows, order_s, target=comparability.target_of(records[0].workload))
         shown = [row for row in ranked if with_misses or row.rank is not None]
