@@ -102,8 +102,8 @@ class Known(NamedTuple):
     @property
     def fastest(self) -> str:
         """The trial of the fastest run; of equal ones, of the best end, as on boards."""
-        met = [(_spent_s(trial), -_final(trial), trial) for trial in self.runs if trial.met]
-        return min(met, key=lambda each: (*each[:2], each[2].number))[2].proposal.trial_id
+        met = [(trial, trial.outcome) for trial in self.runs if trial.met and trial.outcome]
+        return min(met, key=lambda m: (_spent_s(m[0]), -m[1].curve.metric[-1]))[0].proposal.trial_id
 
     @property
     def cautious_s(self) -> float:
@@ -332,11 +332,6 @@ class History:
 def _spent_s(trial: Trial) -> float:
     assert trial.outcome is not None
     return trial.outcome.train_s if trial.met else trial.outcome.curve.end_s
-
-
-def _final(trial: Trial) -> float:
-    assert trial.outcome is not None
-    return float(trial.outcome.curve.metric[-1])
 
 
 def _rank(outcome: Outcome, best_y: float) -> float:
