@@ -201,11 +201,12 @@ def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None)
     hits, n = sum(run.status is Status.REACHED for run in runs), len(runs)
     if known is not None:
         hits, n = known.hits, known.runs
-    expected = timed(records[0].model_copy(update={"runs": runs or records[0].runs}))
     if known is not None and known.chance:
         run_s, ends = known.expected_s * known.chance, (known.chance_high, known.chance_low)
         low_s, high_s = (run_s / chance if chance else math.inf for chance in ends)
         expected = Timed(known.expected_s, low_s, high_s, CHANCE)
+    else:
+        expected = timed(records[0].model_copy(update={"runs": runs or records[0].runs}))
     low, high = wilson_interval(hits, n)
     counted = {"hits": hits, "n": n, "hit_rate_low": low, "hit_rate_high": high}
     chance = {"chance": None if known is None else known.chance}

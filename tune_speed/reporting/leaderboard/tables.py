@@ -104,7 +104,9 @@ _ESTIMATE = ("rank", EXPECTED, "chance", "hits/n", "status")
 _OF_FASTEST = ("time_to_target_s", "final", "steps", "images_per_s", "timing", "peak_memory_gib")
 _CERTIFIED = ("rank", EXPECTED, "median (interval)", "hits/n", "final", "status")
 TERMINAL = {
-    "estimate": (*((*_ESTIMATE, *_OF_FASTEST[:count], NAME) for count in range(6, -1, -1)),),
+    "estimate": tuple(
+        (*_ESTIMATE, *_OF_FASTEST[:count], NAME) for count in range(len(_OF_FASTEST), -1, -1)
+    ),
     "certified": (
         (*_CERTIFIED, FASTER, NAME),
         (*_CERTIFIED, FACTOR, NAME),

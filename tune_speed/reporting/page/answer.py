@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tune_speed.core.comparability import final_goodness, final_metric, sign_of, totals_of
+from tune_speed.core.comparability import fastest, final_goodness, final_metric, sign_of, totals_of
 from tune_speed.core.records import Recommended, Status
 from tune_speed.core.text import counted
 from tune_speed.reporting.leaderboard.ranking import Board, Row
@@ -65,12 +65,6 @@ def _first(boards: Sequence[Board], kind: str) -> Row | None:
     return next((row for row in rows if row.rank is not None), None)
 
 
-def _fastest(boards: Sequence[Board]) -> Row:
-    """Returns the estimate whose single run was the fastest; there is one."""
-    rows = [row for board in boards if board.kind == "estimate" for row in board.rows]
-    return min(rows, key=lambda row: (row.time_to_target_s is None, row.time_to_target_s or 0.0))
-
-
 def _certified(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     winner = _trial(part.certified, row)
     how = (
@@ -130,10 +124,8 @@ def _ties(first: Row, boards: Sequence[Board], kind: str) -> list[str]:
 
 def _luck(part: StudyPart, row: Row, boards: Sequence[Board]) -> list[str]:
     """Returns what became of the fastest estimate, where it is not the certified winner."""
-    if _first(boards, "estimate") is None:
-        return []
-    estimate = _fastest(boards)
-    if estimate.trial_id == row.trial_id:
+    estimate = fastest(trial.record for trial in part.trials)
+    if estimate is None or estimate.trial_id == row.trial_id:
         return []
     time = seconds(estimate.time_to_target_s)
     told = f"The fastest estimate of the search, {estimate.trial_id} with {time},"
@@ -150,7 +142,7 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     best = next((b.recommended for b in boards if b.kind == "estimate" and b.recommended), None)
     told = next((t for t in part.trials if best and t.record.trial_id == best.trial_id), None)
     if best is not None and told is not None:
-        return _recommended(part, best, told, fastest=_fastest(boards))
+        return _recommended(part, best, told)
     tried = [
         f"Certification was tried: none of {counted(len(part.certified), 'finalist')} met the"
         " target in more than half of its fresh seeds."
@@ -174,16 +166,16 @@ def _estimate(part: StudyPart, row: Row, boards: Sequence[Board]) -> Answer:
     )
 
 
-def _recommended(
-    part: StudyPart, best: Recommended, winner: ViewedTrial, *, fastest: Row
-) -> Answer:
+def _recommended(part: StudyPart, best: Recommended, winner: ViewedTrial) -> Answer:
+    once = fastest(trial.record for trial in part.trials)
+    assert once is not None, best
     known = best.chance_text
     chance = f"; the chance that another does is {known}" if known else ""
     sure = (
         f"{best.hits} of {counted(best.runs, 'run')} of {best.trial_id} met the target on the"
         f" {winner.record.evaluated_on} part{chance}.",
         f"{CLOCKS[winner.record.runs[-1].timing.value]}.",
-        f"The fastest single run, {fastest.trial_id}, took {seconds(fastest.time_to_target_s)}: of"
+        f"The fastest single run, {once.trial_id}, took {seconds(once.time_to_target_s)}: of"
         f" {counted(len(part.trials), 'trial')} the best one is lucky.",
         "To be sure, certify it: the favourites again with fresh seeds, alone on the device.",
     )

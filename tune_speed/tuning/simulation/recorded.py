@@ -157,7 +157,8 @@ class RecordedBenchmark:
         self.runs = tuple(runs)
         self.nearest = Nearest(space, [run.params for run in runs])
         """From a configuration to the position of its first run."""
-        self._equal = _grouped([json.dumps(run.params, sort_keys=True) for run in runs])
+        equal = _grouped([json.dumps(run.params, sort_keys=True) for run in runs])
+        self._equal = {int(own[0]): own for own in equal.values()}
         self._calls, self._seed = Counter[int](), 0
         # Where a table does not say, it is the median of those that agree in every choice, or
         # else of all.
@@ -196,7 +197,7 @@ class RecordedBenchmark:
     def curve(self, params: Mapping[str, Any]) -> Curve:
         """Returns the next run of the nearest; no evaluations where it ran out of memory."""
         first = self.nearest(params)
-        own = self._equal[json.dumps(self.runs[first].params, sort_keys=True)]
+        own = self._equal[first]
         order = np.random.default_rng([self._seed, first]).permutation(len(own))
         self._calls[first] += 1
         which = int(own[order[(self._calls[first] - 1) % len(own)]])
