@@ -110,6 +110,7 @@ def crew(
     answered: Ray, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Callable[..., tuple[RayCrew, Trainer]]]:
     monkeypatch.setattr(ray.train.torch, "TorchTrainer", Trainer)
+    monkeypatch.setattr(multi_gpu, "without_group_cleaner", lambda: None)
     monkeypatch.setattr(supervisor, "GRACE_S", 0.0)
     monkeypatch.setattr(multi_gpu, "LEAVE_S", SOON_S)
     Trainer.made.clear()

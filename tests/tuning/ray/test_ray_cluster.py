@@ -6,22 +6,27 @@ import sys
 
 import pytest
 from ray._private import services
+from ray.train.v2.api import data_parallel_trainer
 
 from tune_speed.tuning.ray import compat
 
 STARTS_ONE = """
 import json
 import psutil
+from ray._private import utils
 from ray._private.node import Node
 from tune_speed.tuning.ray.cluster import connect, disconnect
 from tune_speed.tuning.ray.compat import BYSTANDERS
 from tune_speed.study.settings import ResourceConfig
 
-methods = [getattr(Node, name) for name in BYSTANDERS]
+def replaced():
+    return [getattr(Node, name) for name in BYSTANDERS] + [utils.get_dashboard_dependency_error]
+
+before = replaced()
 connect(None, resources=ResourceConfig(cpu=1))
 children = psutil.Process().children(recursive=True)
 commands = [" ".join(child.cmdline()) for child in children]
-is_restored = methods == [getattr(Node, name) for name in BYSTANDERS]
+is_restored = before == replaced()
 disconnect()
 gone, alive = psutil.wait_procs(children, timeout=20)
 print(json.dumps([commands, is_restored, len(alive)]))
@@ -37,6 +42,7 @@ def test_local_cluster_starts_without_bystanders_and_leaves_nothing() -> None:
     assert [name for name in ("gcs_server", "raylet") if name not in " ".join(commands)] == []
     unwanted = ("dashboard/dashboard.py", "_private/monitor.py", "log_monitor.py")
     assert [each for each in commands if any(f"{name} " in each for name in unwanted)] == []
+    assert any("raylet/raylet" in each and "--minimal" in each for each in commands)
     assert (is_restored, num_alive) == (True, 0)
 
 
@@ -67,3 +73,17 @@ def test_node_that_registers_late_is_waited_for(
                 services.get_node("127.0.0.1:1", "node")
     assert clock[0] == pytest.approx(min(registers_s, compat.START_LIMIT_S), abs=0.2)
     assert services.get_node is get_node
+
+
+@pytest.mark.parametrize("has_dashboard", [True, False])
+def test_ray_train_cleans_up_itself_where_a_dashboard_can_help(
+    monkeypatch: pytest.MonkeyPatch, has_dashboard: bool
+) -> None:
+    before = data_parallel_trainer.PlacementGroupCleanerCallback
+    monkeypatch.setattr(data_parallel_trainer, "PlacementGroupCleanerCallback", before)
+    keys = {"dashboard"} if has_dashboard else set()
+    monkeypatch.setattr(
+        compat.internal_kv, "_internal_kv_exists", lambda key, *, namespace: key in keys
+    )
+    compat.without_group_cleaner()
+    assert (data_parallel_trainer.PlacementGroupCleanerCallback is before) == has_dashboard

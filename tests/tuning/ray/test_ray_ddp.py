@@ -9,6 +9,7 @@ from collections import Counter
 from concurrent.futures import ProcessPoolExecutor
 from typing import Any, NamedTuple
 
+import psutil
 import pytest
 import ray
 from ray._private.state import available_resources_per_node
@@ -23,6 +24,7 @@ from trial_config import config_of
 
 from tune_speed.study.settings import ResourceConfig
 from tune_speed.tuning.ray.cluster import quiet_ray
+from tune_speed.tuning.ray.compat import without_bystanders
 from tune_speed.tuning.ray.placement_groups import PlacementGroups
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
@@ -42,14 +44,17 @@ class Held(NamedTuple):
     """After that was killed, and its devices given back."""
     node_id: str
     """Where the trial was to run."""
+    cleaners: int
+    """Actors of Ray Train that ask for a dashboard."""
 
 
 def find_held(folder: Any) -> Held:
     quiet_ray()
     own = {"num_cpus": CPUS, "dashboard_agent_listen_port": 0}
-    nodes = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **own})
-    try:
+    with without_bystanders():
+        nodes = Cluster(initialize_head=True, head_node_args={"include_dashboard": False, **own})
         nodes.add_node(**own)
+    try:
         ray.init(address=nodes.address, log_to_driver=False, logging_level="CRITICAL")
         there = other_than_rays_choice()
         holdings = PlacementGroups()
@@ -64,13 +69,14 @@ def find_held(folder: Any) -> Held:
         keeper = ray.remote(num_cpus=0)(TrialProcess).remote(config)
         while "record" not in ray.get(keeper.step.remote()):  # Signs of life, while ranks start.
             pass
-        before = held()
+        before, there_are = held(), [" ".join(p.cmdline()) for p in psutil.process_iter()]
+        cleaners = sum("PlacementGroupCleaner" in command for command in there_are)
         ray.kill(keeper)
         holdings.release("t0002")
         deadline = time.monotonic() + FREE_S
         while (after := held()) and time.monotonic() < deadline:
             time.sleep(0.2)
-        return Held(before, after, there)
+        return Held(before, after, there, cleaners)
     finally:
         ray.shutdown()
         nodes.shutdown()
@@ -102,6 +108,10 @@ def found(tmp_path_factory: pytest.TempPathFactory, session_cache: Any) -> Held:
 
 def test_ranks_are_on_the_nodes_where_trials_may_run(found: Held) -> None:
     assert found.before == {found.node_id: 2}
+
+
+def test_nothing_asks_for_a_dashboard_where_there_is_none(found: Held) -> None:
+    assert found.cleaners == 0
 
 
 def test_trial_whose_own_process_dies_holds_nothing_after_its_release(found: Held) -> None:

@@ -30,6 +30,7 @@ from tune_speed.tuning.driver.controller import SearchController
 from tune_speed.tuning.driver.ledger import Ledger
 from tune_speed.tuning.ray import tuner
 from tune_speed.tuning.ray.cluster import quiet_ray
+from tune_speed.tuning.ray.compat import without_bystanders
 from tune_speed.tuning.ray.trial_process import TrialProcess
 
 pytestmark = pytest.mark.slow
@@ -42,7 +43,7 @@ recipe:
   optimizer: {sgd: {lr: {low: 0.01, high: 1.0}}}
   epochs: 2
   batch_size: 64
-search: {trials: 5, concurrent: 2, policy: random, hang_after: 15s, attempts: 2}
+search: {trials: 5, concurrent: 2, policy: random, hang_after: 8s, attempts: 2}
 """
 ANYWHERE: Any = SimpleNamespace(
     is_local=True, placement=lambda: {"node_ids": [], "device_type": None}, device_type=None
@@ -107,10 +108,11 @@ def cluster(number: int) -> Iterator[None]:
     quiet_ray()
     own = {"dashboard_agent_listen_port": 0}  # Any: by default all clusters want the same one.
     head = {"num_cpus": 0, "include_dashboard": False, **own}
-    nodes = Cluster(initialize_head=True, head_node_args=head)
-    try:
+    with without_bystanders():
+        nodes = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(number):
             nodes.add_node(num_cpus=1, **own)
+    try:
         ray.init(address=nodes.address, log_to_driver=False, logging_level="CRITICAL")
         yield
     finally:
@@ -131,7 +133,7 @@ class Reasons:
         return lambda **_: None
 
 
-def search(study: str, folder: Path) -> Outcomes:
+def search(study: str, folder: Path, *changes: str) -> Outcomes:
     """Searches the cluster of this process."""
     folder = folder / study
     folder.mkdir()
@@ -139,7 +141,7 @@ def search(study: str, folder: Path) -> Outcomes:
     reasons, error = Reasons(), ""
     with Ledger(folder / "study") as ledger:
         controller = SearchController(
-            study=load_study(folder / "study.yaml", overrides=()),
+            study=load_study(folder / "study.yaml", overrides=changes),
             workload_hash="w",
             ledger=ledger,
             allotment=Allotment(device="cpu"),
@@ -160,7 +162,9 @@ def search_in_turn(folder: Path) -> list[Outcomes]:
     os.environ["PYTHONPATH"] = os.pathsep.join(str(each) for each in own)
     tuner.MARGIN_S = 5.0
     with cluster(2):
-        return [search(study, folder) for study in ("harmful", "unset", "homeless")]
+        done = [search(study, folder) for study in ("harmful", "unset")]
+        # Ray counts the CPUs of a lost node for more than 11 s.
+        return [*done, search("homeless", folder, "search.hang_after=15s")]
 
 
 def left_after(seconds: float) -> list[str]:
@@ -213,12 +217,12 @@ def test_trial_of_a_lost_node_runs_again_and_its_attempts_are_not_counted(
 
 def test_frozen_process_is_killed_and_its_trial_runs_again(outcomes: Outcomes) -> None:
     reasons = [why for trial_id, why in outcomes.reasons if trial_id == "t0002"]
-    assert "its process gave no sign of life for 15 s; it is run again" in reasons
+    assert "its process gave no sign of life for 8 s; it is run again" in reasons
 
 
 def test_trial_that_hangs_has_failed_with_its_stacks(outcomes: Outcomes) -> None:
     run = outcomes.records["t0003"].runs[0]
-    assert run.stop_reason == "hung: no step for 15 s"
+    assert run.stop_reason == "hung: no step for 8 s"
     assert "in harm" in (run.traceback or "")
     assert len(run.evaluations) == 1
 

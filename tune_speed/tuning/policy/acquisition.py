@@ -67,9 +67,7 @@ class Objective(NamedTuple):
     """What the acquisition function measures gains against."""
 
     best_s: float
-    """Time to be beaten [s]: E*."""
-    axis_s: float
-    """End of the axis [s], where the length is free."""
+    """Time to be beaten [s]: E*, and the end of the axis where the length is free."""
     has_leader: bool
     at_end: bool
     """Whether a run counts by the metric at its own end, at a cost known beforehand."""
@@ -337,7 +335,7 @@ class _Search:
     ) -> FloatArray:
         log_cost = np.log(self._cost(costs)) if self._objective.at_end else None
         if log_cost is None:  # E is a share of the time to beat.
-            to_beat = to_beat - math.log(self._objective.axis_s)
+            to_beat = to_beat - math.log(self._objective.best_s)
         return gain_of_run(
             mean, sd, self._noise_sd, log_cost=log_cost, fractions=self._fractions, to_beat=to_beat
         )
@@ -346,7 +344,7 @@ class _Search:
         at_end = self._objective.at_end
         log_cost = np.log(self._cost(costs)) if at_end else None
         share = log_expected_s(mean, sd, log_cost=log_cost, fractions=self._fractions)
-        return share if at_end else share + math.log(self._objective.axis_s)
+        return share if at_end else share + math.log(self._objective.best_s)
 
     def _cost(self, costs: FloatArray) -> FloatArray:
         return np.where(np.isnan(costs), self._of.usual_cost, costs)

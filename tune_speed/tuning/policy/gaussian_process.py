@@ -104,18 +104,13 @@ class GaussianProcess:
 
     def predict(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
         """Returns mean (M,) or (M, K) and standard deviation (M,) of f at points (M, D)."""
-        cross, explained = self._explained(points)
-        mean = self._mean + self._unit * (cross.T @ self._coefficients)
         own = self._scales.own * math.exp(2 * self._scales.log_noise)
+        cross = _kernel(self._points, points, self._scales)
+        cross += own * self._shares[:, None] * _same(self._points, points)
+        mean = self._mean + self._unit * (cross.T @ self._coefficients)
+        explained = solve_triangular(self._factor[0], cross, lower=True, check_finite=False)
         variance = math.exp(2 * self._scales.log_signal) + own - (explained**2).sum(axis=0)
         return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
-
-    def _explained(self, points: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """Returns the kernel (N, M), and (N, M) whose squares sum to the variance explained."""
-        cross = _kernel(self._points, points, self._scales)
-        own = self._scales.own * math.exp(2 * self._scales.log_noise)
-        cross += own * self._shares[:, None] * _same(self._points, points)
-        return cross, solve_triangular(self._factor[0], cross, lower=True, check_finite=False)
 
 
 def fit_scales(

@@ -100,6 +100,11 @@ class Known(NamedTuple):
     """All time over hits [s]."""
 
     @property
+    def params(self) -> dict[str, Any]:
+        """The configuration."""
+        return self.runs[0].proposal.params
+
+    @property
     def fastest(self) -> str:
         """The trial of the fastest run; of equal ones, of the best end, as on boards."""
         met = [(trial, trial.outcome) for trial in self.runs if trial.met and trial.outcome]

@@ -278,20 +278,18 @@ class TimeToTarget:
             rng=rng,
             settings=parts.acquisition,
         )
-        if candidate is not None and history.was_tried(candidate.params):
-            return candidate.params, self._reason_again(candidate.params)
-        if candidate is None or candidate.chance < parts.no_chance:
+        if candidate is None:
             return None
-        return candidate.params, self._reason(candidate)
+        if history.was_tried(candidate.params):
+            return candidate.params, self._reason_again(candidate.params)
+        is_hopeless = candidate.chance < parts.no_chance
+        return None if is_hopeless else (candidate.params, self._reason(candidate))
 
     def _objective(self, *, only_again: bool, is_end: bool) -> Objective:
-        history = self._history
-        has_leader = self.leader is not None
-        to_beat_s = history.to_beat_s()
-        best_s = to_beat_s * (1 if has_leader else 2)
+        history, has_leader = self._history, self.leader is not None
+        best_s = history.to_beat_s() * (1 if has_leader else 2)
         return Objective(
             best_s=best_s if math.isfinite(best_s) else 1.0,
-            axis_s=to_beat_s,
             has_leader=has_leader,
             at_end=history.by_share,
             fractions=history.fractions,
@@ -331,15 +329,7 @@ class TimeToTarget:
         order = np.argsort(expected, kind="stable")[:NUM_FAVOURITES]
         time_s = np.exp(expected - doubt(chance))
         return tuple(
-            Recommended(
-                trial_id=known[i].fastest,
-                runs=len(known[i].runs),
-                hits=known[i].hits,
-                chance=float(chance[i]),
-                chance_low=float(low[i]),
-                chance_high=float(high[i]),
-                expected_s=float(time_s[i]),
-            )
+            _recommended(known[i], chance[i], (low[i], high[i]), expected_s=time_s[i])
             for i in order
         )
 
@@ -396,18 +386,12 @@ class TimeToTarget:
             return self._again_free(is_end=is_end)
         if not is_end:
             return None
-        best = self.favourites[0].trial_id
-        for runs in self._history.configurations().values():
-            params, is_best = runs[0].proposal.params, best in [t.proposal.trial_id for t in runs]
-            if is_best and self._history.times_tried(params) < self._parts.sure_runs:
-                return params, self._reason_again(params)
+        runs = chain.from_iterable(known.runs for known in self._history.known())
+        configurations = {run.proposal.trial_id: run.proposal.params for run in runs}
+        params = configurations[self.favourites[0].trial_id]
+        if self._history.times_tried(params) < self._parts.sure_runs:
+            return params, self._reason_again(params)
         return self._by_acquisition(rng, is_end=True)
-
-    def _times(self, known: Known) -> int:
-        return self._history.times_tried(known.runs[0].proposal.params)
-
-    def _running_of(self, params: Mapping[str, Any]) -> int:
-        return sum(trial.proposal.params == params for trial in self._history.running.values())
 
     def _again_free(self, *, is_end: bool) -> Choice | None:
         """Returns what to run again where the length is free; None: nothing.
@@ -417,11 +401,13 @@ class TimeToTarget:
         """
         known = sorted(self._history.known(), key=lambda each: each.cautious_s)
         if not is_end:
-            known = [each for each in known[:1] if self._times(each) < self._parts.sure_runs]
-        free = [each for each in known if not self._running_of(each.runs[0].proposal.params)]
+            times = self._history.times_tried
+            known = [each for each in known[:1] if times(each.params) < self._parts.sure_runs]
+        running = [trial.proposal.params for trial in self._history.running.values()]
+        free = [each for each in known if each.params not in running]
         if not free:
             return None
-        params = min(free, key=lambda each: each.hopeful_s).runs[0].proposal.params
+        params = min(free, key=lambda each: each.hopeful_s).params
         return params, self._reason_again(params)
 
     def _reason(self, candidate: Candidate) -> str:
@@ -434,22 +420,26 @@ class TimeToTarget:
 
 
 def _by_their_runs(known: Sequence[Known]) -> tuple[Recommended, ...]:
-    found = []
-    for each in sorted(known, key=lambda each: each.cautious_s)[:NUM_FAVOURITES]:
-        hits, runs = each.hits, len(each.runs)
-        low, high = wilson_interval(hits, runs)
-        found.append(
-            Recommended(
-                trial_id=each.fastest,
-                runs=runs,
-                hits=hits,
-                chance=hits / runs,
-                chance_low=low,
-                chance_high=high,
-                expected_s=each.expected_s,
-            )
-        )
-    return tuple(found)
+    best = sorted(known, key=lambda each: each.cautious_s)[:NUM_FAVOURITES]
+    counts = [(each, each.hits, len(each.runs)) for each in best]
+    return tuple(
+        _recommended(each, hits / runs, wilson_interval(hits, runs), expected_s=each.expected_s)
+        for each, hits, runs in counts
+    )
+
+
+def _recommended(
+    known: Known, chance: float, interval: tuple[float, float], *, expected_s: float
+) -> Recommended:
+    return Recommended(
+        trial_id=known.fastest,
+        runs=len(known.runs),
+        hits=known.hits,
+        chance=float(chance),
+        chance_low=float(interval[0]),
+        chance_high=float(interval[1]),
+        expected_s=float(expected_s),
+    )
 
 
 def _best_of(prior_trials: Sequence[PriorTrial]) -> list[dict[str, Any]]:

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from ray._private import ray_constants, services, worker
+from ray._private import ray_constants, services, utils, worker
 from ray._private.node import Node
+from ray.experimental import internal_kv
 
 BYSTANDERS = ("start_monitor", "start_api_server", "start_log_monitor")
 """Starters of the autoscaler's monitor, the dashboard and the log monitor."""
@@ -40,11 +41,15 @@ def on_loopback() -> AbstractContextManager[None]:
     return _replaced(ray_constants, ENABLE_RAY_CLUSTER=False)
 
 
-def without_bystanders() -> AbstractContextManager[None]:
+@contextmanager
+def without_bystanders() -> Iterator[None]:
     """Makes a local cluster start without dashboard, autoscaler and log monitor."""
     # `include_dashboard=False` still starts the API server, and `ray.init` waits for it. Without
-    # the three the first training step comes after 0.83 of the time (see tests/benchmarks).
-    return _replaced(Node, **dict.fromkeys(BYSTANDERS, lambda *_, **__: None))
+    # the three the first training step comes after 0.83 of the time (see tests/benchmarks). Nodes'
+    # agents load the dashboard's libraries, 0.2 s of a start, unless these seem to be missing.
+    starters = dict.fromkeys(BYSTANDERS, lambda *_, **__: None)
+    with _replaced(Node, **starters), _replaced(utils, get_dashboard_dependency_error=ImportError):
+        yield
 
 
 def patient() -> AbstractContextManager[None]:
@@ -98,6 +103,17 @@ def use_prestarted_workers() -> None:
 
     class_cache.DEFAULT_ENV_VARS.clear()
     class_cache.ENV_VARS_TO_PROPAGATE.clear()
+
+
+def without_group_cleaner() -> None:
+    """Lets trials on several devices end at once where no dashboard runs."""
+    # An actor of Ray Train asks the dashboard whether a trial's controller lives. Without an answer
+    # the trial's end waits 12 s for it. What it would give back, `placement_groups` does.
+    from ray.train.v2._internal.execution.callback import ControllerCallback
+    from ray.train.v2.api import data_parallel_trainer
+
+    if not internal_kv._internal_kv_exists(ray_constants.DASHBOARD_ADDRESS, namespace="dashboard"):
+        data_parallel_trainer.PlacementGroupCleanerCallback = ControllerCallback
 
 
 def trial_actors(tune_controller: Any) -> Mapping[str, Any]:

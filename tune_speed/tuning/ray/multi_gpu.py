@@ -31,6 +31,7 @@ from tune_speed.training.distributed.supervisor import Ended, RanksDied, Standin
 from tune_speed.training.objective import Trial
 from tune_speed.training.ranks import WAIT_S, Ranks
 from tune_speed.training.trial import TrialSpec
+from tune_speed.tuning.ray.compat import without_group_cleaner
 from tune_speed.tuning.ray.liveness import Watchdog, leave
 from tune_speed.tuning.ray.node_query import on_nodes
 from tune_speed.tuning.ray.placement_groups import note_group
@@ -98,6 +99,7 @@ class RayCrew:
         from ray.train import FailureConfig, RunConfig, ScalingConfig
         from ray.train.torch import TorchConfig, TorchTrainer
 
+        without_group_cleaner()
         self._mailbox = ray.remote(_Mailbox).options(num_cpus=0).remote()
         self._folder = tempfile.TemporaryDirectory(
             prefix="tune_speed-train-", ignore_cleanup_errors=True
