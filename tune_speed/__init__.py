@@ -10,8 +10,9 @@ study = tune_speed.search("digits_quickstart", trials=10)
 `tune_speed.api`.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from tune_speed.core.lazy import lazy_names
 from tune_speed.core.version import __version__
 
 if TYPE_CHECKING:
@@ -38,13 +39,14 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Imports a public name when it is first used: most need pandas or torch."""
-    if name not in __all__:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tune_speed import api
-
-    return getattr(api, name)
+# Lazily, as most need pandas or torch.
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "api.calls": ("ablate", "certify", "search", "train"),
+        **{f"api.{name.lower()}": (name,) for name in __all__ if name.istitle()},
+    },
+)
 
 
 def __dir__() -> list[str]:
