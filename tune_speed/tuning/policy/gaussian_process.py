@@ -121,14 +121,14 @@ class GaussianProcess:
         x, y, v, w = (np.concatenate(both) for both in zip(own, more, strict=True))
         return GaussianProcess(x, y, v, self._scales, shares=w)
 
-    def leave_one_out(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """Returns the first values (N,), and mean (N,) and deviation (N,) of each by all others.
+    def leave_one_out(self) -> tuple[FloatArray, FloatArray]:
+        """Returns mean (N,) or (N, K) and deviation (N,) of each observation, by all others.
 
         Source: Rasmussen and Williams 2006, eq. 5.12; the observations' mean is that of all.
         """
         precision = np.diag(cho_solve(self._factor, np.eye(len(self._points)), check_finite=False))
-        first, weights = (a.reshape(len(a), -1)[:, 0] for a in (self._values, self._coefficients))
-        return first, first - self._unit * weights / precision, self._unit / np.sqrt(precision)
+        residuals = (self._unit * self._coefficients.T / precision).T
+        return self._values - residuals, self._unit / np.sqrt(precision)
 
 
 def fit_scales(
@@ -205,11 +205,8 @@ def noise_pattern(points: FloatArray, share_sds: FloatArray, own: float) -> Floa
 
 def _same(a: FloatArray, b: FloatArray) -> FloatArray:
     """Returns 1 where points (N, D) and (M, D) are equal, else 0: (N, M)."""
-    same, rows = np.zeros((len(a), len(b))), dict[bytes, list[int]]()
-    for i, row in enumerate(a):
-        rows.setdefault(row.tobytes(), []).append(i)
-    for j, row in enumerate(b):
-        same[rows.get(row.tobytes(), []), j] = 1.0
+    _, rows = np.unique(np.concatenate([a, b]), axis=0, return_inverse=True)
+    same: FloatArray = (rows[: len(a), None] == rows[None, len(a) :]).astype(float)
     return same
 
 

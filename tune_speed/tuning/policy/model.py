@@ -6,9 +6,9 @@ run can reach. So the worse half is drawn together,
 
     w(y) = y,  y ≥ m;      w(y) = m − u ln(1 + (m − y) / u),  y < m
 
-with m the median, at most 0, and u a unit, if the runs then foretell each other better: each one,
-left out, whether it comes as near the target as the better half, quarter and tenth (logarithmic
-score). A warped output is not new (Snelson et al. 2004); we differ in what decides on it.
+with m the median of configurations, at most 0, and u a unit, if runs of others then foretell better
+whether one comes as near the target as the better half, quarter and tenth do (logarithmic score).
+Outputs are warped by Snelson et al. 2004 too; we differ in what decides on it.
 """
 
 import math
@@ -70,16 +70,10 @@ class Model:
         rows = np.flatnonzero(evidence.fits)
         rows = _some(rows, evidence.distances[:, 0], settings.max_points, rng)
         points = self.points(evidence.units[rows], evidence.costs[rows])
-        distances, variances = evidence.distances[rows], evidence.variances[rows]
-        self.threshold = min(0.0, float(distances[:, 0].max()) + settings.margin)
-        few = _some(np.arange(len(rows)), distances[:, 0], settings.fit_points, rng)
-        plain = _fitted(points, distances, variances, few, settings)
-        self.process = plain
-        if len(rows) >= settings.drawn_from:
-            drawn = _fitted(points, distances, variances, few, settings, unit=settings.far_unit)
-            self.process = max(plain, drawn, key=_foretold)
-        self._least_share = settings.least_share
-        self._memory = self._of_memory(evidence)
+        y, variances = evidence.distances[rows], evidence.variances[rows]
+        self.threshold = min(0.0, float(y[:, 0].max()) + settings.margin)
+        self.process = _fitted(points, y, variances, settings, rng)
+        self._least_share, self._memory = settings.least_share, self._of_memory(evidence)
 
     def with_running(self, units: FloatArray, costs: FloatArray) -> GaussianProcess:
         """Returns the process with running trials (R, P) at their posterior means."""
@@ -124,21 +118,54 @@ class Model:
         return GaussianProcess(points, values, none, scales)
 
 
+class _Observed(NamedTuple):
+    points: FloatArray
+    values: FloatArray
+    variances: FloatArray
+    shares: FloatArray
+
+    def of(self, rows: npt.NDArray[np.int_]) -> "_Observed":
+        return _Observed(*(each[rows] for each in self))
+
+    def fitted(self, start: Scales | None = None) -> Scales:
+        x, y, variances, shares = self
+        return fit_scales(x, y[:, 0], variances, shares=shares, start=start)
+
+    def process(self, scales: Scales) -> GaussianProcess:
+        return GaussianProcess(*self[:3], scales, shares=self.shares)
+
+    def foretold(self, scales: Scales) -> float:
+        """Returns the logarithmic score of the chances that the others give each run, ≤ 0."""
+        mean, sd = self.process(scales).leave_one_out()
+        y, mean = self.values[:, 0], mean[:, 0]
+        marks = np.quantile(y, [0.5, 0.75, 0.9])
+        marks = np.minimum(marks, 0.0) if y.max() >= 0 else marks
+        chances = np.clip(ndtr((mean[:, None] - marks) / sd[:, None]), 1e-4, 1 - 1e-4)
+        return float(np.log(np.where(y[:, None] >= marks, chances, 1 - chances)).mean())
+
+
 def _fitted(
     points: FloatArray,
-    distances: FloatArray,
+    y: FloatArray,
     variances: FloatArray,
-    few: npt.NDArray[np.int_],
     settings: AcquisitionSettings,
-    *,
-    unit: float = math.inf,
+    rng: np.random.Generator,
 ) -> GaussianProcess:
-    values, slopes = draw_together(distances, unit)
-    shares = _shares(distances[:, 0], settings.least_share, slopes)
-    variances = variances * slopes**2
-    scales = fit_scales(points[few], values[few, 0], variances[few], shares=shares[few])
-    scales = with_repeats(scales, values[:, 0], points, shares)
-    return GaussianProcess(points, values, variances, scales, shares=shares)
+    few = _some(np.arange(len(points)), y[:, 0], settings.fit_points, rng)
+    # Runs of one configuration foretell each other whatever becomes of the distances.
+    once = np.unique(points, axis=0, return_index=True)[1]
+    seen = _Observed(points, y, variances, _shares(y[:, 0], settings.least_share))
+    scales = seen.of(few).fitted()
+    if len(once) >= settings.drawn_from:
+        below = min(float(np.median(y[once, 0])), 0.0)
+        values, slopes = draw_together(y, below=below, unit=settings.far_unit)
+        shares = _shares(y[:, 0], settings.least_share, slopes)
+        drawn = _Observed(points, values, variances * slopes**2, shares)
+        found = drawn.of(few).fitted(scales)
+        some = _some(once, y[:, 0], settings.fit_points, rng)
+        if drawn.of(some).foretold(found) > seen.of(some).foretold(scales):
+            seen, scales = drawn, found
+    return seen.process(with_repeats(scales, seen.values[:, 0], points, seen.shares))
 
 
 def _shares(y: FloatArray, least: float, slopes: FloatArray | float = 1.0) -> FloatArray:
@@ -146,24 +173,12 @@ def _shares(y: FloatArray, least: float, slopes: FloatArray | float = 1.0) -> Fl
     return np.maximum((np.exp(-np.abs(y)) * slopes) ** 2, least)
 
 
-def draw_together(distances: FloatArray, unit: float) -> tuple[FloatArray, FloatArray]:
-    """Returns w(y) of distances (N, K), with the median of the first column, and w'(y) of that.
-
-    A unit of infinity changes nothing.
-    """
-    if math.isinf(unit):
-        return distances, np.ones(len(distances))
-    median = min(float(np.median(distances[:, 0])), 0.0)
-    below = np.maximum(median - distances, 0.0) / unit
-    return np.where(below > 0, median - unit * np.log1p(below), distances), 1 / (1 + below[:, 0])
-
-
-def _foretold(process: GaussianProcess) -> float:
-    y, mean, sd = process.leave_one_out()
-    marks = np.quantile(y, [0.5, 0.75, 0.9])
-    marks = np.minimum(marks, 0.0) if y.max() >= 0 else marks
-    chances = np.clip(ndtr((mean[:, None] - marks) / sd[:, None]), 1e-4, 1 - 1e-4)
-    return float(np.log(np.where(y[:, None] >= marks, chances, 1 - chances)).mean())
+def draw_together(
+    distances: FloatArray, *, below: float, unit: float
+) -> tuple[FloatArray, FloatArray]:
+    """Returns w(y) of distances (N, K), with m = `below`, and w'(y) (N,) of the first column."""
+    far = np.maximum(below - distances, 0.0) / unit
+    return np.where(far > 0, below - unit * np.log1p(far), distances), 1 / (1 + far[:, 0])
 
 
 def _some(

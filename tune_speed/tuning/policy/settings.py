@@ -28,7 +28,7 @@ class AcquisitionSettings:
     far_unit: float = 0.1
     """u, see `model`."""
     drawn_from: int = 20
-    """Runs that can tell whether to draw the worse half together."""
+    """Configurations that can tell whether to draw the worse half together."""
 
 
 @dataclass(frozen=True, kw_only=True)
