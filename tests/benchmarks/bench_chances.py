@@ -18,10 +18,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 from scipy.special import ndtr
 
+from tune_speed.tuning.policy.acquisition import AcquisitionSettings, Evidence, Model
 from tune_speed.tuning.policy.curve_table import distance
 from tune_speed.tuning.policy.encoding import Encoder
-from tune_speed.tuning.policy.model import Evidence, Model
-from tune_speed.tuning.policy.settings import AcquisitionSettings
 from tune_speed.tuning.simulation.recorded import RecordedBenchmark
 
 TABLES = sorted((Path(__file__).parent / "data").glob("*.parquet"))

@@ -9,18 +9,20 @@ from scipy.stats import norm
 
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy.acquisition import (
+    AcquisitionSettings,
     Candidate,
+    Evidence,
+    Model,
     Objective,
     _mutated,
     _Search,
+    _some,
     best_candidate,
 )
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import gain_of_run
 from tune_speed.tuning.policy.gaussian_process import GaussianProcess, Scales, fit_scales
-from tune_speed.tuning.policy.model import Evidence, Model, _some
-from tune_speed.tuning.policy.settings import AcquisitionSettings
 
 NAN = math.nan
 # Units, values and points of this space are the same numbers.
@@ -241,7 +243,7 @@ def test_distance_is_learned_from_what_fitted_into_memory_alone() -> None:
 
 def test_model_is_fitted_to_few_and_conditioned_on_more() -> None:
     evidence = evidence_of(30)
-    search = search_of(evidence, FREE, fit_points=10, max_points=20, drawn_from=99)
+    search = search_of(evidence, FREE, fit_points=10, max_points=20)
     # The same draws, in the same order.
     rng = np.random.default_rng(0)
     rows = _some(np.arange(30), evidence.distances[:, 0], 20, rng)

@@ -8,9 +8,10 @@ import pytest
 
 from tune_speed.core.records import Recommended, Status
 from tune_speed.study.space import SearchSpace
+from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 from tune_speed.tuning.policy.base import Cost, Outcome, Proposal, SearchTarget
 from tune_speed.tuning.policy.curve import NO_CURVE, Curve
-from tune_speed.tuning.policy.settings import AcquisitionSettings, Parts
+from tune_speed.tuning.policy.settings import Parts
 from tune_speed.tuning.policy.time_to_target import TimeToTarget
 
 SPACE = SearchSpace.from_tree({"x": {"low": 0.0, "high": 1.0}, "epochs": {"low": 1, "high": 12}})

@@ -2,7 +2,8 @@
 
 Where the length is part of the configuration, its cost c is known before it runs; only whether it
 meets the target is uncertain. And a run that missed says by how much, at every moment of its
-training clock. So what is modelled is the distance y to the target (see `model`), with P(y ≥ 0).
+training clock. So the model is one of the metric, not of the censored time: a Gaussian process over
+configurations of the distance y to the target (see `curve_table`), with posterior P(y ≥ 0).
 
 Before any run has met the target:
 
@@ -27,16 +28,39 @@ their posterior means (constant liar), which keeps concurrent proposals apart.
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 from scipy.special import ndtr
 
 from tune_speed.tuning.policy.curve import FloatArray
-from tune_speed.tuning.policy.encoding import Encoder
+from tune_speed.tuning.policy.encoding import BoolArray, Encoder
 from tune_speed.tuning.policy.expected_time import gain_of_run, log_expected_s
-from tune_speed.tuning.policy.model import Evidence, Model
-from tune_speed.tuning.policy.settings import AcquisitionSettings
+from tune_speed.tuning.policy.gaussian_process import (
+    GaussianProcess,
+    Scales,
+    fit_scales,
+    with_repeats,
+)
+
+
+class Evidence(NamedTuple):
+    """Finished trials, in the order of their numbers."""
+
+    units: FloatArray
+    """(N, P), see `encoding`."""
+    costs: FloatArray
+    """(N,) seconds to the end, known before; NaN where not."""
+    distances: FloatArray
+    """(N, K) at the fractions of the axis that count, the first of them 1."""
+    variances: FloatArray
+    """(N,) of the distances, beyond the model's noise: where the end is a forecast."""
+    ranks: FloatArray
+    """(N,) how good a trial is to search around, larger is better."""
+    fits: BoolArray
+    """(N,) whether it had enough memory (feasible); if not, its distances mean nothing."""
 
 
 class Objective(NamedTuple):
@@ -66,8 +90,118 @@ class Candidate(NamedTuple):
     """Probability that a run meets the target; before any did, that it comes nearer."""
 
 
+@dataclass(frozen=True)
+class AcquisitionSettings:
+    """Settings whose values a benchmark decided."""
+
+    num_candidates: int = 256
+    """Half of them drawn evenly, half around the best trials."""
+    fit_points: int = 64
+    """Trials to which the hyperparameters are fitted, at most."""
+    max_points: int = 300
+    """Trials that the model is conditioned on, at most."""
+    cost_power: float = 0.5
+    """κ, once there is a leader."""
+    early_cost_power: float = 0.3
+    """κ before."""
+    margin: float = 0.5
+    """How far beyond the best so far θ lies."""
+    cost_feature: bool = True
+    """Whether the cost is an input of the model, next to the configuration."""
+    least_gain: float = 0.003
+    """Gain, of ln E*, that another run of what was tried must promise."""
+    least_share: float = 0.05
+    """Share of the noise's variance that runs far from the target have at least."""
+
+
 Allowed = Callable[[dict[str, Any]], float | None]
 """From a configuration to its cost [s] (NaN: not known), or None if it is not to be tried."""
+
+
+class Model:
+    """What finished trials say of configurations; fitted once for each set of them."""
+
+    def __init__(
+        self,
+        encoder: Encoder,
+        evidence: Evidence,
+        *,
+        has_cost: bool,
+        settings: AcquisitionSettings,
+        rng: np.random.Generator,
+    ) -> None:
+        """Takes evidence of which at least three trials fit; `has_cost`: costs tell runs apart."""
+        self._encoder, self._has_cost = encoder, has_cost and settings.cost_feature
+        known = evidence.costs[~np.isnan(evidence.costs)]
+        self.usual_cost = float(np.median(known)) if len(known) else 1.0
+        self._longest_cost = float(known.max()) if len(known) else 1.0
+        # Clocks differ between runs of a configuration, which must be the same point.
+        self._costs: dict[bytes, float] = {}
+        for units, cost in zip(evidence.units, evidence.costs, strict=True):
+            self._costs.setdefault(units.tobytes(), float(cost))
+        rows = np.flatnonzero(evidence.fits)
+        rows = _some(rows, evidence.distances[:, 0], settings.max_points, rng)
+        points = self.points(evidence.units[rows], evidence.costs[rows])
+        values, variances = evidence.distances[rows], evidence.variances[rows]
+        self.threshold = min(0.0, float(values[:, 0].max()) + settings.margin)
+        # Of a spread of the metric, the logarithm far from the target shows little.
+        shares = np.maximum(np.exp(-2 * np.abs(values[:, 0])), settings.least_share)
+        few = _some(np.arange(len(rows)), values[:, 0], settings.fit_points, rng)
+        scales = fit_scales(points[few], values[few, 0], variances[few], shares=shares[few])
+        scales = with_repeats(scales, values[:, 0], points, shares)
+        self._seen = points, values, variances, shares, scales
+        self.process = GaussianProcess(points, values, variances, scales, shares=shares)
+        self._memory = self._of_memory(evidence)
+
+    def with_running(self, units: FloatArray, costs: FloatArray) -> GaussianProcess:
+        """Returns the process with running trials (R, P) at their posterior means."""
+        if not len(units):
+            return self.process
+        points, values, variances, shares, scales = self._seen
+        there = self.points(units, costs)
+        mean, _ = self.process.predict(there)
+        own = np.maximum(np.exp(-2 * np.abs(mean[:, 0])), float(shares.min()))
+        return GaussianProcess(
+            np.concatenate([points, there]),
+            np.concatenate([values, mean]),
+            np.concatenate([variances, np.zeros(len(there))]),
+            scales,
+            shares=np.concatenate([shares, own]),
+        )
+
+    def points(self, units: FloatArray, costs: FloatArray) -> FloatArray:
+        """Returns the process' inputs (M, D) of configurations and what they cost [s]."""
+        points = self._encoder.points(units)
+        if not self._has_cost:
+            return points
+        costs = np.array(
+            [self._costs.get(u.tobytes(), c) for u, c in zip(units, costs, strict=True)]
+        )
+        cost = np.where(np.isnan(costs), self.usual_cost, costs)
+        # A factor of 20 in cost counts as much as a whole range.
+        column = 1 + np.log(np.maximum(cost, 1e-9) / self._longest_cost) / 3
+        return np.column_stack([points, column])
+
+    def fits(self, points: FloatArray) -> FloatArray:
+        """Returns the chances that runs have enough memory: (M,)."""
+        if self._memory is None:
+            return np.ones(len(points))
+        room, room_sd = self._memory.predict(points)
+        fits: FloatArray = ndtr(room / np.sqrt(room_sd**2 + 0.05))
+        return fits
+
+    def _of_memory(self, evidence: Evidence) -> GaussianProcess | None:
+        if evidence.fits.all():
+            return None
+        rows = np.arange(len(evidence.fits))[-64:]
+        points = self.points(evidence.units[rows], evidence.costs[rows])
+        values = np.where(evidence.fits[rows], 1.0, -1.0)
+        none = np.zeros(len(rows))
+        if evidence.fits[rows].any() and not evidence.fits[rows].all():
+            scales = fit_scales(points, values, none)
+        else:  # Constant values say nothing of the scales.
+            scales = Scales(0.0, math.log(0.1), np.full(points.shape[1], math.log(0.6)))
+        return GaussianProcess(points, values, none, scales)
 
 
 def best_candidate(
@@ -230,6 +364,18 @@ class _Search:
         # The time to be beaten is twice the longest run's, so that a hit at its end gains log 2.
         weights[0] = math.log(2.0)
         return np.asarray(falling @ weights)
+
+
+def _some(
+    rows: npt.NDArray[np.int_], values: FloatArray, limit: int, rng: np.random.Generator
+) -> npt.NDArray[np.int_]:
+    """Returns at most `limit` of `rows`: two thirds with the largest values, others at random."""
+    if len(rows) <= limit:
+        return rows
+    by_value = rows[np.argsort(-values[rows], kind="stable")]
+    num_best = 2 * limit // 3
+    others = rng.choice(by_value[num_best:], size=limit - num_best, replace=False)
+    return np.sort(np.concatenate([by_value[:num_best], others]))
 
 
 def _mutated(

@@ -85,8 +85,8 @@ class GaussianProcess:
 
         `shares` (N,) are those of the noise's variance that they have.
         """
-        self._points, self._scales, self._mean = points, scales, values.mean(axis=0)
-        self._values, self._variances = values, variances
+        self._points, self._scales = points, scales
+        self._mean = values.mean(axis=0)
         self._unit = _unit(values[:, 0] if values.ndim == 2 else values)
         self._shares = np.sqrt(np.broadcast_to(shares, len(points)))
         kernel = _kernel(points, points, scales)
@@ -111,24 +111,6 @@ class GaussianProcess:
         explained = solve_triangular(self._factor[0], cross, lower=True, check_finite=False)
         variance = math.exp(2 * self._scales.log_signal) + own - (explained**2).sum(axis=0)
         return mean, self._unit * np.sqrt(np.maximum(variance, 1e-10))
-
-    def with_more(
-        self, points: FloatArray, values: FloatArray, *, shares: FloatArray
-    ) -> "GaussianProcess":
-        """Returns the process with further observations, which have no variance of their own."""
-        own = (self._points, self._values, self._variances, self._shares**2)
-        more = (points, values, np.zeros(len(points)), shares)
-        x, y, v, w = (np.concatenate(both) for both in zip(own, more, strict=True))
-        return GaussianProcess(x, y, v, self._scales, shares=w)
-
-    def leave_one_out(self) -> tuple[FloatArray, FloatArray]:
-        """Returns mean (N,) or (N, K) and deviation (N,) of each observation, by all others.
-
-        Source: Rasmussen and Williams 2006, eq. 5.12; the observations' mean is that of all.
-        """
-        precision = np.diag(cho_solve(self._factor, np.eye(len(self._points)), check_finite=False))
-        residuals = (self._unit * self._coefficients.T / precision).T
-        return self._values - residuals, self._unit / np.sqrt(precision)
 
 
 def fit_scales(
@@ -205,8 +187,11 @@ def noise_pattern(points: FloatArray, share_sds: FloatArray, own: float) -> Floa
 
 def _same(a: FloatArray, b: FloatArray) -> FloatArray:
     """Returns 1 where points (N, D) and (M, D) are equal, else 0: (N, M)."""
-    _, rows = np.unique(np.concatenate([a, b]), axis=0, return_inverse=True)
-    same: FloatArray = (rows[: len(a), None] == rows[None, len(a) :]).astype(float)
+    same, rows = np.zeros((len(a), len(b))), dict[bytes, list[int]]()
+    for i, row in enumerate(a):
+        rows.setdefault(row.tobytes(), []).append(i)
+    for j, row in enumerate(b):
+        same[rows.get(row.tobytes(), []), j] = 1.0
     return same
 
 

@@ -10,12 +10,12 @@ import numpy as np
 
 from tune_speed.core.records import ENDS, Recommended, Status
 from tune_speed.tuning.policy import base
+from tune_speed.tuning.policy.acquisition import Evidence
 from tune_speed.tuning.policy.base import Cost, Leader, Outcome, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import CurveTable, distance, make_row
 from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import RELIABLE
-from tune_speed.tuning.policy.model import Evidence
 
 SCHEDULE_PLACES = np.arange(1, 33) / 32
 """Places on a schedule of fixed length, at which curves are compared."""

@@ -2,33 +2,7 @@
 
 from dataclasses import dataclass, field
 
-
-@dataclass(frozen=True)
-class AcquisitionSettings:
-    """Settings whose values a benchmark decided."""
-
-    num_candidates: int = 256
-    """Half of them drawn evenly, half around the best trials."""
-    fit_points: int = 64
-    """Trials to which the hyperparameters are fitted, at most."""
-    max_points: int = 300
-    """Trials that the model is conditioned on, at most."""
-    cost_power: float = 0.5
-    """κ, once there is a leader."""
-    early_cost_power: float = 0.3
-    """κ before."""
-    margin: float = 0.5
-    """How far beyond the best so far θ lies."""
-    cost_feature: bool = True
-    """Whether the cost is an input of the model, next to the configuration."""
-    least_gain: float = 0.003
-    """Gain, of ln E*, that another run of what was tried must promise."""
-    least_share: float = 0.05
-    """Share of the noise's variance that runs far from the target have at least."""
-    far_unit: float = 0.1
-    """u, see `model`."""
-    drawn_from: int = 20
-    """Configurations that can tell whether to draw the worse half together."""
+from tune_speed.tuning.policy.acquisition import AcquisitionSettings
 
 
 @dataclass(frozen=True, kw_only=True)

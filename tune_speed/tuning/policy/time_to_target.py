@@ -29,7 +29,7 @@ from tune_speed.core.records import Recommended, Status
 from tune_speed.core.stats import wilson_interval
 from tune_speed.study.space import SearchSpace
 from tune_speed.tuning.policy import base
-from tune_speed.tuning.policy.acquisition import Candidate, Objective, best_candidate
+from tune_speed.tuning.policy.acquisition import Candidate, Model, Objective, best_candidate
 from tune_speed.tuning.policy.base import Leader, Outcome, PriorTrial, Proposal
 from tune_speed.tuning.policy.curve import FloatArray
 from tune_speed.tuning.policy.curve_table import distance
@@ -38,7 +38,6 @@ from tune_speed.tuning.policy.encoding import Encoder
 from tune_speed.tuning.policy.expected_time import doubt, log_expected_s
 from tune_speed.tuning.policy.gaussian_process import one_thread
 from tune_speed.tuning.policy.history import WHOLE, History, Known, Trial
-from tune_speed.tuning.policy.model import Model
 from tune_speed.tuning.policy.optuna_study import OptunaStudy
 from tune_speed.tuning.policy.settings import Parts
 
