@@ -2,9 +2,11 @@
 
     python tests/benchmarks/bench_noisy_search.py --seeds 10 --jobs 2 --out noisy.json
 
-Sides: ours, ours without repeats (`no_repeats`), vanilla, random; of each also the configuration of
-its fastest run (`…, fastest run`). Each searches each benchmark of `simulation/noisy.py` with 20
-full runs' worth and 4 workers; what it recommends then runs 400 times more. Printed for each:
+Sides: ours, ours without repeats (`no_repeats`), vanilla, random; the second and third with their
+five fastest run three times more at the end (`…+reruns`); SMAC3, if it is installed (`pip install
+smac`). Of each also the configuration of its fastest run (`…, fastest run`). Each searches each
+benchmark of `simulation/noisy.py` with 20 full runs' worth and 4 workers; what it recommends then
+runs 400 times more. Printed for each:
 the true expected time with restarts over the best that any side has tried in any search there
 (geometric mean over seeds; a search that recommends nothing counts with its whole budget), the
 chance that a run meets the target, and how often it is at least one half.
@@ -15,15 +17,17 @@ import json
 import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # Each search is a process.
 
 import numpy as np
+from noisy_sides import Smac, WithReruns
 
 from tune_speed.core.records import Status
 from tune_speed.tuning.policy.base import Cost, Policy, SearchTarget
@@ -49,11 +53,19 @@ def ours(benchmark: Noisy, seed: int, *, parts: Parts) -> Policy:
     )
 
 
-SIDES = {
+def with_reruns(benchmark: Noisy, seed: int, *, side: str) -> Policy:
+    budget_s = BUDGET_RUNS * benchmark.full_run_s / WORKERS
+    return WithReruns(SIDES[side](benchmark, seed), budget_s=budget_s, workers=WORKERS)
+
+
+SIDES: dict[str, Callable[[Noisy, int], Policy]] = {
     "ours": partial(ours, parts=Parts()),
     "no_repeats": partial(ours, parts=Parts(repeats=False)),
     "vanilla": lambda benchmark, seed: new_policy("vanilla", benchmark, seed),
     "random": lambda benchmark, seed: new_policy("random", benchmark, seed),
+    "no_repeats+reruns": partial(with_reruns, side="no_repeats"),
+    "vanilla+reruns": partial(with_reruns, side="vanilla"),
+    **({"smac": Smac} if find_spec("smac") else {}),
 }
 
 
