@@ -82,6 +82,12 @@ def test_of_equally_fast_runs_the_row_is_that_which_the_search_names() -> None:
     assert (row.trial_id, row.expected_s, row.chance) == ("t0001", 1.5, 0.9)
 
 
+def test_runs_that_a_search_without_a_model_does_not_count_are_counted() -> None:
+    best = Recommended(study="study", trial_id="t0000", runs=1, hits=1, expected_s=1.0)
+    (row,) = board_of(of(0), of(1), of(2, Status.MISSED), favourites=(best,)).rows
+    assert (row.trial_id, row.hits, row.n) == ("t0000", 2, 3)
+
+
 def test_recommended_is_what_the_board_has() -> None:
     away = Recommended(study="study", trial_id="t0009", runs=1, hits=1, expected_s=1.0)
     here = away.model_copy(update={"trial_id": "t0001"})

@@ -98,6 +98,18 @@ def test_restored_policy_knows_what_the_first_one_knew(sampler: str, is_capped: 
     assert again.ask().trial_id == "t0012"
 
 
+@pytest.mark.parametrize("sampler", ["tpe", "random"])
+def test_resumed_search_draws_other_configurations_than_before(sampler: str) -> None:
+    first, again = make_plain(sampler), make_plain(sampler)
+    before = [first.ask() for _ in range(6)]
+    done = [(proposal, made_up_outcome(proposal.params, 1)) for proposal in before[:3]]
+    again.restore(finished=done, unfinished=before[3:])
+    after = [again.ask().params for _ in range(9)]
+    assert after[:3] == [proposal.params for proposal in before[3:]]
+    new = after[3:]
+    assert len(new) == 6 and not [params for params in new if params in [p.params for p in before]]
+
+
 def test_unfinished_trials_are_proposed_again_under_their_ids() -> None:
     policy = make_plain()
     lost = [Proposal("t0003", {"lr": 0.5, "optimizer": "adam"}, "before")]

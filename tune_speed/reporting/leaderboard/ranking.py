@@ -199,8 +199,8 @@ def _of_all(row: Row, records: Sequence[TrialRecord], known: Recommended | None)
     if known is None and len(runs) < 2:
         return row
     hits, n = sum(run.status is Status.REACHED for run in runs), len(runs)
-    if known is not None:
-        hits, n = known.hits, known.runs
+    if known is not None:  # More than was read, or less: a search without a model counts none.
+        hits, n = max(hits, known.hits), max(n, known.runs)
     if known is not None and known.chance:
         run_s, ends = known.expected_s * known.chance, (known.chance_high, known.chance_low)
         low_s, high_s = (run_s / chance if chance else math.inf for chance in ends)

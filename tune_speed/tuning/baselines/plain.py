@@ -9,6 +9,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable
+from functools import partial
 
 import optuna
 from optuna.trial import FrozenTrial, TrialState, create_trial
@@ -73,9 +74,17 @@ class Plain(Baseline):
         self, *, space: SearchSpace, target: SearchTarget, sampler: str, is_capped: bool, seed: int
     ) -> None:
         super().__init__()
-        self._space, self._is_capped = space, is_capped
-        self._study = quiet_study(make_sampler(sampler, space=space, seed=seed))
+        self._space, self._is_capped, self._seed = space, is_capped, seed
+        self._sampler = partial(make_sampler, sampler, space=space)
+        self._study = quiet_study(self._sampler(seed=seed))
         self._running: dict[str, optuna.Trial] = {}
+
+    def restore(
+        self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
+    ) -> None:
+        """Takes over a ledger's trials; by the first seed, the same would be drawn again."""
+        super().restore(finished=finished, unfinished=unfinished)
+        self._study.sampler = self._sampler(seed=self._seed + self._num_proposed)
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         self._study.add_trial(
