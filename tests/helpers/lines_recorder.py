@@ -21,8 +21,7 @@ class LinesRecorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         # With `source`, files that nothing imports count with all their lines.
-        # By default it looks for what it can take out of all objects after 50 lines that ran again.
-        self._slipcover = Slipcover(source=[str(PACKAGE)], d_miss_threshold=20_000)
+        self._slipcover = Slipcover(source=[str(PACKAGE)])
         ImportManager(self._slipcover, FileMatcher(sources=[PACKAGE])).__enter__()
 
     def pytest_unconfigure(self) -> None:
