@@ -185,6 +185,16 @@ def test_restored_policy_remembers_what_searcher_and_scheduler_were_told(running
     assert again.ask().trial_id == "t0030"
 
 
+def test_resumed_search_draws_other_configurations_than_before() -> None:
+    first, again = make_vanilla(seed=5), make_vanilla(seed=5)
+    before = [first.ask() for _ in range(6)]
+    done = [(proposal, Outcome(Status.REACHED, 2.0, curve(0.3, 0.95))) for proposal in before[:3]]
+    again.restore(finished=done, unfinished=before[3:])
+    assert [again.ask() for _ in range(3)] == before[3:]
+    new = [again.ask().params for _ in range(6)]
+    assert not [params for params in new if params in [proposal.params for proposal in before]]
+
+
 def test_unfinished_trials_are_proposed_again_under_their_ids() -> None:
     policy = make_vanilla()
     lost = Proposal("t0003", {"lr": 0.5, "momentum": 0.5, "batch_size": 64}, "before")

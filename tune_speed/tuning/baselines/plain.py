@@ -8,10 +8,10 @@
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Container, Iterable
-from functools import partial
+from collections.abc import Callable, Container, Iterable
 
 import optuna
+from optuna.samplers import BaseSampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from tune_speed.core.records import Recommended, Status
@@ -27,7 +27,10 @@ PENALTY_S = 1e6
 class Baseline(ABC):
     """What baseline policies share: the numbers of trials, and those to propose again."""
 
-    def __init__(self) -> None:
+    _study: optuna.Study
+
+    def __init__(self, sampler: Callable[[int], BaseSampler], *, seed: int) -> None:
+        self._sampler, self._seed = sampler, seed
         self._again: list[Proposal] = []
         self._num_proposed = 0
         self.spent = 0.0
@@ -49,6 +52,8 @@ class Baseline(ABC):
         for proposal in unfinished:
             self._count(proposal)
             self._again.append(proposal)
+        # By the first seed, what the search began with would be drawn again.
+        self._study.sampler = self._sampler(self._seed + self._num_proposed)
 
     def retry(self, proposal: Proposal) -> None:
         """Takes back a trial; it is proposed again."""
@@ -73,18 +78,10 @@ class Plain(Baseline):
     def __init__(
         self, *, space: SearchSpace, target: SearchTarget, sampler: str, is_capped: bool, seed: int
     ) -> None:
-        super().__init__()
-        self._space, self._is_capped, self._seed = space, is_capped, seed
-        self._sampler = partial(make_sampler, sampler, space=space)
-        self._study = quiet_study(self._sampler(seed=seed))
+        super().__init__(lambda seed: make_sampler(sampler, space=space, seed=seed), seed=seed)
+        self._space, self._is_capped = space, is_capped
+        self._study = quiet_study(self._sampler(seed))
         self._running: dict[str, optuna.Trial] = {}
-
-    def restore(
-        self, *, finished: Iterable[tuple[Proposal, Outcome]], unfinished: Iterable[Proposal]
-    ) -> None:
-        """Takes over a ledger's trials; by the first seed, the same would be drawn again."""
-        super().restore(finished=finished, unfinished=unfinished)
-        self._study.sampler = self._sampler(seed=self._seed + self._num_proposed)
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         self._study.add_trial(

@@ -11,6 +11,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
+from optuna.samplers import TPESampler
 from ray.tune.schedulers import AsyncHyperBandScheduler, TrialScheduler
 from ray.tune.search.optuna import OptunaSearch
 
@@ -31,12 +32,13 @@ class Vanilla(Baseline):
     """Ray's searcher and scheduler behind the seam of a policy."""
 
     def __init__(self, *, space: SearchSpace, target: SearchTarget, seed: int) -> None:
-        super().__init__()
+        super().__init__(lambda seed: TPESampler(seed=seed), seed=seed)
         self._space = space
         hush_optuna()
         self._searcher = OptunaSearch(
             space=partial(suggest, space), metric=TIME, mode="min", seed=seed
         )
+        self._study = self._searcher._ot_study
         self._scheduler = AsyncHyperBandScheduler(
             time_attr=ITERATION, metric=METRIC, mode="max", max_t=MAX_EVALUATIONS
         )
@@ -44,9 +46,7 @@ class Vanilla(Baseline):
 
     def _restore(self, proposal: Proposal, outcome: Outcome) -> None:
         # Ray's own restore brings neither the scheduler's rungs nor the last results back.
-        self._searcher._ot_study.add_trial(
-            optuna_trial(self._space, proposal, outcome, failures=_ERRORS)
-        )
+        self._study.add_trial(optuna_trial(self._space, proposal, outcome, failures=_ERRORS))
         self._begin(proposal.trial_id)
         # Whatever the rungs say now, in the order of ends: these values were reported then.
         for index, value in enumerate(outcome.curve.metric):
@@ -57,7 +57,7 @@ class Vanilla(Baseline):
         """Returns the searcher's next configuration."""
         if self._again:
             proposal = self._again.pop(0)
-            self._searcher._ot_study.enqueue_trial(self._space.read(proposal.params))
+            self._study.enqueue_trial(self._space.read(proposal.params))
             self._searcher.suggest(proposal.trial_id)
         else:
             trial_id = f"t{self._num_proposed:04d}"
