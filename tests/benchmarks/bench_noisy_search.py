@@ -53,9 +53,13 @@ def ours(benchmark: Noisy, seed: int, *, parts: Parts) -> Policy:
     )
 
 
+def budget_of(benchmark: Noisy) -> float:
+    return BUDGET_RUNS * benchmark.full_run_s / WORKERS
+
+
 def with_reruns(benchmark: Noisy, seed: int, *, side: str) -> Policy:
-    budget_s = BUDGET_RUNS * benchmark.full_run_s / WORKERS
-    return WithReruns(SIDES[side](benchmark, seed), budget_s=budget_s, workers=WORKERS)
+    policy = SIDES[side](benchmark, seed)
+    return WithReruns(policy, budget_s=budget_of(benchmark), workers=WORKERS)
 
 
 SIDES: dict[str, Callable[[Noisy, int], Policy]] = {
@@ -74,9 +78,8 @@ def search(task: tuple[str, str, int]) -> list[Row]:
     side, name, seed = task
     hush_optuna()
     benchmark = NOISY[name].fresh(seed)
-    budget_s = BUDGET_RUNS * benchmark.full_run_s / WORKERS
     policy = SIDES[side](benchmark, seed)
-    trace = run_policy(policy, benchmark, num_workers=WORKERS, budget_s=budget_s)
+    trace = run_policy(policy, benchmark, num_workers=WORKERS, budget_s=budget_of(benchmark))
     hits = [trial for trial in trace.trials if trial.status == Status.REACHED]
     hits.sort(key=lambda trial: trial.train_s)
     tried = {_key(each.params): each.params for each in hits[:MOST_CANDIDATES]}

@@ -107,7 +107,7 @@ class Smac:
     def __init__(self, benchmark: Noisy, seed: int) -> None:
         from smac import AlgorithmConfigurationFacade, Scenario
 
-        self.spent = 0.0
+        self.spent, self._space = 0.0, benchmark.space
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         scenario = Scenario(
             _space_of(benchmark.space),
@@ -144,8 +144,7 @@ class Smac:
         info = self._smac.ask()
         name = f"t{len(self._infos):04d}"
         self._infos[name] = info
-        params = {key: _plain(value) for key, value in dict(info.config).items()}
-        return Proposal(name, params, "smac")
+        return Proposal(name, self._space.read(dict(info.config)), "smac")
 
     def report(self, trial_id: str, *, train_s: float, step: int, metric: float) -> str | None:
         return None
@@ -158,10 +157,6 @@ class Smac:
         cost = outcome.train_s if is_hit else PENALTY * max(outcome.curve.end_s, 1e-3)
         self._names.setdefault(info.config, trial_id)
         self._smac.tell(info, TrialValue(cost=cost, time=outcome.curve.end_s), save=False)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value
 
 
 def _space_of(space: SearchSpace) -> Any:

@@ -386,9 +386,8 @@ class TimeToTarget:
             return self._again_free(is_end=is_end)
         if not is_end:
             return None
-        runs = chain.from_iterable(known.runs for known in self._history.known())
-        configurations = {run.proposal.trial_id: run.proposal.params for run in runs}
-        params = configurations[self.favourites[0].trial_id]
+        best, proposals = self.favourites[0].trial_id, (t.proposal for t in self._history.finished)
+        params = next(proposal.params for proposal in proposals if proposal.trial_id == best)
         if self._history.times_tried(params) < self._parts.sure_runs:
             return params, self._reason_again(params)
         return self._by_acquisition(rng, is_end=True)
