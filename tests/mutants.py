@@ -13,7 +13,7 @@ Each runs in a copy of the working tree, in a fork of this process, which has im
 and Optuna but neither the package nor tests. Tests run until one fails: of those not marked `slow`,
 outside other rooms' files of `longest_first.py`, the ones that call the function that was changed,
 the module's own first, then the shortest. Which test calls what is recorded once (minutes, for the
-rooms given) and read again from `--calls`; `--record` records the files given anew.
+rooms given), file by file, and read again from `--calls`; `--record` records the files given anew.
 
 A mutant is killed if a test fails or hangs. The interval of the share is Wilson's, of 95 %.
 """
@@ -502,11 +502,11 @@ def import_what_takes_long() -> None:
 def recorded(
     tree: Copy, path: Path | None, files: list[str] | None, rooms: Iterable[str]
 ) -> dict[str, Any]:
-    """Returns which quick test calls what, read from `path` but for `files`, which run anew."""
+    """Returns which quick test calls what: `files` run anew (None: those not in `path` yet)."""
     calls = json.loads(path.read_text()) if path and path.is_file() else {}
     calls = {file: seen for file, seen in calls.items() if (ROOT / file).is_file()}
     if files is None:
-        files = [] if calls else quick_files(rooms)
+        files = [file for file in quick_files(rooms) if file not in calls]
     for file in files:
         begun = time.monotonic()
         calls[file] = tree.record(file)
