@@ -326,6 +326,8 @@ def test_each_sampler_proposes_from_the_space_and_learns(sampler: str) -> None:
     for number in range(14):
         proposal = ask(policy)
         SPACE.build(proposal.params)
+        is_own = proposal.reason == f"{sampler}: the sampler's proposal"
+        assert is_own == (sampler != "gain"), proposal.reason
         status = (Status.REACHED, Status.MISSED, Status.OOM)[number % 3]
         curve = Curve(np.array([1.0 + number]), np.array([0.8]))
         policy.finish(proposal.trial_id, Outcome(status, 1.0 + number, curve))
