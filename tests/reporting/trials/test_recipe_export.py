@@ -49,7 +49,7 @@ def test_header_says_what_the_estimate_is_worth_and_what_it_cost() -> None:
     text = recipe_yaml(trained(), run_id="abc", search=search, rerun="tune-speed train best.yaml")
     header = "\n".join(header_of(text))
     for part in (
-        "one run: how it spreads over seeds is not known",
+        "this run alone, without the spread over seeds",
         "accuracy ≥ 0.9, fixed_length, on the validation part of digits",
         f"workload {'w' * 16}, search space {'s' * 16}, protocol 2",
         "60 trials, 49 device-seconds",

@@ -39,8 +39,8 @@ def _result(record: TrialRecord, row: Row) -> str:
         time_s = row.time_to_target_s
         time = "no time" if time_s is None else f"{time_s:.3f} s"
         return (
-            f"{record.kind}: {record.status.value}, {time} to target on {record.device}, one run:"
-            f" how it spreads over seeds is not known; clock: {row.timing}"
+            f"{record.kind}: {record.status.value}, {time} to target on {record.device}, this run"
+            f" alone, without the spread over seeds; clock: {row.timing}"
         )
     expected = interval_text(row.expected_s, row.expected_low_s, row.expected_high_s)
     median = interval_text(row.time_to_target_s, row.median_low_s, row.median_high_s)
