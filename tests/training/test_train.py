@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from training import CPU, Tiny, make_recipe, make_splits, make_workload, run, to_end
 
 from tune_speed.components.models.resnet import ResNet20
-from tune_speed.components.optim import Adam, Sgd
+from tune_speed.components.optim import Adam, Sgd, Swats
 from tune_speed.components.schedules import OneCycle
 from tune_speed.components.schedules.reduce_on_plateau import ReduceOnPlateau
 from tune_speed.components.speedups.base import Shape
@@ -184,6 +184,14 @@ def test_train_loss_is_the_mean_over_the_samples_since_the_last_evaluation() -> 
 
 DROPOUT = Tiny(norm="batch", dropout=0.3)
 AUGMENTATION = Augmentation(pad=1, flip="random", cutout=2)
+
+
+def test_evaluations_record_what_the_optimizer_says_of_itself() -> None:
+    result = run(make_recipe(optimizer=Swats(lr=0.01, switch_at_step=3), epochs=3.0))
+    first, *later = (evaluation.values for evaluation in result.evaluations)
+    assert first == {}
+    assert all(values["swats_rate"] > 0 and values["swats_spread"] >= 0 for values in later)
+    assert later[-1]["swats_switch_step"] >= 3
 
 
 def test_seed_fixes_losses_and_weights(models: list[nn.Module]) -> None:

@@ -144,6 +144,7 @@ def _before_first_step(
     if earlier is None:
         _begin(training, forward)
     stepper.averager = progress.averager = recipe.speedups.averaging.averager(model)
+    progress.figures = getattr(stepper.optimizer, "figures", progress.figures)
     if checkpoints is not None and earlier is not None:
         with clock.span("setup_s"):
             checkpoints.restore(training)

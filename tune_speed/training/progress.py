@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Self
 
 import torch
@@ -102,6 +102,7 @@ class Progress:
         self.evaluated_on, self.step_schedule = job.evaluated_on, job.step_schedule
         self.model, self.clock, self.sharing, self.phases = model, clock, sharing, phases
         self.averager: Averager | None = None
+        self.figures: Callable[[], dict[str, float]] = dict
         self.waits = Waits()
         self.num_train = len(self.splits.train.labels)
         self.grid = self.workload.grid(num_train=self.num_train)
@@ -181,6 +182,7 @@ class Progress:
                 followed = self._scores("validation") if on_test else scores
                 if followed.loss is not None:
                     self.losses.append(followed.loss)
+        own = {} if scores.value is None else {self.workload.target.metric: scores.value}
         return Evaluation(
             step=self.steps,
             samples=self.samples,
@@ -191,7 +193,7 @@ class Progress:
             micro_f1=scores.micro_f1,
             loss=scores.loss,
             train_loss=train_loss,
-            values={} if scores.value is None else {self.workload.target.metric: scores.value},
+            values=self.figures() | own,
         )
 
     def refuse_met_target(self) -> None:

@@ -112,6 +112,30 @@ def test_the_switch_is_where_the_formula_puts_it_in_float64():
     assert optimizer.switch["rate"] == pytest.approx(expected[1], rel=1e-9)
 
 
+@pytest.mark.parametrize("steps_in_row", [2, 4])
+def test_the_switch_waits_for_several_steps_in_a_row_and_its_figures_are_by_hand(steps_in_row):
+    gradients, tolerance = quadratic_gradients(4000), 0.2
+    by_hand = list(ratios_by_hand(gradients))
+    passed = [k > 0 and abs(m - r) < tolerance * m for k, (m, r) in enumerate(by_hand)]
+    expected = next(
+        k for k in range(len(passed)) if all(passed[max(0, k - steps_in_row + 1) : k + 1])
+    )
+    first = passed.index(True)
+    assert first < expected, "one step must pass by chance before"
+    model = one_weight(dtype=torch.float64)
+    optimizer = built(model, switch_tolerance=tolerance, switch_steps_in_row=steps_in_row)
+    assert optimizer.figures() == {}
+    for gradient in gradients:
+        push(model, optimizer, gradient)
+    ratios = np.array([ratio for _, ratio in by_hand[: expected + 1]])
+    weights = 0.999 ** np.arange(expected, -1, -1)
+    mean = np.average(ratios, weights=weights)
+    spread = np.sqrt(np.average((ratios - mean) ** 2, weights=weights)) / mean
+    assert optimizer.figures() == pytest.approx(
+        {"swats_rate": mean, "swats_spread": spread, "swats_switch_step": expected + 1}, rel=1e-6
+    )
+
+
 def test_one_criterion_looks_at_all_weights_together():
     whole = one_weight(dtype=torch.float64)
     parts = nn.ParameterList(torch.zeros(2, 1, dtype=torch.float64) for _ in range(2))
@@ -126,7 +150,7 @@ def test_one_criterion_looks_at_all_weights_together():
 
 
 def test_a_forced_switch_waits_for_a_positive_rate():
-    arguments = {"beta2": 0.5, "tolerance": 1e-3, "forced_step": 2}
+    arguments = {"beta2": 0.5, "tolerance": 1e-3, "steps_in_row": 1, "forced_step": 2}
     switch = NOT_SWITCHED
     for ratio in (-1.0, -1.0, None):
         switch = next_switch(switch, ratio, **arguments)
@@ -140,7 +164,9 @@ def test_a_forced_switch_waits_for_a_positive_rate():
 def test_a_steady_negative_rate_never_switches():
     switch = NOT_SWITCHED
     for _ in range(5):
-        switch = next_switch(switch, -1.0, beta2=0.9, tolerance=1e-2, forced_step=None)
+        switch = next_switch(
+            switch, -1.0, beta2=0.9, tolerance=1e-2, steps_in_row=1, forced_step=None
+        )
     assert switch["switch_step"] is None
 
 

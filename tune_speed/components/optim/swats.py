@@ -19,8 +19,9 @@ class Swats(OptimizerConfig):
 
         r = p.p / (-p.g),   and its debiased running mean (factor beta2) is R.
 
-    After the first step k > 1 with |R - r| < switch_tolerance * R, all weights continue with
-    v <- beta1 v + g,  w <- w - (1 - beta1) R v,  from v = 0. Weight decay is part of g throughout.
+    After the first step k > 1 with |R - r| < switch_tolerance * R, or several such steps in a row,
+    all weights continue with v <- beta1 v + g,  w <- w - (1 - beta1) R v,  from v = 0. Weight decay
+    is part of g throughout.
 
     Before the switch the host waits for the device once a step, because it must know which of the
     two to launch; after it, never. (So a step time that is measured beforehand is Adam's.) The
@@ -41,6 +42,9 @@ class Swats(OptimizerConfig):
     switch_tolerance: float = Field(default=1e-3, gt=0, lt=1)
     """Largest relative difference of the rate and its running mean at the switch, in (0, 1);
     1e-9 to 1e-2 is worth a search."""
+    switch_steps_in_row: int = Field(default=1, ge=1)
+    """Steps in a row that the difference must stay so small, from 1: ratios that spread pass their
+    mean by chance. Runs record mean and spread as `swats_rate` and `swats_spread`."""
     switch_at_step: int | None = Field(default=None, ge=1)
     """Optimizer step, from 1, after which the switch is made at the latest, if the running mean is
     above 0 there (otherwise as soon as it is); null: by the tolerance alone."""
@@ -54,6 +58,7 @@ class Swats(OptimizerConfig):
             betas=(self.beta1, self.beta2),
             eps=self.eps,
             switch_tolerance=self.switch_tolerance,
+            switch_steps_in_row=self.switch_steps_in_row,
             switch_at_step=self.switch_at_step,
             fused=fused_or_default(fused),
         )

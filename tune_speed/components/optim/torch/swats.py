@@ -18,17 +18,35 @@ class Switch(TypedDict):
     """Steps whose ratio was defined: those in which the weights moved along the gradient."""
     average: float
     """Running mean of the ratios, not debiased."""
+    square: float
+    """Running mean of their squares, not debiased."""
+    steps_in_row: int
+    """The latest steps that satisfied the criterion, one after another."""
     switch_step: int | None
     """The last step of Adam, from 1; None before the switch."""
     rate: float | None
     """SGD's rate at a schedule's factor of 1, without (1 - beta1); None before the switch."""
 
 
-NOT_SWITCHED = Switch(num_steps=0, num_ratios=0, average=0.0, switch_step=None, rate=None)
+NOT_SWITCHED = Switch(
+    num_steps=0,
+    num_ratios=0,
+    average=0.0,
+    square=0.0,
+    steps_in_row=0,
+    switch_step=None,
+    rate=None,
+)
 
 
 def next_switch(
-    switch: Switch, ratio: float | None, *, beta2: float, tolerance: float, forced_step: int | None
+    switch: Switch,
+    ratio: float | None,
+    *,
+    beta2: float,
+    tolerance: float,
+    steps_in_row: int,
+    forced_step: int | None,
 ) -> Switch:
     """Returns the state after a step of Adam with this ratio, None where it was undefined."""
     num_steps = switch["num_steps"] + 1
@@ -39,12 +57,15 @@ def next_switch(
     rate = average / (1 - beta2**num_ratios)
     # After a single ratio the debiased mean is that ratio, and the test would always hold.
     is_steady = num_ratios > 1 and abs(rate - ratio) < tolerance * rate
+    in_row = switch["steps_in_row"] + 1 if is_steady else 0
     is_forced = forced_step is not None and num_steps >= forced_step
-    has_switched = rate > 0 and (is_steady or is_forced)
+    has_switched = rate > 0 and (in_row >= steps_in_row or is_forced)
     return Switch(
         num_steps=num_steps,
         num_ratios=num_ratios,
         average=average,
+        square=beta2 * switch["square"] + (1 - beta2) * ratio**2,
+        steps_in_row=in_row,
         switch_step=num_steps if has_switched else None,
         rate=rate if has_switched else None,
     )
@@ -64,11 +85,13 @@ class SwatsOptimizer(Adam):
         betas: tuple[float, float],
         eps: float,
         switch_tolerance: float,
+        switch_steps_in_row: int,
         switch_at_step: int | None,
         fused: bool | None,
     ) -> None:
         super().__init__(groups, betas=betas, eps=eps, fused=fused)
         self.switch_tolerance = switch_tolerance
+        self.switch_steps_in_row = switch_steps_in_row
         self.switch_at_step = switch_at_step
         tensor_lists.shared_state(self)["switch"] = NOT_SWITCHED
 
@@ -82,7 +105,20 @@ class SwatsOptimizer(Adam):
     @property
     def switch(self) -> Switch:
         """How far the switch is; part of `state_dict()`."""
-        return cast(Switch, tensor_lists.shared_state(self)["switch"])
+        # One that an earlier version saved has fewer entries.
+        return cast(Switch, {**NOT_SWITCHED, **tensor_lists.shared_state(self)["switch"]})
+
+    def figures(self) -> dict[str, float]:
+        """Returns R, the ratios' standard deviation over R, and Adam's last step, where known."""
+        switch, known = self.switch, dict[str, float]()
+        if switch["num_ratios"]:
+            weight = 1 - self.param_groups[0]["betas"][1] ** switch["num_ratios"]
+            mean = switch["average"] / weight
+            variance = max(0.0, switch["square"] / weight - mean**2)
+            known = {"swats_rate": mean, "swats_spread": math.sqrt(variance) / abs(mean)}
+        if switch["switch_step"] is not None:
+            known["swats_switch_step"] = float(switch["switch_step"])
+        return known
 
     @torch.no_grad()
     def step(self, closure: tensor_lists.Closure | None = None) -> Any:
@@ -96,6 +132,7 @@ class SwatsOptimizer(Adam):
             self._adam_step(),
             beta2=self.param_groups[0]["betas"][1],
             tolerance=self.switch_tolerance,
+            steps_in_row=self.switch_steps_in_row,
             forced_step=self.switch_at_step,
         )
         if self.switch["rate"] is not None:
