@@ -31,4 +31,13 @@ def make_start(
     def refuse(model: nn.Module, batches: Iterator[Batch], num_steps: int) -> None:
         raise AssertionError("nothing is to be trained")
 
-    return Start(batches, len(images), num_classes, batch_size, CPU, 0, fit or refuse)
+    return Start(
+        batches,
+        lambda share, passes: batches(0),
+        len(images),
+        num_classes,
+        batch_size,
+        CPU,
+        0,
+        fit or refuse,
+    )

@@ -12,8 +12,9 @@ from tune_speed.components.optim import Adam, Sgd, YellowFin
 from tune_speed.components.speedups.pretrain_subset import EPOCH
 from tune_speed.data.base import Images
 from tune_speed.data.split import Splits, channel_statistics
+from tune_speed.training import preparation
 from tune_speed.training.build import Job, build_model, open_loader
-from tune_speed.training.preparation import prepare
+from tune_speed.training.preparation import _learn, prepare
 from tune_speed.training.ranks import ALONE
 
 
@@ -60,6 +61,45 @@ def test_a_rate_is_scaled_by_the_samples_of_a_step():
     assert Adam(lr=0.1).rate_factor(128, of=64) == 1
     assert Sgd(lr=0.1, lr_per_examples=128).rate_factor(128, of=64) == 2
     assert YellowFin(lr=1.0).rate_factor(8, of=128) == 1
+
+
+def test_the_least_valuable_part_is_what_a_trained_network_gets_right(monkeypatch):
+    """Planted: images with a wrong label are the hardest, and are not in the easiest half."""
+    images = make_images(600)
+    is_wrong = np.random.default_rng(0).random(600) < 0.1
+    labels = np.where(is_wrong, (images.labels + 1) % 3, images.labels)
+    splits = splits_of(Images(images.pixels, labels))
+    subset = {"part": 0.5, "which": "easiest", "epochs": 3}
+    recipe = make_recipe(
+        model=Tiny(norm="batch"), batch_size=8, speedups={"init": {"pretrain_subset": subset}}
+    )
+    fits = []
+
+    def learn(stepper, batches, num_steps):
+        fits.append([])
+        kept = (fits[-1].append(batch) or batch for batch in batches)
+        _learn(stepper, kept, num_steps)
+
+    monkeypatch.setattr(preparation, "_learn", learn)
+    _, _, loader, scores = prepared(recipe, splits)
+    assert scores is None
+    scoring, pretraining = fits
+    assert sum(len(batch) for batch, _ in scoring) >= 600
+    pixels = torch.from_numpy(splits.train.pixels).permute(0, 3, 1, 2) / 255
+    mean, std = (torch.tensor(values)[:, None, None] for values in (splits.mean, splits.std))
+    plain = ((pixels - mean) / std).flatten(1)
+    seen = torch.cat([batch for batch, _ in pretraining]).flatten(1)
+    found = torch.cdist(seen, plain).argmin(1).tolist()
+    passes = [set(found[start : start + 300]) for start in (0, 300, 600)]
+    assert passes[0] == passes[1] == passes[2] and len(passes[0]) == 300
+    assert found[:300] != found[300:600], "each pass has an order of its own"
+    assert is_wrong[list(passes[0])].mean() < 0.02
+    counts = np.bincount(labels[list(passes[0])])
+    assert abs(counts - np.bincount(labels) / 2).max() <= 1
+    # Training begins with the order that it has without.
+    plain_loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=CPU)
+    for (one, _), (other, _) in zip(loader.epoch(0), plain_loader.epoch(0), strict=True):
+        torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("lr", [0.1, 30.0])

@@ -108,7 +108,16 @@ def start_of(entry: Entry[SpeedupConfig]) -> Start:
             functional.cross_entropy(fitted(images)[:, :NUM_CLASSES], labels).backward()  # type: ignore[no-untyped-call]
             optimizer.step()
 
-    return Start(batches, 4 * NUM_IMAGES, NUM_CLASSES, NUM_IMAGES, CPU, 0, fit)
+    return Start(
+        batches,
+        lambda share, passes: batches(0),
+        4 * NUM_IMAGES,
+        NUM_CLASSES,
+        NUM_IMAGES,
+        CPU,
+        0,
+        fit,
+    )
 
 
 def run(entry: Entry[SpeedupConfig], network: nn.Module, steps: range, *, seed: int) -> list[float]:

@@ -19,7 +19,7 @@ from tune_speed.components.optim import Sgd, set_rates
 from tune_speed.components.schedules.base import Factors
 from tune_speed.components.speedups.base import Shape, Start
 from tune_speed.data.loaders.base import Loader, eval_batches
-from tune_speed.data.orders.curriculum import Curriculum
+from tune_speed.data.orders.curriculum import Curriculum, UnscoredCurriculum
 from tune_speed.data.split import Splits
 from tune_speed.training.build import Job
 from tune_speed.training.recipe import Recipe
@@ -57,20 +57,37 @@ def prepare(
         stepper = Stepper(fitted, own, recipe, device=device, is_recorded=False)
         _learn(stepper, batches, num_steps)
 
+    def scores_by(order: Curriculum) -> NDArray[np.float64]:
+        num_batches = order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
+        scoring = Sgd(lr=order.scoring_lr, lr_per_examples=SCORING_EXAMPLES)
+        with without_trace(model, device=device):
+            endless = chain.from_iterable(loader.epoch(epoch) for epoch in count())
+            own = recipe.model_copy(update={"optimizer": scoring})
+            fit(model, endless, max(1, round(num_batches)), own)
+            scores = _losses(model, recipe, job.splits, device=device)
+        return job.ranks.broadcast(scores)
+
+    def easiest(share: float, passes: int) -> Batches:
+        first, labels = Curriculum(start_frac=share), job.splits.train.labels
+        num_samples = passes * first.sizes(len(labels))[0]
+        order = UnscoredCurriculum(
+            len(labels), micro_batch_of(recipe), job.seed, first, labels, num_samples
+        )
+        loader.reorder(order.with_scores(scores_by(first)))
+        # Batch norm may refuse a lone image.
+        return (batch for batch in loader.epoch(0) if len(batch[1]) > 1)
+
     sizes = {"num_classes": job.splits.num_classes, "batch_size": micro_batch_of(recipe)}
-    start = Start(loader.epoch, loader.num_samples, device=device, seed=job.seed, fit=fit, **sizes)
+    start = Start(
+        loader.epoch, easiest, loader.num_samples, device=device, seed=job.seed, fit=fit, **sizes
+    )
     recipe.speedups.init_weights(model, start)
     job.ranks.align(model)
+    # Where weights came from the easiest images, epochs are of these yet.
+    loader.reorder(open_order(recipe, job.splits.train, seed=job.seed))
     if not isinstance(recipe.order, Curriculum):
         return None
-    num_batches = recipe.order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
-    scoring = Sgd(lr=recipe.order.scoring_lr, lr_per_examples=SCORING_EXAMPLES)
-    with without_trace(model, device=device):
-        endless = chain.from_iterable(loader.epoch(epoch) for epoch in count())
-        own = recipe.model_copy(update={"optimizer": scoring})
-        fit(model, endless, max(1, round(num_batches)), own)
-        scores = _losses(model, recipe, job.splits, device=device)
-    scores = job.ranks.broadcast(scores)
+    scores = scores_by(recipe.order)
     reorder(job, loader, scores)
     return scores
 

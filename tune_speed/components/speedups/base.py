@@ -52,6 +52,9 @@ class Start(NamedTuple):
 
     batches: "Callable[[int], Iterator[tuple[Tensor, Tensor]]]"
     """Batches of epoch n: images (B, C, H, W), float32, normalised and augmented; labels (B,)."""
+    easiest: "Callable[[float, int], Iterator[tuple[Tensor, Tensor]]]"
+    """Batches of so many passes, each in a new order, over the share, below 1, of each class's
+    images that have the least loss after the curriculum's short training."""
     num_train: int
     num_classes: int
     batch_size: int

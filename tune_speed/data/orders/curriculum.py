@@ -65,6 +65,10 @@ class Curriculum(OrderConfig):
         grown = [min(1.0, self.start_frac * self.growth**stage) for stage in range(stages)]
         return grown[: grown.index(1.0) + 1]
 
+    def sizes(self, num_images: int) -> tuple[int, ...]:
+        """Returns the images in each stage before that of all."""
+        return tuple(max(1, round(part * num_images)) for part in self.fractions()[:-1])
+
 
 @dataclass(frozen=True, eq=False)
 class CurriculumOrder(SampleOrder):
@@ -117,13 +121,12 @@ class UnscoredCurriculum(SampleOrder):
             order = np.argsort(-hardness if direction == "anti" else hardness, kind="stable")
             ranks = np.empty(len(scores), dtype=np.int64)
             ranks[order] = np.arange(len(scores))
-        sizes = [round(part * len(self.labels)) for part in self.config.fractions()[:-1]]
         return CurriculumOrder(
             self.num_samples,
             self.batch_size,
             self.seed,
             ranked=balanced(ranks, self.labels),
-            sizes=tuple(max(1, size) for size in sizes),
+            sizes=self.config.sizes(len(self.labels)),
             stage_samples=self.stage_samples,
         )
 
