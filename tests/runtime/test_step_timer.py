@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import cycle
 
@@ -19,10 +20,11 @@ from tune_speed.runtime.step_timer import (
     SHORTEST_S,
     Timed,
     isolated_time,
+    take_all,
     time_steps,
     warm_up,
 )
-from tune_speed.runtime.turnstile import Turnstile
+from tune_speed.runtime.turnstile import Measurement, Turnstile
 
 
 class Steps:
@@ -254,3 +256,50 @@ def test_steps_are_measured_in_a_turn(tmp_path: object) -> None:
         found = isolated(Steps(0.02), turnstile, lambda: None)
     assert found is not None
     assert found.step_s == pytest.approx(0.02)
+
+
+class Shared(Turnstile):
+    """A device on which steps take four times as long while nobody is paused."""
+
+    def __init__(self, steps: Steps, *, has_turn: bool = True, is_isolated: bool = True) -> None:
+        super().__init__(None, why_not=None)
+        self._steps, self._has_turn, self._is_isolated = steps, has_turn, is_isolated
+
+    @contextmanager
+    def measuring(self, *, patience_s: float) -> Iterator[Measurement | None]:
+        self._steps.seconds += 3.0  # until all are paused
+        self._steps.lengths_s = quicker = (length / 4 for length in self._steps.lengths_s)
+        turn = Measurement(began_s=math.inf, nobody_continued=lambda: self._is_isolated)
+        yield turn if self._has_turn else None
+        turn.end()
+        self._steps.lengths_s = (4 * length for length in quicker)
+
+
+@pytest.mark.parametrize("num_steps", [1, 2, 30, 1000])
+@pytest.mark.parametrize("step_s", [0.04, 0.002])
+def test_steps_before_the_first_count_by_their_isolated_time(num_steps: int, step_s: float) -> None:
+    steps = Steps(2.0, *[step_s] * 2000)
+    clock = Clock(synchronize=lambda: None, now=steps.now)
+    with clock.span("train_s"):
+        taken = iter(steps.take, None)
+        ahead_s = take_all(
+            taken, num_steps, block_s=BLOCK_S["cpu"], clock=clock, turnstile=Shared(steps)
+        )
+    assert steps.num_taken == num_steps
+    truth_s = (2.0 + (num_steps - 1) * step_s) / 4
+    assert clock.elapsed("train_s") - ahead_s == pytest.approx(truth_s)
+    assert clock.elapsed("measuring_s") == pytest.approx(3.0)
+    is_long = truth_s > LONGEST_S + 0.5
+    assert (ahead_s > 0) == is_long
+    assert clock.elapsed("train_s") <= 4 * truth_s
+
+
+@pytest.mark.parametrize("shared", [{"has_turn": False}, {"is_isolated": False}])
+def test_steps_before_the_first_count_as_they_pass_where_others_go_on(shared) -> None:
+    steps = Steps(0.04)
+    clock = Clock(synchronize=lambda: None, now=steps.now)
+    with clock.span("train_s"):
+        turnstile = Shared(steps, **shared)
+        taken = iter(steps.take, None)
+        assert take_all(taken, 500, block_s=0.01, clock=clock, turnstile=turnstile) == 0.0
+    assert steps.num_taken == 500

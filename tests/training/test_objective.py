@@ -6,6 +6,9 @@ import math
 import subprocess
 import sys
 import weakref
+from collections import deque
+from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +21,7 @@ from tune_speed.components.models import MODELS
 from tune_speed.core.errors import ConfigError, DataError
 from tune_speed.core.records import RunResult, Status, StepTime, Timing, TrialRecord
 from tune_speed.data.split import SplitConfig
-from tune_speed.training import loop, objective
+from tune_speed.training import loop, objective, progress
 from tune_speed.training.objective import finish, run_trial
 from tune_speed.training.recipe import Recipe
 from tune_speed.training.trial import Allotment
@@ -119,6 +122,24 @@ def test_what_sets_the_first_weights_is_on_the_clock_and_known_apart() -> None:
     assert result.evaluations[0].train_s == 0.0
     alone = run(speedups={"init": {"pretrain_subset": {"part": 0.5}}}).runs[0]
     assert 0 < alone.init_s < alone.clocks.train_s
+
+
+def test_time_before_the_first_step_is_isolated_like_the_steps_after_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def take(steps: Iterator[object], num_steps: int, **_: object) -> float:
+        deque(islice(steps, num_steps), 0)
+        return -100.0
+
+    monkeypatch.setattr(progress, "take_all", take)
+    pretraining = {"init": {"pretrain_subset": {"part": 0.5}}}
+    result = run_shared(speedups=pretraining)
+    (step_time,) = result.step_times
+    assert 100 < result.init_s < 101
+    steps_s = result.samples / 16 * step_time.step_s
+    assert result.clocks.train_s == pytest.approx(result.init_s + steps_s)
+    assert result.fed_ratio is not None and 0 < result.fed_ratio <= 1
+    assert run(speedups=pretraining).runs[0].init_s < 100, "alone, the clock itself counts"
 
 
 def test_what_passed_stands_beside_the_isolated_clock() -> None:

@@ -1,6 +1,8 @@
 """Short trainings before the first step, against torch's own SGD and planted difficulty."""
 
 import copy
+from collections import deque
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -14,7 +16,7 @@ from tune_speed.data.base import Images
 from tune_speed.data.split import Splits, channel_statistics
 from tune_speed.training import preparation
 from tune_speed.training.build import Job, build_model, open_loader
-from tune_speed.training.preparation import _learn, prepare
+from tune_speed.training.preparation import _steps, prepare
 from tune_speed.training.ranks import ALONE
 
 
@@ -30,7 +32,14 @@ def prepared(recipe, splits):
     loader = open_loader(recipe.loader, splits.train, recipe, splits, seed=0, device=CPU)
     before = copy.deepcopy(model)
     job = Job(make_workload(), recipe, splits, 0, CPU, "validation", ALONE)
-    return before, model, loader, prepare(job, model, loader, model)
+    return (
+        before,
+        model,
+        loader,
+        prepare(
+            job, model, loader, model, take=lambda steps, count: deque(islice(steps, count), 0)
+        ),
+    )
 
 
 @pytest.mark.parametrize("accumulation_steps", [1, 4])
@@ -75,12 +84,11 @@ def test_the_least_valuable_part_is_what_a_trained_network_gets_right(monkeypatc
     )
     fits = []
 
-    def learn(stepper, batches, num_steps):
-        fits.append([])
-        kept = (fits[-1].append(batch) or batch for batch in batches)
-        _learn(stepper, kept, num_steps)
+    def steps(stepper, batches, num_steps):
+        fits.append(kept := [])
+        return _steps(stepper, (kept.append(batch) or batch for batch in batches), num_steps)
 
-    monkeypatch.setattr(preparation, "_learn", learn)
+    monkeypatch.setattr(preparation, "_steps", steps)
     _, _, loader, scores = prepared(recipe, splits)
     assert scores is None
     scoring, pretraining = fits

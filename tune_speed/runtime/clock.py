@@ -78,6 +78,11 @@ class Clock:
         self._current = None
         self._role.close()
 
+    def switch(self, span: Span) -> None:
+        """Ends the current span and begins `span`, or the same one once the device is done."""
+        self.stop()
+        self.start(span)
+
     @contextmanager
     def span(self, span: Span) -> Iterator[None]:
         """Counts the block as `span`, also when it raises."""

@@ -2,7 +2,8 @@
 
 import math
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import islice
 from typing import NamedTuple
 
 from tune_speed.core.stats import mean_interval
@@ -86,6 +87,40 @@ def isolated_time(
             if turn.is_isolated:
                 return timed
     return None
+
+
+def take_all(
+    steps: Iterator[object], num_steps: int, *, block_s: float, clock: Clock, turnstile: Turnstile
+) -> float:
+    """Takes steps while `train_s` runs; returns what it counted beyond their isolated time [s].
+
+    Those that fit into one turn, while all co-tenants are paused, give the time of the others; the
+    first, which chooses kernels, counts as it is. 0.0 where nobody could be paused.
+    """
+    clock.switch("measuring_s")
+    with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
+        num_timed, ends_s = 0, [0.0]
+        clock.switch("train_s")
+        began_s = clock.elapsed("train_s")
+        while turn is not None and num_timed < num_steps:
+            took_s, block = ends_s[-1] - ends_s[-2] if num_timed else 0.0, 1
+            if took_s >= turn.left_s or (num_timed > 1 and ends_s[-1] >= LONGEST_S):
+                break
+            if num_timed > 1:
+                block = math.ceil(block_s * num_timed / max(ends_s[-1], 1e-6))
+            num_timed += sum(1 for _ in islice(steps, min(block, num_steps - num_timed)))
+            clock.switch("train_s")
+            ends_s.append(clock.elapsed("train_s") - began_s)
+        clock.switch("measuring_s")
+    clock.switch("train_s")
+    for _ in islice(steps, num_steps - num_timed):
+        clock.let_others_measure()
+    clock.switch("train_s")
+    if turn is None or not turn.is_isolated or num_timed < 2:
+        return 0.0
+    step_s = (ends_s[-1] - ends_s[1]) / (num_timed - 1)
+    rest_s = (num_steps - num_timed) * step_s
+    return clock.elapsed("train_s") - began_s - ends_s[-1] - rest_s
 
 
 def warm_up(

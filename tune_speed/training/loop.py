@@ -163,7 +163,9 @@ def _begin(training: Training, forward: Forward) -> None:
     progress.refuse_met_target()
     if needs_preparation(training.job.recipe):
         with progress.clock.span("train_s"):
-            training.scores = prepare(training.job, training.model, training.loader, forward)
+            training.scores = prepare(
+                training.job, training.model, training.loader, forward, take=progress.take_before
+            )
         progress.begin()
 
 

@@ -5,7 +5,7 @@ weights, batch statistics and random numbers back as they were.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain, count, islice
 
@@ -34,6 +34,7 @@ WARM_UP_FRAC = 0.1
 """Share of a short training in which its rate rises."""
 
 Batches = Iterator[tuple[Tensor, Tensor]]
+TakeAll = Callable[[Iterator[object], int], None]
 
 
 def needs_preparation(recipe: Recipe) -> bool:
@@ -42,11 +43,12 @@ def needs_preparation(recipe: Recipe) -> bool:
 
 
 def prepare(
-    job: Job, model: nn.Module, loader: Loader, forward: Forward
+    job: Job, model: nn.Module, loader: Loader, forward: Forward, *, take: TakeAll
 ) -> NDArray[np.float64] | None:
     """Sets the weights that training starts from, and puts samples in an order of their scores.
 
     Returns these scores, (N,), from which `reorder` makes the same order again; None without one.
+    `take` takes and times the steps of its short trainings.
     Of several ranks each does it by itself, and rank 0's outcome holds: `forward` must not average
     gradients.
     """
@@ -55,16 +57,21 @@ def prepare(
     def fit(fitted: nn.Module, batches: Batches, num_steps: int, recipe: Recipe = recipe) -> None:
         own = forward if fitted is model else fitted
         stepper = Stepper(fitted, own, recipe, device=device, is_recorded=False)
-        _learn(stepper, batches, num_steps)
+        take(_steps(stepper, batches, num_steps), num_steps)
 
     def scores_by(order: Curriculum) -> NDArray[np.float64]:
-        num_batches = order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
+        num_steps = order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
         scoring = Sgd(lr=order.scoring_lr, lr_per_examples=SCORING_EXAMPLES)
         with without_trace(model, device=device):
             endless = chain.from_iterable(loader.epoch(epoch) for epoch in count())
             own = recipe.model_copy(update={"optimizer": scoring})
-            fit(model, endless, max(1, round(num_batches)), own)
-            scores = _losses(model, recipe, job.splits, device=device)
+            fit(model, endless, max(1, round(num_steps)), own)
+            model.eval()
+            losses = list[Tensor]()
+            num_batches = math.ceil(len(job.splits.train.labels) / SCORING_BATCH)
+            take(map(losses.append, _losses(model, recipe, job.splits, device=device)), num_batches)
+            model.train()
+        scores: NDArray[np.float64] = torch.cat(losses).double().cpu().numpy()
         return job.ranks.broadcast(scores)
 
     def easiest(share: float, passes: int) -> Batches:
@@ -92,7 +99,7 @@ def prepare(
     return scores
 
 
-def _learn(stepper: Stepper, batches: Batches, num_steps: int) -> None:
+def _steps(stepper: Stepper, batches: Batches, num_steps: int) -> Iterator[None]:
     """Takes a step on each batch, at the recipe's rate for as many samples, after a warm-up.
 
     A step of n samples has n / N of the rate of a step of N (`OptimizerConfig.rate_factor`), and
@@ -108,6 +115,7 @@ def _learn(stepper: Stepper, batches: Batches, num_steps: int) -> None:
         set_rates(stepper.optimizer, Factors(lr=factor * min(1.0, step / warm_up), momentum=None))
         recipe.speedups.begin_step(stepper.model, shape)
         stepper.learn(Group(len(labels), [(images, labels)]), shape, frac=1.0)
+        yield
 
 
 def reorder(job: Job, loader: Loader, scores: NDArray[np.float64]) -> None:
@@ -132,11 +140,9 @@ def without_trace(model: nn.Module, *, device: torch.device) -> Iterator[None]:
 
 def _losses(
     model: nn.Module, recipe: Recipe, splits: Splits, *, device: torch.device
-) -> NDArray[np.float64]:
-    """Returns the loss of each training image, (N,), in the set's order, not augmented."""
+) -> Iterator[Tensor]:
+    """Yields the losses of the training images by batches, in the set's order, not augmented."""
     dtype = AUTOCAST_DTYPES[recipe.precision]
-    model.eval()
-    losses = list[Tensor]()
     batches = eval_batches(
         splits.train,
         mean=splits.mean,
@@ -145,10 +151,8 @@ def _losses(
         device=device,
         channels_last=recipe.is_channels_last,
     )
-    with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype is not None):
-        for images, labels in batches:
-            logits = model(images).float()
-            losses.append(functional.cross_entropy(logits, labels, reduction="none"))
-    model.train()
-    scores: NDArray[np.float64] = torch.cat(losses).double().cpu().numpy()
-    return scores
+    for images, labels in batches:
+        # Not around the loop: modes would hold between batches, too.
+        with torch.inference_mode(), torch.autocast(device.type, dtype, enabled=dtype is not None):
+            losses = functional.cross_entropy(model(images).float(), labels, reduction="none")
+        yield losses

@@ -3,6 +3,7 @@
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping
+from itertools import islice
 from typing import Self
 
 import torch
@@ -26,6 +27,7 @@ from tune_speed.runtime.device import (
     release_memory,
 )
 from tune_speed.runtime.sharing import CotenantHistory, Sharing
+from tune_speed.runtime.step_timer import BLOCK_S, take_all
 from tune_speed.runtime.training_clock import Phase, Waits, fed_ratio, isolated_train_s
 from tune_speed.training.build import Job, Part
 from tune_speed.training.evaluate import Scores, evaluate
@@ -59,6 +61,8 @@ class ProgressState(Config):
     steps: int
     samples: int
     init_s: float
+    before_s: float | None = None
+    """What passed of the training clock before the first step; None: as `init_s`."""
     evaluations: tuple[Evaluation, ...]
     losses: tuple[float, ...]
     phases: tuple[PhaseState, ...]
@@ -108,7 +112,7 @@ class Progress:
         self.grid = self.workload.grid(num_train=self.num_train)
         self.total_steps = sum(num_steps for _, num_steps in self.step_schedule)
         self.steps = self.samples = 0
-        self.init_s = 0.0
+        self.init_s = self._before_s = self._ahead_s = 0.0
         self.evaluations: list[Evaluation] = []
         self.losses: list[float] = []
         """Validation losses so far, where the schedule follows them; all are finite, as a run with
@@ -125,9 +129,21 @@ class Progress:
         self._utilisations = list[float]()
         self._peak_gib = 0.0
 
+    def take_before(self, steps: Iterator[object], num_steps: int) -> None:
+        """Takes steps of a short training, on the clock: by isolated time, as the run's own."""
+        if self.phases:
+            block_s, turnstile = BLOCK_S[self.device.type], self.sharing.turnstile
+            self._ahead_s += take_all(
+                steps, num_steps, block_s=block_s, clock=self.clock, turnstile=turnstile
+            )
+            return
+        for _ in islice(steps, num_steps):
+            self.clock.let_others_measure()
+
     def begin(self) -> None:
         """Marks the first step: what is on the clock is what came before it."""
-        self.init_s = self.clock.elapsed("train_s")
+        self._before_s = self.clock.elapsed("train_s")
+        self.init_s = self._before_s - self._ahead_s
 
     def advance(self, shape: Shape, num_samples: int, loss_sum: Tensor, num_learned: int) -> None:
         """Counts one optimizer step; the loss stays on the device until the next evaluation.
@@ -233,7 +249,7 @@ class Progress:
         """Returns the run's result so far."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
         # Since the first step.
-        wall_s = passed_s - self.init_s
+        wall_s = passed_s - self._before_s
         isolated = {"timing": Timing.ISOLATED, "note": ""} if self.phases else {}
         # The mean of a step, over the whole run where it is known beforehand.
         steps_s, steps = train_s - self.init_s, self.steps
@@ -271,6 +287,7 @@ class Progress:
             steps=self.steps,
             samples=self.samples,
             init_s=self.init_s,
+            before_s=self._before_s,
             evaluations=tuple(self.evaluations),
             losses=tuple(self.losses),
             phases=tuple(PhaseState.of(*item) for item in self.phases.items()),
@@ -291,6 +308,7 @@ class Progress:
         """
         self.steps, self.samples = state.steps, state.samples
         self.init_s = state.init_s
+        self._before_s = state.init_s if state.before_s is None else state.before_s
         self.evaluations, self.losses = list(state.evaluations), list(state.losses)
         self._eval_batch_size = state.eval_batch_size
         self._loss_samples = state.loss_samples
