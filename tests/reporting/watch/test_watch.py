@@ -391,13 +391,15 @@ def test_a_real_search_is_watched_from_another_process_until_its_end(tmp_path: P
     terminal = Terminal("watch", "tiny", "--interval", "0.3", folder=tmp_path)
     looks = command.start("watch", "tiny", "--json", "--interval", "0.3", folder=tmp_path)
     wait_until(lambda: "running" in terminal.output)
-    assert looks.stdout is not None
+    assert looks.stdout is not None and looks.stderr is not None
     found = [json.loads(looks.stdout.readline())]
     while not found[-1]["running"]:
         found.append(json.loads(looks.stdout.readline()))
     assert found[-1]["running"][0]["params"]
     seen.touch()
-    out, err = looks.communicate(timeout=240)
+    # Not `communicate`, which would leave out what `readline` has read ahead.
+    with looks:
+        out, err = looks.stdout.read(), looks.stderr.read()
     assert (looks.returncode, err) == (0, "") and terminal.wait() == 0
     search.communicate(timeout=60)
     found += [json.loads(line) for line in out.splitlines()]
