@@ -43,6 +43,16 @@ def test_tenants_of_one_device_see_one_another(tmp_path: Path) -> None:
     assert first.others() == () and not list((tmp_path / f"{KEY}.tenants").iterdir())
 
 
+def test_others_can_read_who_is_there_whatever_the_umask(tmp_path: Path) -> None:
+    umask = os.umask(0o077)
+    try:
+        with begin(tmp_path, "t0001"):
+            (file,) = (tmp_path / f"{KEY}.tenants").iterdir()
+            assert file.stat().st_mode & 0o777 == 0o644
+    finally:
+        os.umask(umask)
+
+
 def test_a_killed_tenant_is_gone_and_its_file_removed(tmp_path: Path) -> None:
     with begin(tmp_path, "t0001") as tenancy, start_tenant(tmp_path) as other:
         assert tenancy.others() == ("other/t0003",)

@@ -52,6 +52,9 @@ def test_every_answer_of_a_gpu_is_read() -> None:
     assert (facts.max_sm_clock_mhz, facts.max_memory_clock_mhz) == (1980.0, 3201.0)
     assert (facts.mig_mode, facts.persistence_mode) == ("Disabled", "Enabled")
     assert (facts.compute_mode, facts.ecc_mode) == ("Default", "Enabled")
+    older = facts.model_dump(exclude={"compute_mode", "ecc_mode"})
+    read = type(facts).model_validate(older)
+    assert read == facts.model_copy(update={"compute_mode": None, "ecc_mode": None})
 
 
 def test_what_a_gpu_does_not_tell_is_none() -> None:

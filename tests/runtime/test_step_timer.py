@@ -2,6 +2,7 @@
 
 import math
 import statistics
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -24,7 +25,7 @@ from tune_speed.runtime.step_timer import (
     time_steps,
     warm_up,
 )
-from tune_speed.runtime.turnstile import Measurement, Turnstile
+from tune_speed.runtime.turnstile import PATIENCE_S, Measurement, Turnstile
 
 
 class Steps:
@@ -256,6 +257,27 @@ def test_steps_are_measured_in_a_turn(tmp_path: object) -> None:
         found = isolated(Steps(0.02), turnstile, lambda: None)
     assert found is not None
     assert found.step_s == pytest.approx(0.02)
+
+
+def test_a_measurement_ends_before_others_continue() -> None:
+    class Late(Turnstile):
+        @contextmanager
+        def measuring(self, *, patience_s: float) -> Iterator[Measurement | None]:
+            began_s = time.monotonic() - PATIENCE_S + 0.2
+            yield Measurement(began_s=began_s, nobody_continued=lambda: True)
+
+    found = isolated(steps := Steps(0.02), Late(None, why_not=None), lambda: None)
+    assert found is not None and steps.num_taken > found.num_steps
+    # One more step makes ready what was evicted meanwhile.
+    assert 0.02 * (found.num_steps + 1) < 0.2
+
+
+@pytest.mark.parametrize(("ago_s", "left_s"), [(-1.0, 1.0), (0.0, 0.0), (5.0, 0.0)])
+def test_a_turn_that_lasted_too_long_is_not_isolated(ago_s: float, left_s: float) -> None:
+    began_s = time.monotonic() - PATIENCE_S - ago_s
+    turn = Measurement(began_s=began_s, nobody_continued=lambda: True)
+    assert turn.left_s == pytest.approx(left_s, abs=0.1)
+    assert turn.is_isolated == (left_s > 0)
 
 
 class Shared(Turnstile):
