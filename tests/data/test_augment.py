@@ -41,7 +41,7 @@ def test_every_window_and_every_square_comes_up() -> None:
 
 
 def test_draws_change_with_epoch_and_seed_and_with_nothing_else() -> None:
-    config = Augmentation(pad=2, flip="random", cutout=3)
+    config = Augmentation(pad=2, flip="random", affine=0.1, cutout=3)
     first, second = epochs(config, 2)
     for values, later, again, other in zip(
         first, second, epochs(config, 1)[0], epochs(config, 1, seed=1)[0], strict=True
@@ -51,8 +51,8 @@ def test_draws_change_with_epoch_and_seed_and_with_nothing_else() -> None:
 
 
 def test_kinds_of_draws_are_independent() -> None:
-    draws = epochs(Augmentation(pad=2, flip="random", cutout=3), 1)[0]
-    correlations = np.corrcoef(np.stack(draws)) - np.eye(5)
+    draws = epochs(Augmentation(pad=2, flip="random", affine=0.1, cutout=3), 1)[0]
+    correlations = np.corrcoef(np.stack(draws)) - np.eye(6)
     assert abs(correlations).max() < 4 / np.sqrt(4000)
 
 
@@ -81,7 +81,7 @@ def test_order_without_repeats_gives_each_image_its_own_draws(flip: str) -> None
 
 
 def test_repeated_image_is_changed_anew_each_time() -> None:
-    config = Augmentation(pad=2, flip="random", cutout=3)
+    config = Augmentation(pad=2, flip="random", affine=0.1, cutout=3)
     draws = in_order(config, np.zeros(4000, dtype=np.int64), repeats=True)
     assert set(zip(draws.shift_y, draws.shift_x, strict=True)) == set(
         itertools.product(range(5), range(5))

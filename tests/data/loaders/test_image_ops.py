@@ -3,6 +3,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
+from affine import changed_by_scipy
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from tune_speed.data.loaders import image_ops
@@ -12,6 +13,16 @@ Pixels = Callable[..., np.ndarray]
 
 def ints(low: int, high: int, count: int) -> torch.Tensor:
     return torch.from_numpy(np.random.default_rng(low + high).integers(low, high, count))
+
+
+def test_affine_changes_are_scipys():
+    images = torch.rand(40, 7, 9, 3, generator=torch.Generator().manual_seed(1))
+    entries = torch.from_numpy(np.random.default_rng(0).integers(0, 1 << 60, 40))
+    changed = image_ops.change_affinely(images, entries, most=0.4)
+    assert changed.is_contiguous()
+    for image, numbers, found in zip(images.numpy(), entries, changed.numpy(), strict=True):
+        expected = changed_by_scipy(image, numbers, most=0.4)
+        np.testing.assert_allclose(found, expected, atol=2e-5)
 
 
 @pytest.mark.parametrize("channels", [1, 3])

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from affine import changed_by_scipy
 from torch import Tensor
 
 from tune_speed.core.errors import ConfigError
@@ -21,7 +22,7 @@ from tune_speed.data.orders.repeat_factor import RepeatedOrder
 
 CPU = torch.device("cpu")
 MEAN, STD = (0.5, 0.4, 0.3), (0.2, 0.25, 0.3)
-ALL = Augmentation(pad=2, flip="alternating", cutout=3)
+ALL = Augmentation(pad=2, flip="alternating", affine=0.1, cutout=3)
 CONFIGS = {name: kind() for name, kind in LOADERS.items()} | {
     "dataloader, 2 workers": Streaming(workers=2),
     "dataloader, 1 worker that does not stay": Streaming(workers=1, persistent_workers=False),
@@ -120,12 +121,13 @@ def test_augmented_images_match_one_by_one_in_numpy(
         draws = draw(ALL, num_samples=NUM_IMAGES, height=6, width=7, seed=4, epoch=epoch)
         for batch, labels in loader.epoch(epoch):
             for image, number in zip(batch, labels.tolist(), strict=True):
-                y, x, flip, top, left = (int(values[number]) for values in draws)
+                y, x, flip, affine, top, left = (int(values[number]) for values in draws)
                 padded = np.pad(images.pixels[number], [(2, 2), (2, 2), (0, 0)], mode="reflect")
                 window = padded[y : y + 6, x : x + 7]
                 exact = ((window[:, ::-1] if flip else window) / 255 - MEAN) / STD
+                exact = changed_by_scipy(exact, affine, most=ALL.affine)
                 exact[top : top + 3, left : left + 3] = 0
-                assert np.allclose(image.numpy().transpose(1, 2, 0), exact, rtol=0, atol=1e-6)
+                assert np.allclose(image.numpy().transpose(1, 2, 0), exact, rtol=0, atol=2e-5)
 
 
 def test_order_follows_seed_and_epoch_alone(entry: LoaderConfig, open_loader: OpenLoader) -> None:

@@ -4,7 +4,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import Field
 
-from tune_speed.components.optim.base import OptimizerConfig, fused_or_default
+from tune_speed.components.optim.base import (
+    LrScales,
+    OptimizerConfig,
+    fused_or_default,
+    with_lr_scales,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -31,12 +36,14 @@ class Adam(OptimizerConfig):
     eps: float = Field(default=1e-8, gt=0)
     """Keeps the divisor from 0, above 0."""
 
+    lr_scales: LrScales = ()
+
     def build(self, model: "nn.Module", *, effective_batch_size: int, fused: bool) -> "Optimizer":
         """Returns torch's optimizer."""
         import torch
 
         optimizer: Optimizer = getattr(torch.optim, self.torch_name)(
-            self.groups(model, effective_batch_size),
+            with_lr_scales(self.groups(model, effective_batch_size), model, self.lr_scales),
             betas=(self.beta1, self.beta2),
             eps=self.eps,
             fused=fused_or_default(fused),

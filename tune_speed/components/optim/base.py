@@ -1,7 +1,8 @@
 """What every optimizer offers, and the fields that they share."""
 
 from abc import abstractmethod
-from typing import TYPE_CHECKING, Any, ClassVar
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from pydantic import Field
 
@@ -11,6 +12,17 @@ from tune_speed.core.config import Config
 if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
+
+
+LrScales = Annotated[
+    tuple[Annotated[float, Field(ge=0)], ...],
+    Field(
+        strict=False,
+        description="Factors on the rates of layers, in the order in which the network has them:"
+        " the last is of its last layer, the one before of the layer before, and the first of all"
+        " that are left; norms and biases go with the layer before them. Empty: 1 for all.",
+    ),
+]
 
 
 class OptimizerConfig(Config):
@@ -89,6 +101,29 @@ def with_bias_lr(groups: list[dict[str, Any]], lr: float | None) -> list[dict[st
         biases = [p for p in group["params"] if p.ndim <= 1]
         split += [{**group, "params": weights}] if weights else []
         split += [{**group, "params": biases, "lr": lr, "base_lr": lr}] if biases else []
+    return split
+
+
+def with_lr_scales(
+    groups: list[dict[str, Any]], model: "nn.Module", scales: Sequence[float]
+) -> list[dict[str, Any]]:
+    """Returns the groups, split where layers have rates of their own; see `LrScales`."""
+    if not scales:
+        return groups
+    layer, layer_of = 0, dict[int, int]()
+    for parameter in model.parameters():
+        layer += parameter.ndim > 1
+        layer_of[id(parameter)] = layer
+    split = []
+    for group in groups:
+        by_scale = dict[float, list[Any]]()
+        for parameter in group["params"]:
+            from_end = layer - layer_of[id(parameter)]
+            scale = scales[max(0, len(scales) - 1 - from_end)]
+            by_scale.setdefault(scale, []).append(parameter)
+        for scale, own in by_scale.items():
+            rates = {name: scale * group[name] for name in ("lr", "base_lr")}
+            split.append({**group, **rates, "params": own})
     return split
 
 

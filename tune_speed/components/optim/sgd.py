@@ -4,7 +4,13 @@ from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import Field, model_validator
 
-from tune_speed.components.optim.base import OptimizerConfig, fused_or_default, with_bias_lr
+from tune_speed.components.optim.base import (
+    LrScales,
+    OptimizerConfig,
+    fused_or_default,
+    with_bias_lr,
+    with_lr_scales,
+)
 
 if TYPE_CHECKING:
     from torch import nn
@@ -37,6 +43,8 @@ class Sgd(OptimizerConfig):
     """Rate of norms and biases, the tensors of at most one dimension, above 0, in the unit of `lr`;
     null: `lr`. The CIFAR-10 record's SGD variant (airbench94) has 64 times `lr` for norms."""
 
+    lr_scales: LrScales = ()
+
     @model_validator(mode="after")
     def _check_nesterov(self) -> Self:
         if self.nesterov and self.momentum == 0:
@@ -65,6 +73,7 @@ class Sgd(OptimizerConfig):
         return optimizer
 
     def groups(self, model: "nn.Module", effective_batch_size: int) -> list[dict[str, Any]]:
-        """Returns the groups of every optimizer, norms and biases apart if they have a rate."""
+        """Returns the groups of every optimizer, split where tensors have rates of their own."""
         rate = self.bias_lr and self.rate_of_step(self.bias_lr, effective_batch_size)
-        return with_bias_lr(super().groups(model, effective_batch_size), rate)
+        groups = with_bias_lr(super().groups(model, effective_batch_size), rate)
+        return with_lr_scales(groups, model, self.lr_scales)

@@ -2,6 +2,7 @@
 
 from tune_speed.components.schedules.base import Factors, ScheduleConfig
 from tune_speed.components.schedules.cosine import Cosine
+from tune_speed.components.schedules.exponential import Exponential
 from tune_speed.components.schedules.multi_step import MultiStep
 from tune_speed.components.schedules.one_cycle import OneCycle, OneCycleFastai
 from tune_speed.components.schedules.reduce_on_plateau import ReduceOnPlateau
@@ -13,6 +14,7 @@ SCHEDULES: dict[str, type[ScheduleConfig]] = {
     "multi_step": MultiStep,
     "reduce_on_plateau": ReduceOnPlateau,
     "cosine": Cosine,
+    "exponential": Exponential,
     "trapezoid": Trapezoid,
     "one_cycle": OneCycle,
     "one_cycle_fastai": OneCycleFastai,

@@ -24,6 +24,7 @@ class BatchPlan(NamedTuple):
     shift_y: Tensor
     shift_x: Tensor
     is_flipped: Tensor
+    affine: Tensor
     corner_y: Tensor
     corner_x: Tensor
 
@@ -93,6 +94,8 @@ class Batches:
         else:
             gathered = pixels.index_select(0, indices)
         images = self.normalize(gathered)
+        if self.augmentation.affine:
+            images = image_ops.change_affinely(images, plan.affine, most=self.augmentation.affine)
         if side:
             image_ops.cut_out(images, side=side, corner_y=plan.corner_y, corner_x=plan.corner_x)
         return image_ops.to_channels_first(images, channels_last=self.channels_last)

@@ -7,6 +7,7 @@ channels move together.
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 
 class Normalizer:
@@ -55,6 +56,23 @@ def gather_moved(
     flat = ((indices[:, None] * height + rows)[:, :, None] * width + columns[:, None, :]).flatten()
     moved = pixels.view(num_samples * height * width, channels).index_select(0, flat)
     return moved.view(len(indices), height, width, channels)
+
+
+def change_affinely(images: Tensor, entries: Tensor, *, most: float) -> Tensor:
+    """Returns the images (B, H, W, C), each of them with an affine change of its own.
+
+    `entries` (B,), int64, have six numbers of 10 bits, which stand for -most to most: added to the
+    identity they are the matrix (2, 3) from a pixel's place to where its value comes from.
+    """
+    shifts = torch.arange(0, 60, 10, device=images.device)
+    numbers = (entries[:, None] >> shifts & 1023) * (2 * most / 1023) - most
+    matrices = numbers.view(-1, 2, 3) + torch.eye(2, 3, device=images.device)
+    turned = images.permute(0, 3, 1, 2)
+    grid = functional.affine_grid(matrices, list(turned.shape), align_corners=False)
+    changed = functional.grid_sample(
+        turned, grid, padding_mode="reflection", align_corners=False, mode="bilinear"
+    )
+    return changed.permute(0, 2, 3, 1).contiguous()
 
 
 def cut_out(images: Tensor, *, side: int, corner_y: Tensor, corner_x: Tensor) -> Tensor:
