@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 import torch
 from gpu_machine import UUID
@@ -23,6 +24,8 @@ def one_h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: Properties)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA H200")
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
+    # Tests of MPS beside this one run a script of its daemon's name.
+    monkeypatch.setattr(psutil, "process_iter", lambda fields: ())
     # Contexts that other tests measured are in the session's cache, and in this process.
     cuda_context.context_gib.cache_clear()
     monkeypatch.setenv("TUNE_SPEED_CACHE", str(tmp_path / "cache"))

@@ -15,6 +15,8 @@ NO_DAEMON = "echo 'Cannot find MPS control daemon process'"
 def _no_pipes(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv("CUDA_MPS_PIPE_DIRECTORY", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
+    # Another session of these tests may run a script of that name.
+    monkeypatch.setattr(mps.psutil, "process_iter", lambda fields: ())
 
 
 def install(folder: Path, script: str) -> None:
