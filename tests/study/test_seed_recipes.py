@@ -44,6 +44,13 @@ def test_first_points_have_the_rates_of_the_study(name, rates):
     assert [r.optimizer.step_lr(r.samples_per_step) for r in recipes] == pytest.approx(rates)
 
 
+def test_nickas_choice_of_a_rate_tries_three_rates_for_one_epoch_each():
+    space = load_study("seed_sgd_rate", check_data=False).space
+    tried = [Recipe.model_validate(space.build(point)) for point in space.corners(limit=9)]
+    assert {recipe.optimizer.lr for recipe in tried} == {0.001, 0.01, 0.1}
+    assert {recipe.steps(num_train=NUM_TRAIN) for recipe in tried} == {352}
+
+
 def test_only_the_arm_without_techniques_clips_by_value():
     assert [recipe.clip_value for recipe in first_recipes("seed_resnet50")] == [0.01, None]
 
