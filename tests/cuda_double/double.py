@@ -113,6 +113,12 @@ class Driver:
         self._pinned: dict[int, Any] = {}
         self._local = threading.local()
 
+    def memory_info(self, device: torch.device) -> tuple[int, int]:
+        """Returns what is free and what there is [bytes]; contexts and caches take nothing here."""
+        self.check()
+        gpu = self.gpus[device.index]
+        return gpu.total - gpu.allocated, gpu.total
+
     # --- What belongs to a thread
 
     def enter_thread(self) -> None:
@@ -708,6 +714,7 @@ def install(driver: Driver, put: Callable[[Any, str, Any], None] = setattr) -> N
         "is_available": lambda: torch._C._cuda_getDeviceCount() > 0,
         "_exchange_device": lambda index: torch._C._cuda_exchangeDevice(index),
         "_maybe_exchange_device": lambda index: torch._C._cuda_maybeExchangeDevice(index),
+        "mem_get_info": driver.memory_info,
     }
     for name, value in cuda.items():
         put(torch.cuda, name, value)

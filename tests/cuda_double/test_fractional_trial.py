@@ -84,6 +84,8 @@ def test_fractional_trial_learns_what_it_learns_on_a_cpu(
         assert result.device == NAME
         assert result.memory_limit_gib == pytest.approx(0.9 * 0.25 * 0.5)
         assert result.peak_memory_gib is not None and 0 < result.peak_memory_gib < 0.1
+        assert result.device_memory_gib is not None and result.device_memory_gib > 0
+        assert on_cpu.device_memory_gib is None
         other = driver.gpus[0 if name == "cuda:1" else 1]
         assert (other.peak, other.fraction) == (0, 1.0)
         assert torch.cuda.current_stream(gpu.index).stream_id == 0

@@ -178,6 +178,8 @@ class RunResult(Record):
     """Share of time in which some kernel ran on the GPU, the mean of samples at the evaluations."""
     peak_memory_gib: float | None = None
     """Peak of the device's allocator (CUDA), or of the process's resident memory (CPU)."""
+    device_memory_gib: float | None = None
+    """Most memory in use on the GPU at an evaluation, with contexts, caches and co-tenants."""
     memory_limit_gib: float | None = None
     """What the run was allowed to use."""
     batch_size: int | None = None

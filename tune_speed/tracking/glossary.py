@@ -46,6 +46,9 @@ METRICS: dict[str, MetricAbout] = {
     ),
     "fed_ratio": MetricAbout("1", "end", "share of the time in which no step waited for data"),
     "gpu_utilisation": MetricAbout("1", "end", "share of time in which a kernel ran on the GPU"),
+    "device_memory_gib": MetricAbout(
+        "GiB", "end", "most memory in use on the GPU at an evaluation, co-tenants included"
+    ),
     "setup_s": MetricAbout("s", "end", "data to the device, model and optimizer built"),
     "compile_s": MetricAbout("s", "end", "warm-up on dummy data, compilation included"),
     "eval_s": MetricAbout("s", "end", "scheduled evaluations"),

@@ -152,6 +152,7 @@ def run_points(record: TrialRecord, run: RunResult, *, start_ms: int) -> list[Po
         "amortised_time_to_target_s": run.amortised_time_to_target_s if run.init_s else None,
         "fed_ratio": run.fed_ratio,
         "gpu_utilisation": run.gpu_utilisation,
+        "device_memory_gib": run.device_memory_gib,
         **run.clocks.model_dump(),
     }
     at_ms = start_ms + round(run.clocks.train_s * 1000)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.work import gpu_utilisation
+from tune_speed.components.metrics.work import device_memory_gib, gpu_utilisation
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
@@ -73,6 +73,7 @@ class ProgressState(Config):
     cpu_wait_s: float | None
     utilisations: tuple[float, ...]
     peak_memory_gib: float
+    device_memory_gib: float | None = None
     clocks: Clocks
     seen: CotenantHistory
 
@@ -128,6 +129,7 @@ class Progress:
         self._waited_before_s = cpu_wait_s()
         self._utilisations = list[float]()
         self._peak_gib = 0.0
+        self._device_gib: float | None = None
 
     def take_before(self, steps: Iterator[object], num_steps: int) -> None:
         """Takes steps of a short training, on the clock: by isolated time, as the run's own."""
@@ -190,6 +192,8 @@ class Progress:
         self.sharing.look()
         if (utilisation := gpu_utilisation(self.device)) is not None and self.steps:
             self._utilisations.append(utilisation)
+        if (device_gib := device_memory_gib(self.device)) is not None:
+            self._device_gib = max(device_gib, self._device_gib or 0.0)
         with self.clock.span("eval_s"):
             scores = self._scores(self.evaluated_on)
             if self.recipe.lr_schedule.follows_loss:
@@ -271,6 +275,7 @@ class Progress:
             fed_ratio=fed_ratio(waited_s=min(self.waits.waited_s, wall_s), wall_s=wall_s),
             gpu_utilisation=statistics.fmean(self._utilisations) if self._utilisations else None,
             peak_memory_gib=self._peak_memory_gib(),
+            device_memory_gib=self._device_gib,
             batch_size=micro_batch_of(self.recipe),
             accumulation_steps=accumulation_of(self.recipe),
             device=describe_devices(self.device, self.recipe.devices),
@@ -297,6 +302,7 @@ class Progress:
             cpu_wait_s=cpu_wait_s(since=self._waited_before_s),
             utilisations=tuple(self._utilisations),
             peak_memory_gib=self._peak_memory_gib(),
+            device_memory_gib=self._device_gib,
             clocks=self.clock.clocks(),
             seen=self.sharing.seen_so_far(),
         )
@@ -316,6 +322,7 @@ class Progress:
         self.waits.waited_s = state.waited_s
         self._utilisations = list(state.utilisations)
         self._peak_gib = state.peak_memory_gib
+        self._device_gib = state.device_memory_gib
         self.clock.resume(state.clocks)
         self.sharing.resume(state.seen)
         if self._waited_before_s is not None:

@@ -107,6 +107,7 @@ OF_RUN: Mapping[str, Callable[[RunResult], float | None]] = {
     "gpu_utilisation": lambda run: run.gpu_utilisation,
     "fed_ratio": lambda run: run.fed_ratio,
     "peak_memory_gib": lambda run: run.peak_memory_gib,
+    "device_memory_gib": lambda run: run.device_memory_gib,
     "peak_memory_frac": peak_memory_frac,
 }
 """Each metric of a run by its name in `METRICS`."""

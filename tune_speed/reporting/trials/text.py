@@ -29,6 +29,8 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
     run = record.runs[-1]
     time = "–" if run.time_to_target_s is None else f"{run.time_to_target_s:.3f} s"
     clocks = ", ".join(f"{name} {value:.3f}" for name, value in run.clocks.model_dump().items())
+    on_device = run.device_memory_gib
+    beside = "" if on_device is None else f"; all processes {significant(on_device)} GiB"
     lines = [
         f"{record.study}/{record.trial_id}  (MLflow run {run_id})",
         f"  status           {run.status.value}: {run.stop_reason}",
@@ -42,7 +44,7 @@ def describe(record: TrialRecord, *, run_id: str | None) -> str:
         f"  speed            {significant(run.images_per_s)} images/s,"
         f" {significant(run.step_time_ms)} ms a step, {run.steps} steps",
         f"  peak memory      {significant(run.peak_memory_gib)} of"
-        f" {significant(run.memory_limit_gib)} GiB",
+        f" {significant(run.memory_limit_gib)} GiB{beside}",
         f"  searched         {describe_params(record.params)}",
         f"  proposed because {record.proposal_reason or '–'}",
         f"  started          {record.started_at}",
