@@ -5,6 +5,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tune_speed.core.records import Clocks
 from tune_speed.runtime.clock import SPANS, Clock
 from tune_speed.runtime.turnstile import Turnstile
 
@@ -128,6 +129,26 @@ def test_waiting_for_others_is_not_training_time(time: FakeTime) -> None:
             time.seconds += 2.0
     clocks = clock.clocks()
     assert (clocks.train_s, clocks.waiting_s, clocks.wall_s) == (6.0, 3.0, 9.0)
+
+
+def test_a_resumed_clock_goes_on_from_every_clock_of_the_other_process(time: FakeTime) -> None:
+    earlier = Clocks(
+        setup_s=1.0,
+        compile_s=2.0,
+        train_s=3.0,
+        eval_s=4.0,
+        measuring_s=5.0,
+        waiting_s=6.0,
+        wall_s=30.0,
+    )
+    clock = Clock(synchronize=time.synchronize, now=time.now, turnstile=FakeTurnstile(time))
+    clock.resume(earlier)
+    assert clock.clocks() == earlier
+    with clock.span("train_s"):
+        clock.let_others_measure()
+        time.seconds += 2.0
+    changed = {"train_s": 5.0, "waiting_s": 7.0, "wall_s": 33.0}
+    assert clock.clocks() == earlier.model_copy(update=changed)
 
 
 def test_the_device_is_synchronised_before_others_measure(time: FakeTime) -> None:
