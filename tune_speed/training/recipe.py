@@ -32,6 +32,16 @@ WITHOUT_GRAPHS: dict[CompileMode, CompileMode] = {
 """Modes of `torch.compile` that record CUDA graphs themselves, and the same without."""
 
 
+SINCE = (
+    ("matmul_precision", "highest"),
+    ("lr_scales", []),
+    ("affine", 0.0),
+    ("switch_steps_in_row", 1),
+    ("which", "random"),
+)
+"""Fields that runs of earlier versions lack, with the value that they ran with."""
+
+
 class Recipe(Config):
     """One way to train.
 
@@ -238,10 +248,14 @@ class Recipe(Config):
 
     def identity_fields(self) -> dict[str, Any]:
         """Returns what must stay the same in a run that is resumed, as JSON has it."""
-        fields = self.model_dump(mode="json")
-        # Runs of versions without this field are of the same recipe.
-        if self.matmul_precision == "highest":
-            del fields["matmul_precision"]
+
+        def kept(tree: Any) -> Any:
+            if not isinstance(tree, dict):
+                return tree
+            items = tree.items()
+            return {key: kept(value) for key, value in items if (key, value) not in SINCE}
+
+        fields: dict[str, Any] = kept(self.model_dump(mode="json"))
         return fields
 
     def speed_fields(self) -> dict[str, Any]:
