@@ -32,7 +32,7 @@ WITHOUT_GRAPHS: dict[CompileMode, CompileMode] = {
 """Modes of `torch.compile` that record CUDA graphs themselves, and the same without."""
 
 
-SINCE = (
+SINCE: tuple[tuple[str, object], ...] = (
     ("matmul_precision", "highest"),
     ("lr_scales", []),
     ("affine", 0.0),
