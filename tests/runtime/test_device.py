@@ -17,6 +17,7 @@ from tune_speed.runtime.device import (
     GIB,
     _node_memory_bytes,
     describe_device,
+    device_memory_gib,
     is_device_failure,
     is_out_of_memory,
     limit_memory,
@@ -323,3 +324,10 @@ def test_waiting_for_a_core_is_seen_where_two_share_one() -> None:
     ]
     waited_s = [float(process.communicate(timeout=60)[0].split()[-1]) for process in started]
     assert max(waited_s) > 0.1
+
+
+def test_memory_on_the_device_is_what_is_not_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    gib = 2**30
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (60 * gib, 80 * gib))
+    assert device_memory_gib(torch.device("cuda", 0)) == 20.0
+    assert device_memory_gib(torch.device("cpu")) is None

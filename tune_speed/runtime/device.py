@@ -285,6 +285,17 @@ def peak_memory_gib(device: torch.device) -> float:
     return (psutil.Process().memory_info().rss if peak is None else peak) / GIB
 
 
+def device_memory_gib(device: torch.device) -> float | None:
+    """Returns the memory in use on the GPU [GiB], as nvidia-smi shows it; None on a CPU.
+
+    Contexts, caches and co-tenants count, which the allocator's peak leaves out.
+    """
+    if device.type != "cuda":
+        return None
+    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
+    return (total_bytes - free_bytes) / GIB
+
+
 def cpu_wait_s(*, since: float | None = 0.0) -> float | None:
     """Returns how long this process' threads have waited for a core `since` then [s], if known."""
     # Linux counts it, in nanoseconds, as the second figure of each thread's `schedstat`.

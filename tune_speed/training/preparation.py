@@ -74,7 +74,11 @@ def prepare(
         scores: NDArray[np.float64] = torch.cat(losses).double().cpu().numpy()
         return job.ranks.broadcast(scores)
 
+    is_reordered = False
+
     def easiest(share: float, passes: int) -> Batches:
+        nonlocal is_reordered
+        is_reordered = True
         first, labels = Curriculum(start_frac=share), job.splits.train.labels
         num_samples = passes * first.sizes(len(labels))[0]
         order = UnscoredCurriculum(
@@ -90,8 +94,8 @@ def prepare(
     )
     recipe.speedups.init_weights(model, start)
     job.ranks.align(model)
-    # Where weights came from the easiest images, epochs are of these yet.
-    loader.reorder(open_order(recipe, job.splits.train, seed=job.seed))
+    if is_reordered:
+        loader.reorder(open_order(recipe, job.splits.train, seed=job.seed))
     if not isinstance(recipe.order, Curriculum):
         return None
     scores = scores_by(recipe.order)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from tune_speed.components.metrics import METRICS
-from tune_speed.components.metrics.work import device_memory_gib, gpu_utilisation
+from tune_speed.components.metrics.work import gpu_utilisation
 from tune_speed.components.speedups.base import Averager, Shape
 from tune_speed.core.config import Config
 from tune_speed.core.errors import ConfigError
@@ -22,6 +22,7 @@ from tune_speed.runtime.clock import Clock
 from tune_speed.runtime.device import (
     cpu_wait_s,
     describe_devices,
+    device_memory_gib,
     is_out_of_memory,
     peak_memory_gib,
     release_memory,
@@ -61,8 +62,8 @@ class ProgressState(Config):
     steps: int
     samples: int
     init_s: float
-    before_s: float | None = None
-    """What passed of the training clock before the first step; None: as `init_s`."""
+    ahead_s: float = 0.0
+    """By how much the clock ran ahead of `init_s` before the first step."""
     evaluations: tuple[Evaluation, ...]
     losses: tuple[float, ...]
     phases: tuple[PhaseState, ...]
@@ -113,7 +114,7 @@ class Progress:
         self.grid = self.workload.grid(num_train=self.num_train)
         self.total_steps = sum(num_steps for _, num_steps in self.step_schedule)
         self.steps = self.samples = 0
-        self.init_s = self._before_s = self._ahead_s = 0.0
+        self.init_s = self._ahead_s = 0.0
         self.evaluations: list[Evaluation] = []
         self.losses: list[float] = []
         """Validation losses so far, where the schedule follows them; all are finite, as a run with
@@ -144,8 +145,7 @@ class Progress:
 
     def begin(self) -> None:
         """Marks the first step: what is on the clock is what came before it."""
-        self._before_s = self.clock.elapsed("train_s")
-        self.init_s = self._before_s - self._ahead_s
+        self.init_s = self.clock.elapsed("train_s") - self._ahead_s
 
     def advance(self, shape: Shape, num_samples: int, loss_sum: Tensor, num_learned: int) -> None:
         """Counts one optimizer step; the loss stays on the device until the next evaluation.
@@ -253,7 +253,7 @@ class Progress:
         """Returns the run's result so far."""
         train_s, passed_s = self.train_s, self.clock.elapsed("train_s")
         # Since the first step.
-        wall_s = passed_s - self._before_s
+        wall_s = passed_s - self.init_s - self._ahead_s
         isolated = {"timing": Timing.ISOLATED, "note": ""} if self.phases else {}
         # The mean of a step, over the whole run where it is known beforehand.
         steps_s, steps = train_s - self.init_s, self.steps
@@ -292,7 +292,7 @@ class Progress:
             steps=self.steps,
             samples=self.samples,
             init_s=self.init_s,
-            before_s=self._before_s,
+            ahead_s=self._ahead_s,
             evaluations=tuple(self.evaluations),
             losses=tuple(self.losses),
             phases=tuple(PhaseState.of(*item) for item in self.phases.items()),
@@ -313,8 +313,7 @@ class Progress:
         `loss_sum` is the other's sum of training losses since the last evaluation.
         """
         self.steps, self.samples = state.steps, state.samples
-        self.init_s = state.init_s
-        self._before_s = state.init_s if state.before_s is None else state.before_s
+        self.init_s, self._ahead_s = state.init_s, state.ahead_s
         self.evaluations, self.losses = list(state.evaluations), list(state.losses)
         self._eval_batch_size = state.eval_batch_size
         self._loss_samples = state.loss_samples

@@ -1,4 +1,4 @@
-"""How much of the device's time went into work, and how much of its memory is in use."""
+"""How much of the device's time went into work."""
 
 from typing import TYPE_CHECKING
 
@@ -25,16 +25,3 @@ def gpu_utilisation(device: "torch.device") -> float | None:
         return torch.cuda.utilization(device) / 100
     except (RuntimeError, pynvml.NVMLError):
         return None
-
-
-def device_memory_gib(device: "torch.device") -> float | None:
-    """Returns the memory in use on the GPU [GiB], as nvidia-smi shows it; None on a CPU.
-
-    Contexts, caches and co-tenants count, which the allocator's peak leaves out.
-    """
-    if device.type != "cuda":
-        return None
-    import torch
-
-    free_bytes, total_bytes = torch.cuda.mem_get_info(device)
-    return (total_bytes - free_bytes) / 2**30
