@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from itertools import cycle
+from itertools import cycle, islice
 
 import numpy as np
 import pytest
@@ -314,6 +314,19 @@ def test_steps_before_the_first_count_by_their_isolated_time(num_steps: int, ste
     is_long = truth_s > LONGEST_S + 0.5
     assert (ahead_s > 0) == is_long
     assert clock.elapsed("train_s") <= 4 * truth_s
+
+
+@pytest.mark.parametrize("num_steps", [30, 1000])
+def test_steps_that_end_early_count_as_many_as_there_were(num_steps: int) -> None:
+    steps = Steps(0.04)
+    clock = Clock(synchronize=lambda: None, now=steps.now)
+    with clock.span("train_s"):
+        taken = islice(iter(steps.take, None), num_steps)
+        ahead_s = take_all(
+            taken, num_steps + 100, block_s=0.01, clock=clock, turnstile=Shared(steps)
+        )
+    assert steps.num_taken == num_steps
+    assert clock.elapsed("train_s") - ahead_s == pytest.approx(num_steps * 0.01)
 
 
 @pytest.mark.parametrize("shared", [{"has_turn": False}, {"is_isolated": False}])

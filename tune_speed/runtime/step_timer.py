@@ -94,8 +94,9 @@ def take_all(
 ) -> float:
     """Takes steps while `train_s` runs; returns what it counted beyond their isolated time [s].
 
-    Those that fit into one turn, while all co-tenants are paused, give the time of the others; the
-    first, which chooses kernels, counts as it is. 0.0 where nobody could be paused.
+    `steps` may end early. Those that fit into one turn, while all co-tenants are paused, give the
+    time of the others; the first, which chooses kernels, counts as it is. 0.0 where nobody could be
+    paused.
     """
     clock.switch("measuring_s")
     with turnstile.measuring(patience_s=MEASURE_WITHIN_S) as turn:
@@ -108,19 +109,23 @@ def take_all(
                 break
             if num_timed > 1:
                 block = math.ceil(block_s * num_timed / max(ends_s[-1], 1e-6))
-            num_timed += sum(1 for _ in islice(steps, min(block, num_steps - num_timed)))
+            num_taken = sum(1 for _ in islice(steps, min(block, num_steps - num_timed)))
+            if not num_taken:
+                break
+            num_timed += num_taken
             clock.switch("train_s")
             ends_s.append(clock.elapsed("train_s") - began_s)
         clock.switch("measuring_s")
     clock.switch("train_s")
+    num_left = 0
     for _ in islice(steps, num_steps - num_timed):
+        num_left += 1
         clock.let_others_measure()
     clock.switch("train_s")
     if turn is None or not turn.is_isolated or num_timed < 2:
         return 0.0
     step_s = (ends_s[-1] - ends_s[1]) / (num_timed - 1)
-    rest_s = (num_steps - num_timed) * step_s
-    return clock.elapsed("train_s") - began_s - ends_s[-1] - rest_s
+    return clock.elapsed("train_s") - began_s - ends_s[-1] - num_left * step_s
 
 
 def warm_up(

@@ -52,7 +52,7 @@ def prepare(
     Of several ranks each does it by itself, and rank 0's outcome holds: `forward` must not average
     gradients.
     """
-    recipe, device = job.recipe, job.device
+    recipe, device, batch_size = job.recipe, job.device, micro_batch_of(job.recipe)
 
     def fit(fitted: nn.Module, batches: Batches, num_steps: int, recipe: Recipe = recipe) -> None:
         own = forward if fitted is model else fitted
@@ -60,7 +60,7 @@ def prepare(
         take(_steps(stepper, batches, num_steps), num_steps)
 
     def scores_by(order: Curriculum) -> NDArray[np.float64]:
-        num_steps = order.scoring_epochs * loader.num_samples / micro_batch_of(recipe)
+        num_steps = order.scoring_epochs * loader.num_samples / batch_size
         scoring = Sgd(lr=order.scoring_lr, lr_per_examples=SCORING_EXAMPLES)
         with without_trace(model, device=device):
             endless = chain.from_iterable(loader.epoch(epoch) for epoch in count())
@@ -81,14 +81,12 @@ def prepare(
         is_reordered = True
         first, labels = Curriculum(start_frac=share), job.splits.train.labels
         num_samples = passes * first.sizes(len(labels))[0]
-        order = UnscoredCurriculum(
-            len(labels), micro_batch_of(recipe), job.seed, first, labels, num_samples
-        )
+        order = UnscoredCurriculum(len(labels), batch_size, job.seed, first, labels, num_samples)
         loader.reorder(order.with_scores(scores_by(first)))
         # Batch norm may refuse a lone image.
         return (batch for batch in loader.epoch(0) if len(batch[1]) > 1)
 
-    sizes = {"num_classes": job.splits.num_classes, "batch_size": micro_batch_of(recipe)}
+    sizes = {"num_classes": job.splits.num_classes, "batch_size": batch_size}
     start = Start(
         loader.epoch, easiest, loader.num_samples, device=device, seed=job.seed, fit=fit, **sizes
     )

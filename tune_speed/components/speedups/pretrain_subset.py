@@ -41,10 +41,12 @@ class PretrainSubset(SpeedupConfig):
 
     def init_weights(self, model: "nn.Module", start: Start) -> None:
         """Trains the model on the part."""
-        steps_in_pass = math.ceil(self.part * start.num_train / start.batch_size)
-        is_random = self.which == "random" or self.part == 1
-        batches = self._batches(start) if is_random else start.easiest(self.part, self.epochs)
-        start.fit(model, batches, self.epochs * steps_in_pass)
+        batches_in_pass = self.part * start.num_train / start.batch_size
+        if self.which == "random" or self.part == 1:
+            start.fit(model, self._batches(start), self.epochs * math.ceil(batches_in_pass))
+            return
+        easiest = start.easiest(self.part, self.epochs)
+        start.fit(model, easiest, math.ceil(self.epochs * batches_in_pass))
 
     def _batches(self, start: Start) -> "Iterator[tuple[Tensor, Tensor]]":
         """Yields the batches of all passes; the last of a pass is whole."""
