@@ -5,7 +5,7 @@ import time
 from urllib.parse import quote
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tune_speed.core.redact import redact
@@ -44,6 +44,7 @@ PARTS = (
 
 @settings(max_examples=150)
 @given(before=words, secret=secrets, after=words, form=st.sampled_from(FORMS))
+@example(before="", secret=f"{SECRET}://{SECRET}", after="", form=FORMS[0])
 def test_no_login_of_an_address_gets_through(
     before: str, secret: str, after: str, form: str
 ) -> None:

@@ -11,7 +11,7 @@ import re
 
 # Of a value; a backslash goes with what it escapes, as in JSON.
 _SIGN = r"(?:[^\s\"'&\\]|\\[^\s\"'])"
-_ADDRESS = re.compile(r"(https?)?://((?:(?!://)(?:[^\s\"\\]|\\[^\s\"]))+)", re.I)
+_ADDRESS = re.compile(r"(https?)?://((?:[^\s\"\\]|\\[^\s\"])+)", re.I)
 # Repeats before a word are bounded: without a bound each start would scan all that follows, which
 # takes time in proportion to the square of the text.
 _PARAMETER = re.compile(
